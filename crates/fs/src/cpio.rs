@@ -344,7 +344,7 @@ impl<H: Host> Vfs<H> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 pub(crate) mod tests {
     use super::*;
     use crate::Limits;

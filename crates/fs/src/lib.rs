@@ -29,15 +29,15 @@ pub mod terminal;
 mod tree;
 pub mod vfs;
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod file_model;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod refusals;
-#[cfg(any(test, feature = "test-host"))]
+#[cfg(all(any(test, feature = "test-host"), not(any(loom, shuttle))))]
 pub mod test_host;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tree_model;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod watch_tests;
 
 pub use device::port;

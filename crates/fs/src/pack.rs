@@ -188,7 +188,7 @@ fn member(mut fields: [u32; 13], name: &[u8], out: Out<'_>) -> Result<(), FsErro
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::Limits;

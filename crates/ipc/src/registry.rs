@@ -5,10 +5,10 @@
 //! Creation and lookups by key take the registry's sleeping lock.
 
 use crate::error::Error;
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_lookup::Slots;
 use quire_lookup::slots::NoNumber;
+use quire_sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{Mutex, Rank};
 

@@ -9,9 +9,9 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::owner::{Caller, Change, Owner, READ};
 use crate::registry::{Name, Named, Open, Registry};
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_heap::{Arc, Room};
 use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;

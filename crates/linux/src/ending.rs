@@ -2,10 +2,10 @@
 
 use crate::Linux;
 use crate::machine::{End, Machine};
-use core::sync::atomic::Ordering;
 use quire_fs::pack::pack_end;
 use quire_fs::{FsError, Vfs};
 use quire_heap::{Vec, try_format};
+use quire_sync::atomic::Ordering;
 use quire_sync::hooks::park;
 
 impl<M: Machine> Linux<M> {

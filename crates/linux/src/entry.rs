@@ -13,7 +13,7 @@ use crate::signal::info::code;
 use crate::signal::{SigInfo, Signal};
 use crate::syscall::{self, Repeat};
 use crate::{Ctx, Linux, futex, signal, time};
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 use quire_vm::{Access, FaultError, FaultKind};
 
 /// How often a fault is repeated after a victim's end freed memory. A fault fails so often only if that memory does not

@@ -104,7 +104,7 @@ impl From<FaultError> for Errno {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -19,7 +19,7 @@
 //! [`Linux::new`], [`Linux::start`] make process 1. [`Linux::syscall`], [`Linux::page_fault`], [`Linux::exception`]
 //! serve traps. The kernel calls [`Linux::return_to_user`] before every return to user mode, with interrupts on. For a
 //! new thread it calls [`Linux::first_return`] instead.
-#![cfg_attr(not(test), no_std)]
+#![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 
 pub(crate) mod core_file;
 pub mod ctx;

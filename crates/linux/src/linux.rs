@@ -26,8 +26,8 @@ use crate::time::discipline::Discipline;
 use crate::time::timer_file::TimerFiles;
 use crate::unknown::Unknown;
 use crate::vdso::Vdso;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{CachePadded, Rank, SpinLock};
 use quire_task::{Class, MOST_URGENT, RollCall, Scheduler, Thread as Task};
 use quire_vm::{PAGE_SIZE, Vm};
@@ -287,7 +287,7 @@ impl<M: Machine> Linux<M> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use quire_task::IdTable;

@@ -1,7 +1,7 @@
 //! The lines of the kernel's log, and the state of their readers.
 
 use core::fmt::{self, Write};
-use core::sync::atomic::{AtomicI32, Ordering};
+use quire_sync::atomic::{AtomicI32, Ordering};
 use quire_sync::{Mutex, WaitQueue};
 
 /// Lines that the machine keeps.
@@ -112,7 +112,7 @@ impl Log {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

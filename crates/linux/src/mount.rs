@@ -327,7 +327,7 @@ const _: () = assert!(
         && Restrictions::NO_EXECUTION.bits() as u32 == raw::MS_NOEXEC
 );
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -17,7 +17,7 @@ unsafe impl<T: Send + Sync> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
     /// The value.
-    pub const fn new(value: T) -> Self {
+    pub fn new(value: T) -> Self {
         Owned { guard: SpinLock::new(Rank::OWNED, ()), value: UnsafeCell::new(value) }
     }
 

@@ -6,7 +6,7 @@
 //! the file shows the call's number of allocations, and whether one was refused. A refusal is final: the call neither
 //! waits for memory nor is repeated.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// No number was written.
 const NONE: u64 = u64::MAX;
@@ -91,7 +91,7 @@ impl Refusals {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

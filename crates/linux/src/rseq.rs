@@ -16,7 +16,7 @@ use crate::signal::{SigInfo, Signal};
 use crate::user::{USER_END, UserMemory, in_user_space};
 use crate::{Ctx, Linux};
 use core::mem::size_of;
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 
 /// Bytes of the first `struct rseq`, and the alignment of every one.
 const FIRST_LEN: u32 = 32;
@@ -184,7 +184,7 @@ pub(crate) fn before_handler<M: Machine>(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

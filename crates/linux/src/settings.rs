@@ -4,7 +4,7 @@
 //! administrators set them at start.
 
 use crate::Errno;
-use core::sync::atomic::{AtomicI64, Ordering};
+use quire_sync::atomic::{AtomicI64, Ordering};
 
 /// A number's first value and its bounds.
 #[derive(Clone, Copy)]
@@ -162,7 +162,7 @@ impl Setting {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

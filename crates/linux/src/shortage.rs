@@ -14,8 +14,8 @@
 use crate::Linux;
 use crate::machine::Machine;
 use crate::process::thread::Thread;
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
+use quire_sync::atomic::Ordering;
 
 /// How often a call is repeated while pageout makes room that other threads take.
 pub(crate) const ATTEMPTS: u32 = 32;
@@ -81,7 +81,7 @@ impl<M: Machine> Thread<M> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::syscall::SUPPORTED;

@@ -8,8 +8,8 @@ use crate::process::credentials::capabilities::cap;
 use crate::settings::Setting;
 use crate::user::in_user_space;
 use crate::{Ctx, Errno, Machine};
-use core::sync::atomic::Ordering;
 use quire_sync::WaitOutcome;
+use quire_sync::atomic::Ordering;
 
 /// Nanoseconds until a waiting reader looks again.
 const AGAIN: u64 = 200_000_000;

@@ -40,7 +40,7 @@ pub(crate) const fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

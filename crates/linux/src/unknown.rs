@@ -1,6 +1,6 @@
 //! Unknown system calls, each logged once.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// Which unknown calls were logged already.
 pub struct Unknown {
@@ -15,8 +15,8 @@ impl Default for Unknown {
 
 impl Unknown {
     /// None yet.
-    pub const fn new() -> Self {
-        Unknown { seen: [const { AtomicU64::new(0) }; 8] }
+    pub fn new() -> Self {
+        Unknown { seen: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     /// Whether `number` occurs for the first time. Numbers beyond Linux's highest count as one.

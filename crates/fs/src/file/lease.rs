@@ -242,7 +242,7 @@ impl<H: Host> Inode<H> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::test_host::TestHost;

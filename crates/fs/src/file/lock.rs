@@ -230,7 +230,7 @@ impl<C: Charge> Default for RecordLocks<C> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 impl RecordLocks {
     /// As [`lock_charged`](Self::lock_charged), without a charge.
     pub fn lock(&self, wanted: Record, io: &Io<'_>) -> Result<(), FsError> {
@@ -444,7 +444,7 @@ fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -36,7 +36,7 @@ impl<H: Host> Drop for Program<H> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::test_host::{TestHost, write_file};

@@ -105,7 +105,7 @@ impl Drop for ToStore<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::test_host::TestHost;

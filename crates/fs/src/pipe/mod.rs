@@ -536,7 +536,7 @@ fn place(at: u64, pages: usize) -> (usize, usize) {
 mod packet;
 mod resize;
 mod splice;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 use packet::Mark;

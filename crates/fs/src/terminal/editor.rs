@@ -408,7 +408,7 @@ fn advance_shown(at: usize, b: u8, s: &Settings) -> usize {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use std::vec::Vec;

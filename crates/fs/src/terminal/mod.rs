@@ -7,7 +7,7 @@
 mod editor;
 pub mod pty;
 mod settings;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 pub use editor::Key;

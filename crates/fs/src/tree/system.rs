@@ -295,7 +295,7 @@ pub struct Space {
     pub inodes: Count,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::Host;

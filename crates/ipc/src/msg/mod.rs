@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::owner::{Caller, Change};
 use crate::registry::{Open, Registry};
-use core::sync::atomic::{AtomicUsize, Ordering};
 use quire_heap::Arc;
+use quire_sync::atomic::{AtomicUsize, Ordering};
 
 /// Limits on queues.
 pub struct Limits {

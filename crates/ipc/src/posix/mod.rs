@@ -9,9 +9,9 @@ pub use queue::{Attributes, Message, Notify, Patience, PosixQueue, Watch};
 use crate::error::Error;
 use crate::host::Host;
 use crate::owner::{Caller, Owner};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Limits on queues.
 pub struct Limits {

@@ -9,8 +9,8 @@ use crate::host::Host;
 use crate::mutant::{Mutant, mutant};
 use crate::owner::{Caller, Change, Owner, READ, WRITE};
 use crate::registry::{Name, Named};
-use core::sync::atomic::{AtomicBool, Ordering};
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::{Mutex, WaitOutcome};
 
 /// Kernel memory of an array beside its semaphores.

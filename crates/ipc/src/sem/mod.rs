@@ -18,8 +18,8 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::owner::Caller;
 use crate::registry::{Open, Registry};
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_heap::Arc;
+use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The largest value of a semaphore, and of an adjustment.
 pub const VALUE_MAX: i32 = 32767;

@@ -67,7 +67,7 @@ pub(super) fn headers(parts: &[Part], notes: usize) -> Result<Vec<u8>, Errno> {
     Ok(out)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use quire_vm::VirtRange;

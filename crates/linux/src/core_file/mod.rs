@@ -21,9 +21,9 @@ use crate::regs::UserRegs;
 use crate::settings::Setting;
 use crate::signal::SigInfo;
 use crate::{Ctx, Errno, Linux, Machine, Thread};
-use core::sync::atomic::Ordering;
 use quire_fs::{FileKind, Final, FsError, Io, OpenFlags, SliceSource};
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::Ordering;
 use quire_vm::{PAGE_SIZE, Prot};
 
 /// The most pages that are looked at for one file, so that its writing ends: 64 GiB. Later pages are holes.

@@ -2,8 +2,8 @@
 
 use crate::{Ctx, Errno, Machine};
 use core::fmt::Write as _;
-use core::sync::atomic::Ordering;
 use quire_heap::Vec;
+use quire_sync::atomic::Ordering;
 use quire_vm::map::{EntryInfo, Flags, Tag};
 use quire_vm::{PAGE_SIZE, Prot, VirtRange};
 

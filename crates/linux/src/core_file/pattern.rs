@@ -114,7 +114,7 @@ pub(super) fn name(pattern: &[u8], facts: &Facts<'_>) -> Result<Vec<u8>, Errno> 
     Ok(out)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -210,7 +210,7 @@ impl Segment {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;

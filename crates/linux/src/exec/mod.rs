@@ -26,9 +26,9 @@ use crate::settings::Setting;
 use crate::signal::Actions;
 use crate::user::UserMemory;
 use crate::{Ctx, Linux};
-use core::sync::atomic::Ordering;
 use load::Program;
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::Ordering;
 use strings::{Stack, Strings};
 
 /// Linux's default limit of a stack.

@@ -41,7 +41,7 @@ pub fn parse(head: &[u8]) -> Result<Option<Line>, Errno> {
     Ok(Some(Line { interpreter: Vec::try_copy(name)?, argument }))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

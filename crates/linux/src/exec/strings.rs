@@ -208,7 +208,7 @@ pub fn lay_out(
     Ok(Stack { bytes, pointer, arguments: (strings_at, environment), environment: (environment, path_at) })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -16,10 +16,10 @@ use crate::process::users::{Account, Charge, Payer};
 use crate::shortage::ATTEMPTS;
 use crate::{Ctx, Errno, Machine};
 use core::any::Any;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, Deque, Map, OutOfMemory, SpareEntry, Vec, Weak, unsize};
+use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock, WaitOutcome};
 
 /// The most events that one call returns.
@@ -27,7 +27,11 @@ const MOST: usize = 4096;
 /// The most sets nested in a set: Linux's `EP_MAX_NESTS`.
 const MOST_NESTS: usize = 4;
 /// Held while a set is put into a set.
+#[cfg(not(any(loom, shuttle)))]
 static NESTING: Mutex<()> = Mutex::new(());
+/// The checkers' locks are made at run time. No model has sets.
+#[cfg(any(loom, shuttle))]
+static NESTING: std::sync::LazyLock<Mutex<()>> = std::sync::LazyLock::new(|| Mutex::new(()));
 /// The event bits that an exclusive watch may have.
 const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLOUT
@@ -667,7 +671,7 @@ pub fn sys_epoll_pwait2<M: Machine>(
     end_temporary_mask(ctx, outcome)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use quire_heap::refusal::{allocations, at, refused_each};

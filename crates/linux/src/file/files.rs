@@ -4,12 +4,12 @@ use super::host::File;
 use crate::{Errno, Machine};
 use core::alloc::Layout;
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::OpenFlags;
 use quire_heap::{Arc, OutOfMemory, Vec};
 use quire_lookup::Slots;
 use quire_lookup::slots::NoNumber;
 use quire_sync::Rank;
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 
@@ -32,7 +32,11 @@ quire_sync::assert_layout!(Slots<u8> { size: 48, align: 8 });
 /// Descriptors and their open files.
 pub type Listed<M> = Vec<(usize, Arc<File<M>>)>;
 
+#[cfg(not(any(loom, shuttle)))]
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
+/// The checkers' atomics are made at run time. No model has record locks.
+#[cfg(any(loom, shuttle))]
+static LAST_ID: std::sync::LazyLock<AtomicU64> = std::sync::LazyLock::new(|| AtomicU64::new(0));
 
 impl From<NoNumber> for Errno {
     fn from(why: NoNumber) -> Self {
@@ -215,7 +219,7 @@ impl<M: Machine> Files<M> {
 
 impl<M: Machine> Drop for Files<M> {
     fn drop(&mut self) {
-        let id = *self.id.get_mut();
+        let id = self.id.load(Ordering::Relaxed);
         self.slots.iter_mut().for_each(|file| {
             if id != 0 {
                 file.dentry.inode.locks.release_process(id);

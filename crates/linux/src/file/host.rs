@@ -2,9 +2,9 @@
 //! methods.
 
 use crate::{Linux, Machine};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use quire_heap::{OutOfMemory, try_leak};
 use quire_sync::Headcount;
+use quire_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use quire_vm::Vm;
 
 /// Open files that a small machine may have. On larger ones they may take a tenth of memory at 1 KiB each, as on Linux.

@@ -9,12 +9,12 @@ use super::{Dentry, View};
 use crate::process::users::{Account, Charge, Payer};
 use crate::{Ctx, Errno, Machine};
 use core::any::Any;
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Happening, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream, Want};
 use quire_fs::{Watch, Watcher};
 use quire_heap::{Arc, Deque, Map, SpareEntry, Vec, Weak, unsize};
 use quire_lookup::Hold;
+use quire_sync::atomic::Ordering;
 use quire_sync::{Mutex, Rank, SpinLock};
 
 /// Bytes of `struct inotify_event` before the name.

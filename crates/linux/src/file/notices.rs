@@ -14,12 +14,12 @@ use crate::process::users::{Account, Charge};
 use crate::signal::{Detail, SigInfo, Signal};
 use crate::socket::host::Socket;
 use crate::{Ctx, Linux, Pid, Process};
-use core::sync::atomic::{AtomicU32, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::lease::LeaseHolder;
 use quire_fs::readiness::Listener;
 use quire_fs::{FileKind, FsError, Happening, OpenFlags, Ready, Watch, Watcher};
 use quire_heap::{Arc, Weak, unsize};
+use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock};
 
 // Reasons of a signal (`si_code`), and the events that go with each (`si_band`).

@@ -1,6 +1,6 @@
 //! The limits of `inotify`: files of `/proc/sys/fs/inotify`.
 
-use core::sync::atomic::AtomicU64;
+use quire_sync::atomic::AtomicU64;
 
 /// Linux's `fs.inotify` settings.
 const INSTANCES: u64 = 128;

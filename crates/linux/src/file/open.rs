@@ -222,7 +222,7 @@ pub fn no_restart(e: FsError) -> Errno {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -144,7 +144,7 @@ pub fn sys_open_by_handle_at<M: Machine>(
 /// Linux's MAX_HANDLE_SZ.
 const MAX_HANDLE_BYTES: u32 = 128;
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

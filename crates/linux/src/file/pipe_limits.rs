@@ -3,8 +3,8 @@
 use crate::errno::Errno;
 use crate::process::credentials::Credentials;
 use crate::process::credentials::capabilities::cap;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_fs::PAGE_SIZE;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The limits in `/proc/sys/fs`.
 pub struct PipeLimits {
@@ -17,7 +17,7 @@ pub struct PipeLimits {
 
 impl PipeLimits {
     /// The limits of a machine that has just started.
-    pub(crate) const fn new() -> Self {
+    pub(crate) fn new() -> Self {
         PipeLimits { largest: AtomicU32::new(1 << 20), soft: AtomicU64::new(16_384), hard: AtomicU64::new(0) }
     }
 
@@ -60,7 +60,7 @@ pub(super) fn round(bytes: u32) -> Result<u32, Errno> {
     bytes.max(PAGE_SIZE as u32).checked_next_power_of_two().ok_or(Errno::EINVAL)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -7,10 +7,10 @@ use crate::process::thread::Restart;
 use crate::shortage::ATTEMPTS;
 use crate::signal::SigSet;
 use crate::{Ctx, Errno, Machine};
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_fs::{FsError, Ready};
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::Ordering;
 
 /// The `poll` bits of a state.
 pub(super) fn poll_bits(ready: Ready) -> u32 {

@@ -1,10 +1,10 @@
 //! The table of pseudo-terminals: an index for each pair, until both of its ends are closed.
 
 use crate::Errno;
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::terminal::pty::Pty;
 use quire_heap::{Arc, Vec, Weak};
 use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// Linux's `kernel.pty.max`.
 const MOST: u64 = 4096;

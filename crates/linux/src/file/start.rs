@@ -6,13 +6,13 @@ use super::system::System;
 use super::terminals::ptys::{Multiplexer, Terminals};
 use super::terminals::{self, Groups, OwnTerminal, settings};
 use crate::{Errno, Linux, Machine};
-use core::sync::atomic::Ordering;
 use quire_fs::device::{CONSOLE, PTMX, PTS, TTY};
 use quire_fs::generated::GeneratedDirectory;
 use quire_fs::port::{RawPort, Shared};
 use quire_fs::terminal::{Size, Terminal};
 use quire_fs::{DeviceNumber, Final, FsError, Io, OpenFlags, Port, Stream};
 use quire_heap::{Arc, unsize};
+use quire_sync::atomic::Ordering;
 
 /// The root directory of a file system whose files are generated when they are read.
 type Root<M> = Arc<dyn GeneratedDirectory<super::FileHost<M>>>;

@@ -3,11 +3,11 @@
 use super::host::{Dentry, FileHost};
 use crate::{Errno, Machine};
 use core::alloc::Layout;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_fs::{Places, StartDirectory};
 use quire_heap::{Arc, OutOfMemory, Room};
 use quire_lookup::Apart;
 use quire_sync::Rank;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// See the module. Shared by the threads that CLONE_FS says.
 ///

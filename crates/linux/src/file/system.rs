@@ -5,10 +5,10 @@ use super::notify_limits::NotifyLimits;
 use super::ptys::Ptys;
 use super::state::FsState;
 use crate::{Errno, Machine};
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::terminal::{Key, Size, Terminal};
 use quire_fs::{Limits, Vfs};
 use quire_heap::Arc;
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock};
 use quire_vm::{PAGE_SIZE, Vm};
 

@@ -5,9 +5,9 @@ use super::state::FsState;
 use crate::process::credentials::Credentials;
 use crate::process::credentials::capabilities::{Caps, cap};
 use crate::{Ctx, Errno, Machine};
-use core::sync::atomic::Ordering;
 use quire_fs::{FileCredentials, Places, Powers, Resolve, StartDirectory};
 use quire_heap::{Arc, OutOfMemory};
+use quire_sync::atomic::Ordering;
 
 /// Credentials for the checks of the file layer.
 fn with_ids(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> FileCredentials {

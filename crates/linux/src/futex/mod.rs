@@ -219,7 +219,7 @@ fn count(value: u32) -> usize {
     if (value as i32) < 0 { usize::MAX } else { value.max(1) as usize }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

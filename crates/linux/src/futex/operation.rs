@@ -77,7 +77,7 @@ pub(super) fn wake_operation<M: Machine>(
     Ok(woken)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -6,7 +6,7 @@ use crate::process::access::By;
 use crate::process::thread::Thread;
 use crate::user::UserMemory;
 use crate::{Ctx, Linux, Pid};
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 use quire_task::futex::pi::{OWNER, OWNER_DIED, WAITERS};
 
 /// Bytes of `struct robust_list_head`.

@@ -6,10 +6,10 @@ use super::permission::{Permission, open};
 use crate::plain::Plain;
 use crate::time::Timespec;
 use crate::{Ctx, Errno, Machine, Process};
-use core::sync::atomic::Ordering;
 use quire_heap::Vec;
 use quire_ipc::owner::WRITE;
 use quire_ipc::sem::{Array, Operation, Status, VALUE_MAX, Wait};
+use quire_sync::atomic::Ordering;
 use quire_sync::{Rank, SpinLock};
 
 /// Commands of `semctl` beside the common ones.
@@ -273,7 +273,7 @@ fn info<M: Machine>(ctx: &Ctx<'_, M>, used: bool, to: u64) -> Result<usize, Errn
     const OPERATIONS: i32 = 500;
     let arrays = &ctx.linux.ipc.arrays;
     let limits = arrays.limits();
-    let get = |limit: &core::sync::atomic::AtomicUsize| limit.load(Ordering::Relaxed) as i32;
+    let get = |limit: &quire_sync::atomic::AtomicUsize| limit.load(Ordering::Relaxed) as i32;
     let (of_all, operations) = (get(&limits.of_all), get(&limits.operations));
     let last_two = match used {
         true => [arrays.registry().used() as i32, arrays.semaphores() as i32],

@@ -10,7 +10,6 @@ use crate::socket::NoticeSocket;
 use crate::time::Timespec;
 use crate::{Ctx, Errno, Linux, Machine};
 use core::any::Any;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::readiness::Readiness;
 use quire_fs::{FsError, Io, OpenFlags, Ready, Sink, Source, Stream};
@@ -18,6 +17,7 @@ use quire_heap::{Arc, Room, Vec, Weak, unsize};
 use quire_ipc::owner::{MODE, READ, WRITE};
 use quire_ipc::posix::{Attributes, Message, Notify, OpenQueue, Patience, Watch};
 use quire_ipc::{Error, msg::Text};
+use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 
 /// Priorities lie below this.

@@ -5,9 +5,9 @@ use super::host::IpcHost;
 use super::permission::{Permission, open};
 use crate::plain::Plain;
 use crate::{Ctx, Errno, Machine};
-use core::sync::atomic::Ordering;
 use quire_ipc::Error;
 use quire_ipc::msg::{Queue, Receive, Status, Wanted};
+use quire_sync::atomic::Ordering;
 
 /// Commands of `msgctl` beside the common ones.
 const MSG_STAT: i32 = 11;
@@ -156,7 +156,7 @@ unsafe impl Plain for Info {}
 fn info<M: Machine>(ctx: &Ctx<'_, M>, used: bool, to: u64) -> Result<usize, Errno> {
     let queues = &ctx.linux.ipc.queues;
     let limits = queues.limits();
-    let get = |limit: &core::sync::atomic::AtomicUsize| limit.load(Ordering::Relaxed) as i32;
+    let get = |limit: &quire_sync::atomic::AtomicUsize| limit.load(Ordering::Relaxed) as i32;
     // Linux's constants, which describe tables that it no longer has.
     let (mut pool, mut map, mut messages) = (32000 * 16384 / 1024, 16384, 16384);
     if used {

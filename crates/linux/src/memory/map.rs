@@ -7,8 +7,8 @@ use crate::machine::Machine;
 use crate::memory::promises::Add;
 use crate::user::USER_END;
 use crate::{Ctx, Linux};
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
+use quire_sync::atomic::Ordering;
 use quire_vm::map::{MapRequest, Placement, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{MapError, PAGE_SIZE, Prot, VirtRange};
@@ -222,7 +222,7 @@ pub(super) fn range(address: u64, len: u64) -> Result<VirtRange, Errno> {
     if range.end > USER_END { Err(Errno::EINVAL) } else { Ok(range) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -18,10 +18,10 @@ use crate::line::Line;
 use crate::machine::Machine;
 use crate::memory::image::Image;
 use core::ops::Deref;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub use own::{Foreign, OwnSpace};
 use quire_heap::Arc;
 use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use quire_task::powers::{self, Openness};
 use quire_vm::{Space, SpaceRef};
 

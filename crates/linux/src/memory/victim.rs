@@ -34,8 +34,8 @@ use crate::machine::Machine;
 use crate::process::Process;
 use crate::process::thread::Thread;
 use crate::process::victims::{Dying, GRACE, Step};
-use core::sync::atomic::Ordering;
 use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
 use quire_sync::hooks::now;
 use quire_vm::PAGE_SIZE;
 use quire_vm::map::Holdings;
@@ -285,7 +285,7 @@ impl<M: Machine> core::fmt::Display for Printed<'_, M> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

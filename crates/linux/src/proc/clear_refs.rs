@@ -84,7 +84,7 @@ pub(super) fn open<M: Machine>(about: &About<M>) -> Result<Arc<dyn GeneratedFile
     Ok(unsize!(Arc::try_new(ClearRefs(about.clone()))?))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::number;
     use quire_fs::FsError;

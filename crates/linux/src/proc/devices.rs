@@ -277,7 +277,7 @@ fn memory<M: Machine>(node: &One<M>, out: &mut Text) -> Written {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use quire_fs::SliceSink;

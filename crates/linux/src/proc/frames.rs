@@ -196,7 +196,7 @@ pub(super) fn zones<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), 
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use quire_fs::SliceSink;

@@ -6,11 +6,11 @@ use super::sys::number;
 use crate::machine::Machine;
 use crate::proc::node::Directory;
 use core::ops::RangeInclusive;
-use core::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_ipc::posix::{MESSAGES_MOST, SIZE_MOST};
 use quire_ipc::registry::MOST;
+use quire_sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// Inode numbers of the directory's files.
 const NUMBERS: u64 = 1400;

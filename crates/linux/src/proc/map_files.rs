@@ -128,7 +128,7 @@ impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

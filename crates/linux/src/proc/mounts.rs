@@ -5,11 +5,11 @@ use super::node::put;
 use super::process::About;
 use crate::file::{Dentry, FileHost};
 use crate::machine::Machine;
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::generated::{GeneratedFile, Text};
 use quire_fs::mounts::FIRST_MOUNT;
 use quire_fs::{FileSystem, FsError, Readiness, Ready, Restrictions, Vfs};
 use quire_heap::{Arc, unsize};
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_vm::PAGE_SIZE;
 
 /// An open table.
@@ -143,7 +143,7 @@ fn escaped(path: &[u8], out: &mut Text) -> Result<(), FsError> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -246,7 +246,7 @@ fn has_port(address: &Address) -> bool {
     matches!(address, Address::Inet(at) if SocketAddr::port(at) != 0)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use std::string::ToString;

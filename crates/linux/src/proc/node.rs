@@ -243,7 +243,7 @@ pub(super) fn number(name: &[u8]) -> Option<u32> {
     core::str::from_utf8(name).ok()?.parse().ok()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::{Short, number};
 

@@ -20,11 +20,11 @@ use crate::time::ticks;
 use crate::{Pid, Process};
 use core::any::Any;
 use core::fmt::{self, Write as _};
-use core::sync::atomic::Ordering;
 use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
 use quire_fs::{FileKind, FsError, Places};
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::Ordering;
 use quire_sync::cpuset::CpuMask;
 use quire_task::{Class, ThreadRef};
 use quire_vm::PAGE_SIZE;
@@ -575,7 +575,7 @@ impl fmt::Display for CpuList {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

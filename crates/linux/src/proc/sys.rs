@@ -9,9 +9,9 @@ use crate::memory::promises;
 use crate::process::scheduling_class;
 use crate::settings::Setting;
 use crate::system::{POOL_BITS, RELEASE, VERSION};
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_vm::check::Level;
 use quire_vm::frame_census::Use;
 

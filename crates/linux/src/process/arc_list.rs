@@ -224,7 +224,7 @@ impl<K: ListKind> Drop for ArcList<K> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

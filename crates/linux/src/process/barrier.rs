@@ -7,7 +7,7 @@
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::{Interrupt, Machine};
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 use quire_sync::atomic::fence_full;
 use quire_sync::preempt_off;
 

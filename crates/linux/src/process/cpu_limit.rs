@@ -5,7 +5,7 @@ use super::thread::work;
 use super::timers::Timers;
 use crate::Linux;
 use crate::machine::Machine;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_task::Thread as Task;
 
 /// A process's state for its limit on CPU time.

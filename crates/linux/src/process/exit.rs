@@ -10,8 +10,8 @@ use crate::signal::action::{Action, flag};
 use crate::signal::send::{stop, tell_signal_files};
 use crate::signal::{Detail, SigInfo, SigSet, Signal, info::code};
 use crate::{Ctx, Linux, futex};
-use core::sync::atomic::Ordering;
 use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
 
 /// `exit`: ends the calling thread.
 pub fn sys_exit<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, Errno> {

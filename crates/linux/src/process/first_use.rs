@@ -1,8 +1,8 @@
 //! A value that is made when it is first needed: most processes never need it, and then it takes one word.
 
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use quire_heap::{Box, OutOfMemory};
+use quire_sync::atomic::{AtomicPtr, Ordering};
 
 /// See the module. Once made, the value stays in place as long as this.
 pub struct FirstUse<T>(AtomicPtr<T>);
@@ -15,7 +15,7 @@ impl<T> Default for FirstUse<T> {
 
 impl<T> FirstUse<T> {
     /// No value yet.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         FirstUse(AtomicPtr::new(ptr::null_mut()))
     }
 
@@ -47,7 +47,7 @@ impl<T> FirstUse<T> {
 
 impl<T> Drop for FirstUse<T> {
     fn drop(&mut self) {
-        let made = *self.0.get_mut();
+        let made = self.0.load(Ordering::Relaxed);
         if !made.is_null() {
             // SAFETY: leaked by `get_or_make`, and no reference outlives `self`.
             drop(unsafe { Box::from_raw(made) });
@@ -55,7 +55,7 @@ impl<T> Drop for FirstUse<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use quire_heap::Arc;

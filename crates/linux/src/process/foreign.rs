@@ -10,9 +10,9 @@ use crate::machine::Machine;
 use crate::memory::Foreign;
 use crate::process::thread::work;
 use crate::{Ctx, Pid};
-use core::sync::atomic::Ordering;
 use quire_fs::{FsError, Sink, Source};
 use quire_heap::Vec;
+use quire_sync::atomic::Ordering;
 
 /// Bytes that are moved at a time. They lie on the kernel's stack, which a fault needs too.
 const PIECE: usize = 1024;
@@ -148,7 +148,7 @@ fn foreign_error(e: quire_vm::FaultError) -> Errno {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -21,9 +21,9 @@ use crate::user::USER_END;
 use crate::{Ctx, Linux, Pid, file};
 use core::alloc::Layout;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_heap::{Arc, SpareEntry};
+use quire_sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 use quire_task::{Quiet, Thread as Task, ThreadRef, futex};
 
@@ -577,7 +577,7 @@ pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> R
     clone(ctx, Request { flags, exit_signal, stack: stack + stack_size, parent_tid, child_tid, tls, pidfd })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

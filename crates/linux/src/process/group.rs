@@ -5,8 +5,8 @@ use super::arc_list::{ArcList, ListKind, ListPlace, Walk};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::{Linux, Pid};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::{AtomicU32, AtomicU64};
 use quire_sync::{Rank, SpinLock};
 
 /// A session.

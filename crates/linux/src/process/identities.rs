@@ -17,7 +17,7 @@ const KEEP: u32 = u32::MAX;
 fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
     let permit = ctx.linux.users.permit(user).map_err(|_| Errno::EAGAIN)?;
     let over = user != 0 && permit.exceeds(ctx.process().soft_limit(super::limits::which::NPROC));
-    ctx.thread.over_limit.store(over, core::sync::atomic::Ordering::Relaxed);
+    ctx.thread.over_limit.store(over, quire_sync::atomic::Ordering::Relaxed);
     // SAFETY: the thread itself runs this. Its new permit keeps the new user, and the old one is returned last.
     unsafe {
         ctx.linux.scheduler.become_user(permit.share());

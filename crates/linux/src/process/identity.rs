@@ -2,7 +2,7 @@
 
 use crate::errno::Errno;
 use crate::{Ctx, Machine};
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 
 /// `getpid`
 pub fn sys_getpid<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {

@@ -6,9 +6,9 @@ use super::scheduling::{meant, named, of_user};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::{Ctx, Thread};
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_heap::Vec;
+use quire_sync::atomic::Ordering;
 use quire_task::{Class, ThreadRef};
 
 /// The class lies above this bit.

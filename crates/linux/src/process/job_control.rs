@@ -5,8 +5,8 @@ use super::group::{Move, Session, found, move_to};
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::{Ctx, Pid};
-use core::sync::atomic::Ordering;
 use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
 
 /// `setpgid`
 pub fn sys_setpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, group: i32) -> Result<usize, Errno> {

@@ -207,7 +207,7 @@ impl<M: Machine> Process<M> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -8,8 +8,8 @@ use crate::process::credentials::capabilities::cap;
 use crate::process::thread::Name;
 use crate::signal::Signal;
 use crate::user::USER_END;
-use core::sync::atomic::Ordering;
 use linux_raw_sys::prctl as raw;
+use quire_sync::atomic::Ordering;
 
 /// `prctl`
 pub fn sys_prctl<M: Machine>(

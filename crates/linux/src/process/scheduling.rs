@@ -5,9 +5,9 @@ use super::credentials::capabilities::cap;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::{Ctx, Pid};
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_heap::{Arc, Vec};
+use quire_sync::atomic::Ordering;
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_task::ThreadRef;
 

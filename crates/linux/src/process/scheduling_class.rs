@@ -11,8 +11,8 @@ use crate::plain::Plain;
 use crate::settings::{Setting, Settings};
 use crate::time::Timespec;
 use crate::{Ctx, Linux, Pid};
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
+use quire_sync::atomic::Ordering;
 use quire_task::{Bound, Class, MOST_URGENT, ThreadRef};
 
 /// Bytes of the first version of `sched_attr`, and the most that a program may pass.
@@ -297,7 +297,7 @@ pub fn sys_sched_rr_get_interval<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, to:
     Ok(0)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

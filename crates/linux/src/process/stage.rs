@@ -2,7 +2,7 @@
 
 use super::Process;
 use crate::machine::Machine;
-use core::sync::atomic::{AtomicU8, Ordering};
+use quire_sync::atomic::{AtomicU8, Ordering};
 
 /// How far a process has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct OwnStage(AtomicU8);
 
 impl OwnStage {
     /// Of a living process.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         OwnStage(AtomicU8::new(Stage::Alive as u8))
     }
 }

@@ -15,8 +15,8 @@ use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
 use crate::{Linux, Pid};
 use core::num::NonZero;
-use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_heap::Arc;
+use quire_sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{SpinLock, WaitQueue};
 use quire_task::{futex, powers};
 

@@ -5,8 +5,8 @@ use crate::memory::own::Foreign;
 use crate::process::credentials::Credentials;
 use crate::process::thread::{Thread, work};
 use crate::{Pid, Process};
-use core::sync::atomic::Ordering;
 use quire_heap::{Map, SpareEntry, Vec};
+use quire_sync::atomic::Ordering;
 use quire_task::ThreadRef;
 
 /// The living threads of a process. Most have one, which costs no allocation. Guarded by [`Process::threads`].

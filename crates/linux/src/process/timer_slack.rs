@@ -7,8 +7,8 @@ use super::credentials::capabilities::cap;
 use super::first_use::FirstUse;
 use crate::machine::Machine;
 use crate::{Errno, Process};
-use core::sync::atomic::{AtomicU64, Ordering};
 use quire_fs::FsError;
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_task::{Class, Thread as Task, ThreadRef};
 
 /// The slack of the first process, in nanoseconds.
@@ -109,7 +109,7 @@ pub(crate) fn reached<M: Machine>(process: &Process<M>) -> Result<ThreadRef<M>, 
     if own || unsafe { me.credentials.get() }.may(cap::SYS_NICE) { Ok(task) } else { Err(FsError::NotPermitted) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

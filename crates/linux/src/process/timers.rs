@@ -12,8 +12,8 @@ use crate::machine::Machine;
 use crate::{Errno, Linux};
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use quire_heap::Arc;
+use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread as Task, ThreadRef, Timer};
 

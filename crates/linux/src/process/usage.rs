@@ -53,8 +53,8 @@ pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
     Usage {
         user: times.user_ns,
         system: times.system_ns,
-        minor_faults: thread.minor_faults.load(core::sync::atomic::Ordering::Relaxed),
-        major_faults: thread.major_faults.load(core::sync::atomic::Ordering::Relaxed),
+        minor_faults: thread.minor_faults.load(quire_sync::atomic::Ordering::Relaxed),
+        major_faults: thread.major_faults.load(quire_sync::atomic::Ordering::Relaxed),
         voluntary,
         involuntary,
         peak_pages: 0,

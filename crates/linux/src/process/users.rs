@@ -378,7 +378,7 @@ impl Drop for Payer {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 pub(crate) mod testing {
     //! A user without a machine.
 

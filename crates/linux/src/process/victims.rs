@@ -3,8 +3,8 @@
 
 use super::Process;
 use crate::machine::Machine;
-use core::sync::atomic::Ordering;
 use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
 use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
 /// Nanoseconds that a victim has to leave its memory by itself, which wakes waiters on its robust futexes.

@@ -10,9 +10,9 @@ use crate::machine::Machine;
 use crate::process::sleep::{Answer, ChildWait, Sleep, Wanted, Which};
 use crate::signal::{Detail, SigInfo, Signal, info::code};
 use crate::{Ctx, Linux, Pid};
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general as raw;
 use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
 
 const NOHANG: u32 = raw::WNOHANG;
 const UNTRACED: u32 = raw::WUNTRACED;
@@ -279,7 +279,7 @@ pub fn sys_waitid<M: Machine>(
     wait(ctx, ChildWait { wanted: Wanted { which, options }, answer: Answer::Waitid { info, usage } })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -4,8 +4,8 @@ use super::set::{SigSet, Signal};
 use crate::Pid;
 use crate::errno::Errno;
 use core::alloc::Layout;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
+use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, Sequence};
 
 /// Default actions.
@@ -307,16 +307,16 @@ impl Actions {
 
 impl Drop for Actions {
     fn drop(&mut self) {
-        let mut at = *self.first.next.get_mut();
+        let mut at = self.first.next.load(Ordering::Relaxed);
         while !at.is_null() {
             // SAFETY: leaked by `add`, linked once, and no reader is left.
-            let mut block = unsafe { quire_heap::Box::from_raw(at) };
-            at = *block.next.get_mut();
+            let block = unsafe { quire_heap::Box::from_raw(at) };
+            at = block.next.load(Ordering::Relaxed);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

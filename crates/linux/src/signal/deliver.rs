@@ -12,9 +12,9 @@ use crate::process::exit;
 use crate::process::thread::{Thread, work};
 use crate::regs::UserRegs;
 use crate::rseq;
-use core::sync::atomic::Ordering;
 use linux_raw_sys::general::__NR_restart_syscall;
 use quire_sync::Rank;
+use quire_sync::atomic::Ordering;
 
 const _: () = assert!(Rank::FAMILY.0 < Rank::SIGNALS.0);
 
@@ -151,7 +151,7 @@ fn restart_with_handler(regs: &mut UserRegs, action: &Action) {
     regs.orig_rax = UserRegs::NOT_A_SYSCALL;
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

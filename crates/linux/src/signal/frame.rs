@@ -15,7 +15,7 @@ use crate::{Ctx, Linux};
 use core::alloc::Layout;
 use core::mem::{offset_of, size_of};
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 
 /// `struct sigcontext`.
 #[repr(C)]
@@ -401,7 +401,7 @@ fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -13,10 +13,10 @@ use crate::linux::Linux;
 use crate::machine::Machine;
 use crate::process::thread::Thread;
 use core::any::Any;
-use core::sync::atomic::{AtomicU64, Ordering};
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, OutOfMemory, unsize};
+use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// SFD_CLOEXEC and SFD_NONBLOCK.
 const CLOEXEC: u32 = raw::O_CLOEXEC;
@@ -182,7 +182,7 @@ pub fn sys_signalfd<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, wanted: u64, len:
     sys_signalfd4(ctx, fd, wanted, len, 0)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::signal::{Signal, info::code};

@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::process::sleep::{SignalWait, Sleep};
 use crate::process::thread::work;
 use crate::time::Timespec;
-use core::sync::atomic::{Ordering, fence};
+use quire_sync::atomic::{Ordering, fence};
 
 /// `pause`
 pub fn sys_pause<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {

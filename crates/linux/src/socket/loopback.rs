@@ -203,7 +203,7 @@ fn property(request: u32) -> [u8; REQUEST - NAME_BYTES] {
     union
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -512,7 +512,7 @@ pub(super) fn socket_option(options: &Options, name: u32) -> Result<Value, Errno
     })
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -25,7 +25,7 @@ pub struct Supported {
     pub note: &'static str,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;

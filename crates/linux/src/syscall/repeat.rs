@@ -315,7 +315,7 @@ impl Repeat {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::syscall::SUPPORTED;

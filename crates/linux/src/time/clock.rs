@@ -153,7 +153,7 @@ pub fn sys_time<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errn
     Ok(seconds as usize)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::time::moved;

@@ -15,7 +15,7 @@ use crate::process::posix_timers::PosixTimers;
 use crate::process::usage::Usage;
 use crate::signal::{SigInfo, Signal};
 use crate::{Linux, Process};
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 
 /// The shortest setting of the timer: a count costs little against it.
 const LEAST: u64 = 1_000_000;

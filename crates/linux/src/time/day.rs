@@ -9,7 +9,7 @@ use super::on_monotonic;
 use crate::machine::Machine;
 use crate::process::thread::{Thread, work};
 use crate::{Ctx, Linux};
-use core::sync::atomic::{AtomicU32, Ordering, fence};
+use quire_sync::atomic::{AtomicU32, Ordering, fence};
 
 impl<M: Machine> Ctx<'_, M> {
     /// A time of day as nanoseconds since boot, for the call's wait. If the clock is set before the call ends, the wait
@@ -77,10 +77,10 @@ fn end(flags: &AtomicU32) -> u32 {
     flags.fetch_and(!(work::BY_DAY | work::DAY_SET), Ordering::AcqRel) & !work::BY_DAY
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicU64;
+    use quire_sync::atomic::AtomicU64;
 
     #[test]
     fn only_a_marked_thread_is_told_and_only_for_its_call() {

@@ -9,7 +9,7 @@ use crate::process::thread::{Thread, work};
 use crate::process::timers::Timers;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Linux, Process};
-use core::sync::atomic::{AtomicU32, Ordering};
+use quire_sync::atomic::{AtomicU32, Ordering};
 
 /// `struct itimerval`.
 #[repr(C)]
@@ -148,7 +148,7 @@ pub fn sys_alarm<M: Machine>(ctx: &mut Ctx<'_, M>, seconds: u32) -> Result<usize
     Ok(if before > 0 { rounded.max(1) } else { 0 } as usize)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use core::cell::Cell;

@@ -171,7 +171,7 @@ pub fn sys_timer_delete<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32) -> Result<usi
     Ok(0)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

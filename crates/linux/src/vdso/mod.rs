@@ -14,7 +14,7 @@
 
 mod image;
 mod page;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 
 use crate::errno::Errno;

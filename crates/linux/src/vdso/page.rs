@@ -6,8 +6,8 @@
 //! on the order of loads that x86 keeps.
 
 use crate::machine::UserClock;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use linux_raw_sys::general as raw;
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Clocks by id: those that programs may compute have smaller ids.
 const CLOCKS: usize = 12;

@@ -7,7 +7,6 @@ use crate::time::SECOND;
 use core::arch::x86_64::_rdtsc;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, Ordering};
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, LittleEndian, RegisterRule, UnwindContext, UnwindSection, X86_64,
 };
@@ -15,6 +14,7 @@ use object::elf::{self, DynamicTag};
 use object::read::elf::{Dyn, ElfFile64, FileHeader, ProgramHeader};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use proptest::prelude::*;
+use quire_sync::atomic::{AtomicBool, Ordering};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 const PAGE: usize = 4096;

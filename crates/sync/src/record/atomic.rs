@@ -165,6 +165,8 @@ integer!(AtomicU16, u16);
 integer!(AtomicU32, u32);
 integer!(AtomicU64, u64);
 integer!(AtomicUsize, usize);
+integer!(AtomicI32, i32);
+integer!(AtomicI64, i64);
 
 /// [`core::sync::atomic::AtomicBool`], recorded.
 #[repr(transparent)]

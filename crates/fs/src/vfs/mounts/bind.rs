@@ -210,7 +210,7 @@ impl<H: Host> Mount<H> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::rename::Rename;

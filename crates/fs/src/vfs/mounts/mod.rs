@@ -476,7 +476,7 @@ pub(super) fn root_inode<H: Host>(
     Ok(inode)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::test_host::TestHost;

@@ -9,12 +9,12 @@ use crate::process::credentials::capabilities::cap;
 use crate::process::group::Session;
 use crate::signal::{SigInfo, Signal};
 use crate::{Ctx, Errno, Linux, Machine};
-use core::sync::atomic::Ordering;
 use quire_fs::device::{Driver, PTS};
 use quire_fs::terminal::pty::Pty;
 use quire_fs::terminal::{Key, Notice, Processes, Terminal};
 use quire_fs::{FsError, OpenFlags, Stream};
 use quire_heap::{Arc, unsize};
+use quire_sync::atomic::Ordering;
 
 /// The number of the console's terminal.
 pub const CONSOLE: u64 = 1;

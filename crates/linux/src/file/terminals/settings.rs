@@ -154,7 +154,7 @@ pub fn keep_locked(old: &Termios, new: &Termios, locked: &Termios) -> Termios {
     out
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

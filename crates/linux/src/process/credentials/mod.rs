@@ -95,7 +95,7 @@ impl Credentials {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::capabilities::Caps;
     use super::*;

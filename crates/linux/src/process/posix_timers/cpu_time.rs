@@ -6,8 +6,8 @@ use super::timer::PosixTimer;
 use crate::Pid;
 use crate::machine::Machine;
 use crate::signal::SigInfo;
-use core::sync::atomic::Ordering;
 use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
 
 /// An interval timer on CPU time.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -108,7 +108,7 @@ fn rest_of(interval: CpuInterval, used: u64) -> Setting {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -13,9 +13,9 @@ use crate::time::on_monotonic;
 use crate::{Linux, Pid};
 use core::mem::offset_of;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, Ordering};
 use quire_heap::{Arc, Map, SpareEntry};
 use quire_sync::SpinLock;
+use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_task::list::{Adapter, Links, List};
 use quire_task::{ThreadRef, Timer};
 

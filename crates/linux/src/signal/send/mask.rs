@@ -4,7 +4,7 @@ use crate::Ctx;
 use crate::machine::Machine;
 use crate::process::thread::{SavedMask, Thread, work};
 use crate::signal::set::SigSet;
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 
 impl<M: Machine> Ctx<'_, M> {
     /// Blocks `mask` until the call returns and its signals are delivered: for `sigsuspend`, `ppoll`, `pselect`,

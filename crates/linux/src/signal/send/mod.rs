@@ -18,8 +18,8 @@ use crate::process::limits::which;
 use crate::process::thread::{Thread, work};
 use crate::process::users::{Account, Charge};
 use crate::{Ctx, Linux, Process};
-use core::sync::atomic::{Ordering, fence};
 use quire_heap::Arc;
+use quire_sync::atomic::{Ordering, fence};
 use quire_task::Thread as Task;
 
 /// The outcome for the signal of a timer.
@@ -345,7 +345,7 @@ fn float_code(raised: u32) -> i32 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

@@ -7,8 +7,8 @@ use crate::signal::action::flag;
 use crate::signal::info::{Detail, SigInfo, code};
 use crate::signal::set::Signal;
 use crate::{Linux, Process};
-use core::sync::atomic::Ordering;
 use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
 
 /// Begins to stop the whole process of `thread`, the caller, which took `signal`. Every thread stops on its way to user
 /// mode, and the last one notifies the parent. Does nothing if a SIGCONT came after the signal was taken off the queue.

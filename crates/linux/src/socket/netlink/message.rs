@@ -143,7 +143,7 @@ fn two(one: u16, other: u16) -> [u8; 4] {
     (u32::from(one) | u32::from(other) << 16).to_le_bytes()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

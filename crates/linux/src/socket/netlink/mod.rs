@@ -14,11 +14,11 @@ use crate::file::File;
 use crate::process::credentials::capabilities::cap;
 use crate::{Errno, Linux, Machine};
 use core::any::Any;
-use core::sync::atomic::{AtomicU32, Ordering};
 use message::{Answers, Request};
 use quire_fs::{FsError, Host as _, Io, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, Deque, Vec};
 use quire_net::Options;
+use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Rank, SpinLock};
 use route::Answer;
 

@@ -4,7 +4,7 @@ use super::Netlink;
 use crate::socket::options::{Value, set_socket_option, socket_option};
 use crate::socket::raw;
 use crate::{Ctx, Errno, Machine};
-use core::sync::atomic::Ordering;
+use quire_sync::atomic::Ordering;
 
 const ADD_MEMBERSHIP: u32 = 1;
 const DROP_MEMBERSHIP: u32 = 2;

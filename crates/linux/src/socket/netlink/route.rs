@@ -310,7 +310,7 @@ fn lifetime() -> [u8; 16] {
     bytes
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::super::message::requests;
     use super::*;
