@@ -38,6 +38,7 @@ pub mod log;
 pub mod machine;
 pub mod memory;
 pub mod mount;
+mod mutant;
 pub mod owned;
 mod pid;
 pub mod plain;
@@ -61,6 +62,9 @@ pub mod time;
 pub mod unknown;
 pub mod user;
 pub mod vdso;
+
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
 
 pub use ctx::Ctx;
 pub use errno::Errno;

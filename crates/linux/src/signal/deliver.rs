@@ -31,9 +31,7 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
         } else if flags & work::STOP != 0 {
             stop::stop_here(thread);
         } else if flags & work::SIGNAL != 0 {
-            // Cleared before the check: a later signal sets it again.
-            thread.work.fetch_and(!work::SIGNAL, Ordering::AcqRel);
-            if let Some(info) = take(thread) {
+            if let Some(info) = thread.receiver().take(|| take(thread)) {
                 thread.look_for_signals();
                 handled |= deliver(linux, thread, regs, info);
             }

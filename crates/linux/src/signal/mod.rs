@@ -11,6 +11,7 @@ pub mod deliver;
 pub mod frame;
 pub mod info;
 pub mod pending;
+pub(crate) mod receiver;
 pub mod send;
 pub mod set;
 pub mod signal_file;

@@ -2,13 +2,12 @@
 
 use super::SigSet;
 use super::calls::check_len;
+use super::receiver::Wait;
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::sleep::{SignalWait, Sleep};
-use crate::process::thread::work;
 use crate::time::Timespec;
-use quire_sync::atomic::{Ordering, fence};
 
 /// `pause`
 pub fn sys_pause<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
@@ -49,13 +48,7 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Resu
 fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Result<usize, Errno> {
     let SignalWait { wanted, info, deadline } = sleep;
     let thread = ctx.thread;
-    let take = || thread.take_pending(wanted);
-    thread.awaited.store(wanted.0, Ordering::Release);
-    fence(Ordering::SeqCst);
-    // Senders set the signal flag for awaited signals too, so it is cleared before the check.
-    thread.work.fetch_and(!work::SIGNAL, Ordering::AcqRel);
-    let result = take().ok_or_else(|| {
-        thread.look_for_signals();
+    let ends = || {
         if thread.interrupted() {
             Some(Errno::EINTR)
         } else if deadline.is_some_and(|deadline| ctx.now() >= deadline) {
@@ -63,20 +56,14 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Result<usize, Er
         } else {
             None
         }
-    });
-    let result = match result {
-        Ok(info) => Ok(info),
-        Err(Some(why)) => Err(why),
-        // The signals stay awaited.
-        Err(None) => return Err(ctx.sleep(Sleep::Awaited(sleep))),
     };
-    thread.awaited.store(0, Ordering::Release);
-    fence(Ordering::SeqCst);
-    // A sender that saw the signal awaited has notified no other thread.
-    let result = result.or_else(|why| take().ok_or(why));
-    // Sets the flag for other signals that came while it was clear.
-    thread.look_for_signals();
-    let found = result?;
+    let found = match thread.receiver().wait(wanted, || thread.take_pending(wanted), ends) {
+        Wait::GoesOn => return Err(ctx.sleep(Sleep::Awaited(sleep))),
+        Wait::Over { result, left } => {
+            thread.hand_on(left);
+            result?
+        }
+    };
     if info != 0 {
         ctx.write(info, &found.encode())?;
     }

@@ -320,6 +320,7 @@ pub const PLANS: &[Plan] = &[
             "user",
             "shortage",
             "process/access",
+            "signal/receiver",
             "signal/send",
             "time/day",
             "time/clock",

@@ -1,8 +1,6 @@
 //! Sending: makes a signal pending and notifies a thread that can take it.
 //!
-//! No signal is lost between a sender, which finds every thread blocking it, and a thread that unblocks it meanwhile.
-//! The sender publishes the pending bit, fences, and reads the masks. The thread publishes its mask, fences, and reads
-//! the pending bits. At least one of the two sees the other's store.
+//! The steps that lose no signal between a sender and a thread are those of [`receiver`](super::receiver).
 
 pub mod group;
 pub mod mask;
@@ -11,6 +9,7 @@ pub mod stop;
 use super::action::Default as DefaultAction;
 use super::info::{SigInfo, code};
 use super::pending::Full;
+use super::receiver::{self, Receiver};
 use super::set::{SigSet, Signal};
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -19,7 +18,7 @@ use crate::process::thread::{Thread, work};
 use crate::process::users::{Account, Charge};
 use crate::{Ctx, Linux, Process};
 use quire_heap::Arc;
-use quire_sync::atomic::{Ordering, fence};
+use quire_sync::atomic::Ordering;
 use quire_task::Thread as Task;
 
 /// The outcome for the signal of a timer.
@@ -34,20 +33,28 @@ pub(crate) enum Sent {
 }
 
 impl<M: Machine> Thread<M> {
+    /// The words that its senders use.
+    #[inline]
+    pub(crate) fn receiver(&self) -> Receiver<'_> {
+        let Thread { work, blocked, awaited, pending, process, .. } = self;
+        Receiver { work, blocked, awaited, own: pending, process: &process.pending }
+    }
+
     /// Its blocked signals.
     pub fn blocked(&self) -> SigSet {
-        SigSet(self.blocked.load(Ordering::Acquire))
+        self.receiver().blocked()
     }
 
     /// Makes `set` the blocked signals (without the unblockable ones), and sets the signal flag if a signal can be
     /// delivered now. The thread itself calls it.
     pub fn set_blocked(&self, set: SigSet) {
-        let before = self.blocked();
-        self.blocked.store(set.without(SigSet::UNBLOCKABLE).0, Ordering::Release);
-        fence(Ordering::SeqCst);
-        self.look_for_signals();
         // This thread may have been notified of signals that it now blocks: another thread is notified.
-        let left = self.process.pending.set().and(set.without(SigSet::UNBLOCKABLE)).without(before);
+        self.hand_on(self.receiver().block(set));
+    }
+
+    /// Notifies other threads of `left`, signals of the process of which this thread may have been notified.
+    #[inline]
+    pub(crate) fn hand_on(&self, left: SigSet) {
         if !left.is_empty() {
             self.linux.tell_all_of(&self.process, left);
         }
@@ -55,10 +62,7 @@ impl<M: Machine> Thread<M> {
 
     /// Sets the thread's signal flag if an unblocked signal is pending.
     pub fn look_for_signals(&self) {
-        let pending = self.pending.set().or(self.process.pending.set());
-        if !pending.without(self.blocked()).is_empty() {
-            self.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
-        }
+        self.receiver().look();
     }
 
     /// Takes a pending signal of `wanted`, for a call that returns it to the program. The thread itself calls it.
@@ -72,7 +76,7 @@ impl<M: Machine> Thread<M> {
     }
 
     fn wants(&self, signal: Signal) -> bool {
-        !self.blocked().has(signal) || SigSet(self.awaited.load(Ordering::Acquire)).has(signal)
+        self.receiver().wants(signal)
     }
 }
 
@@ -86,7 +90,7 @@ impl<M: Machine> Linux<M> {
         }
         let charge = self.charge_signal(process, Some(thread), &info).unwrap_or_default();
         let room = thread.pending.add(info, charge);
-        fence(Ordering::SeqCst);
+        receiver::published();
         if thread.wants(info.signal) {
             thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
             self.poke(task);
@@ -118,7 +122,7 @@ impl<M: Machine> Linux<M> {
         // Its last thread has just ended.
         let Some(charge) = self.charge_signal(process, None, &info) else { return Ok(()) };
         let room = process.pending.add(info, charge);
-        fence(Ordering::SeqCst);
+        receiver::published();
         self.tell_one(process, info.signal);
         room.map_err(|Full| Errno::EAGAIN)
     }
@@ -138,7 +142,7 @@ impl<M: Machine> Linux<M> {
         if room == Err(Full) {
             return Sent::NoMemory;
         }
-        fence(Ordering::SeqCst);
+        receiver::published();
         match (task, thread) {
             (Some(task), Some(thread)) if thread.wants(info.signal) => {
                 thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
@@ -181,18 +185,8 @@ impl<M: Machine> Linux<M> {
     /// block the signal, and prefers a thread without another signal to handle.
     fn tell_one(&self, process: &Process<M>, signal: Signal) {
         let threads = process.threads.lock();
-        let mut chosen = None;
-        for task in threads.iter() {
-            let Some(thread) = task.payload() else { continue };
-            if thread.wants(signal) {
-                chosen = Some((task, thread));
-                if thread.work.load(Ordering::Relaxed) & work::SIGNAL == 0 {
-                    break;
-                }
-            }
-        }
-        if let Some((task, thread)) = chosen {
-            thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
+        let receivers = threads.iter().filter_map(|task| Some((task, task.payload().as_ref()?.receiver())));
+        if let Some(task) = receiver::notify_one(receivers, signal) {
             self.poke(task);
         }
     }
