@@ -1,3 +1,7 @@
-//! Models of the protocols between threads and their senders, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
+//! Models of this crate's protocols, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
 
+#[cfg(loom)]
+mod barrier;
+mod clock_page;
+mod day;
 mod signals;

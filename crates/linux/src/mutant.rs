@@ -19,5 +19,23 @@ quire_sync::mutants! {
         AwaitEndNoFence,
         /// Signals: a thread that ends its wait notifies no other thread of the awaited signals that it leaves.
         AwaitKeepsTold,
+        /// Time of day: a sleeper reads the time before its mark can be seen.
+        DayMarkNoFence,
+        /// Time of day: a setter reads the marks before the new time can be seen.
+        DaySetNoFence,
+        /// Time of day: a setter tells a thread in a second step, whose mark may have gone meanwhile.
+        DayTellNotAtomic,
+        /// Clock page: a writer does not make the count odd.
+        ClockUncounted,
+        /// Clock page: a writer's stores may be seen before the odd count.
+        ClockWriteNoFence,
+        /// Clock page: the last count may be seen before the words.
+        ClockCountEarly,
+        /// Barrier: the interrupts may be seen before the caller's stores.
+        BarrierNoFence,
+        /// Barrier: the caller does not wait for the interrupts.
+        BarrierUnawaited,
+        /// Barrier: the caller's loads may come before the others' interrupts.
+        BarrierNoLastFence,
     }
 }

@@ -7,6 +7,7 @@
 use crate::Ctx;
 use crate::errno::Errno;
 use crate::machine::{Interrupt, Machine};
+use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::Ordering;
 use quire_sync::atomic::fence_full;
 use quire_sync::preempt_off;
@@ -61,16 +62,33 @@ pub fn sys_membarrier<M: Machine>(ctx: &mut Ctx<'_, M>, command: u32, flags: u32
 fn barrier<M: Machine>(ctx: &Ctx<'_, M>) {
     let (machine, cpus) = (ctx.linux.machine, ctx.linux.scheduler.cpus());
     let taken = |cpu| machine.interrupts(cpu, Interrupt::Reschedule);
-    // The caller's own stores come first.
-    fence_full();
     // A thread that moves to another CPU meanwhile has passed a barrier on the CPU that it left.
-    let me = preempt_off().cpu();
-    for cpu in (0..cpus).filter(|cpu| *cpu != me) {
+    let others = || {
+        let me = preempt_off().cpu();
+        (0..cpus).filter(move |cpu| *cpu != me)
+    };
+    interrupt_all(others, taken, |cpu| machine.kick(cpu));
+}
+
+/// Interrupts each CPU of `others` by `kick`, and waits until `taken`, its count of interrupts, has changed.
+#[inline]
+pub(crate) fn interrupt_all<I: Iterator<Item = usize>>(
+    others: impl FnOnce() -> I,
+    taken: impl Fn(usize) -> u64,
+    kick: impl Fn(usize),
+) {
+    // The caller's own stores come first.
+    if !mutant(Mutant::BarrierNoFence) {
+        fence_full();
+    }
+    for cpu in others() {
         let before = taken(cpu);
-        machine.kick(cpu);
-        while taken(cpu) == before {
+        kick(cpu);
+        while taken(cpu) == before && !mutant(Mutant::BarrierUnawaited) {
             quire_sync::hooks::relax();
         }
     }
-    fence_full();
+    if !mutant(Mutant::BarrierNoLastFence) {
+        fence_full();
+    }
 }

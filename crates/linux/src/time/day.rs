@@ -7,16 +7,16 @@
 
 use super::on_monotonic;
 use crate::machine::Machine;
+use crate::mutant::{Mutant, mutant};
 use crate::process::thread::{Thread, work};
 use crate::{Ctx, Linux};
-use quire_sync::atomic::{AtomicU32, Ordering, fence};
+use quire_sync::atomic::{AtomicU32, Ordering, fence_after_rmw, fence_full};
 
 impl<M: Machine> Ctx<'_, M> {
     /// A time of day as nanoseconds since boot, for the call's wait. If the clock is set before the call ends, the wait
     /// counts as [interrupted](Ctx::interrupted).
     pub(crate) fn until_day(&self, nanos: u64) -> u64 {
-        mark(&self.thread.work);
-        on_monotonic(self.linux.machine, nanos)
+        translate(&self.thread.work, || on_monotonic(self.linux.machine, nanos))
     }
 }
 
@@ -43,8 +43,7 @@ impl<M: Machine> Linux<M> {
     #[cold]
     pub(crate) fn day_changed(&self) {
         self.timer_files.day_changed();
-        // Pairs with the fence in `mark`.
-        fence(Ordering::SeqCst);
+        published();
         for process in self.ids.processes() {
             for task in process.threads.lock().iter() {
                 if task.payload().as_ref().is_some_and(|thread| tell(&thread.work)) {
@@ -58,29 +57,51 @@ impl<M: Machine> Linux<M> {
     }
 }
 
-/// Marks a thread, before it reads the time of day.
-fn mark(flags: &AtomicU32) {
+/// Marks a thread, and then calls `read`, which reads the time of day.
+#[inline]
+pub(crate) fn translate<R>(flags: &AtomicU32, read: impl FnOnce() -> R) -> R {
     flags.fetch_or(work::BY_DAY, Ordering::Relaxed);
     // Either the read that follows finds a time that was set, or the setter finds the mark.
-    fence(Ordering::SeqCst);
+    if !mutant(Mutant::DayMarkNoFence) {
+        fence_after_rmw();
+    }
+    read()
+}
+
+/// Orders a new time of day before the setter's reads of the marks.
+#[inline]
+pub(crate) fn published() {
+    if !mutant(Mutant::DaySetNoFence) {
+        fence_full();
+    }
 }
 
 /// Ends the wait of a thread if it is marked. Returns whether it is.
-fn tell(flags: &AtomicU32) -> bool {
+pub(crate) fn tell(flags: &AtomicU32) -> bool {
+    if mutant(Mutant::DayTellNotAtomic) {
+        let marked = flags.load(Ordering::Acquire) & work::BY_DAY != 0;
+        if marked {
+            flags.fetch_or(work::DAY_SET, Ordering::AcqRel);
+        }
+        return marked;
+    }
     let set = |now| (now & work::BY_DAY != 0).then_some(now | work::DAY_SET);
     flags.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set).is_ok()
 }
 
 /// Clears the mark of a thread whose call has ended, and the flag that a setter of the clock may have set. Returns the
 /// flags from before, without the mark.
-fn end(flags: &AtomicU32) -> u32 {
+pub(crate) fn end(flags: &AtomicU32) -> u32 {
     flags.fetch_and(!(work::BY_DAY | work::DAY_SET), Ordering::AcqRel) & !work::BY_DAY
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use quire_sync::atomic::AtomicU64;
+
+    fn mark(flags: &AtomicU32) {
+        translate(flags, || ());
+    }
 
     #[test]
     fn only_a_marked_thread_is_told_and_only_for_its_call() {
@@ -92,23 +113,5 @@ mod tests {
         assert!(!tell(&flags));
         mark(&flags);
         assert_eq!((end(&flags), flags.into_inner()), (work::RSEQ, work::RSEQ));
-    }
-
-    #[test]
-    fn a_sleeper_reads_the_new_time_or_is_told() {
-        for _ in 0..5_000 {
-            let (flags, day) = (AtomicU32::new(0), AtomicU64::new(0));
-            let read = std::thread::scope(|scope| {
-                let sleeper = scope.spawn(|| {
-                    mark(&flags);
-                    day.load(Ordering::Relaxed)
-                });
-                day.store(1, Ordering::Relaxed);
-                fence(Ordering::SeqCst);
-                tell(&flags);
-                sleeper.join().unwrap()
-            });
-            assert!(read == 1 || end(&flags) & work::DAY_SET != 0);
-        }
     }
 }

@@ -3,7 +3,7 @@
 pub mod adjust;
 pub mod clock;
 pub mod cpu_limit;
-mod day;
+pub(crate) mod day;
 pub(crate) mod discipline;
 pub mod interval;
 pub mod posix;

@@ -13,7 +13,7 @@
 //!   time-stamp counter, by the same words and the same rounding.
 
 mod image;
-mod page;
+pub(crate) mod page;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 

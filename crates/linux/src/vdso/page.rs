@@ -6,6 +6,7 @@
 //! on the order of loads that x86 keeps.
 
 use crate::machine::UserClock;
+use crate::mutant::{Mutant, mutant};
 use linux_raw_sys::general as raw;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -19,20 +20,21 @@ const SINCE_BOOT: [u32; 4] =
 
 /// The words.
 #[repr(C)]
-pub(super) struct ClockPage {
-    pub(super) count: AtomicU32,
+#[cfg_attr(all(test, any(loom, shuttle)), derive(Default))]
+pub(crate) struct ClockPage {
+    pub(crate) count: AtomicU32,
     /// A bit for each clock that programs compute; none of them where they make system calls.
-    pub(super) clocks: AtomicU32,
+    pub(crate) clocks: AtomicU32,
     /// As in [`UserClock`].
-    pub(super) start: AtomicU64,
+    pub(crate) start: AtomicU64,
     /// As in [`UserClock`].
-    pub(super) ns_per_tick: AtomicU64,
+    pub(crate) ns_per_tick: AtomicU64,
     /// The smallest step of these clocks in nanoseconds.
-    pub(super) resolution: AtomicU64,
+    pub(crate) resolution: AtomicU64,
     /// See [`cpu_selector`](crate::Machine::cpu_selector).
-    pub(super) cpu_selector: AtomicU32,
+    pub(crate) cpu_selector: AtomicU32,
     /// Nanoseconds between the time since boot and each clock.
-    pub(super) offsets: [AtomicU64; CLOCKS],
+    pub(crate) offsets: [AtomicU64; CLOCKS],
 }
 
 impl ClockPage {
@@ -46,7 +48,7 @@ impl ClockPage {
     ///
     /// # Requires
     /// No other writer.
-    pub(super) fn publish(&self, clock: Option<UserClock>) {
+    pub(crate) fn publish(&self, clock: Option<UserClock>) {
         self.change(|| clock);
     }
 
@@ -55,10 +57,14 @@ impl ClockPage {
     ///
     /// # Requires
     /// No other writer.
-    pub(super) fn change(&self, set: impl FnOnce() -> Option<UserClock>) {
+    pub(crate) fn change(&self, set: impl FnOnce() -> Option<UserClock>) {
         let count = self.count.load(Ordering::Relaxed);
-        self.count.store(count.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
+        if !mutant(Mutant::ClockUncounted) {
+            self.count.store(count.wrapping_add(1), Ordering::Relaxed);
+        }
+        if !mutant(Mutant::ClockWriteNoFence) {
+            fence(Ordering::Release);
+        }
         let mut clocks = 0;
         if let Some(clock) = set() {
             self.start.store(clock.start, Ordering::Relaxed);
@@ -69,6 +75,7 @@ impl ClockPage {
             clocks = DAY.iter().chain(&SINCE_BOOT).fold(0, |all, id| all | 1 << id);
         }
         self.clocks.store(clocks, Ordering::Relaxed);
-        self.count.store(count.wrapping_add(2), Ordering::Release);
+        let last = if mutant(Mutant::ClockCountEarly) { Ordering::Relaxed } else { Ordering::Release };
+        self.count.store(count.wrapping_add(2), last);
     }
 }

@@ -1,0 +1,50 @@
+//! The time of day: setting it against waits until a time of day.
+
+use crate::process::thread::work;
+use crate::time::day::{end, published, tell, translate};
+use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use quire_sync::explore::{Arc, thread};
+use quire_sync::protocol;
+
+/// A thread begins a wait until a time of day, while the clock is set.
+fn sleeper_against_setter() {
+    let shared = Arc::new((AtomicU32::new(0), AtomicU64::new(0)));
+    let theirs = shared.clone();
+    let setter = thread::spawn(move || {
+        let (flags, day) = &*theirs;
+        day.store(1, Ordering::Relaxed);
+        published();
+        tell(flags);
+    });
+    let (flags, day) = &*shared;
+    let read = translate(flags, || day.load(Ordering::Relaxed));
+    setter.join().unwrap();
+    let told = end(flags) & work::DAY_SET != 0;
+    assert!(read == 1 || told, "a sleeper keeps the old time");
+    assert_eq!(flags.load(Ordering::Relaxed), 0);
+}
+
+protocol! {
+    a_sleeper_reads_the_new_time_or_is_told = sleeper_against_setter, Some(3);
+    #[cfg(loom)]
+    DayMarkNoFence: "a sleeper keeps the old time";
+    #[cfg(loom)]
+    DaySetNoFence: "a sleeper keeps the old time";
+}
+
+/// A wait until a time of day ends, while the clock is set.
+fn end_against_setter() {
+    let flags = Arc::new(AtomicU32::new(0));
+    translate(&flags, || ());
+    let theirs = flags.clone();
+    let setter = thread::spawn(move || tell(&theirs));
+    let during = end(&flags) & work::DAY_SET != 0;
+    let told = setter.join().unwrap();
+    assert_eq!(flags.load(Ordering::Relaxed), 0, "the next call is told");
+    assert_eq!(during, told, "a thread is told that does not wait");
+}
+
+protocol! {
+    a_set_clock_ends_no_later_call = end_against_setter, Some(3);
+    DayTellNotAtomic: "the next call is told";
+}
