@@ -22,6 +22,9 @@ pub mod device;
 pub mod error;
 mod file;
 pub mod host;
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
+mod mutant;
 pub mod pack;
 pub mod pipe;
 pub mod stream;
@@ -33,7 +36,7 @@ pub mod vfs;
 mod file_model;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod refusals;
-#[cfg(all(any(test, feature = "test-host"), not(any(loom, shuttle))))]
+#[cfg(any(test, feature = "test-host"))]
 pub mod test_host;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tree_model;

@@ -6,8 +6,17 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 use crate::failure::{Doing, Result};
 
 /// Crates whose protocols have models.
-pub const MODELLED: [&str; 8] =
-    ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-ipc", "quire-net", "quire-linux"];
+pub const MODELLED: [&str; 9] = [
+    "quire-sync",
+    "quire-lookup",
+    "quire-vm",
+    "quire-task",
+    "quire-pmap",
+    "quire-fs",
+    "quire-ipc",
+    "quire-net",
+    "quire-linux",
+];
 /// The two checkers: loom knows weak memory, shuttle more schedules.
 pub const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 /// The document with the table.

@@ -12,6 +12,7 @@
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
+use crate::mutant::{Mutant, mutant};
 use crate::stream::Stream;
 use crate::stream::io::Io;
 use crate::stream::readiness::{Readiness, Ready};
@@ -328,8 +329,10 @@ impl<H: Host> Pipe<H> {
         // these wakes them, as on Linux. That is checked now, after the store of the new position, because writers
         // continued during the copy. A writer that then found the ring full has read the position after its last
         // write. So either it saw the new position, or its write is seen here.
-        fence_full();
-        let written = self.written.load(Ordering::Acquire);
+        if !mutant(Mutant::RoomNoFence) {
+            fence_full();
+        }
+        let written = if mutant(Mutant::RoomByFirstEnd) { end } else { self.written.load(Ordering::Acquire) };
         let makes_room = self.room(capacity, start, written) < ATOMIC && self.room(capacity, at, written) >= ATOMIC;
         // As in `put`.
         drop(one);

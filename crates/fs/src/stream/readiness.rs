@@ -7,6 +7,7 @@
 //! The order that loses no wake-up: a stream changes its state *before* it notifies; a waiter registers *before* it
 //! checks the state.
 
+use crate::mutant::{Mutant, mutant};
 use crate::{FsError, Io};
 use quire_heap::{Arc, Room, Vec};
 use quire_sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence_full};
@@ -159,7 +160,9 @@ impl Readiness {
             old
         };
         drop(old);
-        fence_full();
+        if !mutant(Mutant::ListenNoFence) {
+            fence_full();
+        }
         Ok(())
     }
 
@@ -235,6 +238,7 @@ impl Listener for Poller {
     fn changed(&self) {
         if !self.changed.swap(true, Ordering::AcqRel)
             && let Some(thread) = *self.thread.lock()
+            && !mutant(Mutant::PollerUnwoken)
         {
             unpark(thread);
         }

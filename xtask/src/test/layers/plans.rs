@@ -155,6 +155,7 @@ pub const PLANS: &[Plan] = &[
     Plan {
         krate: "fs",
         rooms: &[
+            "mutant",
             "error",
             "stream/flags",
             "stream/io",
@@ -272,6 +273,7 @@ pub const PLANS: &[Plan] = &[
     Plan {
         krate: "linux",
         rooms: &[
+            "mutant",
             "pid",
             "regs",
             "refusal",

@@ -1,0 +1,15 @@
+//! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
+
+quire_sync::mutants! {
+    /// A step that can be left out; each names the protocol and the step.
+    pub enum Mutant {
+        /// Readiness: a waiter checks the stream's state before it can be seen among the listeners.
+        ListenNoFence,
+        /// Readiness: a poller that is notified wakes no thread.
+        PollerUnwoken,
+        /// Pipe: a reader judges whether it makes room by the bytes that it found at first.
+        RoomByFirstEnd,
+        /// Pipe: a reader judges so before its new position can be seen.
+        RoomNoFence,
+    }
+}
