@@ -19,7 +19,7 @@
 //! [`Linux::new`], [`Linux::start`] make process 1. [`Linux::syscall`], [`Linux::page_fault`], [`Linux::exception`]
 //! serve traps. The kernel calls [`Linux::return_to_user`] before every return to user mode, with interrupts on. For a
 //! new thread it calls [`Linux::first_return`] instead.
-#![cfg_attr(not(any(test, loom, shuttle)), no_std)]
+#![cfg_attr(not(any(test, loom, shuttle, feature = "test-host")), no_std)]
 
 pub(crate) mod core_file;
 pub mod ctx;
@@ -58,6 +58,8 @@ pub mod syscall;
 pub mod syslog;
 pub mod system;
 pub mod tables;
+#[cfg(all(any(test, feature = "test-host"), not(any(loom, shuttle))))]
+pub mod test_host;
 pub mod time;
 pub mod unknown;
 pub mod user;

@@ -6,12 +6,11 @@
 //! good. These must hold: nothing panics; the return to user mode loads user values only; no kernel-internal error is
 //! seen; killed processes end; no frame is lost.
 
-mod machine;
 mod program;
-mod refusal;
 
-use machine::One;
+use program::Program;
 pub(crate) use program::{DATA, MOST_CALLS, OBJECTS_FIRST};
+use quire_linux::test_host::{One, files, lock};
 use std::sync::Mutex;
 
 /// The bytes are calls.
@@ -21,37 +20,22 @@ pub fn run(data: &[u8]) {
 
 /// Calls that returned, and their results.
 pub(crate) fn results(data: &[u8]) -> Vec<(u64, u64)> {
-    static MACHINE: Mutex<Option<&One>> = Mutex::new(None);
-    let mut machine = machine::lock(&MACHINE);
+    static MACHINE: Mutex<Option<(&One, &Program)>> = Mutex::new(None);
+    let mut machine = lock(&MACHINE);
     // Its clock advances by the sleeps of inputs: a new machine takes over before the clock ends.
-    let machine = match *machine {
-        Some(one) if one.clock() < u64::MAX - 2 * program::TIME => one,
-        _ => machine.insert(One::boot(files())),
+    let (_, program) = match *machine {
+        Some(there) if there.0.clock() < u64::MAX - 2 * program::TIME => there,
+        _ => {
+            let program: &Program = Box::leak(Box::default());
+            *machine.insert((One::boot(files(), program), program))
+        }
     };
-    machine.program.run(data)
+    program.run(data)
 }
 
 /// The machine's files: the program, the files that it executes, and directories to write in.
 fn files() -> Vec<u8> {
-    let mut archive = Vec::new();
-    let mut number = 0;
-    let mut member = |name: &str, mode: u32, bytes: &[u8]| {
-        number += 1;
-        let fields = [number, mode, 0, 0, 1, 0, bytes.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
-        archive.extend(b"070701");
-        fields.iter().for_each(|f| archive.extend(format!("{f:08x}").bytes()));
-        archive.extend(name.bytes().chain([0]));
-        archive.resize(archive.len().next_multiple_of(4), 0);
-        archive.extend(bytes);
-        archive.resize(archive.len().next_multiple_of(4), 0);
-    };
-    let hex = |text: &str| text.bytes().map(|b| format!("{b:02x}")).collect::<String>();
-    member(".quire", 0o40_755, b"");
-    member(".quire/run", 0o100_644, format!("arg {}\ncwd {}\n", hex("/init"), hex("/")).as_bytes());
-    member("init", 0o100_755, &program::elf());
-    member("tmp", 0o41_777, b"");
-    member("TRAILER!!!", 0, b"");
-    archive
+    files::archive(&[("init", 0o100_755, &program::elf()), ("tmp", 0o41_777, b"")])
 }
 
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! The programs of the machine: process 1, which makes a process for each input, and the calls that the input names.
 
-use super::machine::{One, lock};
-use super::refusal;
 use crate::Input;
-use quire_fs::{Port, Readiness};
-use quire_heap::{Arc, unsize};
+use quire_linux::test_host::steps::{self, poke, touch};
+use quire_linux::test_host::{One, Programs, files, lock};
 use quire_linux::user::USER_END;
-use quire_linux::{Linux, Served, UserAccess, UserRegs};
+use quire_linux::{UserAccess, UserRegs};
 use quire_vm::PAGE_SIZE;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
@@ -72,7 +70,6 @@ mod number {
     pub const SETRESUID: u64 = 117;
     pub const SETRESGID: u64 = 119;
     pub const SETRLIMIT: u64 = 160;
-    pub const RT_SIGRETURN: u64 = 15;
 }
 /// Numbers of calls lie below this.
 pub const MOST_CALLS: usize = 460;
@@ -182,6 +179,35 @@ fn is_left_out(number: u64) -> bool {
     number == REBOOT
 }
 
+impl Programs for Program {
+    fn failed(&self, text: String) {
+        lock(&self.job).failed.get_or_insert(text);
+        self.changed.notify_all();
+    }
+
+    fn until(&self) -> u64 {
+        self.until.load(SeqCst)
+    }
+
+    fn halted(&self, never: bool) -> bool {
+        let halts = self.halts.fetch_add(1, SeqCst);
+        if !never && halts < HALTS {
+            return false;
+        }
+        self.over.store(true, SeqCst);
+        let stuck = self.stuck.fetch_add(1, SeqCst);
+        assert!(stuck < STUCK, "a killed process still sleeps");
+        true
+    }
+
+    fn thread(&'static self, machine: &'static One, mut regs: UserRegs) {
+        machine.started();
+        let linux = machine.linux();
+        linux.first_return(&mut regs);
+        if linux.current().process.pid == 1 { self.first(machine, regs) } else { self.caller(machine, regs) }
+    }
+}
+
 impl Program {
     /// Runs an input until it is done. Returns the finished calls with their results.
     ///
@@ -202,40 +228,6 @@ impl Program {
             panic!("on the machine: {text}");
         }
         done
-    }
-
-    /// A thread of the machine panicked.
-    pub fn failed(&self, text: String) {
-        lock(&self.job).failed.get_or_insert(text);
-        self.changed.notify_all();
-    }
-
-    /// The end of the machine's time: no sleep goes beyond it.
-    pub fn until(&self) -> u64 {
-        self.until.load(SeqCst)
-    }
-
-    /// The CPU halts. `never`: no thread sleeps until a time. True if all processes must be killed.
-    ///
-    /// # Panics
-    /// If they were killed, and still sleep.
-    pub fn halted(&self, never: bool) -> bool {
-        let halts = self.halts.fetch_add(1, SeqCst);
-        if !never && halts < HALTS {
-            return false;
-        }
-        self.over.store(true, SeqCst);
-        let stuck = self.stuck.fetch_add(1, SeqCst);
-        assert!(stuck < STUCK, "a killed process still sleeps");
-        true
-    }
-
-    /// The body of a new thread.
-    pub fn thread(&self, machine: &'static One, mut regs: UserRegs) {
-        machine.started();
-        let linux = machine.linux();
-        linux.first_return(&mut regs);
-        if linux.current().process.pid == 1 { self.first(machine, regs) } else { self.caller(machine, regs) }
     }
 
     /// Process 1.
@@ -423,122 +415,26 @@ fn names(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Makes a call as the kernel's entry does, up to the return to user mode. Gives its result.
+/// A system call, which gives an error only if programs may see it.
 fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
-    let linux = machine.linux();
-    let [a, b, c, d, e, f] = arguments;
     // Behind the instruction, of which there is room for the whole.
     let rip = regs.rip.saturating_add(2).min(USER_END - 1);
-    *regs = UserRegs { rax: number, orig_rax: number, rdi: a, rsi: b, rdx: c, r10: d, r8: e, r9: f, rip, ..*regs };
-    let mut served = refusal::calling(linux.current(), || linux.syscall(regs));
-    while served == Served::Asleep {
-        // SAFETY: on this machine each thread keeps its stack.
-        unsafe { machine.scheduler().depart(linux.sleeps_until()) };
-        served = refusal::calling(linux.current(), || linux.go_on(regs));
-    }
-    go_back(machine, linux, regs);
-    // A frame may say anything, and a program begins with what it likes.
-    if number != number::RT_SIGRETURN && regs.orig_rax == number {
-        let error = regs.rax.wrapping_neg();
-        assert!(!(512..4096).contains(&error), "call {number} gives error {error}, which programs never see");
-    }
-    regs.rax
+    *regs = UserRegs { rip, ..*regs };
+    steps::call(machine, regs, number, arguments)
 }
 
-/// The kernel's way out to user mode.
-fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserRegs) {
-    let canonical = |address: u64| ((address << 16) as i64 >> 16) as u64 == address;
-    machine.poll();
-    let mut turns = 0;
-    while Linux::has_work(linux.current()) || !canonical(regs.rip) {
-        if Linux::has_work(linux.current()) {
-            linux.return_to_user(regs);
-        } else {
-            // The program may continue anywhere, but a return to a non-canonical address would fault in the kernel.
-            linux.exception(regs, 13, 0);
-        }
-        turns += 1;
-        assert!(turns < 1000, "work never ends");
-    }
-    // The state that the return loads: only user segments and flags.
-    let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;
-    assert!((regs.cs, regs.ss) == (UserRegs::USER_CS, UserRegs::USER_SS), "segments {:#x} {:#x}", regs.cs, regs.ss);
-    let fixed = regs.rflags & UserRegs::FIXED_FLAGS;
-    assert!(regs.rflags & !kept == 0 && fixed == UserRegs::FIXED_FLAGS, "flags {:#x}", regs.rflags);
-}
-
-/// Stores of a program, up to the first page that is not its own.
-fn poke(machine: &'static One, at: u64, bytes: &[u8]) {
-    if at.checked_add(bytes.len() as u64).is_some_and(|end| end <= USER_END) {
-        // SAFETY: `bytes` is a slice of that length, and the range ends within user space.
-        let _bad = unsafe { machine.copy_to_user(at, bytes.as_ptr(), bytes.len()) };
-    }
-}
-
-/// A load or a store of a program, with the signal that it gets for it.
-fn touch(machine: &'static One, regs: &mut UserRegs, at: u64, write: bool) {
-    use quire_vm::Access;
-    if at < USER_END {
-        let access = if write { Access::Write } else { Access::Read };
-        let linux = machine.linux();
-        linux.page_fault(regs, at, access, true);
-        go_back(machine, linux, regs);
-    }
-}
-
-/// A port without input that discards its output.
-pub fn nowhere() -> Arc<dyn Port> {
-    struct Nowhere(Readiness);
-    impl Port for Nowhere {
-        fn write(&self, bytes: &[u8]) -> usize {
-            bytes.len()
-        }
-        fn read(&self, _into: &mut [u8]) -> usize {
-            0
-        }
-        fn unread(&self) -> usize {
-            0
-        }
-        fn writable(&self) -> bool {
-            true
-        }
-        fn at_end(&self) -> bool {
-            true
-        }
-        fn readiness(&self) -> &Readiness {
-            &self.0
-        }
-    }
-    unsize!(Arc::try_new(Nowhere(Readiness::new())).expect("memory"))
-}
-
-/// The program's file: an ELF header, one segment, and the page that it begins with.
+/// The program's file: one segment, and the page that it begins with.
 pub fn elf() -> Vec<u8> {
-    let mut file = b"\x7fELF\x02\x01\x01".to_vec();
-    file.resize(16, 0);
-    let half = |file: &mut Vec<u8>, values: &[u16]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
-    let word = |file: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
-    let long = |file: &mut Vec<u8>, values: &[u64]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
-    // An executable for x86-64, version 1; entry, headers, no sections.
-    half(&mut file, &[2, 62]);
-    word(&mut file, &[1]);
-    long(&mut file, &[DATA, 64, 0]);
-    word(&mut file, &[0]);
-    half(&mut file, &[64, 56, 1, 0, 0, 0]);
-    // To be loaded, with all rights.
-    word(&mut file, &[1, 7]);
-    long(&mut file, &[PAGE_SIZE, DATA, DATA, PAGE_SIZE, PAGES * PAGE_SIZE, PAGE_SIZE]);
-    file.resize(PAGE_SIZE as usize, 0);
+    let mut page = Vec::new();
     for path in PATHS {
-        let end = file.len() + PATH as usize;
-        file.extend(path.bytes());
+        let end = page.len() + PATH as usize;
+        page.extend(path.bytes());
         // Behind one of them, where the process lives.
         if path == "/tmp/none/x" {
-            file.resize(end - 8, 0);
-            file.extend(b"/tmp");
+            page.resize(end - 8, 0);
+            page.extend(b"/tmp");
         }
-        file.resize(end, 0);
+        page.resize(end, 0);
     }
-    file.resize(2 * PAGE_SIZE as usize, 0);
-    file
+    files::elf(DATA, DATA, PAGES, &page)
 }

@@ -223,36 +223,4 @@ pub(super) fn range(address: u64, len: u64) -> Result<VirtRange, Errno> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_protection_is_the_requested_one() {
-        assert_eq!(prot_of(0), Prot::empty());
-        assert_eq!(prot_of(raw::PROT_WRITE), Prot::WRITE);
-        assert_eq!(prot_of(raw::PROT_EXEC), Prot::EXEC);
-    }
-
-    proptest! {
-        #[test]
-        fn ranges_are_whole_pages_of_user_space(address in any::<u64>(), len in any::<u64>()) {
-            if let Ok(r) = range(address & !0xfff, len) {
-                prop_assert!(r.start < r.end && r.end <= USER_END && r.end % PAGE_SIZE == 0 && r.len() >= len);
-            }
-            prop_assert!(address % PAGE_SIZE == 0 || range(address, len).is_err());
-        }
-
-        #[test]
-        fn fixed_addresses_are_aligned_and_not_null(address in any::<u64>(), noreplace in any::<bool>()) {
-            let flags = if noreplace { FIXED_NOREPLACE } else { FIXED };
-            match placement(address, flags) {
-                Ok(Placement::Fixed(at) | Placement::FixedNoReplace(at)) => {
-                    prop_assert!(at == address && at % PAGE_SIZE == 0 && at != 0);
-                }
-                Ok(_) => prop_assert!(false),
-                Err(_) => prop_assert!(!address.is_multiple_of(PAGE_SIZE) || address == 0),
-            }
-        }
-    }
-}
+mod tests;

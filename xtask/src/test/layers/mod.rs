@@ -132,7 +132,8 @@ fn metadata(places: &Places) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
-/// The workspace's own dependencies, except those of tests, because a test may use higher layers.
+/// The workspace's own dependencies, except those of tests, because a test may use higher layers. An optional dependency
+/// is one of a host for tests, whose feature fuzzers enable and no kernel does.
 fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
     let packages = metadata["packages"].as_array().ok_or_else(|| Failure::usage("cargo metadata names no packages"))?;
     let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();
@@ -141,7 +142,8 @@ fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
         .iter()
         .map(|p| {
             let needs = p["dependencies"].as_array().into_iter().flatten();
-            let needs = needs.filter(|d| d["kind"] != "dev").map(name).filter(|d| own.contains(d));
+            let needs =
+                needs.filter(|d| d["kind"] != "dev" && d["optional"] != true).map(name).filter(|d| own.contains(d));
             (name(p), needs.collect())
         })
         .collect())

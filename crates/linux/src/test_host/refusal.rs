@@ -6,8 +6,8 @@
 //! succeed.
 
 use super::machine::One;
+use crate::Thread;
 use quire_heap::refusal::set_judge;
-use quire_linux::Thread;
 use std::cell::Cell;
 
 std::thread_local! {

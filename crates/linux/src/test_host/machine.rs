@@ -2,12 +2,13 @@
 //! walked at each access, without a TLB. Each thread of the scheduler is a thread of the host that runs only while it
 //! has the CPU. The clock advances when it is read, and when all threads sleep until some time.
 
-use super::program::Program;
 use super::refusal;
+use crate::start::Boot;
+use crate::tables::TableMemory;
+use crate::{BadAddress, End, Fpu, Interrupt, Linux, UserAccess, UserRegs};
+use quire_fs::{Port, Readiness};
+use quire_heap::unsize;
 use quire_hosted::{Arena, Simulate, X86_64};
-use quire_linux::start::Boot;
-use quire_linux::tables::TableMemory;
-use quire_linux::{BadAddress, End, Fpu, Interrupt, Linux, UserAccess, UserRegs};
 use quire_pmap::format::index;
 use quire_pmap::{Format, Hardware, KernelTables, Mmu, Request, Tables};
 use quire_sync::CpuId;
@@ -56,6 +57,22 @@ pub struct Context {
 /// A thread of the host ends because its thread here has.
 struct Gone;
 
+/// The programs of a machine. Their instructions are the host's.
+pub trait Programs: Send + Sync {
+    /// The body of a new thread of a program. It first calls [`One::started`] and
+    /// [`first_return`](Linux::first_return), and it ends by a system call.
+    fn thread(&'static self, machine: &'static One, regs: UserRegs);
+
+    /// A thread of the machine panicked with this text. The machine is of no use any more.
+    fn failed(&self, text: String);
+
+    /// The end of the machine's time: no sleep goes beyond it.
+    fn until(&self) -> u64;
+
+    /// The CPU halts. `never`: no thread sleeps until a time. True if all processes but process 1 must be killed.
+    fn halted(&self, never: bool) -> bool;
+}
+
 impl Context {
     fn new(fresh: Option<UserRegs>, fs: u64, gs: u64, float: [u8; FLOAT]) -> Arc<Context> {
         Arc::new(Context {
@@ -86,7 +103,8 @@ impl Context {
     }
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+/// Takes a lock, also of a thread that panicked.
+pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -105,7 +123,7 @@ pub struct One {
     epoch: AtomicU64,
     scheduler: OnceLock<&'static Scheduler<One>>,
     linux: OnceLock<&'static Linux<One>>,
-    pub program: Program,
+    programs: &'static dyn Programs,
 }
 
 /// RAM before there is a machine.
@@ -129,8 +147,8 @@ fn memory(bytes: usize) -> NonNull<u8> {
 }
 
 impl One {
-    /// Starts a machine with these files, whose process 1 is [`Program::first`]. It runs for ever.
-    pub fn boot(files: Vec<u8>) -> &'static One {
+    /// Starts a machine with these files, and with these programs. It runs for ever.
+    pub fn boot(files: Vec<u8>, programs: &'static dyn Programs) -> &'static One {
         let arena = Arena::new(FRAMES).expect("the host gives memory for the arena");
         let range = arena.range();
         let (ram, mut taken) = (Ram(&arena), range.start.0);
@@ -156,7 +174,7 @@ impl One {
             epoch: AtomicU64::new(1_700_000_000_000_000_000),
             scheduler: OnceLock::new(),
             linux: OnceLock::new(),
-            program: Program::default(),
+            programs,
         };
         let ram = [PhysRange { start: Pfn(taken), end: range.end }];
         // SAFETY: the frames are the arena's, which the machine owns for ever.
@@ -191,8 +209,8 @@ impl One {
             scheduler.spawn(unsafe { ThreadRef::adopt(NonNull::from(notifier)) });
             let boot = Boot {
                 initramfs: &mut &files[..],
-                io: super::program::nowhere(),
-                error: super::program::nowhere(),
+                io: nowhere(),
+                error: nowhere(),
                 size: Default::default(),
                 limits: Default::default(),
             };
@@ -202,11 +220,13 @@ impl One {
         machine
     }
 
+    /// The Linux layer.
     pub fn linux(&self) -> &'static Linux<One> {
         self.linux.get().expect("programs run after the system exists")
     }
 
-    pub(super) fn scheduler(&self) -> &'static Scheduler<One> {
+    /// The scheduler.
+    pub fn scheduler(&self) -> &'static Scheduler<One> {
         self.scheduler.get().expect("threads run after the machine exists")
     }
 
@@ -221,7 +241,7 @@ impl One {
             }
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-            self.program.failed(text.unwrap_or_default());
+            self.programs.failed(text.unwrap_or_default());
         };
         let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(run);
         thread.expect("the host gives a thread");
@@ -336,7 +356,7 @@ impl quire_vm::Machine for One {
         1
     }
     fn store_time(&self) -> u64 {
-        quire_linux::Machine::realtime(self)
+        crate::Machine::realtime(self)
     }
     fn refuses_allocation(&self) -> bool {
         refusal::refuses()
@@ -368,7 +388,7 @@ unsafe impl Hardware for One {
 // SAFETY: the one CPU runs one thread at a time, and interrupts come in only where `poll` and `halt` say so.
 unsafe impl quire_task::Machine for One {
     type Context = Arc<Context>;
-    type Payload = Option<quire_linux::Thread<One>>;
+    type Payload = Option<crate::Thread<One>>;
 
     fn now(&self) -> u64 {
         self.clock.fetch_add(LOOK, SeqCst)
@@ -383,15 +403,15 @@ unsafe impl quire_task::Machine for One {
         self.masked.store(false, SeqCst);
         let due = self.deadline.swap(NEVER, SeqCst);
         // As long as no thread sleeps until a time.
-        let due = if due > self.program.until() { NEVER } else { due };
-        if self.program.halted(due == NEVER) {
+        let due = if due > self.programs.until() { NEVER } else { due };
+        if self.programs.halted(due == NEVER) {
             // All sleep for good, or run for ever: all processes but process 1 end, and it waits for them.
             let linux = self.linux();
             linux
                 .ids
                 .processes()
                 .filter(|p| p.pid != 1)
-                .for_each(|p| linux.kill_process(&p, quire_linux::signal::Signal::KILL));
+                .for_each(|p| linux.kill_process(&p, crate::signal::Signal::KILL));
         }
         if due != NEVER {
             self.clock.fetch_max(due, SeqCst);
@@ -436,7 +456,7 @@ unsafe impl quire_task::Machine for One {
                 Some(regs) => {
                     *lock(&them.state) = State::Running;
                     let machine = self.linux().machine;
-                    machine.host_thread(move || machine.program.thread(machine, regs));
+                    machine.host_thread(move || machine.programs.thread(machine, regs));
                 }
             }
             own.wait();
@@ -518,7 +538,7 @@ unsafe impl UserAccess for One {
     }
 }
 
-impl quire_linux::Machine for One {
+impl crate::Machine for One {
     fn new_context(&self, regs: &UserRegs, fs: u64, gs: u64, fpu: Fpu) -> Result<Arc<Context>, OutOfMemory> {
         if refusal::refuses() {
             return Err(OutOfMemory);
@@ -541,7 +561,7 @@ impl quire_linux::Machine for One {
         self.context().fs.load(SeqCst)
     }
     fn set_fs_base(&self, base: u64) {
-        assert!(base <= quire_linux::user::USER_END, "{base:#x} is no program's");
+        assert!(base <= crate::user::USER_END, "{base:#x} is no program's");
         self.context().fs.store(base, SeqCst);
     }
     fn is_counter_forbidden(&self) -> bool {
@@ -552,7 +572,7 @@ impl quire_linux::Machine for One {
         self.context().gs.load(SeqCst)
     }
     fn set_gs_base(&self, base: u64) {
-        assert!(base <= quire_linux::user::USER_END, "{base:#x} is no program's");
+        assert!(base <= crate::user::USER_END, "{base:#x} is no program's");
         self.context().gs.store(base, SeqCst);
     }
     fn stack_len(&self, _thread: &quire_task::Thread<Self>) -> usize {
@@ -605,4 +625,30 @@ impl quire_linux::Machine for One {
     fn power_off(&self, end: End) -> ! {
         panic!("the machine is switched off: {end:?}");
     }
+}
+
+/// A port without input that discards its output.
+fn nowhere() -> quire_heap::Arc<dyn Port> {
+    struct Nowhere(Readiness);
+    impl Port for Nowhere {
+        fn write(&self, bytes: &[u8]) -> usize {
+            bytes.len()
+        }
+        fn read(&self, _into: &mut [u8]) -> usize {
+            0
+        }
+        fn unread(&self) -> usize {
+            0
+        }
+        fn writable(&self) -> bool {
+            true
+        }
+        fn at_end(&self) -> bool {
+            true
+        }
+        fn readiness(&self) -> &Readiness {
+            &self.0
+        }
+    }
+    unsize!(quire_heap::Arc::try_new(Nowhere(Readiness::new())).expect("memory"))
 }

@@ -1,0 +1,70 @@
+//! What a CPU does between two instructions of a program: system calls, faults, and the way back to user mode.
+
+use super::{One, refusal};
+use crate::user::USER_END;
+use crate::{Linux, Served, UserAccess, UserRegs};
+use linux_raw_sys::general::__NR_rt_sigreturn;
+use quire_vm::Access;
+
+const RT_SIGRETURN: u64 = __NR_rt_sigreturn as u64;
+
+/// Makes a call as the kernel's entry does, up to the return to user mode. `rip` is behind the instruction. Gives its
+/// result.
+pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
+    let linux = machine.linux();
+    let [a, b, c, d, e, f] = arguments;
+    *regs = UserRegs { rax: number, orig_rax: number, rdi: a, rsi: b, rdx: c, r10: d, r8: e, r9: f, ..*regs };
+    let mut served = refusal::calling(linux.current(), || linux.syscall(regs));
+    while served == Served::Asleep {
+        // SAFETY: on this machine each thread keeps its stack.
+        unsafe { machine.scheduler().depart(linux.sleeps_until()) };
+        served = refusal::calling(linux.current(), || linux.go_on(regs));
+    }
+    go_back(machine, linux, regs);
+    // A frame may say anything, and a program begins with what it likes.
+    if number != RT_SIGRETURN && regs.orig_rax == number {
+        let error = regs.rax.wrapping_neg();
+        assert!(!(512..4096).contains(&error), "call {number} gives error {error}, which programs never see");
+    }
+    regs.rax
+}
+
+/// The kernel's way out to user mode.
+pub fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserRegs) {
+    let canonical = |address: u64| ((address << 16) as i64 >> 16) as u64 == address;
+    machine.poll();
+    let mut turns = 0;
+    while Linux::has_work(linux.current()) || !canonical(regs.rip) {
+        if Linux::has_work(linux.current()) {
+            linux.return_to_user(regs);
+        } else {
+            // The program may continue anywhere, but a return to a non-canonical address would fault in the kernel.
+            linux.exception(regs, 13, 0);
+        }
+        turns += 1;
+        assert!(turns < 1000, "work never ends");
+    }
+    // The state that the return loads: only user segments and flags.
+    let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;
+    assert!((regs.cs, regs.ss) == (UserRegs::USER_CS, UserRegs::USER_SS), "segments {:#x} {:#x}", regs.cs, regs.ss);
+    let fixed = regs.rflags & UserRegs::FIXED_FLAGS;
+    assert!(regs.rflags & !kept == 0 && fixed == UserRegs::FIXED_FLAGS, "flags {:#x}", regs.rflags);
+}
+
+/// Stores of a program, up to the first page that is not its own.
+pub fn poke(machine: &'static One, at: u64, bytes: &[u8]) {
+    if at.checked_add(bytes.len() as u64).is_some_and(|end| end <= USER_END) {
+        // SAFETY: `bytes` is a slice of that length, and the range ends within user space.
+        let _bad = unsafe { machine.copy_to_user(at, bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+/// A load or a store of a program, with the signal that it gets for it.
+pub fn touch(machine: &'static One, regs: &mut UserRegs, at: u64, write: bool) {
+    if at < USER_END {
+        let access = if write { Access::Write } else { Access::Read };
+        let linux = machine.linux();
+        linux.page_fault(regs, at, access, true);
+        go_back(machine, linux, regs);
+    }
+}
