@@ -578,18 +578,4 @@ pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> R
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn combinations_that_linux_refuses_are_refused() {
-        let check = |flags| Request { flags, exit_signal: 17, ..Request::default() }.check();
-        assert_eq!(check(0), Ok(()));
-        assert_eq!(check(VM | VFORK), Ok(()));
-        assert_eq!(check(VM | SIGHAND | THREAD | FS | FILES), Ok(()));
-        assert_eq!(check(THREAD), Err(Errno::EINVAL));
-        assert_eq!(check(THREAD | SIGHAND), Err(Errno::EINVAL));
-        assert_eq!(check(SIGHAND), Err(Errno::EINVAL));
-        assert_eq!(check(u64::from(raw::CLONE_NEWPID)), Err(Errno::EINVAL));
-    }
-}
+mod tests;

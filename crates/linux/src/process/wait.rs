@@ -280,15 +280,4 @@ pub fn sys_waitid<M: Machine>(
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn statuses_have_the_layout_of_the_wait_macros() {
-        assert_eq!(Event::Ended(3 << 8).info(), (code::CLD_EXITED, 3));
-        assert_eq!(Event::Ended(9).info(), (code::CLD_KILLED, 9));
-        assert_eq!(Event::Ended(6 | DUMPED).info(), (code::CLD_DUMPED, 6));
-        assert_eq!(Event::Living(Report::Stopped(19)).status(), 0x137f);
-        assert_eq!(Event::Living(Report::Continued).status(), 0xffff);
-    }
-}
+mod tests;
