@@ -402,40 +402,4 @@ fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn frames_are_aligned_and_below_the_top(top in any::<u64>(), float_len in 9usize..128) {
-            let float_len = float_len * 64;
-            if let Some(at) = place(top, float_len) {
-                prop_assert_eq!(at.float % 64, 0);
-                prop_assert_eq!(at.frame % 16, 8);
-                prop_assert!(at.float + (float_len + MAGIC_2_LEN) as u64 <= top);
-                prop_assert!(at.frame + size_of::<Frame>() as u64 <= at.float);
-            } else {
-                prop_assert!(top < 16 << 10);
-            }
-        }
-
-        #[test]
-        fn no_state_that_the_cpu_would_refuse_passes(
-            mut float in proptest::collection::vec(any::<u8>(), 832),
-            extended in any::<bool>(),
-            tame in any::<bool>(),
-        ) {
-            if tame {
-                float[LEGACY..WITH_HEADER].fill(0);
-            }
-            let ok = check_float(&mut float, extended, 7, 0xffbf).is_ok();
-            prop_assert!(!tame || ok);
-            if ok {
-                prop_assert!(float[LEGACY] & !7 == 0 && float[LEGACY + 1..WITH_HEADER].iter().all(|b| *b == 0));
-                prop_assert_eq!(float[26], 0);
-                prop_assert_eq!(float[24] & 0x40, 0);
-            }
-        }
-    }
-}
+mod tests;
