@@ -464,3 +464,6 @@ pub fn sys_execveat<M: Machine>(
     let path = ctx.path(path)?;
     exec(ctx, directory, &path, arguments, environment, flags)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
