@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Context, api, contract, models, safety, verdict::Check};
+use super::{Context, api, atomics, contract, models, safety, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names existing code";
@@ -15,11 +15,12 @@ const FILES: &str = "docs/documents name existing files";
 const CONTRACTS: &str = "docs/every contract has one home";
 const RANKS: &str = "docs/all lock ranks stand in one table";
 const SAFETY: &str = "docs/every unsafe block has its argument";
+const ATOMICS: &str = "docs/modelled code uses the atomics of quire-sync";
 const MUTANTS: &str = "docs/every mutant is in the table of models";
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([NAME, README, FILES, CONTRACTS, RANKS, SAFETY, MUTANTS, api::NAME].map(str::to_owned).to_vec())
+    Ok([NAME, README, FILES, CONTRACTS, RANKS, SAFETY, ATOMICS, MUTANTS, api::NAME].map(str::to_owned).to_vec())
 }
 
 /// Runs the selected checks.
@@ -28,9 +29,13 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         let wrong = models::undocumented(&context.places.root)?;
         done(if wrong.is_empty() { Check::passed(MUTANTS) } else { Check::failed(MUTANTS, wrong.join("\n")) });
     }
-    for (name, judge) in
-        [(CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>), (RANKS, ranks), (SAFETY, safeties), (FILES, files)]
-    {
+    for (name, judge) in [
+        (CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>),
+        (RANKS, ranks),
+        (SAFETY, safeties),
+        (ATOMICS, foreign_atomics),
+        (FILES, files),
+    ] {
         if context.selects(name) {
             let wrong = judge(&context.places.root)?;
             done(if wrong.is_empty() { Check::passed(name) } else { Check::failed(name, wrong.join("\n")) });
@@ -148,6 +153,13 @@ fn safeties(root: &Path) -> Result<Vec<String>> {
     // The examples in the judge's own file are no code.
     let sources = sources.iter().filter(|(path, _)| path != "xtask/src/test/safety.rs");
     Ok(sources.flat_map(|(path, text)| safety::judge(path, text)).collect())
+}
+
+/// Atomics in modelled code that the checkers do not replace.
+fn foreign_atomics(root: &Path) -> Result<Vec<String>> {
+    let sources = sources(root, &["crates"])?;
+    let wrong = sources.iter().flat_map(|(path, text)| atomics::judge(path, text));
+    Ok(wrong.chain(atomics::stale(&sources)).collect())
 }
 
 /// Places in a file that make a rank of a number.

@@ -6,6 +6,7 @@
 
 mod allocation;
 pub mod api;
+mod atomics;
 mod attack;
 mod bare_metal;
 mod cargo;
