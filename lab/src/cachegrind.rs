@@ -4,6 +4,7 @@
 //! process. So a workload is run twice, in full and with COUNT 0, and the difference is the cost of its operations.
 
 use crate::Failure;
+use crate::bench::Size;
 use std::process::{Command, Stdio};
 
 /// 32 KiB, 8 ways, lines of 64 bytes; 8 MiB, 16 ways.
@@ -27,17 +28,17 @@ pub struct Workload {
     /// As `quire-lab workload` takes it.
     pub name: &'static str,
     /// Does the work for so many operations.
-    pub run: fn(count: usize),
+    pub run: fn(count: usize, size: Size),
 }
 
 /// Misses of `workload` with `count` operations, less those with none.
-pub fn misses(workload: &Workload, count: usize) -> Result<Misses, Failure> {
-    misses_of(workload.name, count)
+pub fn misses(workload: &Workload, count: usize, size: Size) -> Result<Misses, Failure> {
+    misses_of(workload.name, count, size)
 }
 
 /// The same of the workload that `quire-lab workload` knows by this name.
-pub fn misses_of(workload: &str, count: usize) -> Result<Misses, Failure> {
-    let (full, none) = (measure(workload, count)?, measure(workload, 0)?);
+pub fn misses_of(workload: &str, count: usize, size: Size) -> Result<Misses, Failure> {
+    let (full, none) = (measure(workload, count, size)?, measure(workload, 0, size)?);
     Ok(Misses {
         instructions: full.instructions.saturating_sub(none.instructions),
         references: full.references.saturating_sub(none.references),
@@ -46,7 +47,7 @@ pub fn misses_of(workload: &str, count: usize) -> Result<Misses, Failure> {
     })
 }
 
-fn measure(workload: &str, count: usize) -> Result<Misses, Failure> {
+fn measure(workload: &str, count: usize, size: Size) -> Result<Misses, Failure> {
     let tool = |what: &str| Failure::Tool(format!("cachegrind on {workload}: {what}"));
     let own = std::env::current_exe().map_err(|e| tool(&e.to_string()))?;
     let kept = tempfile::NamedTempFile::new().map_err(|e| tool(&e.to_string()))?;
@@ -56,6 +57,7 @@ fn measure(workload: &str, count: usize) -> Result<Misses, Failure> {
         .arg(format!("--cachegrind-out-file={}", kept.path().display()))
         .arg(own)
         .args(["workload", workload, &count.to_string()])
+        .args(size.of(&["--short"][..], &[]))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .output()

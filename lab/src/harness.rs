@@ -1,6 +1,7 @@
 //! Times, by Criterion: warm-up, samples, and the median with its confidence interval beneath.
 
 use crate::Failure;
+use crate::bench::Size;
 use criterion::{BatchSize, Criterion, SamplingMode};
 use std::time::Duration;
 
@@ -12,12 +13,18 @@ const SAMPLES: usize = 10;
 /// The median time of one call of `routine`, in seconds, on a value that `setup` makes for each call. It includes
 /// neither `setup` nor the drop of the result. Criterion's own report goes to standard error, because
 /// [`crate::bench::Report`] has reserved standard output.
-pub fn median<I, O>(name: &str, mut setup: impl FnMut() -> I, mut routine: impl FnMut(I) -> O) -> Result<f64, Failure> {
+pub fn median<I, O>(
+    size: Size,
+    name: &str,
+    mut setup: impl FnMut() -> I,
+    mut routine: impl FnMut(I) -> O,
+) -> Result<f64, Failure> {
+    let long = size.of(LONG / 1000, LONG);
     let tool = |what: &str, e: &dyn std::fmt::Display| Failure::Tool(format!("{name}: {what}: {e}"));
     let kept = tempfile::tempdir().map_err(|e| tool("no directory could be made for the samples", &e))?;
     let mut criterion = Criterion::default().without_plots().output_directory(kept.path());
     let mut group = criterion.benchmark_group("lab");
-    group.sample_size(SAMPLES).measurement_time(LONG).warm_up_time(LONG / 5).sampling_mode(SamplingMode::Flat);
+    group.sample_size(SAMPLES).measurement_time(long).warm_up_time(long / 5).sampling_mode(SamplingMode::Flat);
     group.bench_function(name, |b| b.iter_batched(&mut setup, &mut routine, BatchSize::PerIteration));
     group.finish();
     let file = kept.path().join("lab").join(name).join("new/estimates.json");
@@ -66,7 +73,7 @@ mod tests {
     fn the_median_is_the_routines_time_without_its_setup() {
         let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
         // Holds on a busy machine too: half of the short waits take less than the shortest of the others.
-        let seconds = median("wait", || wait(40), |()| wait(2)).unwrap();
+        let seconds = median(Size::Whole, "wait", || wait(40), |()| wait(2)).unwrap();
         assert!((0.002..0.040).contains(&seconds), "{seconds}");
     }
 

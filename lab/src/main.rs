@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use quire_lab::Failure;
-use quire_lab::bench::{ALL, Build, Report, WORKLOADS, selects};
+use quire_lab::bench::{ALL, Build, Report, Size, WORKLOADS, selects};
 use quire_lab::experiments::{self, Plan, Scale};
 use std::process::ExitCode;
 
@@ -15,6 +15,9 @@ struct Options {
     /// Print all lines: build, name, unit and method, separated by tabs
     #[arg(long)]
     list: bool,
+    /// Do as little as shows that each bench works; the figures have no meaning
+    #[arg(long)]
+    short: bool,
     #[command(subcommand)]
     part: Option<Part>,
 }
@@ -27,6 +30,9 @@ enum Part {
         name: String,
         /// How many operations; 0 prepares everything and does none
         count: usize,
+        /// As part of a bench that does as little as possible
+        #[arg(long)]
+        short: bool,
     },
     /// Print the experiments and their cases, as JSON without samples
     Experiments {
@@ -94,10 +100,10 @@ fn main() -> ExitCode {
     if let Some(Part::Watched { plain }) = options.part {
         return watched(plain);
     }
-    if let Some(Part::Workload { name, count }) = options.part {
+    if let Some(Part::Workload { name, count, short }) = options.part {
         let done = match WORKLOADS.iter().find(|w| w.name == name) {
             Some(workload) => {
-                (workload.run)(count);
+                (workload.run)(count, size(short));
                 Some(())
             }
             None => experiments::map::workload(&name, count),
@@ -135,7 +141,7 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    let mut report = match Report::to_stdout(options.names.clone()) {
+    let mut report = match Report::to_stdout(size(options.short), options.names.clone()) {
         Ok(report) => report,
         Err(e) => {
             eprintln!("quire-lab: {e}");
@@ -150,6 +156,10 @@ fn main() -> ExitCode {
         }
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn size(short: bool) -> Size {
+    if short { Size::Short } else { Size::Whole }
 }
 
 fn planned(plan: &Plan) -> ExitCode {

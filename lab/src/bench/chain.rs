@@ -68,8 +68,9 @@ pub const FAMILY: Bench = Bench {
         },
     ],
     run: |report| {
-        report.put("shadow_copies_100_children", family(false)?);
-        report.put("shadow_copies_100_children_alone", family(true)?);
+        let pages = report.size.of(64, FAMILY_PAGES);
+        report.put("shadow_copies_100_children", family(pages, false)?);
+        report.put("shadow_copies_100_children_alone", family(pages, true)?);
         Ok(())
     },
 };
@@ -113,12 +114,13 @@ fn reap(vm: &'static Vm<Hosted>) -> u64 {
 }
 
 fn line(report: &mut Report, leaving: bool, names: [&str; 2]) -> Result<(), Failure> {
-    let vm = machine::boot(1, 1024);
+    let generations = report.size.of(20, GENERATIONS);
+    let vm = machine::boot(1, report.size.of(64, 1024));
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let mut random = Random(88_172_645_463_325_252);
     let mut alive = vec![first(vm, LINE_PAGES)?];
     let mut visits = 0;
-    for _ in 0..GENERATIONS {
+    for _ in 0..generations {
         let Some(parent) = alive.last() else { break };
         let child = parent.fork()?;
         for _ in 0..DIRTY {
@@ -136,27 +138,27 @@ fn line(report: &mut Report, leaving: bool, names: [&str; 2]) -> Result<(), Fail
     let count = |e| vm.stats().total(e);
     visits += count(Event::PageMoved) + count(Event::PageCopiedUp);
     report.put(names[0], held(vm) as f64 / LINE_PAGES as f64);
-    report.put(names[1], visits as f64 / GENERATIONS as f64);
+    report.put(names[1], visits as f64 / generations as f64);
     drop(last);
     Ok(())
 }
 
-fn family(leaving: bool) -> Result<f64, Failure> {
-    let vm = machine::boot(1, (CHILDREN + 2) * FAMILY_PAGES / 256 + 128);
+fn family(pages: u64, leaving: bool) -> Result<f64, Failure> {
+    let vm = machine::boot(1, (CHILDREN + 2) * pages / 256 + 128);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let mut random = Random(362_436_069);
-    let mut members = vec![Some(first(vm, FAMILY_PAGES)?)];
+    let mut members = vec![Some(first(vm, pages)?)];
     for _ in 0..CHILDREN {
         let Some(Some(parent)) = members.first() else { break };
         let child = parent.fork()?;
         members.push(Some(child));
     }
     // Each member visits the pages in an order of its own; members take turns at random.
-    let mut orders: Vec<Vec<u64>> = members.iter().map(|_| (0..FAMILY_PAGES).collect()).collect();
+    let mut orders: Vec<Vec<u64>> = members.iter().map(|_| (0..pages).collect()).collect();
     for order in &mut orders {
         (1..order.len()).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));
     }
-    let mut left = (CHILDREN + 1) * FAMILY_PAGES;
+    let mut left = (CHILDREN + 1) * pages;
     let half = left / 2;
     while left > 0 {
         let who = random.below(CHILDREN + 1) as usize;
@@ -170,5 +172,5 @@ fn family(leaving: bool) -> Result<f64, Failure> {
         }
     }
     reap(vm);
-    Ok(held(vm) as f64 / FAMILY_PAGES as f64)
+    Ok(held(vm) as f64 / pages as f64)
 }

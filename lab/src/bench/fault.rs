@@ -68,10 +68,10 @@ mod recorded {
     const REGION: u64 = 512;
 
     pub(super) fn costs(report: &mut Report) -> Result<(), Failure> {
-        let (takes, allocations) = zero_fill(4096)?;
+        let (takes, allocations) = zero_fill(report.size.of(1024, 4096))?;
         report.put("lock_takes_per_fault", takes);
         report.put("allocations_per_fault", allocations);
-        let (takes, allocations) = resident(4096)?;
+        let (takes, allocations) = resident(report.size.of(512, 4096))?;
         report.put("lock_takes_per_resident_fault", takes);
         report.put("allocations_per_resident_fault", allocations);
         report.put("shared_lines_per_fault_2cpu", shared_lines(2)?);

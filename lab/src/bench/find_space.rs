@@ -1,7 +1,7 @@
 //! The search for room among 100,000 kernel stacks that come and go. It compares production's tree, without hints and
 //! with them, and the linear list for which hints were made.
 
-use super::{Bench, Build, Line, Report};
+use super::{Bench, Build, Line, Report, Size};
 use crate::map::hinted::Hinted;
 use crate::map::linear::Linear;
 use crate::map::ours::Ours;
@@ -12,6 +12,8 @@ use quire_vm::map::FAN_OUT;
 
 /// Ranges.
 const STACKS: usize = 100_000;
+/// How often one goes and another comes.
+const OPERATIONS: usize = 50_000;
 /// Where the kernel's addresses begin.
 const LO: u64 = 1 << 40;
 
@@ -64,25 +66,26 @@ pub const HINTS: Bench = Bench {
         Line { name: "findspace_time_churn_hints", unit: "ns/op", how: "The same with hints." },
     ],
     run: |report| {
+        let size = report.size;
         let nodes = |find: &mut dyn FnMut(u64) -> u64, n: &mut (u64, u64), len| {
             n.0 += 1;
             n.1 += find(len);
         };
         let mut plain = Ours::<FAN_OUT>::new();
         let mut n = (0, 0);
-        churn(&mut plain, 50_000, |map, len| {
+        churn(&mut plain, size, OPERATIONS, |map, len| {
             nodes(&mut |len| map.first_fit_visits(len, PAGE, KERNEL.lo, KERNEL.hi).1, &mut n, len);
         });
         report.put("findspace_nodes_churn", n.1 as f64 / n.0 as f64);
         let mut hinted = Hinted::<FAN_OUT>::new();
         let mut n = (0, 0);
-        churn(&mut hinted, 50_000, |map, len| {
+        churn(&mut hinted, size, OPERATIONS, |map, len| {
             nodes(&mut |len| map.first_fit_visits(len, PAGE, KERNEL.lo, KERNEL.hi).1, &mut n, len);
         });
         report.put("findspace_nodes_churn_hints", n.1 as f64 / n.0 as f64);
         let mut linear = Linear::new();
         let mut n = (0, 0);
-        churn(&mut linear, 1000, |map, len| {
+        churn(&mut linear, size, 1000, |map, len| {
             map.first_fit(len, PAGE, KERNEL.lo, KERNEL.hi);
             n = (n.0 + 1, n.1 + map.visits());
         });
@@ -93,23 +96,23 @@ pub const HINTS: Bench = Bench {
 };
 
 fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn() -> M) -> Result<(), Failure> {
-    const OPERATIONS: usize = 50_000;
+    let (stacks, operations) = (report.size.of(1000, STACKS), report.size.of(1000, OPERATIONS));
     let prepared = || {
         let mut map = new();
-        let places = fill(&mut map, STACKS);
+        let places = fill(&mut map, stacks);
         (map, places)
     };
-    let seconds = harness::median(name, prepared, |(mut map, mut places)| {
-        come_and_go(&mut map, &mut places, KERNEL, OPERATIONS, |_, _| ());
+    let seconds = harness::median(report.size, name, prepared, |(mut map, mut places)| {
+        come_and_go(&mut map, &mut places, KERNEL, operations, |_, _| ());
         map
     })?;
-    report.put(name, seconds * 1e9 / OPERATIONS as f64);
+    report.put(name, seconds * 1e9 / operations as f64);
     Ok(())
 }
 
-fn churn<M: AddressMap>(map: &mut M, operations: usize, before: impl FnMut(&mut M, u64)) {
-    let mut places = fill(map, STACKS);
-    come_and_go(map, &mut places, KERNEL, operations, before);
+fn churn<M: AddressMap>(map: &mut M, size: Size, operations: usize, before: impl FnMut(&mut M, u64)) {
+    let mut places = fill(map, size.of(1000, STACKS));
+    come_and_go(map, &mut places, KERNEL, size.of(1000, operations), before);
 }
 
 fn length(n: usize) -> u64 {

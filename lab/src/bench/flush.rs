@@ -42,23 +42,23 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
     use quire_vm::{ObjectRef, PAGE_SIZE};
     use std::ptr::NonNull;
 
-    const PAGES: u64 = 16_384;
+    let pages: u64 = report.size.of(2048, 16_384);
     let vm = machine::boot(1, 128);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
-    let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
+    let bytes = vec![0u8; (pages * PAGE_SIZE) as usize].leak();
     // SAFETY: leaked, so nothing else uses it.
-    let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };
+    let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), pages, FaultPlan::default()) };
     let store = Box::leak(Box::new(store));
     let wrong = |what: &dyn std::fmt::Debug| Failure::Wrong(format!("{what:?}"));
     vm.poll_with(store).map_err(|e| wrong(&e))?;
-    let file = ObjectRef::with_pager(vm, store, PAGES * PAGE_SIZE)?;
-    for page in 0..PAGES {
+    let file = ObjectRef::with_pager(vm, store, pages * PAGE_SIZE)?;
+    for page in 0..pages {
         let written = file.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
         written.map_err(|e| wrong(&e))?;
     }
     // The record of all at once would not fit.
     const PART: u64 = 1024;
-    let parts = || (0..PAGES).step_by(PART as usize).map(|first| first..first + PART);
+    let parts = || (0..pages).step_by(PART as usize).map(|first| first..first + PART);
     let ranks = [Rank::QUEUE, Rank::QUEUE_BATCH];
     let takes = |r: &Record| ranks.iter().filter_map(|rank| r.lock_takes_by_rank().get(&Some(*rank)).copied()).sum();
     let (mut written, mut taken, mut longest) = (0, [0usize; 2], 0);
@@ -75,7 +75,7 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
         taken[1] += n;
         longest = longest.max(record.longest_hold(Rank::QUEUE));
     }
-    if written != PAGES || file.resident() != 0 {
+    if written != pages || file.resident() != 0 {
         return Err(Failure::Wrong(format!("{written} pages were written, {} are left", file.resident())));
     }
     report.put("flush_queue_lock_takes", taken[0] as f64);

@@ -1,6 +1,6 @@
 //! Fork of touched memory (leaves to write-protect), and of mostly untouched memory.
 
-use super::{Bench, Build, Line};
+use super::{Bench, Build, Line, Size};
 use crate::{Failure, harness, machine};
 use quire_hosted::{Cpu, Hosted};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
@@ -18,9 +18,10 @@ pub const TOUCHED: Bench = Bench {
             written. Median time of the call, without the drop of the child.",
     }],
     run: |report| {
-        let vm = machine::boot(1, 1024 + 64);
+        let mib = report.size.of(16, 1024);
+        let vm = machine::boot(1, mib + 64);
         let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
-        let median = forks("fork_1gib_touched", vm, 1 << 30, 1)?;
+        let median = forks(report.size, "fork_1gib_touched", vm, mib << 20, 1)?;
         report.put("fork_1gib_touched", median * 1e3);
         Ok(())
     },
@@ -38,7 +39,7 @@ pub const MAPPED: Bench = Bench {
     run: |report| {
         let vm = machine::boot(1, 64);
         let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
-        let median = forks("fork_1tib_mapped_100_touched", vm, 1 << 40, (1 << 40) / PAGE_SIZE / 100)?;
+        let median = forks(report.size, "fork_1tib_mapped_100_touched", vm, 1 << 40, (1 << 40) / PAGE_SIZE / 100)?;
         report.put("fork_1tib_mapped_100_touched", median * 1e6);
         Ok(())
     },
@@ -46,10 +47,11 @@ pub const MAPPED: Bench = Bench {
 
 /// Median time of a fork of `bytes` of which every `stride`-th page was written, in seconds. Each sample has its own
 /// space.
-fn forks(name: &str, vm: &'static Vm<Hosted>, bytes: u64, stride: u64) -> Result<f64, Failure> {
+fn forks(size: Size, name: &str, vm: &'static Vm<Hosted>, bytes: u64, stride: u64) -> Result<f64, Failure> {
     // A failed sample is no sample: its error is the bench's answer.
     let mut failed = None;
     let median = harness::median(
+        size,
         name,
         || touched(vm, bytes, stride),
         |space| {

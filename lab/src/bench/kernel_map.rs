@@ -24,14 +24,15 @@ pub const FIND: Bench = Bench {
         let map = unsafe { KernelMap::new(vm, Hosted::KERNEL_WINDOW, 4 * PAGE_SIZE)? };
         let map: &'static KernelMap<Hosted> = Box::leak(Box::new(map));
         let mut kept = Vec::new();
-        for _ in 0..100_000 {
+        let ranges = report.size.of(1000, 100_000);
+        for _ in 0..ranges {
             kept.push(map.buffer(PAGE_SIZE)?);
         }
         // Only now, else the next ones would take their places.
         let mut n = 0;
         kept.retain(|_| {
             n += 1;
-            n % 2 == 0 && !(50_000..50_004).contains(&n)
+            n % 2 == 0 && !(ranges / 2..ranges / 2 + 4).contains(&n)
         });
         map.settle();
         report.put("findspace_nodes_100k_stacks", map.visits_for_a_stack() as f64);
@@ -53,7 +54,7 @@ pub const TABLES: Bench = Bench {
             name: "pagetable_bytes_after_drop",
             unit: "bytes",
             how: "Hosted, one CPU: 400 pages at ten places are touched, no CPU has loaded the space, and \
-                Space::drop_tables runs. Bytes of table pages afterwards, the root included.",
+                Space::drop_tables runs. Bytes of table pages afterwards: the root goes too.",
         },
         Line {
             name: "faults_after_drop_400_pages",

@@ -1,7 +1,7 @@
 //! The address map: random map and unmap of 200,000 ranges with gaps between them. It compares production's tree, the
 //! two splay trees and a crate's ordered tree.
 
-use super::{Bench, Build, Line, Report};
+use super::{Bench, Build, Line, Report, Size};
 use crate::cachegrind::{self, Workload};
 use crate::map::AddressMap;
 use crate::map::ordered::Ordered;
@@ -14,14 +14,18 @@ use quire_vm::map::FAN_OUT;
 /// Ranges.
 const ENTRIES: usize = 200_000;
 
-fn plan(sizes: Sizes) -> Plan {
-    Plan::new(ENTRIES, sizes, 0x5eed)
+fn entries(size: Size) -> usize {
+    size.of(1000, ENTRIES)
+}
+
+fn plan(size: Size, sizes: Sizes) -> Plan {
+    Plan::new(entries(size), sizes, 0x5eed)
 }
 
 /// The work for cachegrind: equal sizes and mixed ones, one map after the other; with 0 only the plans are made.
-fn work<M: AddressMap>(count: usize, new: impl Fn() -> M) {
+fn work<M: AddressMap>(count: usize, size: Size, new: impl Fn(usize) -> M) {
     for sizes in [Sizes::Equal, Sizes::Mixed] {
-        let (plan, mut map) = (plan(sizes), new());
+        let (plan, mut map) = (plan(size, sizes), new(entries(size)));
         if count > 0 {
             plan.run(&mut map);
         }
@@ -29,13 +33,13 @@ fn work<M: AddressMap>(count: usize, new: impl Fn() -> M) {
 }
 
 /// *Before*, for cachegrind.
-pub const BEFORE: Workload = Workload { name: "before", run: |n| work(n, || Before::with_capacity(ENTRIES)) };
+pub const BEFORE: Workload = Workload { name: "before", run: |n, size| work(n, size, Before::with_capacity) };
 /// *After*, for cachegrind.
-pub const AFTER: Workload = Workload { name: "after", run: |n| work(n, || After::with_capacity(ENTRIES)) };
+pub const AFTER: Workload = Workload { name: "after", run: |n, size| work(n, size, After::with_capacity) };
 /// Production's tree, for cachegrind.
-pub const OURS: Workload = Workload { name: "ours", run: |n| work(n, Ours::<FAN_OUT>::new) };
+pub const OURS: Workload = Workload { name: "ours", run: |n, size| work(n, size, |_| Ours::<FAN_OUT>::new()) };
 /// The crate's tree, for cachegrind.
-pub const ORDERED: Workload = Workload { name: "ordered", run: |n| work(n, || Ordered::with_capacity(ENTRIES)) };
+pub const ORDERED: Workload = Workload { name: "ordered", run: |n, size| work(n, size, Ordered::with_capacity) };
 
 macro_rules! misses {
     ($first:literal, $last:literal, $workload:expr, $what:literal) => {
@@ -85,8 +89,8 @@ pub const MISSES_ORDERED: Bench = misses!(
 );
 
 fn missed(report: &mut Report, first: &str, last: &str, workload: &Workload) -> Result<(), Failure> {
-    let misses = cachegrind::misses(workload, 1)?;
-    let operations = 2.0 * plan(Sizes::Equal).operations() as f64;
+    let misses = cachegrind::misses(workload, 1, report.size)?;
+    let operations = 2.0 * plan(report.size, Sizes::Equal).operations() as f64;
     report.put(first, misses.first as f64 / operations);
     report.put(last, misses.last as f64 / operations);
     Ok(())
@@ -118,19 +122,24 @@ pub const TIME: Bench = Bench {
         },
     ],
     run: |report| {
-        timed(report, "mapper_time_before", || Before::with_capacity(ENTRIES))?;
-        timed(report, "mapper_time_after", || After::with_capacity(ENTRIES))?;
-        timed(report, "mapper_time_ours", Ours::<FAN_OUT>::new)?;
-        timed(report, "mapper_time_ordered", || Ordered::with_capacity(ENTRIES))
+        timed(report, "mapper_time_before", Before::with_capacity)?;
+        timed(report, "mapper_time_after", After::with_capacity)?;
+        timed(report, "mapper_time_ours", |_| Ours::<FAN_OUT>::new())?;
+        timed(report, "mapper_time_ordered", Ordered::with_capacity)
     },
 };
 
-fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn() -> M) -> Result<(), Failure> {
-    let plan = plan(Sizes::Mixed);
-    let seconds = harness::median(name, new, |mut map| {
-        plan.run(&mut map);
-        map
-    })?;
+fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn(usize) -> M) -> Result<(), Failure> {
+    let (plan, ranges) = (plan(report.size, Sizes::Mixed), entries(report.size));
+    let seconds = harness::median(
+        report.size,
+        name,
+        || new(ranges),
+        |mut map| {
+            plan.run(&mut map);
+            map
+        },
+    )?;
     report.put(name, seconds * 1e9 / plan.operations() as f64);
     Ok(())
 }
@@ -160,8 +169,8 @@ pub const ASKED: Bench = Bench {
     run: |report| {
         let (mut reads, mut declines, mut zeros) = (0, 0, 0);
         for sizes in [Sizes::Equal, Sizes::Mixed] {
-            let mut map = After::with_capacity(ENTRIES);
-            plan(sizes).run(&mut map);
+            let mut map = After::with_capacity(entries(report.size));
+            plan(report.size, sizes).run(&mut map);
             let asked = map.asked();
             (reads, declines, zeros) = (reads + asked.reads, declines + asked.declines, zeros + asked.zeros);
         }
@@ -200,9 +209,10 @@ fn touched(_report: &mut Report) -> Result<(), Failure> {
 
 #[cfg(recording)]
 fn touched(report: &mut Report) -> Result<(), Failure> {
-    report.put("mapper_lines_before", lines(&plan(Sizes::Mixed), Before::with_capacity(ENTRIES)));
-    report.put("mapper_lines_after", lines(&plan(Sizes::Mixed), After::with_capacity(ENTRIES)));
-    report.put("mapper_lines_ours", lines(&plan(Sizes::Mixed), Ours::<FAN_OUT>::new()));
+    let plan = plan(report.size, Sizes::Mixed);
+    report.put("mapper_lines_before", lines(&plan, Before::with_capacity(entries(report.size))));
+    report.put("mapper_lines_after", lines(&plan, After::with_capacity(entries(report.size))));
+    report.put("mapper_lines_ours", lines(&plan, Ours::<FAN_OUT>::new()));
     Ok(())
 }
 

@@ -17,7 +17,7 @@ pub mod zero_fill;
 
 use crate::Failure;
 use crate::cachegrind::Workload;
-use quire_sync::hooks::threads;
+use quire_sync::hooks::threads::{self, NO_CPU};
 use std::fs::File;
 use std::io::Write as _;
 
@@ -63,6 +63,25 @@ pub const WORKLOADS: &[&Workload] = &[
     &operations::REMOVE,
 ];
 
+/// How much a bench does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Size {
+    /// As little as proves that it works: tests run every bench. The figures have no meaning.
+    Short,
+    /// What the method of each line says.
+    Whole,
+}
+
+impl Size {
+    /// One of two.
+    pub fn of<T>(self, short: T, whole: T) -> T {
+        match self {
+            Size::Short => short,
+            Size::Whole => whole,
+        }
+    }
+}
+
 /// Which build of the lab a bench runs in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Build {
@@ -107,6 +126,8 @@ pub fn selects(filters: &[String], name: &str) -> bool {
 
 /// The output of figures.
 pub struct Report {
+    /// How much each bench does.
+    pub size: Size,
     lines: &'static [Line],
     filters: Vec<String>,
     out: File,
@@ -116,20 +137,23 @@ pub struct Report {
 impl Report {
     /// Reserves standard output for figures: output that benchmark harnesses print there goes to standard error from
     /// now on.
-    pub fn to_stdout(filters: Vec<String>) -> Result<Report, Failure> {
+    pub fn to_stdout(size: Size, filters: Vec<String>) -> Result<Report, Failure> {
         let tool = |e: rustix::io::Errno| Failure::Tool(format!("standard output cannot be redirected: {e}"));
         let out = rustix::io::dup(std::io::stdout()).map_err(tool)?;
         rustix::stdio::dup2_stdout(std::io::stderr()).map_err(tool)?;
-        Ok(Report { lines: &[], filters, out: out.into(), given: Vec::new() })
+        Ok(Report { size, lines: &[], filters, out: out.into(), given: Vec::new() })
     }
 
-    /// Runs a bench, which must give all of its lines.
+    /// Runs a bench, which must give each of its lines a number.
     pub fn run(&mut self, bench: &'static Bench) -> Result<(), Failure> {
         self.lines = bench.lines;
         self.given.clear();
-        // The last bench's machine may have had more CPUs than this one's.
-        threads::set_cpu(0);
+        // A bench attaches to its own machine. Otherwise it would run as a CPU of the last bench's.
+        threads::set_cpu(NO_CPU);
         (bench.run)(self)?;
+        if let Some((name, value)) = self.given.iter().find(|(_, value)| !value.is_finite()) {
+            return Err(Failure::Wrong(format!("{name} is {value}")));
+        }
         match bench.lines.iter().find(|l| !self.given.iter().any(|(n, _)| *n == l.name)) {
             Some(missing) => Err(Failure::Wrong(format!("the bench gave no {}", missing.name))),
             None => Ok(()),

@@ -2,7 +2,7 @@
 //! between machines, as times do not. They include the simulated hardware's part; changes from version to version are
 //! the map's.
 
-use super::{Bench, Build, Line, Report};
+use super::{Bench, Build, Line, Report, Size};
 use crate::cachegrind::{self, Workload};
 use crate::map::workload::Random;
 use crate::{Failure, machine};
@@ -52,20 +52,24 @@ pub const INSTRUCTIONS: Bench = Bench {
     },
 };
 
+fn operations(size: Size) -> usize {
+    size.of(100, OPERATIONS)
+}
+
 fn counted(report: &mut Report, name: &str, workload: &Workload) -> Result<(), Failure> {
-    let counts = cachegrind::misses(workload, OPERATIONS)?;
-    report.put(name, counts.instructions as f64 / OPERATIONS as f64);
+    let counts = cachegrind::misses(workload, operations(report.size), report.size)?;
+    report.put(name, counts.instructions as f64 / operations(report.size) as f64);
     Ok(())
 }
 
 /// A page mapped and unmapped, again and again.
-pub const MAP_UNMAP: Workload = Workload { name: "map_unmap", run: |n| done(map_unmap(n)) };
+pub const MAP_UNMAP: Workload = Workload { name: "map_unmap", run: |n, _| done(map_unmap(n)) };
 /// Rights removed and restored.
-pub const PROTECT: Workload = Workload { name: "protect", run: |n| done(protect(n)) };
+pub const PROTECT: Workload = Workload { name: "protect", run: |n, _| done(protect(n)) };
 /// Very many mappings made.
-pub const CREATE: Workload = Workload { name: "create", run: |n| done(create(n).map(leave)) };
+pub const CREATE: Workload = Workload { name: "create", run: |n, size| done(create(n, size).map(leave)) };
 /// And unmapped.
-pub const REMOVE: Workload = Workload { name: "remove", run: |n| done(remove(n)) };
+pub const REMOVE: Workload = Workload { name: "remove", run: |n, size| done(remove(n, size)) };
 
 fn done(result: Result<(), Failure>) {
     result.expect("a fresh machine has enough memory for the workload");
@@ -113,16 +117,16 @@ fn protect(count: usize) -> Result<(), Failure> {
 }
 
 /// Slots in random order.
-fn order(seed: u64) -> Vec<u64> {
-    Random(seed).shuffled(OPERATIONS).into_iter().map(|slot| BASE + u64::from(slot) * SLOT).collect()
+fn order(seed: u64, size: Size) -> Vec<u64> {
+    Random(seed).shuffled(operations(size)).into_iter().map(|slot| BASE + u64::from(slot) * SLOT).collect()
 }
 
-fn create(count: usize) -> Result<SpaceRef<Hosted>, Failure> {
+fn create(count: usize, size: Size) -> Result<SpaceRef<Hosted>, Failure> {
     let vm = machine::boot(1, 256);
     // Kept for as long as the process lives: the space is used on.
     std::mem::forget(Cpu::attach(vm, 0).expect("no other thread is this CPU"));
     let space = Space::new(vm)?;
-    for start in order(1).into_iter().take(count) {
+    for start in order(1, size).into_iter().take(count) {
         space.map(&fixed(start, 1))?;
     }
     Ok(space)
@@ -133,12 +137,12 @@ fn leave(space: SpaceRef<Hosted>) {
     std::mem::forget(space);
 }
 
-fn remove(count: usize) -> Result<(), Failure> {
-    let space = create(OPERATIONS)?;
-    for start in order(2) {
+fn remove(count: usize, size: Size) -> Result<(), Failure> {
+    let space = create(operations(size), size)?;
+    for start in order(2, size) {
         space.fault(start, Access::Write)?;
     }
-    for start in order(3).into_iter().take(count) {
+    for start in order(3, size).into_iter().take(count) {
         space.unmap(range(start, 1))?;
     }
     leave(space);

@@ -55,31 +55,42 @@ pub const BASELINES: Bench = Bench {
 };
 
 fn run(report: &mut Report) -> Result<(), Failure> {
-    let vm = machine::boot(2, 256);
-    let mut spaces = Vec::new();
-    let mut pages = Vec::new();
-    for _ in 0..2 {
-        let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
-        let (space, own) = isolated(vm, EACH as u64)?;
-        spaces.push(space);
-        pages.push(own);
-    }
-    let (ours, one) = (Parts(vm), OneLock::new(vm.page_count() as usize));
-    let samples = harness::pairs(ROUNDS, || queue(vm, &ours, &pages), || queue(vm, &one, &pages))?;
-    let per = 1e9 / (2 * EACH * TURNS) as f64;
-    report.put("queue_2cpu_ours", per * harness::middle(samples.iter().map(|s| s.0)));
-    report.put("queue_2cpu_one_lock", per * harness::middle(samples.iter().map(|s| s.1)));
-    let (ours, one) = (Domains { vm, groups: true }, GlobalList::new(4 * EACH as u32));
-    let samples = harness::pairs(ROUNDS, || frames(vm, &ours), || frames(vm, &one))?;
-    report.put("frames_2cpu_ours", per * harness::middle(samples.iter().map(|s| s.0)));
-    report.put("frames_2cpu_one_list", per * harness::middle(samples.iter().map(|s| s.1)));
-    drop(spaces);
-    let vm = machine::boot(1, 256);
+    two_cpus(report)?;
+    let vm = machine::boot(1, report.size.of(32, 256));
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     for (name, groups) in [("large_frames_left_naive", false), ("large_frames_left_ours", true)] {
         let (whole, most) = mixed_load(&Domains { vm, groups }, vm.frames().free());
         report.put(name, whole as f64 / most as f64);
     }
+    Ok(())
+}
+
+fn two_cpus(report: &mut Report) -> Result<(), Failure> {
+    let vm = machine::boot(2, 256);
+    let cpu = || Cpu::attach(vm, 0).expect("no other thread is this CPU");
+    let (spaces, pages): (Vec<_>, Vec<_>) = {
+        let _cpu = cpu();
+        [isolated(vm, EACH as u64)?, isolated(vm, EACH as u64)?].into_iter().unzip()
+    };
+    let done = time(report, vm, &pages);
+    // Only a CPU can take the spaces apart.
+    let _cpu = cpu();
+    drop(spaces);
+    done
+}
+
+/// The times of both CPUs, which are threads of their own.
+fn time(report: &mut Report, vm: &'static Vm<Hosted>, pages: &[Vec<u32>]) -> Result<(), Failure> {
+    let (ours, one) = (Parts(vm), OneLock::new(vm.page_count() as usize));
+    let (rounds, turns) = (report.size.of(1, ROUNDS), report.size.of(2, TURNS));
+    let samples = harness::pairs(rounds, || queue(vm, &ours, pages, turns), || queue(vm, &one, pages, turns))?;
+    let per = 1e9 / (2 * EACH * turns) as f64;
+    report.put("queue_2cpu_ours", per * harness::middle(samples.iter().map(|s| s.0)));
+    report.put("queue_2cpu_one_lock", per * harness::middle(samples.iter().map(|s| s.1)));
+    let (ours, one) = (Domains { vm, groups: true }, GlobalList::new(4 * EACH as u32));
+    let samples = harness::pairs(rounds, || frames(vm, &ours, turns), || frames(vm, &one, turns))?;
+    report.put("frames_2cpu_ours", per * harness::middle(samples.iter().map(|s| s.0)));
+    report.put("frames_2cpu_one_list", per * harness::middle(samples.iter().map(|s| s.1)));
     Ok(())
 }
 
@@ -117,10 +128,15 @@ fn both(vm: &'static Vm<Hosted>, f: impl Fn(usize) -> Result<(), Failure> + Sync
     })
 }
 
-fn queue(vm: &'static Vm<Hosted>, queue: &dyn PageQueue, pages: &[Vec<u32>]) -> Result<Duration, Failure> {
+fn queue(
+    vm: &'static Vm<Hosted>,
+    queue: &dyn PageQueue,
+    pages: &[Vec<u32>],
+    turns: usize,
+) -> Result<Duration, Failure> {
     let time = both(vm, |cpu| {
         let mut mine = pages[cpu].clone();
-        for _ in 0..TURNS {
+        for _ in 0..turns {
             mine.drain(..).for_each(|p| queue.put(p));
             // Pages that the other CPU has taken from ours come back as its own: as many as both had put.
             while mine.len() < EACH {
@@ -144,10 +160,10 @@ fn queue(vm: &'static Vm<Hosted>, queue: &dyn PageQueue, pages: &[Vec<u32>]) -> 
     }
 }
 
-fn frames(vm: &'static Vm<Hosted>, source: &dyn FrameSource) -> Result<Duration, Failure> {
+fn frames(vm: &'static Vm<Hosted>, source: &dyn FrameSource, turns: usize) -> Result<Duration, Failure> {
     both(vm, |_| {
         let mut mine = Vec::with_capacity(EACH);
-        for _ in 0..TURNS {
+        for _ in 0..turns {
             for _ in 0..EACH {
                 mine.push(source.take(false).ok_or(Failure::OutOfMemory)?);
             }

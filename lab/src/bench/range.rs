@@ -53,10 +53,11 @@ fn visits(report: &mut Report) -> Result<(), Failure> {
         space.unmap(VirtRange { start: BASE, end: BASE + bytes })?;
         report.put(name, (looked() - before) as f64);
     }
-    let object = sparse(vm, 1 << 40)?;
+    let bytes: u64 = report.size.of(1 << 30, 1 << 40);
+    let object = sparse(vm, bytes)?;
     let (mut lookups, mut found) = (0u64, 0);
     // One pin for a limited number of lookups, because the whole walk takes long.
-    for first in (0..(1u64 << 40) / PAGE_SIZE).step_by(1 << 16) {
+    for first in (0..bytes / PAGE_SIZE).step_by(1 << 16) {
         let pin = vm.epoch().pin();
         for key in first..first + (1 << 16) {
             lookups += 1;
@@ -65,7 +66,7 @@ fn visits(report: &mut Report) -> Result<(), Failure> {
         }
     }
     let before = looked();
-    object.discard(0..(1 << 40) / PAGE_SIZE);
+    object.discard(0..bytes / PAGE_SIZE);
     report.put("discard_visits_1tib", (looked() - before) as f64);
     if found != RESIDENTS || object.resident() != 0 {
         return Err(Failure::Wrong(format!("{found} pages were found")));

@@ -87,24 +87,24 @@ fn locks(_report: &mut Report) -> Result<(), Failure> {
 fn locks(report: &mut Report) -> Result<(), Failure> {
     use crate::rmap::record_per_page::RecordPerPage;
     use quire_sync::record::scope;
-    const PAGES: u64 = 262_144;
+    let pages: u64 = report.size.of(4096, 262_144);
     const AROUND: usize = 16;
     /// Faults in one record: records of everything at once would not fit.
     const PART: usize = 1024;
 
-    let before = RecordPerPage::new(PAGES as usize);
+    let before = RecordPerPage::new(pages as usize);
     let mut takes = 0;
-    let windows: Vec<usize> = (0..PAGES as usize).step_by(AROUND).collect();
+    let windows: Vec<usize> = (0..pages as usize).step_by(AROUND).collect();
     for part in windows.chunks(PART) {
         takes += scope(|| part.iter().for_each(|p| before.fault(*p))).1.lock_takes();
     }
     takes += scope(|| before.unmap()).1.lock_takes();
     report.put("rmap_lock_takes_1gib_before", takes as f64);
 
-    let vm = machine::boot(1, 1024 + 64);
+    let vm = machine::boot(1, pages / 256 + 64);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
-    let object = ObjectRef::anonymous(vm, PAGES)?;
-    for page in 0..PAGES {
+    let object = ObjectRef::anonymous(vm, pages)?;
+    for page in 0..pages {
         let written = object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
         written.map_err(|e| Failure::Wrong(format!("{e:?}")))?;
     }
@@ -112,9 +112,9 @@ fn locks(report: &mut Report) -> Result<(), Failure> {
         shared: true,
         populate,
         object: Some((&object, 0)),
-        ..MapRequest::private(Placement::Fixed(BASE), PAGES * PAGE_SIZE)
+        ..MapRequest::private(Placement::Fixed(BASE), pages * PAGE_SIZE)
     };
-    let range = quire_vm::VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE };
+    let range = quire_vm::VirtRange { start: BASE, end: BASE + pages * PAGE_SIZE };
     for (name, populate) in [("rmap_lock_takes_1gib_faults", false), ("rmap_lock_takes_1gib_ours", true)] {
         let space = Space::new(vm)?;
         let (mapped, record) = scope(|| space.map(&request(populate)));
@@ -128,7 +128,7 @@ fn locks(report: &mut Report) -> Result<(), Failure> {
                 takes += record.lock_takes();
             }
         }
-        if space.stats().resident_pages != PAGES {
+        if space.stats().resident_pages != pages {
             return Err(Failure::Wrong("not all pages are mapped".into()));
         }
         let (unmapped, record) = scope(|| space.unmap(range));

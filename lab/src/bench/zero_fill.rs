@@ -1,6 +1,6 @@
 //! First touches: the time of a fault compared with the time to zero its frame alone.
 
-use super::{Bench, Build, Line, Report};
+use super::{Bench, Build, Line, Report, Size};
 use crate::cachegrind::Workload;
 use crate::{Failure, harness, machine};
 use quire_hosted::{Cpu, Hosted};
@@ -13,11 +13,18 @@ use std::time::Duration;
 
 const BASE: u64 = 0x1000_0000_0000;
 /// Frames for each CPU in the cold case: 512 MiB, eight last-level caches of 64 MiB.
-const COLD: u64 = 128 * 1024;
+const COLD: Frames = Frames { short: 1024, whole: 128 * 1024 };
 /// Frames in the hot case: 1 MiB, which stays in a second-level cache.
-const HOT: u64 = 256;
+const HOT: Frames = Frames { short: 256, whole: 256 };
 /// Pairs of samples.
 const ROUNDS: usize = 15;
+
+/// A number of frames.
+#[derive(Clone, Copy)]
+struct Frames {
+    short: u64,
+    whole: u64,
+}
 
 /// Faults against zeroing, one CPU and all, and what a second CPU adds.
 pub const SHARE: Bench = Bench {
@@ -64,25 +71,25 @@ pub const SHARE: Bench = Bench {
 };
 
 fn run(report: &mut Report) -> Result<(), Failure> {
-    let cold = measure(1, COLD, 1)?;
+    let cold = measure(report.size, 1, COLD, 1)?;
     report.put("zero_fill_share_of_limit", cold.share);
     report.put("zero_fill_rate", cold.faults);
     report.put("zeroing_rate", cold.limit);
-    let hot = measure(1, HOT, 256)?;
+    let hot = measure(report.size, 1, HOT, report.size.of(2, 256))?;
     report.put("zero_fill_share_of_limit_hot", hot.share);
     report.put("zero_fill_rate_hot", hot.faults);
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get()).min(64);
-    let all = if cpus == 1 { cold.share } else { measure(cpus, COLD, 1)?.share };
+    let all = if cpus == 1 { cold.share } else { measure(report.size, cpus, COLD, 1)?.share };
     report.put("zero_fill_share_of_limit_all_cpus", all);
-    report.put("zero_fill_scaling_2cpu", scaling()?);
+    report.put("zero_fill_scaling_2cpu", scaling(report.size)?);
     Ok(())
 }
 
 /// Zero-fill faults, for counters of instructions and misses.
 pub const FAULTS: Workload = Workload { name: "zero_fill", run: faults };
 
-fn faults(count: usize) {
-    let m = Machine::new(1, COLD);
+fn faults(count: usize, size: Size) {
+    let m = Machine::new(1, COLD, size);
     let cpu = Cpu::attach(m.vm, 0).expect("no other thread is this CPU");
     let space: SpaceRef<Hosted> = Space::new(m.vm).expect("a fresh machine has enough memory");
     let bytes = (count as u64 + 1) * PAGE_SIZE;
@@ -131,10 +138,10 @@ struct Machine {
     frames: u64,
 }
 
-fn measure(cpus: usize, frames: u64, repeat: u32) -> Result<Rates, Failure> {
-    let m = Machine::new(cpus, frames);
-    let samples = harness::pairs(ROUNDS, || m.touch(cpus, repeat), || m.zero(cpus, repeat))?;
-    let pages = (cpus as u64 * frames * repeat as u64) as f64;
+fn measure(size: Size, cpus: usize, frames: Frames, repeat: u32) -> Result<Rates, Failure> {
+    let m = Machine::new(cpus, frames, size);
+    let samples = harness::pairs(size.of(1, ROUNDS), || m.touch(cpus, repeat), || m.zero(cpus, repeat))?;
+    let pages = (cpus as u64 * m.frames * repeat as u64) as f64;
     Ok(Rates {
         faults: pages / harness::middle(samples.iter().map(|s| s.0)),
         limit: pages / harness::middle(samples.iter().map(|s| s.1)),
@@ -142,14 +149,15 @@ fn measure(cpus: usize, frames: u64, repeat: u32) -> Result<Rates, Failure> {
     })
 }
 
-fn scaling() -> Result<f64, Failure> {
-    let m = Machine::new(2, COLD);
-    let samples = harness::pairs(ROUNDS, || m.touch(1, 1), || m.touch(2, 1))?;
+fn scaling(size: Size) -> Result<f64, Failure> {
+    let m = Machine::new(2, COLD, size);
+    let samples = harness::pairs(size.of(1, ROUNDS), || m.touch(1, 1), || m.touch(2, 1))?;
     Ok(2.0 * harness::middle(samples.iter().map(|s| s.0 / s.1)))
 }
 
 impl Machine {
-    fn new(cpus: usize, frames: u64) -> Machine {
+    fn new(cpus: usize, frames: Frames, size: Size) -> Machine {
+        let frames = size.of(frames.short, frames.whole);
         let vm = machine::boot(cpus, cpus as u64 * frames / 256);
         Machine { vm, frames }
     }
@@ -157,8 +165,12 @@ impl Machine {
     /// Faults of `cpus` CPUs at once, each over a fresh mapping of its own in one space; the time that the slowest
     /// took.
     fn touch(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
-        let space: SpaceRef<Hosted> = Space::new(self.vm)?;
-        self.sample(cpus, repeat, |_, cpu, frames, barrier| {
+        let cpu = || Cpu::attach(self.vm, 0).expect("no other thread is this CPU");
+        let space: SpaceRef<Hosted> = {
+            let _cpu = cpu();
+            Space::new(self.vm)?
+        };
+        let time = self.sample(cpus, repeat, |_, cpu, frames, barrier| {
             let at = BASE + cpu.id() as u64 * (1 << 32);
             // The pages touched before go.
             space.map(&MapRequest::private(Placement::Fixed(at), frames * PAGE_SIZE))?;
@@ -169,7 +181,11 @@ impl Machine {
                 space.fault(at + page * PAGE_SIZE, Access::Write)?;
             }
             Ok(cpu_time() - start)
-        })
+        });
+        // Only a CPU can take the space apart.
+        let _cpu = cpu();
+        drop(space);
+        time
     }
 
     /// The same number of frames taken and zeroed.

@@ -3,6 +3,7 @@
 use super::threads::timed;
 use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
 use crate::Failure;
+use crate::bench::Size;
 use crate::bench::find_space::{Window, come_and_go, fill};
 use crate::cachegrind;
 use crate::map::ordered::Ordered;
@@ -130,7 +131,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
             }
             for &entries in counted {
                 all.push(Round::new(side, Place::Cachegrind, at(entries), &MISSES, move || {
-                    let misses = cachegrind::misses_of(&workload_name(which, sizes, entries), 1)?;
+                    let misses = cachegrind::misses_of(&workload_name(which, sizes, entries), 1, Size::Whole)?;
                     let per = |n: u64| n as f64 / (4 * entries + 2 * (entries / 2)) as f64;
                     Ok([per(misses.first), per(misses.last), per(misses.instructions)])
                 }));
