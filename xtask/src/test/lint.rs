@@ -56,6 +56,8 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let mut rustdoc = plain(context, "doc");
     rustdoc.args(["--locked", "--workspace", "--no-deps", "--document-private-items", "--target-dir"]).arg(target);
     rustdoc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
+    // With clippy's flags, what clippy has checked of other crates is not checked again.
+    rustdoc.env("RUSTFLAGS", MUTANTS);
     tool(context, "lint/rustdoc", rustdoc, done)
 }
 

@@ -1,8 +1,8 @@
 //! `./quire test` runs all checks, in two lanes, and ends in one line that counts them.
 //!
 //! A stage reports each check by its full name, and FILTER selects by a part of that name. One lane compiles and runs
-//! the checks on this machine. The other runs the checks in guests, and then takes stages that the first has not begun.
-//! Neither lane alone fills two processors.
+//! the checks on this machine. The other runs the checks in guests. A lane that has no more stages takes those that the
+//! other has not begun, the last first. Neither lane alone fills two processors.
 
 mod allocation;
 pub mod api;
@@ -202,7 +202,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     // Programs on this machine must see the umask that they see in the guest.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");
-    let board = Board::new(strict);
+    let board = Board::new(strict, options);
     let only = |name| HERE.iter().filter(|stage| stage.name == name).for_each(|stage| board.run(stage, &context));
     if options.model {
         only("model");
@@ -213,30 +213,36 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     } else if options.linux {
         board.run(&Stage { run: |context, done| guest::run(context, On::Linux, done), ..GUESTS[0] }, &context);
     } else {
-        let here = Mutex::new(HERE.iter().collect::<VecDeque<_>>());
-        let take = |from: fn(&mut VecDeque<&'static Stage>) -> Option<&'static Stage>| from(&mut *here.lock().ok()?);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                GUESTS.iter().for_each(|stage| board.run(stage, &context));
-                while let Some(stage) = take(VecDeque::pop_back) {
-                    board.run(stage, &context);
-                }
-            });
-            while let Some(stage) = take(VecDeque::pop_front) {
+        let left = [HERE, GUESTS].map(|stages| Mutex::new(stages.iter().collect::<VecDeque<_>>()));
+        let lane = |own: usize| {
+            let first = || left[own].lock().ok()?.pop_front();
+            let others = || left[1 - own].lock().ok()?.pop_back();
+            while let Some(stage) = first().or_else(others) {
                 board.run(stage, &context);
             }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| lane(1));
+            lane(0);
         });
     }
+    let (again, longest) = (board.again.clone(), board.longest());
     let checks = board.close();
     for check in &checks {
         match &check.outcome {
-            Outcome::Failed(why) => println!("FAILED {}\n    {}", check.name, why.trim_end().replace('\n', "\n    ")),
+            Outcome::Failed(why) => {
+                let why = why.trim_end().replace('\n', "\n    ");
+                println!("FAILED {}: {}\n    {why}", check.name, again.of(&check.name));
+            }
             Outcome::Skipped(Skip { why, .. }) => println!("skipped {}: {why}", check.name),
             Outcome::Passed => {}
         }
     }
     if checks.is_empty() {
         eprintln!("quire: no check has a name with these words; ./quire test --list prints all names");
+    }
+    if let Some(longest) = longest {
+        println!("{longest}");
     }
     println!("{}", summary(&checks));
     if options.model {
@@ -246,16 +252,45 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     Ok(u8::from(checks.iter().any(|c| matches!(c.outcome, Outcome::Failed(_))) || checks.is_empty()))
 }
 
+/// Writes the command that repeats a check.
+#[derive(Clone)]
+struct Again {
+    /// The options of this run that change what a check does.
+    options: String,
+}
+
+impl Again {
+    fn new(options: &cli::Test) -> Self {
+        let given = [
+            ("--soak ", options.soak),
+            ("--sanitize ", options.sanitize),
+            ("--model ", options.model),
+            ("--miri ", options.miri),
+            ("--linux ", options.linux),
+        ];
+        let words: String = given.iter().filter(|(_, on)| *on).map(|(word, _)| *word).collect();
+        Self { options: words + &options.seed.map(|seed| format!("--seed {seed} ")).unwrap_or_default() }
+    }
+
+    /// For the check of this name, with the shell's quotes.
+    fn of(&self, name: &str) -> String {
+        format!("./quire test {}'{}'", self.options, name.replace('\'', r"'\''"))
+    }
+}
+
 /// Collects and shows the reports of both lanes: a line for each stage, and a bar on a terminal.
 struct Board {
     checks: Mutex<Vec<Check>>,
+    /// The seconds of each stage that ran.
+    times: Mutex<Vec<(&'static str, f32)>>,
+    again: Again,
     strict: bool,
     bar: ProgressBar,
     start: Instant,
 }
 
 impl Board {
-    fn new(strict: bool) -> Self {
+    fn new(strict: bool, options: &cli::Test) -> Self {
         let bar = if std::io::stderr().is_terminal() {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner} [{elapsed}] {pos} checks, {wide_msg}") {
@@ -266,7 +301,8 @@ impl Board {
         } else {
             ProgressBar::hidden()
         };
-        Self { checks: Mutex::default(), strict, bar, start: Instant::now() }
+        let (checks, times) = (Mutex::default(), Mutex::default());
+        Self { checks, times, again: Again::new(options), strict, bar, start: Instant::now() }
     }
 
     fn run(&self, stage: &Stage, context: &Context<'_>) {
@@ -277,21 +313,32 @@ impl Board {
             self.bar.inc(1);
             self.bar.set_message(check.name.clone());
             if let Outcome::Failed(why) = &check.outcome {
-                self.say(&format!("FAILED {}: {}", check.name, why.lines().next().unwrap_or_default()));
+                let (first, again) = (why.lines().next().unwrap_or_default(), self.again.of(&check.name));
+                self.say(&format!("FAILED {}: {first}: {again}", check.name));
             }
             mine.push(check);
         });
         if let Err(failure) = result {
-            self.say(&format!("FAILED {}: {failure}", stage.name));
+            self.say(&format!("FAILED {}: {failure}: {}", stage.name, self.again.of(stage.name)));
             mine.push(Check::failed(stage.name, failure.message));
         }
         if !mine.is_empty() {
             let (took, at) = (start.elapsed().as_secs_f32(), self.start.elapsed().as_secs());
             self.say(&format!("[{at:4} s] {}: {} ({took:.1} s)", stage.name, summary(&mine)));
+            if let Ok(mut times) = self.times.lock() {
+                times.push((stage.name, took));
+            }
         }
         if let Ok(mut all) = self.checks.lock() {
             all.append(&mut mine);
         }
+    }
+
+    /// The stage that took longest, and the time of the whole run. A run of one stage has none.
+    fn longest(&self) -> Option<String> {
+        let times = self.times.lock().ok().filter(|times| times.len() > 1)?;
+        let (name, took) = times.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some(format!("the longest stage is {name}: {took:.0} s of {} s", self.start.elapsed().as_secs()))
     }
 
     /// Prints a line: above the bar on a terminal, plain elsewhere.
@@ -302,5 +349,17 @@ impl Board {
     fn close(self) -> Vec<Check> {
         self.bar.finish_and_clear();
         self.checks.into_inner().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_check_names_the_command_that_repeats_it() {
+        let again = |options: &str| Again { options: options.to_owned() };
+        assert_eq!(again("").of("guest/1cpu/shell/a b"), "./quire test 'guest/1cpu/shell/a b'");
+        assert_eq!(again("--soak ").of("readme/sh 'a' b"), r"./quire test --soak 'readme/sh '\''a'\'' b'");
     }
 }
