@@ -47,6 +47,10 @@ pub fn command(places: &Places, options: &cli::Bench) -> Result<u8> {
             failed |= !run(&lab, options, &mut lines)?;
         }
     }
+    for missing in asked.iter().filter(|k| !lines.iter().any(|l| l.name == k.name)) {
+        eprintln!("quire: the bench gave no number for {}", missing.name);
+        failed = true;
+    }
     if options.json {
         let text = serde_json::to_string_pretty(&lines).doing(|| "cannot write JSON".to_string())?;
         println!("{text}");
@@ -60,8 +64,11 @@ fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<boo
     let about = || "cannot run the lab".to_string();
     let log = tempfile::tempfile().doing(about)?;
     let errors = log.try_clone().doing(about)?;
-    let mut child =
-        Command::new(lab).args(&options.names).stdout(Stdio::piped()).stderr(errors).spawn().doing(about)?;
+    let mut command = Command::new(lab);
+    if options.short {
+        command.arg("--short");
+    }
+    let mut child = command.args(&options.names).stdout(Stdio::piped()).stderr(errors).spawn().doing(about)?;
     let step = Step::new("measuring");
     for text in BufReader::new(child.stdout.take().expect("piped")).lines() {
         for line in compare::parse(&text.doing(about)?) {
@@ -132,15 +139,17 @@ fn build(places: &Places, (name, flags, directory): (&str, &str, &str)) -> Resul
 }
 
 /// Builds a program of the lab for measuring: `target/DIRECTORY/measure/PACKAGE`. `$QUIRE_LAB_PROFILE` selects another
-/// profile: `dev` selects the program that tests have built.
+/// profile. `tests` selects the program that tests have built, and builds nothing.
 pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, directory: &str) -> Result<PathBuf> {
     let profile = std::env::var("QUIRE_LAB_PROFILE").unwrap_or_else(|_| "measure".to_owned());
-    let (target, made) = match (&profile[..], flags) {
-        ("dev", "") => (places.target.clone(), "debug"),
-        ("dev", _) => (places.target.join(directory), "debug"),
-        (other, _) => (places.target.join(directory), other),
+    let (target, made) = match &profile[..] {
+        "dev" => (places.target.join(directory), "debug"),
+        other => (places.target.join(directory), other),
     };
     let step = Step::new(format!("building {what}"));
+    if profile == "tests" {
+        return built_by_tests(places, package, directory);
+    }
     let mut command = Command::new("cargo");
     command.args(["build", "--profile", &profile, "--locked", "-p", package, "--color", "never", "--target-dir"]);
     if !flags.is_empty() {
@@ -158,6 +167,17 @@ pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, di
         return Err(Failure::usage(format_args!("{what} did not build: see above")));
     }
     Ok(target.join(made).join(package))
+}
+
+/// The program that the tests of the unit build or of the recording build start. Their stages have built it with the
+/// memory core's mutants, which are off.
+fn built_by_tests(places: &Places, package: &str, directory: &str) -> Result<PathBuf> {
+    let target = if directory == BUILDS[0].2 { places.target.clone() } else { places.target.join("recording") };
+    let program = target.join("debug").join(package);
+    if program.exists() {
+        return Ok(program);
+    }
+    Err(Failure::usage(format_args!("{} is not built; ./quire test unit record builds it", program.display())))
 }
 
 /// Whether `name` contains one of the filters, or there are none.

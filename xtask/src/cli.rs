@@ -337,6 +337,10 @@ pub struct Bench {
     /// Print one JSON array of objects with name, value and unit
     #[arg(long)]
     pub json: bool,
+
+    /// Do as little as shows that each figure is measured; the values mean nothing
+    #[arg(long)]
+    pub short: bool,
 }
 
 const LAB_EXAMPLES: &str = "\
@@ -375,7 +379,11 @@ pub struct Lab {
     #[arg(long)]
     pub full: bool,
 
-    /// Directory for results.json and report.html [default: target/lab-runs/quick or full]
+    /// Do the smallest case of each experiment once, on Quire alone; the values mean nothing
+    #[arg(long, conflicts_with_all = ["quick", "full", "cpus"])]
+    pub short: bool,
+
+    /// Directory for results.json and report.html [default: target/lab-runs/quick, full or short]
     #[arg(long, value_name = "DIR")]
     pub out: Option<std::path::PathBuf>,
 

@@ -424,6 +424,18 @@ pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
     all
 }
 
+/// The smallest cases: each program once on Quire with one CPU. Its instructions are counted where they can be.
+pub fn smallest(cpus: &[u32]) -> Vec<Planned> {
+    let mut all = cases(Mode::Quick, cpus, false);
+    let counted: Vec<String> =
+        all.iter().filter(|p| p.case.place == Place::GuestCounted).map(|p| p.command.clone()).collect();
+    all.retain(|p| {
+        let again = counted.contains(&format!("{} --count", p.command));
+        p.case.place == Place::GuestCounted || p.cpus == 1 && !again || p.machine.is_some()
+    });
+    all
+}
+
 fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: &mut Vec<Planned>) {
     let counted = place == Place::GuestCounted;
     let each: f64 = match (mode, counted) {

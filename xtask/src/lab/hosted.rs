@@ -46,12 +46,12 @@ pub fn seconds(mode: Mode, place: Place) -> f64 {
     }
 }
 
-/// The experiments with their hosted cases.
-pub fn experiments(places: &Places, mode: Mode, cpus: &[u32]) -> Result<Vec<Experiment>> {
+/// The experiments with their hosted cases, of that scale of the lab's program.
+pub fn experiments(places: &Places, scale: &str, cpus: &[u32]) -> Result<Vec<Experiment>> {
     let about = || "cannot start the lab's program to list its experiments".to_string();
     let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
     let out = Command::new(bench::build_native(places)?)
-        .args(["experiments", "--mode", if mode == Mode::Full { "full" } else { "quick" }, "--cpus", &cpus.join(",")])
+        .args(["experiments", "--mode", scale, "--cpus", &cpus.join(",")])
         .stderr(Stdio::inherit())
         .output()
         .doing(about)?;

@@ -119,6 +119,7 @@ fn picture(places: &Places, options: &cli::LabPicture) -> Result<u8> {
 fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     let mode = if options.full { Mode::Full } else { Mode::Quick };
     let cpus = match &options.cpus[..] {
+        [] if options.short => vec![1, 2],
         [] => machine::cpus_to_try(),
         asked => each_once(asked),
     };
@@ -128,12 +129,20 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
             guest::MOST_CPUS
         );
     }
-    let plan = Plan::make(places, mode, &cpus, !options.no_linux, &options.names)?;
+    let plan = if options.short {
+        Plan::short(places, &cpus, &options.names)?
+    } else {
+        Plan::make(places, mode, &cpus, !options.no_linux, &options.names)?
+    };
     if plan.experiments.is_empty() {
         return Err(Failure::usage("no experiment has a name with these words; ./quire lab list prints all names"));
     }
     let benches = Benches::ready(places, &plan)?;
-    let name = if mode == Mode::Full { "full" } else { "quick" };
+    let name = match mode {
+        _ if options.short => "short",
+        Mode::Full => "full",
+        Mode::Quick => "quick",
+    };
     let out = options.out.clone().unwrap_or_else(|| places.target.join("lab-runs").join(name));
     let mut kept = RunFile::open(&out, &plan, machine::describe(places)?, options.again)?;
     rounds(&plan, &benches, &mut kept)?;

@@ -102,8 +102,20 @@ pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
 impl Plan {
     /// Plans the experiments with these names, or all. The calibration is always planned too.
     pub fn make(places: &Places, mode: Mode, cpus: &[u32], linux: bool, names: &[String]) -> Result<Self> {
-        let mut experiments = hosted::experiments(places, mode, cpus)?;
-        let guests = guest::cases(mode, cpus, linux);
+        let scale = if mode == Mode::Full { "full" } else { "quick" };
+        let experiments = hosted::experiments(places, scale, cpus)?;
+        Ok(Self::of(mode, experiments, guest::cases(mode, cpus, linux), names))
+    }
+
+    /// Plans one round of the smallest cases, without Linux.
+    pub fn short(places: &Places, cpus: &[u32], names: &[String]) -> Result<Self> {
+        let experiments = hosted::experiments(places, "tiny", cpus)?;
+        let mut plan = Self::of(Mode::Quick, experiments, guest::smallest(cpus), names);
+        plan.jobs.iter_mut().for_each(|job| job.rounds = 1);
+        Ok(plan)
+    }
+
+    fn of(mode: Mode, mut experiments: Vec<Experiment>, guests: Vec<guest::Planned>, names: &[String]) -> Self {
         guest::claims(&mut experiments);
         let asked = |name: &str| names.is_empty() || names.iter().any(|n| name.contains(n.as_str()));
         let any = experiments.iter().any(|e| asked(&e.name));
@@ -123,7 +135,7 @@ impl Plan {
             }
         }
         jobs.extend(guest::boots(mode, guests, &mut experiments));
-        Ok(Self { mode, experiments, jobs })
+        Self { mode, experiments, jobs }
     }
 
     /// The largest number of rounds of a job.

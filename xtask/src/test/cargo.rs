@@ -366,6 +366,12 @@ fn record_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
     })
 }
 
+/// The lab's program as the unit tests and the recording tests start it. Nothing is compiled after their stages.
+pub(super) fn build_lab(context: &Context<'_>) -> Result<()> {
+    unit_binaries(context)?;
+    record_binaries(context).map(drop)
+}
+
 /// The checks of the recording build: layouts, shared lines, locks taken.
 pub fn record_names(context: &Context<'_>) -> Result<Vec<String>> {
     collect_names(record_binaries(context)?)

@@ -13,11 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Context, verdict::Check};
+use super::{Context, cargo, verdict::Check};
 use crate::failure::{Doing, Failure, Result};
 use crate::places::Places;
 
 type Body = fn(&Bench) -> Result<(), String>;
+
+/// The check that starts the lab's program.
+const LAB: &str = "the lab is interrupted, continues, and draws";
 
 const CHECKS: &[(&str, Body)] = &[
     ("exit status", program::exit_status),
@@ -50,7 +53,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("a profile begins with the program", tools::profiled),
     ("comparison", tools::comparison),
     ("cache lines that processors share in the guest", tools::shared_lines),
-    ("the lab is interrupted, continues, and draws", tools::lab),
+    (LAB, tools::lab),
     ("a trace of known events", tools::traced),
     ("a trace longer than its buffer", tools::cut_trace),
     ("the usual kernel has no trace code", tools::untraced),
@@ -68,6 +71,9 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         let full = format!("command/{name}");
         if !context.selects(&full) {
             continue;
+        }
+        if *name == LAB {
+            cargo::build_lab(context)?;
         }
         let place = tempfile::tempdir().doing(|| "cannot make a temporary directory".to_string())?;
         let bench = Bench {

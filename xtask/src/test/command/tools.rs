@@ -131,7 +131,7 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     let command = || {
         let mut command = bench.command(&words);
         // This checks the drawing and not the speed, so the lab as tests have built it is enough.
-        command.env("QUIRE_LAB_PROFILE", "dev");
+        command.env("QUIRE_LAB_PROFILE", "tests");
         command
     };
     let (file, begun) = (out.join("results.json"), Instant::now());
