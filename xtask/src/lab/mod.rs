@@ -6,6 +6,7 @@
 mod guest;
 mod hosted;
 mod keep;
+pub mod kept;
 mod machine;
 mod plan;
 mod servers;

@@ -26,6 +26,7 @@ mod miri;
 mod models;
 mod packages;
 mod processes;
+mod proofs;
 mod prose;
 mod reach;
 mod readme;
@@ -135,6 +136,7 @@ const HERE: &[Stage] = &[
     Stage { name: "model", names: cargo::model_names, run: cargo::models },
     Stage { name: "packages", names: packages::names, run: packages::run },
     Stage { name: "record", names: cargo::record_names, run: cargo::records },
+    Stage { name: "proofs", names: proofs::names, run: proofs::run },
     Stage { name: "fuzz", names: fuzz::names, run: fuzz::run },
     Stage { name: "sanitize", names: sanitize::names, run: sanitize::run },
     Stage { name: "dependencies", names: lint::dependency_names, run: lint::dependencies },

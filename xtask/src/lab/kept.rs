@@ -1,0 +1,214 @@
+//! The rules for documents and the kept runs in `lab/runs`. The runs are recent, `docs/status.md` shows the newest, and
+//! the README's figures are theirs.
+
+use std::{fs, path::Path, process::Command};
+
+use quire_results::{Place, Run, Side, statistics};
+
+use super::status;
+use crate::{
+    failure::{Doing, Failure, Result},
+    places::Places,
+};
+
+/// A kept run may be so many commits old.
+pub const OLDEST: u32 = 1000;
+
+/// The age of a kept file in commits, or the reason why it is unknown here.
+pub type Age = std::result::Result<u32, String>;
+
+/// The newest file of each kind in `lab/runs` that documents take figures from, with the age of its figures.
+pub fn ages(places: &Places) -> Result<Vec<(String, Age)>> {
+    let none = |what| Failure::usage(format_args!("lab/runs has no file of {what}"));
+    let (file, run) = newest(places)?;
+    let version = run.machine.versions.get("Quire").map(String::as_str).unwrap_or_default();
+    let mut ages = vec![(name(&file), since(&places.root, version.split('-').next().unwrap_or_default()))];
+    // These figures name no commit. They are at least as old as the commit that added them.
+    let bench = status::newest(places, "-bench.json").ok_or_else(|| none("./quire bench --json"))?;
+    let added = git(&places.root, &["log", "-1", "--format=%H", "--", &bench.to_string_lossy()]);
+    let age = added.and_then(|commit| if commit.is_empty() { Ok(0) } else { since(&places.root, &commit) });
+    ages.push((name(&bench), age));
+    Ok(ages)
+}
+
+/// The commits since this one. A shallow clone has too few to count.
+fn since(root: &Path, commit: &str) -> Age {
+    if git(root, &["rev-parse", "--is-shallow-repository"])? == "true" {
+        return Err("a shallow clone does not have the commits since the run".to_owned());
+    }
+    git(root, &["rev-list", "--count", &format!("{commit}..HEAD")])?
+        .parse()
+        .map_err(|_| format!("git does not count the commits since {commit}"))
+}
+
+/// The output of git without its line end, or the reason for its absence.
+fn git(root: &Path, arguments: &[&str]) -> std::result::Result<String, String> {
+    let out = Command::new("git").args(arguments).current_dir(root).output().map_err(|e| format!("git: {e}"))?;
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).trim().to_owned());
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
+/// Sentences of `docs/status.md` and figures of the README that are not those of the newest kept run.
+pub fn contradictions(places: &Places) -> Result<Vec<String>> {
+    let (file, run) = newest(places)?;
+    let read = |name: &str| fs::read_to_string(places.root.join(name)).doing(|| format!("cannot read {name}"));
+    let mut wrong = Vec::new();
+    if !read("docs/status.md")?.contains(&status::measured(places)?) {
+        wrong.push("the budgets of docs/status.md are of other runs; ./quire lab status writes them".to_owned());
+    }
+    wrong.extend(readme(&read("README.md")?, &run, &name(&file)));
+    Ok(wrong)
+}
+
+fn newest(places: &Places) -> Result<(std::path::PathBuf, Run)> {
+    let runs = ["-quick.json", "-full.json"].into_iter().filter_map(|end| status::newest(places, end));
+    status::latest(runs)?.ok_or_else(|| Failure::usage("lab/runs has no file of ./quire lab"))
+}
+
+fn name(file: &Path) -> String {
+    file.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A figure of the README.
+struct Stated {
+    /// The text around it: `{}` stands for the figure.
+    text: &'static str,
+    experiment: &'static str,
+    measure: &'static str,
+    what: &'static str,
+    /// A further parameter of the case.
+    of: Option<(&'static str, &'static str)>,
+    /// The side that Quire's figure is divided by.
+    by: Option<Side>,
+}
+
+/// A ratio of instructions to Linux's.
+const fn ratio(text: &'static str, experiment: &'static str, what: &'static str) -> Stated {
+    Stated { text, experiment, measure: "instructions", what, of: None, by: Some(Side::Linux) }
+}
+
+/// The README's figures that a lab run gives.
+#[rustfmt::skip] // A figure a line.
+const README: &[Stated] = &[
+    ratio("| zero-fill fault of one page | `zerofill --backward 1` | {} |", "zero-fill", "zero-fill fault"),
+    ratio("| first touch of pages in order, per page | `zerofill` | {} |", "zero-fill", "first touch, in a row"),
+    ratio("| copy-on-write fault | `micro` | {} |", "chains", "copy-on-write fault"),
+    ratio("| `mmap` and `munmap` of a page | `micro` | {} |", "map", "mmap + munmap"),
+    ratio("| `mprotect` of 16 pages | `micro` | {} |", "map", "mprotect of 16 pages"),
+    ratio("| creation of one of many mappings | `mapper` | {} |", "map", "create"),
+    ratio("| `mprotect` of one of many mappings | `mapper` | {} |", "map", "protect"),
+    ratio("| `munmap`, then `mmap` into a hole among many mappings | `mapper` | {} |", "map", "munmap + mmap in a hole"),
+    ratio("| `munmap` and `mmap` of a file for each write | `remap` | {} |", "ranges", "munmap + mmap + write"),
+    ratio("| fork and exit of a small process | `forkexec` | {} |", "exec-fork", "fork + exit"),
+    ratio("| fork and exit of a process with 64 MiB | `forkexec` | {} |", "exec-fork", "fork of 64 MiB + exit"),
+    ratio("| fork and exec of a static program | `forkexec` | {} |", "exec-fork", "fork + exec, static"),
+    ratio("| fork and exec of a dynamic program | `forkexec` | {} |", "exec-fork", "fork + exec, dynamic"),
+    ratio("| line of forks with all ancestors alive | `cowchain` kept | {} |", "chains", "chain, parents alive"),
+    ratio("| many forks of one parent | `cowchain` siblings | {} |", "chains", "children of one parent"),
+    ratio("| system call that does nothing | `calibrate` | {} |", "calibration", "system call"),
+    Stated { by: Some(Side::LinuxLarge), ..ratio("first touches in order: Quire's ratio to it is {}.", "zero-fill", "first touch, in a row") },
+    Stated { by: Some(Side::LinuxLarge), ..ratio("fork and exit of a process with 64 MiB is {}.", "exec-fork", "fork of 64 MiB + exit") },
+    Stated { measure: "memory", ..ratio("all ancestors alive holds {} times the memory that it holds on Linux", "chains", "chain, parents alive") },
+    Stated { text: "A sleeping process takes {} bytes of kernel memory among 1,000 processes", experiment: "processes",
+        measure: "kernel_memory", what: "asleep", of: Some(("processes", "1000")), by: None },
+];
+
+/// The README's figures that are not those of the run, a line each.
+fn readme(text: &str, run: &Run, file: &str) -> Vec<String> {
+    // A sentence goes on in the next line.
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut wrong = Vec::new();
+    for stated in README {
+        let Some(value) = stated.value(run) else {
+            wrong.push(format!("{file} has no figure for the README's \"{}\"", stated.text));
+            continue;
+        };
+        if !text.contains(&stated.text.replace("{}", &value)) {
+            wrong.push(format!("the README does not say \"{}\", as {file} does", stated.text.replace("{}", &value)));
+        }
+    }
+    let date = run.began.split('T').next().unwrap_or_default();
+    if !text.contains(&format!("`./quire lab --full` on {date}")) {
+        wrong.push(format!("the README does not say that its figures are of \"`./quire lab --full` on {date}\""));
+    }
+    wrong
+}
+
+impl Stated {
+    fn value(&self, run: &Run) -> Option<String> {
+        let ours = self.median(run, Side::Ours)?;
+        Some(match self.by {
+            Some(side) => format!("{:.2}", ours / self.median(run, side)?),
+            None => thousands(ours),
+        })
+    }
+
+    fn median(&self, run: &Run, side: Side) -> Option<f64> {
+        let of: Vec<(&str, &str)> = [("what", self.what)].into_iter().chain(self.of).collect();
+        let experiment = run.experiments.iter().find(|e| e.name == self.experiment)?;
+        let case = experiment.cases.iter().find(|c| {
+            c.side == side
+                && c.place == Place::GuestCounted
+                && c.measures.contains_key(self.measure)
+                && of.iter().all(|(k, v)| c.parameters.get(*k).is_some_and(|p| p.to_string() == *v))
+        })?;
+        statistics::median(&case.measures[self.measure].samples)
+    }
+}
+
+/// A whole number with commas.
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let group = |(at, digit): (usize, char)| {
+        let comma = (at > 0 && (digits.len() - at).is_multiple_of(3)).then_some(',');
+        comma.into_iter().chain([digit])
+    };
+    digits.chars().enumerate().flat_map(group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_states_the_figures_of_the_run() {
+        let places = Places::find();
+        let (file, run) = newest(&places).unwrap();
+        let text = fs::read_to_string(places.root.join("README.md")).unwrap();
+        assert_eq!(readme(&text, &run, &name(&file)), Vec::<String>::new());
+        let other = text.replace("`calibrate` | 0.", "`calibrate` | 9.");
+        assert_eq!(readme(&other, &run, &name(&file)).len(), 1);
+        let older = Run { began: "2020-01-01T00:00:00Z".to_owned(), ..run };
+        assert_eq!(readme(&text, &older, "it").len(), 1);
+    }
+
+    #[test]
+    fn an_age_is_counted_in_commits_and_unknown_in_a_shallow_clone() {
+        let home = tempfile::tempdir().unwrap();
+        let here = home.path().join("whole");
+        fs::create_dir(&here).unwrap();
+        let run = |at: &Path, arguments: &[&str]| git(at, arguments).unwrap();
+        let commit = |what: &str| {
+            let me = ["-c", "user.name=a", "-c", "user.email=a@b"];
+            run(&here, &[&me[..], &["commit", "--quiet", "--allow-empty", "-m", what]].concat());
+            run(&here, &["rev-parse", "--short=12", "HEAD"])
+        };
+        run(&here, &["init", "--quiet"]);
+        let commits = ["a", "b", "c"].map(commit);
+        assert_eq!((since(&here, &commits[0]), since(&here, &commits[2])), (Ok(2), Ok(0)));
+        assert!(since(&here, "0123456789ab").is_err());
+        let from = format!("file://{}", here.display());
+        run(home.path(), &["clone", "--quiet", "--depth", "1", &from, "shallow"]);
+        assert!(since(&home.path().join("shallow"), &commits[2]).unwrap_err().contains("shallow"));
+    }
+
+    #[test]
+    fn long_numbers_have_commas() {
+        assert_eq!(
+            [1.0, 999.0, 1000.0, 53_146.4, 1_048_576.0].map(thousands),
+            ["1", "999", "1,000", "53,146", "1,048,576"]
+        );
+    }
+}
