@@ -3,7 +3,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use quire_results::{Place, Run, Side, statistics};
+use quire_results::{Place, Run, Side, Verdict, statistics};
 
 use super::status;
 use crate::{
@@ -58,8 +58,14 @@ pub fn contradictions(places: &Places) -> Result<Vec<String>> {
     if !read("docs/status.md")?.contains(&status::measured(places)?) {
         wrong.push("the budgets of docs/status.md are of other runs; ./quire lab status writes them".to_owned());
     }
-    wrong.extend(readme(&read("README.md")?, &run, &name(&file)));
+    wrong.extend(readme(&read("README.md")?, &run, comparisons(&run), &name(&file)));
     Ok(wrong)
+}
+
+/// The comparisons in which Quire is behind, and all.
+fn comparisons(run: &Run) -> (usize, usize) {
+    let all: Vec<Verdict> = run.experiments.iter().flat_map(|e| e.comparisons()).map(|c| c.verdict).collect();
+    (all.iter().filter(|verdict| **verdict == Verdict::Behind).count(), all.len())
 }
 
 fn newest(places: &Places) -> Result<(std::path::PathBuf, Run)> {
@@ -116,7 +122,7 @@ const README: &[Stated] = &[
 ];
 
 /// The README's figures that are not those of the run, a line each.
-fn readme(text: &str, run: &Run, file: &str) -> Vec<String> {
+fn readme(text: &str, run: &Run, (behind, all): (usize, usize), file: &str) -> Vec<String> {
     // A sentence goes on in the next line.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut wrong = Vec::new();
@@ -130,8 +136,14 @@ fn readme(text: &str, run: &Run, file: &str) -> Vec<String> {
         }
     }
     let date = run.began.split('T').next().unwrap_or_default();
-    if !text.contains(&format!("`./quire lab --full` on {date}")) {
-        wrong.push(format!("the README does not say that its figures are of \"`./quire lab --full` on {date}\""));
+    for said in [
+        format!("`./quire lab --full` on {date}"),
+        format!("In {behind} of the {all} comparisons of the lab's run of {date} Quire is behind"),
+        format!("`./quire lab report lab/runs/{file} "),
+    ] {
+        if !text.contains(&said) {
+            wrong.push(format!("the README does not say \"{said}\", as {file} does"));
+        }
     }
     wrong
 }
@@ -177,11 +189,12 @@ mod tests {
         let places = Places::find();
         let (file, run) = newest(&places).unwrap();
         let text = fs::read_to_string(places.root.join("README.md")).unwrap();
-        assert_eq!(readme(&text, &run, &name(&file)), Vec::<String>::new());
+        let counts = comparisons(&run);
+        assert_eq!(readme(&text, &run, counts, &name(&file)), Vec::<String>::new());
         let other = text.replace("`calibrate` | 0.", "`calibrate` | 9.");
-        assert_eq!(readme(&other, &run, &name(&file)).len(), 1);
+        assert_eq!(readme(&other, &run, counts, &name(&file)).len(), 1);
         let older = Run { began: "2020-01-01T00:00:00Z".to_owned(), ..run };
-        assert_eq!(readme(&text, &older, "it").len(), 1);
+        assert_eq!(readme(&text, &older, counts, "it").len(), 3);
     }
 
     #[test]
