@@ -202,6 +202,9 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("proofs") {
         return Ok(());
     }
+    if !selected.is_empty() || [BENCHES, EXPERIMENTS].iter().any(|name| context.selects(name)) {
+        cargo::build_lab(context)?;
+    }
     let of = |what: &str| -> Vec<&String> {
         selected.iter().copied().filter(|c| figures(c).is_some_and(|(w, _)| w == what)).collect()
     };
@@ -210,7 +213,6 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         if selected.is_empty() && !context.selects(whole) {
             continue;
         }
-        cargo::build_lab(context)?;
         let measured = if what == "bench" { benches(context)? } else { experiments(context)? };
         if context.selects(whole) {
             done(check(whole, measured.wrong(&[])));
@@ -222,7 +224,6 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     }
     for command in selected {
         if let Some(Runs(replaced)) = way(command) {
-            cargo::build_lab(context)?;
             done(Check::of(name_of(command), shortened(context, command, replaced)));
         }
     }
@@ -350,7 +351,9 @@ fn benches(context: &Context<'_>) -> Result<Measured> {
 /// Does the smallest case of each experiment.
 fn experiments(context: &Context<'_>) -> Result<Measured> {
     let out = context.places.target.join("test-proofs");
-    let done = quire(context, &format!("lab --short --again --out {}", out.display()), "proofs-lab")?;
+    // The results of an earlier run would be set aside, once more each time.
+    let _ = fs::remove_dir_all(&out);
+    let done = quire(context, &format!("lab --short --out {}", out.display()), "proofs-lab")?;
     let run = Results::read(&out.join("results.json")).map_err(Failure::usage).and_then(|mut results| {
         results
             .runs
