@@ -23,7 +23,7 @@ use crate::{
 const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
 /// Keeps the memory core's mutants, by which tests of whole machines prove that a step is needed.
-pub(super) const MUTANTS: &str = "--cfg mutants";
+const MUTANTS: &str = "--cfg mutants";
 /// The limit of one test program. A program that hangs is a failure with a name. Random tests of the hosted machine take
 /// long where guests run beside them.
 const LIMIT: Duration = Duration::from_secs(1500);
@@ -242,11 +242,17 @@ fn cargo(context: &Context<'_>) -> Command {
     command
 }
 
+/// Compiles our own crates with [`MUTANTS`]. Foreign crates are compiled without it, and are thus those of the command
+/// itself, which `./quire` has built before. A flag for all crates would compile them a second time.
+fn with_mutants(context: &Context<'_>, command: &mut Command) {
+    command.env("RUSTC_WORKSPACE_WRAPPER", context.places.root.join("xtask/src/test/with-mutants"));
+}
+
 fn unit_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
     let target = context.places.target.clone();
     build(context, "unit", "unit-build", |command| {
         command.args(["--workspace", "--lib", "--bins", "--tests", "--target-dir"]).arg(target);
-        command.env("RUSTFLAGS", MUTANTS);
+        with_mutants(context, command);
     })
 }
 
@@ -284,8 +290,8 @@ pub fn doc(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let mut command = cargo(context);
     command
         .args(["test", "--locked", "--doc", "--workspace", "--no-fail-fast", "--target-dir"])
-        .arg(&context.places.target)
-        .env("RUSTFLAGS", MUTANTS);
+        .arg(&context.places.target);
+    with_mutants(context, &mut command);
     let (text, ended) = capture(context, &mut command, "doc")?;
     let results = parse(&text);
     for (short, said) in &results {

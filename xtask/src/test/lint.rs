@@ -3,7 +3,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::{Context, cargo::MUTANTS, verdict::Check};
+use super::{Context, verdict::Check};
 use crate::{
     failure::{Doing, Result},
     setup::toolchain::{KERNEL_TARGET, Toolchain},
@@ -11,6 +11,8 @@ use crate::{
 
 /// Turns warnings into errors.
 const DENY: [&str; 3] = ["--", "-D", "warnings"];
+/// Also lints the code of the mutants, which foreign crates do not have.
+const DENY_MUTANTS: [&str; 5] = ["--", "-D", "warnings", "--cfg", "mutants"];
 
 /// One name: the format of all sources.
 pub fn format_names(_: &Context<'_>) -> Result<Vec<String>> {
@@ -41,8 +43,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let target = &context.places.target;
     let mut hosted = plain(context, "clippy");
-    hosted.args(["--locked", "--workspace", "--all-targets", "--target-dir"]).arg(target).args(DENY);
-    hosted.env("RUSTFLAGS", MUTANTS);
+    hosted.args(["--locked", "--workspace", "--all-targets", "--target-dir"]).arg(target).args(DENY_MUTANTS);
     tool(context, "lint/clippy", hosted, done)?;
     for (name, features) in [(KERNEL, &[][..]), (TRACED, &["--features", "trace"])] {
         if context.selects(name) {
@@ -56,8 +57,6 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let mut rustdoc = plain(context, "doc");
     rustdoc.args(["--locked", "--workspace", "--no-deps", "--document-private-items", "--target-dir"]).arg(target);
     rustdoc.env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private-intra-doc-links");
-    // With clippy's flags, what clippy has checked of other crates is not checked again.
-    rustdoc.env("RUSTFLAGS", MUTANTS);
     tool(context, "lint/rustdoc", rustdoc, done)
 }
 
