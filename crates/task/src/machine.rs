@@ -55,6 +55,14 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// with interrupts masked.
     fn arm(&self, deadline: Option<u64>);
 
+    /// The longest time that the timer of a CPU that runs a thread may be ahead, in nanoseconds. 0: no bound, so that a
+    /// thread that runs alone is not interrupted. An emulator that lets virtual CPUs take turns gives each one the time
+    /// up to its next timer, and then needs a bound.
+    #[inline(always)]
+    fn tick(&self) -> u64 {
+        0
+    }
+
     /// Interrupts `cpu`, which then calls [`Scheduler::kicked`](crate::Scheduler::kicked). Never this CPU.
     fn kick(&self, cpu: CpuId);
 

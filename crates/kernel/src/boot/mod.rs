@@ -187,6 +187,9 @@ pub extern "C" fn start(start_info: u32) -> ! {
     if quire_kernel::loader::command_line::flag(command_line, "memtest") {
         crate::memory::memtest::run(vm(), &free);
     }
+    if let Some(ns) = usable(quire_kernel::loader::command_line::time(command_line, "tick")) {
+        crate::thread::scheduling::set_tick(ns);
+    }
     start_timer();
     adopt_idle();
     personality::machine::set_verbose(quire_kernel::loader::command_line::flag(command_line, "verbose"));

@@ -40,6 +40,8 @@ pub enum Problem {
     LessThan(u64),
     /// At most these bytes can be set aside.
     SetAside(u64),
+    /// It is no time of [`SHORTEST`] to [`LONGEST`].
+    NoTime,
 }
 
 /// A word whose value cannot be used, as a sentence.
@@ -68,6 +70,7 @@ impl fmt::Display for Unusable<'_> {
             Problem::SetAside(bytes) => {
                 write!(f, " is more than the {} MiB that this machine can set aside", bytes >> 20)
             }
+            Problem::NoTime => f.write_str(" is not a time from 100us to 1s: a number that ends in us, ms or s"),
         }
     }
 }
@@ -105,6 +108,28 @@ pub fn set_aside<'a>(line: &'a [u8], name: &'static str, least: u64, most: u64) 
         n => return Ok(Some(n)),
     };
     Err(Unusable { name, value: value(line, name).unwrap_or_default(), problem })
+}
+
+/// The shortest time that a word may give, in nanoseconds. A timer that is set to less leaves a CPU no other work.
+pub const SHORTEST: u64 = 100_000;
+/// The longest time that a word may give.
+pub const LONGEST: u64 = 1_000_000_000;
+
+/// The value of the last word `name=value` in nanoseconds: a number of us, ms or s. `None` if there is no such word.
+pub fn time<'a>(line: &'a [u8], name: &'static str) -> Result<Option<u64>, Unusable<'a>> {
+    let Some(value) = value(line, name) else {
+        let missing = Unusable { name, value: &[], problem: Problem::NoTime };
+        return if flag(line, name) { Err(missing) } else { Ok(None) };
+    };
+    let units = [("us", 1000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+    let ns = core::str::from_utf8(value).ok().and_then(|text| {
+        let (digits, unit) = units.iter().find_map(|(end, unit)| Some((text.strip_suffix(end)?, *unit)))?;
+        digits.parse::<u64>().ok()?.checked_mul(unit)
+    });
+    match ns {
+        Some(ns) if (SHORTEST..=LONGEST).contains(&ns) => Ok(Some(ns)),
+        _ => Err(Unusable { name, value, problem: Problem::NoTime }),
+    }
 }
 
 /// Whether the line has the word `name`.
@@ -183,6 +208,23 @@ mod tests {
     }
 
     #[test]
+    fn a_time_has_a_unit_and_bounds() {
+        assert_eq!(time(b"ticks=4ms", "tick"), Ok(None));
+        for (line, ns) in [("tick=4ms", 4_000_000), ("tick=2ms tick=100us", 100_000), ("tick=1s", 1_000_000_000)] {
+            assert_eq!(time(line.as_bytes(), "tick"), Ok(Some(ns)), "{line}");
+        }
+        for word in
+            ["tick", "tick=", "tick=4", "tick=ms", "tick=0ms", "tick=99us", "tick=1001ms", "tick=-1s", "tick=1m"]
+        {
+            let refused = time(word.as_bytes(), "tick").map_err(|e| std::format!("{e}"));
+            let word = if word == "tick" { "tick=" } else { word };
+            assert!(refused.is_err_and(|e| e.starts_with(&std::format!("{word} is not a time"))), "{word}");
+        }
+        assert!(time(b"tick=18446744073709551615s", "tick").is_err());
+        assert!(time(b"tick=\xffms", "tick").is_err());
+    }
+
+    #[test]
     fn sizes_take_a_unit() {
         assert_eq!(number("64K"), Some(65536));
         assert_eq!(number("0x10"), Some(16));
@@ -196,6 +238,7 @@ mod tests {
         fn hostile_lines_never_panic(line in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut line = line;
             let _count = virtio_devices(&line).count();
+            let _time = time(&line, "tick");
             line.splice(0..0, b"virtio_mmio.device=".iter().copied());
             let _count = virtio_devices(&line).count();
         }

@@ -14,4 +14,4 @@ pub mod context;
 pub mod daemons;
 mod hooks;
 pub mod kthread;
-mod scheduling;
+pub mod scheduling;

@@ -5,9 +5,18 @@ use crate::cpu::{self, clock, interrupt};
 use crate::machine::{Machine, vm};
 use crate::personality::Payload;
 use crate::report::{trace, watchdog};
+use core::sync::atomic::{AtomicU64, Ordering};
 use quire_drivers::local_apic;
 use quire_sync::CpuId;
 use quire_task::{Irq, Thread, ThreadRef};
+
+/// The bound of the timers of CPUs that run threads, in nanoseconds; 0 without one. Set once, at boot.
+static TICK: AtomicU64 = AtomicU64::new(0);
+
+/// Bounds the timers, by the boot word `tick`.
+pub fn set_tick(ns: u64) {
+    TICK.store(ns, Ordering::Relaxed);
+}
 
 // SAFETY: `mask` clears the interrupt flag; `current` is one load relative to GS. `switch` saves and restores the
 // registers that the System V calling convention preserves, the FPU, FS, GS and the address space.
@@ -35,6 +44,10 @@ unsafe impl quire_task::Machine for Machine {
             }
             None => local_apic::timer_disarm(),
         }
+    }
+    #[inline(always)]
+    fn tick(&self) -> u64 {
+        TICK.load(Ordering::Relaxed)
     }
     fn kick(&self, cpu: CpuId) {
         local_apic::send(cpu::apic_id(cpu), interrupt::RESCHEDULE);

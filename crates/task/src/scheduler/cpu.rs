@@ -199,6 +199,20 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
+    /// Programs this CPU's timer to a [tick](Machine::tick) ahead, unless it is programmed to less. A CPU does so when
+    /// it leaves idleness, and after each interrupt of its timer until it is idle again.
+    ///
+    /// # Requires
+    /// Interrupts are masked; the CPU runs a thread, or is about to.
+    #[cold]
+    pub(super) fn program_tick(&self, here: &Cpu<M>) {
+        let due = self.machine.now().saturating_add(self.machine.tick());
+        if due < here.armed.load(Ordering::Relaxed) {
+            here.armed.store(due, Ordering::Relaxed);
+            self.machine.arm(Some(due));
+        }
+    }
+
     /// Programs this CPU's timer if a deadline is earlier than the programmed one. A deadline that is cancelled or
     /// postponed costs one interrupt without work, instead of a timer write each time.
     ///

@@ -326,6 +326,9 @@ impl<M: Machine> Scheduler<M> {
             self.watch_tick(here, now);
         }
         self.program(here);
+        if self.machine.tick() != 0 && !self.is_idle(&self.current()) {
+            self.program_tick(here);
+        }
     }
 
     /// Restricts `thread` to the CPUs of `allowed`. The calling thread has moved when this returns. A thread that runs
@@ -473,6 +476,9 @@ impl<M: Machine> Scheduler<M> {
             self.idle.take(cpu);
             if !here.watch.is_busy() {
                 self.watch_busy(here);
+            }
+            if self.machine.tick() != 0 {
+                self.program_tick(here);
             }
         }
 

@@ -90,6 +90,9 @@ pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
         "tmpfs-inodes=many",
         "tmpfs-inodes=0",
         "tmpfs-inodes=9999G",
+        "tick=",
+        "tick=4",
+        "tick=10us",
     ];
     let run = |append: &str, words: &[&str]| bench.run(&[&["run", "--append", append, "--"], words].concat());
     for word in words {
