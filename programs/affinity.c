@@ -36,7 +36,7 @@ static void *spinner(void *unused) {
 }
 
 static void wait_until_on(int cpu) {
-    for (uint64_t end = now_ns() + 20000000000; seen != cpu; sched_yield()) CHECK(now_ns() < end, "the thread is on %d instead of %d", seen, cpu);
+    while (seen != cpu) sched_yield();
 }
 
 int main(void) {

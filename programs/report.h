@@ -53,6 +53,9 @@ static inline uint64_t now_ns(void) {
     return t.tv_sec * 1000000000ull + t.tv_nsec;
 }
 
+// For `report_rate` alone.
+static inline uint64_t stopwatch(void) { return now_ns(); }
+
 // splitmix64: reproducible, any seed.
 static inline uint64_t random_next(uint64_t *state) {
     uint64_t z = *state += 0x9e3779b97f4a7c15ull;
@@ -112,6 +115,11 @@ static inline bool wanted(const char *name) { return !strncmp(name, options.only
 static inline void report(const char *name, double value, const char *unit) {
     printf("%s %.*f %s\n", name, value < 100 && value != (long)value ? 2 : 0, value, unit);
     fflush(stdout);
+}
+
+// The rate of `count` things since `stopwatch()`; none for no things.
+static inline void report_rate(const char *name, long count, uint64_t since) {
+    if (count) report(name, count * 1e9 / (now_ns() - since), "1/s");
 }
 
 // ---- the kernel's memory -------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@
 //   --joined N        threads in all (default 3000) [1,000,000], --alive of them at a time (default 300) [3,000]
 //   --ids N           ids of the parts wrap and limits (default 1000) [4,000]
 //   --processes N     processes that share a futex (default 4)
-//   --seconds S       how long each futex storm goes on (default 1) [10]
 //   --bound KIB       memory that may stay after a part (default: 512 on Quire, 65,536 on Linux), beside 64 bytes an id
 //   --settings 1      the last two parts may change settings of a machine that runs Linux, too
 //
@@ -45,18 +44,10 @@ __attribute__((noreturn)) static void leave(int status) {
     __builtin_unreachable();
 }
 
-static void rate(const char *name, long count, uint64_t since) {
-    if (count) report(name, count * 1e9 / (now_ns() - since), "1/s");
-}
-
-// Waits until `value` is `wanted`, at most a minute (five with --large).
-#define REACHES(value, wanted, what) \
+// Waits until `value` is `wanted`. If it never is, the machine's limit ends the wait.
+#define REACHES(value, wanted) \
     do { \
-        uint64_t until = now_ns() + (large ? 300 : 60) * 1000000000ull; \
-        while ((value) != (wanted)) { \
-            CHECK(now_ns() < until, "%s: %ld of %ld", what, (long)(value), (long)(wanted)); \
-            usleep(1000); \
-        } \
+        while ((value) != (wanted)) usleep(1000); \
     } while (0)
 
 // ---- the index of a child by its id --------------------------------------------------------------------------------
@@ -121,7 +112,7 @@ static void start(long count, long most) {
 }
 
 static void part_exec(void) {
-    uint64_t began = now_ns();
+    uint64_t began = stopwatch();
     pid_t starters[STARTERS];
     for (long i = 0; i < STARTERS; i++) {
         CHECK((starters[i] = fork()) >= 0, "fork");
@@ -130,7 +121,7 @@ static void part_exec(void) {
         _exit(0);
     }
     for (long i = 0; i < STARTERS; i++) CHECK(!ended(starters[i]), "starter %ld", i);
-    rate("exec_rate", execs, began);
+    report_rate("exec_rate", execs, began);
 }
 
 // ---- zombies -------------------------------------------------------------------------------------------------------
@@ -193,12 +184,12 @@ static void zombies_of_an_ended_parent(long count, bool ignored) {
     }
     CHECK(read(gate[0], &byte, 1) == 1, "the parent of the zombies");
     signal(SIGCHLD, ignored ? SIG_IGN : SIG_DFL);
-    uint64_t began = now_ns();
+    uint64_t began = stopwatch();
     CHECK(!kill(parent, SIGKILL), "kill");
     if (ignored) {
         no_children();
         for (long i = 0; i < count; i++) CHECK(kill(children[i], 0) == -1 && errno == ESRCH, "%d is there", children[i]);
-        rate("zombies_ignored_rate", count, began);
+        report_rate("zombies_ignored_rate", count, began);
         return;
     }
     for (long i = 0; i < count; i++) enter(children[i], i);
@@ -209,38 +200,38 @@ static void zombies_of_an_ended_parent(long count, bool ignored) {
         else reaped(child, status);
     }
     no_children();
-    rate("zombies_orphaned_rate", count, began);
+    report_rate("zombies_orphaned_rate", count, began);
 }
 
 static void part_zombies(void) {
     begin_index();
     children = shared(zombies * sizeof *children + PAGE);
-    uint64_t began = now_ns();
+    uint64_t began = stopwatch();
     make_zombies(zombies);
-    rate("zombies_made_rate", zombies, began);
+    report_rate("zombies_made_rate", zombies, began);
     for (long i = 0; i < zombies; i++) enter(children[i], i);
-    began = now_ns();
+    began = stopwatch();
     zombies_are_listed(zombies);
-    rate("zombies_listed_rate", zombies, began);
-    began = now_ns();
+    report_rate("zombies_listed_rate", zombies, began);
+    began = stopwatch();
     for (long i = 0; i < zombies; i++) {
         int status;
         pid_t child = waitpid(-1, &status, 0);
         reaped(child, status);
     }
     no_children();
-    rate("zombies_any_rate", zombies, began);
+    report_rate("zombies_any_rate", zombies, began);
 
     make_zombies(zombies);
     for (long i = 0; i < zombies; i++) enter(children[i], i);
-    began = now_ns();
+    began = stopwatch();
     for (long i = zombies; i-- > 0;) {
         int status;
         CHECK(waitpid(children[i], &status, 0) == children[i], "waitpid of %d", children[i]);
         reaped(children[i], status);
     }
     no_children();
-    rate("zombies_reverse_rate", zombies, began);
+    report_rate("zombies_reverse_rate", zombies, began);
 
     zombies_of_an_ended_parent(zombies, false);
     zombies_of_an_ended_parent(zombies, true);
@@ -267,7 +258,7 @@ static void part_signals(void) {
     struct sigaction action = {.sa_handler = count_signal};
     CHECK(!sigaction(SIGUSR1, &action, NULL), "sigaction");
     pid_t group = 0;
-    uint64_t began = now_ns();
+    uint64_t began = stopwatch();
     for (long i = 0; i < members; i++) {
         place = got + i;
         pid_t child = plain_fork();
@@ -280,24 +271,24 @@ static void part_signals(void) {
         CHECK(!setpgid(child, group), "setpgid of %ld", i);
         children[i] = child;
     }
-    rate("signals_members_rate", members, began);
+    report_rate("signals_members_rate", members, began);
     if (!group) return;
     for (int round = 1; round <= SIGNALS; round++) {
-        began = now_ns();
+        began = stopwatch();
         CHECK(!kill(-group, SIGUSR1), "kill");
-        REACHES(*total, members * round, "signals");
-        rate("signals_rate", members, began);
+        REACHES(*total, members * round);
+        report_rate("signals_rate", members, began);
         for (long i = 0; i < members; i++) CHECK(got[i] == (unsigned)round, "%u of %d signals at %ld", got[i], round, i);
     }
     CHECK(!kill(-group, 0), "the group is there");
-    began = now_ns();
+    began = stopwatch();
     CHECK(!kill(-group, SIGKILL), "kill");
     for (long i = 0; i < members; i++) {
         int status = ended(children[i]);
         CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL, "member %ld ended with %#x", i, status);
     }
     no_children();
-    rate("signals_kill_rate", members, began);
+    report_rate("signals_kill_rate", members, began);
     CHECK(kill(-group, 0) == -1 && errno == ESRCH, "the group is there");
     // A signal that came twice would count now.
     for (long i = 0; i < members; i++) CHECK(got[i] == SIGNALS, "%u signals at %ld", got[i], i);
@@ -305,7 +296,8 @@ static void part_signals(void) {
 
 // ---- futex ---------------------------------------------------------------------------------------------------------
 
-enum { WORDS = 3, MOVERS = 2 };
+// A storm ends after so many waits and moves for each waiter.
+enum { WORDS = 3, MOVERS = 2, ROUNDS = 20 };
 
 // Memory that the threads and processes of a storm share. Each word has a page of its own.
 struct storm {
@@ -390,9 +382,7 @@ static pid_t waiting_process(void *(*body)(void *), long count, bool same) {
 
 // Wakes all that wait, wherever they are, until `over` of them have ended.
 static void wake_all(long count) {
-    uint64_t until = now_ns() + 60 * 1000000000ull;
     while (storm->over != count) {
-        CHECK(now_ns() < until, "%ld of %ld waiters have ended", (long)storm->over, count);
         for (int i = 0; i < WORDS; i++) {
             long woken = futex(i, WAKE, INT32_MAX, 0, i, 0);
             CHECK(woken >= 0, "wake");
@@ -405,11 +395,9 @@ static void wake_all(long count) {
 // All wait for the first word, go to the second word in one call, and then to the third by small steps. A wake-up of
 // all on the third finds each of them.
 static void in_order(long count) {
-    REACHES(storm->ready, count, "waiters");
-    uint64_t until = now_ns() + 60 * 1000000000ull;
+    REACHES(storm->ready, count);
     // A waiter counts as ready just before it waits.
     while (storm->moves != count) {
-        CHECK(now_ns() < until, "%ld of %ld waiters have moved", (long)storm->moves, count);
         long moved = futex(0, CMP_REQUEUE, 0, INT32_MAX, 1, 0);
         CHECK(moved >= 0, "requeue");
         storm->moves += moved;
@@ -425,7 +413,7 @@ static void in_order(long count) {
     CHECK(futex(1, WAKE, INT32_MAX, 0, 1, 0) == 0, "a waiter is left on the second word");
     CHECK(storm->waits == 0 && storm->over == 0, "a waiter woke early");
     CHECK(futex(2, WAKE, INT32_MAX, 0, 2, 0) == count, "not all %ld waiters are woken", count);
-    REACHES(storm->over, count, "woken waiters");
+    REACHES(storm->over, count);
     CHECK(storm->waits == count, "%ld of %ld waits were woken", (long)storm->waits, count);
 }
 
@@ -445,17 +433,14 @@ static void futexes(int processes, const char *name) {
         for (long i = 0; i < here; i++) threads[i] = begin_thread(body, races ? i : 0);
         if (races) {
             for (long i = 0; i < MOVERS; i++) movers[i] = begin_thread(mover, i + 1);
-            REACHES(storm->ready, waiters, "waiters");
-            uint64_t began = now_ns(), until = began + options.seconds * 1e9;
-            // The time of the storm.
-            while (now_ns() < until || (waiters && (!storm->waits || !storm->moves))) {
-                CHECK(now_ns() < until + 60 * 1000000000ull, "%ld waits, %ld moves", (long)storm->waits, (long)storm->moves);
-                usleep(1000);
-            }
+            REACHES(storm->ready, waiters);
+            uint64_t began = stopwatch();
+            // The storm.
+            while (storm->waits < waiters * ROUNDS || storm->moves < waiters * ROUNDS) usleep(1000);
             snprintf(line, sizeof line, "futex_%s_waits_rate", name);
-            rate(line, storm->waits, began);
+            report_rate(line, storm->waits, began);
             snprintf(line, sizeof line, "futex_%s_moves_rate", name);
-            rate(line, storm->moves, began);
+            report_rate(line, storm->moves, began);
             storm->stop = 1;
             for (int i = 0; i < WORDS; i++) storm->at[i].word = 1;
             for (long i = 0; i < MOVERS; i++) CHECK(!pthread_join(movers[i], NULL), "pthread_join");
@@ -491,7 +476,7 @@ static void *thread(void *arg) {
 static void part_threads(void) {
     pthread_t *threads = calloc(alive + 1, sizeof *threads);
     CHECK(threads, "no memory for %ld threads", alive);
-    uint64_t began = now_ns();
+    uint64_t began = stopwatch();
     long made = 0, expected = 0;
     while (made < joined) {
         long some = joined - made < alive ? joined - made : alive;
@@ -499,7 +484,7 @@ static void part_threads(void) {
         arrived = 0;
         for (long i = 0; i < some; i++) threads[i] = begin_thread(thread, made + i), expected += made + i;
         // All of them are alive at once.
-        REACHES(arrived, some, "threads");
+        REACHES(arrived, some);
         gate = 1;
         syscall(SYS_futex, &gate, WAKE | 128, INT32_MAX, NULL, NULL, 0);
         for (long i = 0; i < some; i++) {
@@ -510,8 +495,8 @@ static void part_threads(void) {
     }
     CHECK(sum == expected, "the sum of %ld threads is %ld, not %ld", joined, (long)sum, expected);
     // A join ends a little before its thread leaves the list.
-    REACHES(row("/proc/self/status", "Threads"), 1, "threads");
-    rate("threads_rate", joined, began);
+    REACHES(row("/proc/self/status", "Threads"), 1);
+    report_rate("threads_rate", joined, began);
 }
 
 // ---- wrap ----------------------------------------------------------------------------------------------------------
@@ -601,7 +586,7 @@ static void part_wrap(void) {
     CHECK(seen, "no memory");
     long turns = 0, falls = 0;
     pid_t last = 0;
-    uint64_t began = now_ns();
+    uint64_t began = stopwatch();
     for (; turns < 4 * ids; turns++) {
         if (turns % 64 == 0) go_to_cpu(&all, turns / 64);
         pid_t child = plain_fork();
@@ -615,7 +600,7 @@ static void part_wrap(void) {
         if (child < last) falls++;
         last = child;
     }
-    rate("wrap_rate", turns, began);
+    report_rate("wrap_rate", turns, began);
     long again = 0, new = 0;
     for (long id = 1; id < ids; id++) new += seen[id] > 0, again += seen[id] > 1;
     report("wrap_ids", new, "ids");
@@ -741,7 +726,6 @@ static void size(long *number, long small, long big) {
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "--end")) return atoi(argv[2]);
     execs = zombies = members = waiters = joined = alive = ids = bound = -1;
-    options.seconds = 0;
     struct setting own[] = {
         {"--part", NULL, &part}, {"--large", &large, NULL}, {"--execs", &execs, NULL}, {"--at-once", &at_once, NULL},
         {"--zombies", &zombies, NULL}, {"--members", &members, NULL}, {"--waiters", &waiters, NULL},
@@ -749,7 +733,6 @@ int main(int argc, char **argv) {
         {"--settings", &settings, NULL}, {0},
     };
     parse_options(argc, argv, own);
-    if (!options.seconds) options.seconds = large ? 10 : 1;
     size(&execs, 1000, 100000), size(&zombies, 500, 100000), size(&members, 500, 50000), size(&waiters, 100, 4000);
     size(&joined, 3000, 1000000), size(&alive, 300, 3000), size(&ids, 1000, 4000);
     size(&bound, on_quire() ? 512 : 65536, on_quire() ? 512 : 65536);

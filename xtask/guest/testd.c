@@ -1,5 +1,6 @@
-// Runs many tests in one boot. It is the guest's first program. It reads orders from standard input and answers on
-// standard output. Each is a line of numbers followed by bytes:
+// Runs many tests in one boot. It is the guest's first program. It reads orders from standard input, or from the file
+// that its argument names, and answers on standard output. Orders in a file arrive at no time of the host's. Each is a
+// line of numbers followed by bytes:
 //
 //   test ARGS INPUT\n         then ARGS times "LENGTH\n" and that many bytes, then INPUT bytes of standard input.
 //   done KIND N OUT ERR\n     KIND is `exit` or `signal`. Then come OUT bytes of standard output and ERR of standard error.
@@ -29,11 +30,14 @@ static _Noreturn void die(const char *what) {
     exit(99);
 }
 
+// Where the orders come from. Tests do not inherit it.
+static int orders;
+
 // Reads one line without its end. If the input ends between orders, the run is over.
 static int read_line(char *line, size_t size) {
     size_t at = 0;
     for (;;) {
-        ssize_t n = read(0, line + at, 1);
+        ssize_t n = read(orders, line + at, 1);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) return 0;
         if (line[at] == '\n') break;
@@ -45,7 +49,7 @@ static int read_line(char *line, size_t size) {
 
 static void read_whole(char *to, size_t length) {
     while (length > 0) {
-        ssize_t n = read(0, to, length);
+        ssize_t n = read(orders, to, length);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) die("the order ends early");
         to += n;
@@ -126,15 +130,19 @@ static int run(char **args, int in, int out, int err) {
     return status;
 }
 
-int main(void) {
+int main(int count, char **names) {
     char line[128];
+    if (count > 1) {
+        orders = open(names[1], O_RDONLY | O_CLOEXEC);
+        if (orders < 0 || unlink(names[1]) < 0) die(names[1]);
+    }
     signal(SIGPIPE, SIG_DFL);
     umask(022);
     while (read_line(line, sizeof line)) {
-        size_t count, input;
-        if (sscanf(line, "test %zu %zu", &count, &input) != 2 || count == 0 || count >= MOST) die(line);
+        size_t words, input;
+        if (sscanf(line, "test %zu %zu", &words, &input) != 2 || words == 0 || words >= MOST) die(line);
         char *args[MOST] = {0};
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < words; i++) {
             size_t length;
             if (!read_line(line, sizeof line) || sscanf(line, "%zu", &length) != 1) die(line);
             args[i] = malloc(length + 1);
@@ -143,7 +151,7 @@ int main(void) {
             args[i][length] = 0;
         }
         int in = create(INPUT), out = create(OUTPUT), err = create(ERRORS);
-        copy(0, in, input);
+        copy(orders, in, input);
         lseek(in, 0, SEEK_SET);
         mkdir(PLACE, 0755);
         int status = run(args, in, out, err);
@@ -158,7 +166,7 @@ int main(void) {
         copy(err, 1, (size_t)err_length);
         close(in), close(out), close(err);
         remove_tree(PLACE);
-        for (size_t i = 0; i < count; i++) free(args[i]);
+        for (size_t i = 0; i < words; i++) free(args[i]);
     }
     return 0;
 }

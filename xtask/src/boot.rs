@@ -71,7 +71,8 @@ pub struct Shape {
     pub cpus: u32,
     /// In MiB.
     pub memory: u64,
-    /// Count instructions, on one CPU.
+    /// Count instructions. Several CPUs take turns up to the next timer of the machine. A CPU of Quire that runs a
+    /// thread sets its timer only where the word `tick` is in `append`.
     pub count: bool,
     /// Use the translator, whose plugins see every access. The CPUs take turns on one thread.
     pub translated: bool,

@@ -6,7 +6,7 @@
 
 use std::{
     fs::File,
-    io::{Read as _, Seek as _, Write as _},
+    io::{Read as _, Seek as _, Write as _, pipe},
     os::fd::{AsFd, BorrowedFd},
     time::{Duration, Instant},
 };
@@ -156,19 +156,7 @@ pub fn unattended(
     limit: Duration,
 ) -> Result<Report> {
     let nothing = File::open("/dev/null").doing(|| "cannot open /dev/null".to_string())?;
-    let ends = Ends {
-        input: nothing.as_fd(),
-        output,
-        errors,
-        wake: None,
-        asked: Box::new(Vec::new),
-        tty: false,
-        verbose: false,
-        results: false,
-        log,
-        deadline: Some(Instant::now() + limit),
-    };
-    Ok(run(guest, ends))
+    Ok(run(guest, without_user(nothing.as_fd(), [output, errors], log, limit)))
 }
 
 /// The result of a guest without user input, and its program's output.
@@ -183,11 +171,45 @@ pub struct GuestOutput {
 
 /// As [`unattended`], and keeps the program's output.
 pub fn kept(guest: Guest, limit: Duration) -> Result<GuestOutput> {
+    keeping(|ends| unattended(guest, ends, None, limit))
+}
+
+/// As [`kept`], and sends the guest nothing at all, not even the end of its input. Any byte would reach a guest with a
+/// counted clock at a moment that the host's load determines.
+pub fn silent(guest: Guest, limit: Duration) -> Result<GuestOutput> {
+    let (input, held) = pipe().doing(|| "cannot connect to the guest".to_string())?;
+    let ended = keeping(|ends| Ok(run(guest, without_user(input.as_fd(), ends, None, limit))));
+    drop(held);
+    ended
+}
+
+fn keeping(run: impl FnOnce([BorrowedFd<'_>; 2]) -> Result<Report>) -> Result<GuestOutput> {
     let file =
         |name| qemu::memory_file(name).doing(|| "cannot store the program's output in a temporary file".to_string());
     let (mut output, mut errors) = (file("output")?, file("errors")?);
-    let report = unattended(guest, [output.as_fd(), errors.as_fd()], None, limit)?;
+    let report = run([output.as_fd(), errors.as_fd()])?;
     Ok(GuestOutput { report, output: content(&mut output)?, errors: content(&mut errors)? })
+}
+
+/// The ends of a guest that no user attends.
+fn without_user<'a>(
+    input: BorrowedFd<'a>,
+    [output, errors]: [BorrowedFd<'a>; 2],
+    log: Option<File>,
+    limit: Duration,
+) -> Ends<'a> {
+    Ends {
+        input,
+        output,
+        errors,
+        wake: None,
+        asked: Box::new(Vec::new),
+        tty: false,
+        verbose: false,
+        results: false,
+        log,
+        deadline: Some(Instant::now() + limit),
+    }
 }
 
 /// The bytes of a file in this process's memory.

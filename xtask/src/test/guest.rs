@@ -1,4 +1,8 @@
-//! Runs the in-guest tests: a boot for each number of CPUs, the reference on this Linux, and the comparison.
+//! Runs the in-guest tests: the machines, the reference on this Linux, and the comparison.
+//!
+//! The stage `guest` counts the clock (`-icount`), and boots a machine for each test. A result then depends on the
+//! kernel and the image only: not on the host's load, not on the test before, and not on FILTER. The stage `races` runs
+//! some of the tests again, with CPUs that really run at once, in one boot for each number of CPUs.
 
 use std::{
     collections::BTreeMap,
@@ -18,8 +22,8 @@ use sha2::{Digest, Sha256};
 use signal_hook::consts::{SIGINT, SIGQUIT};
 
 use super::{
-    Context,
-    session::{Answer, End, Session, Trouble, complaint},
+    Context, races,
+    session::{self, Answer, End, Session, Trouble, complaint},
     suite::{self, Case},
     verdict::Check,
 };
@@ -27,7 +31,7 @@ use crate::{
     boot::{Kernel, On, Shape},
     build,
     failure::{Doing, Result},
-    image::{order::Order, root},
+    image::{order::Order, root, tree::Tree},
     machine::{outcome::Outcome, relay},
     places::Places,
     programs,
@@ -37,10 +41,18 @@ use crate::{
 const MACHINES: [u32; 3] = [1, 2, 4];
 /// The machines of a test that names none.
 const EVERY: [u32; 2] = [1, 2];
+/// The machines of the stage `races`.
+const RACES: [u32; 2] = [2, 4];
 const MEMORY: u64 = 512;
 /// A machine that had to be started this often is not started again.
 const MOST_BOOTS: usize = 6;
 const LIMIT: Duration = Duration::from_secs(60);
+/// A counted machine shares a core with the host's other work, so its limit only ends one that hangs.
+const COUNTED_LIMIT: u32 = 5;
+/// The file of a counted machine's order.
+const ORDERS: &str = "/.quire/orders";
+/// The kernel's words on a counted machine with several CPUs: each turn of a CPU ends after that time of the guest.
+const TURNS: &str = "tick=4ms";
 
 /// A test on one machine.
 struct Placed<'a> {
@@ -51,13 +63,18 @@ struct Placed<'a> {
 /// The board without ports: only the log and the orderly end can be seen there.
 const BOARD: &str = "guest/q35/4 CPUs start, a program runs, the machine powers off";
 
-/// The kernel that the suite runs on.
+/// The check of the programs that race.
+const CLOCKLESS: &str = "races/no program of a race reads a clock";
+
+/// The kernel that the suite runs on, and how.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suite {
-    /// The shipped kernel, or another kernel in its place.
+    /// The shipped kernel with a counted clock, or Linux.
     Plain(On),
-    /// The self-checking kernel.
+    /// The self-checking kernel with a counted clock.
     Checked,
+    /// The shipped kernel, whose CPUs run at once.
+    Races,
 }
 
 impl Suite {
@@ -66,12 +83,31 @@ impl Suite {
         match self {
             Suite::Plain(_) => "guest",
             Suite::Checked => "checked",
+            Suite::Races => "races",
+        }
+    }
+
+    /// Whether each test has a machine of its own, with a counted clock.
+    fn counts(self) -> bool {
+        matches!(self, Suite::Plain(On::Quire) | Suite::Checked)
+    }
+
+    fn machines(self) -> &'static [u32] {
+        if self == Suite::Races { &RACES } else { &MACHINES }
+    }
+
+    fn has(self, case: &Case, cpus: u32) -> bool {
+        match self {
+            Suite::Races => case.races,
+            _ if case.cpus.is_empty() => EVERY.contains(&cpus),
+            _ => case.cpus.contains(&cpus),
         }
     }
 
     /// The time that a test may take. The self-checking kernel is several times as slow.
     fn limit(self, case: &Case) -> Duration {
         let limit = case.seconds.map_or(LIMIT, Duration::from_secs);
+        let limit = if self.counts() { limit * COUNTED_LIMIT } else { limit };
         if self == Suite::Checked { limit * 4 } else { limit }
     }
 }
@@ -79,18 +115,18 @@ impl Suite {
 /// The names of all tests on all machines.
 pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     let mut names = vec![BOARD.to_owned()];
-    names.extend(names_in(context, "guest")?);
+    names.extend(names_in(context, Suite::Plain(On::Quire))?);
     Ok(names)
 }
 
-fn names_in(context: &Context<'_>, group: &str) -> Result<Vec<String>> {
+fn names_in(context: &Context<'_>, suite: Suite) -> Result<Vec<String>> {
     let cases = suite::load(&context.places.root.join("tests/guest"))?;
-    Ok(MACHINES.iter().flat_map(|cpus| placed(&cases, group, *cpus).into_iter().map(|p| p.name)).collect())
+    Ok(suite.machines().iter().flat_map(|cpus| placed(&cases, suite, *cpus).into_iter().map(|p| p.name)).collect())
 }
 
 /// The names of the same tests on the self-checking kernel: a part of long runs only.
 pub fn checked_names(context: &Context<'_>) -> Result<Vec<String>> {
-    if context.soak { names_in(context, Suite::Checked.group()) } else { Ok(Vec::new()) }
+    if context.soak { names_in(context, Suite::Checked) } else { Ok(Vec::new()) }
 }
 
 /// See [`checked_names`].
@@ -98,14 +134,26 @@ pub fn run_checked(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result
     if context.soak { run_suite(context, Suite::Checked, done) } else { Ok(()) }
 }
 
-fn placed<'a>(cases: &'a [(String, Case)], group: &str, cpus: u32) -> Vec<Placed<'a>> {
-    let here = |case: &Case| match case.cpus.is_empty() {
-        true => EVERY.contains(&cpus),
-        false => case.cpus.contains(&cpus),
-    };
-    let place =
-        |(file, case): &'a (String, Case)| Placed { name: format!("{group}/{cpus}cpu/{file}/{}", case.name), case };
-    cases.iter().filter(|(_, c)| here(c)).map(place).collect()
+fn placed(cases: &[(String, Case)], suite: Suite, cpus: u32) -> Vec<Placed<'_>> {
+    let group = suite.group();
+    let here = cases.iter().filter(|(_, case)| suite.has(case, cpus));
+    here.map(|(file, case)| Placed { name: format!("{group}/{cpus}cpu/{file}/{}", case.name), case }).collect()
+}
+
+/// The names of the tests that race, and of the check of their programs.
+pub fn race_names(context: &Context<'_>) -> Result<Vec<String>> {
+    let mut names = vec![CLOCKLESS.to_owned()];
+    names.extend(names_in(context, Suite::Races)?);
+    Ok(names)
+}
+
+/// See [`race_names`].
+pub fn run_races(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
+    if context.selects(CLOCKLESS) {
+        let found = races::find_clocks(&context.places.root)?;
+        done(Check::of(CLOCKLESS, if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }));
+    }
+    run_suite(context, Suite::Races, done)
 }
 
 /// Runs the selected tests and hands each result to `done`.
@@ -117,28 +165,35 @@ fn run_suite(context: &Context<'_>, suite: Suite, done: &mut dyn FnMut(Check)) -
     let group = suite.group();
     let cases = suite::load(&context.places.root.join("tests/guest"))?;
     let selected = |cpus| -> Vec<Placed<'_>> {
-        placed(&cases, group, cpus).into_iter().filter(|p| context.selects(&p.name)).collect()
+        placed(&cases, suite, cpus).into_iter().filter(|p| context.selects(&p.name)).collect()
     };
     let board = suite == Suite::Plain(On::Quire) && context.selects(BOARD);
-    if !board && MACHINES.iter().all(|cpus| selected(*cpus).is_empty()) {
+    if !board && suite.machines().iter().all(|cpus| selected(*cpus).is_empty()) {
         return Ok(());
     }
     let bench = Bench::prepare(context.places)?;
     let kernel = Arc::new(match suite {
         Suite::Plain(on) => Kernel::with(context.places, on, || context.kernel())?,
+        Suite::Races => Kernel::with(context.places, On::Quire, || context.kernel())?,
         Suite::Checked => Kernel::with(context.places, On::Quire, || build::checked_kernel(context.places))?,
     });
-    let image = Arc::new(bench.image(&kernel)?);
     if board {
         done(Check::of(BOARD, boots_on_q35(context, &kernel)));
     }
     let mut known: BTreeMap<String, Answer> = BTreeMap::new();
-    for cpus in MACHINES {
-        if selected(cpus).is_empty() {
+    for cpus in suite.machines().iter().copied() {
+        let selected = selected(cpus);
+        if selected.is_empty() {
             continue;
         }
-        let mut machine = Machine { context, suite, kernel: &kernel, image: &image, cpus, boots: 0, session: None };
-        for placed in selected(cpus) {
+        let mut machine = if suite.counts() {
+            let log = context.log(&format!("{group}-{cpus}cpu"))?;
+            Machine::Counted(Counted { suite, bench: &bench, kernel: &kernel, cpus, log })
+        } else {
+            let image = Arc::new(bench.image(&kernel, None)?);
+            Machine::Shared(Shared { context, suite, kernel: &kernel, image, cpus, boots: 0, session: None })
+        };
+        for placed in selected {
             let key = format!("{:?}", placed.case);
             let expected = match known.get(&key) {
                 _ if placed.case.expects() => None,
@@ -149,15 +204,22 @@ fn run_suite(context: &Context<'_>, suite: Suite, done: &mut dyn FnMut(Check)) -
                     Some(answer)
                 }
             };
-            done(match machine.run(&bench.guest_args(placed.case), placed.case) {
+            let args = bench.guest_args(placed.case);
+            let answer = match &mut machine {
+                Machine::Counted(machine) => machine.run(&placed.name, &args, placed.case),
+                Machine::Shared(machine) => machine.run(&args, placed.case),
+            };
+            done(match answer {
                 Ok(answer) => Check::of(placed.name, judge(placed.case, &answer, expected.as_ref())),
                 Err(why) => Check::failed(placed.name, why),
             });
         }
-        if let Some(why) = machine.finish() {
-            done(Check::failed(format!("{group}/{cpus}cpu/power-off"), why));
-        } else {
-            done(Check::passed(format!("{group}/{cpus}cpu/power-off")));
+        if let Machine::Shared(machine) = machine {
+            let name = format!("{group}/{cpus}cpu/power-off");
+            done(match machine.finish() {
+                Some(why) => Check::failed(name, why),
+                None => Check::passed(name),
+            });
         }
     }
     Ok(())
@@ -180,18 +242,47 @@ fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     Err(format!("{:?}; the log ends:\n{}", report.outcome, crate::run::last_lines(&report.log_tail, 12)))
 }
 
-/// One machine, started again after a test that killed it.
-struct Machine<'a> {
+/// The machines that tests of a suite run on.
+enum Machine<'a> {
+    Counted(Counted<'a>),
+    Shared(Shared<'a>),
+}
+
+/// A machine for each test. It has a counted clock, and its image has the order for the test, so that nothing reaches
+/// the guest at a time of the host's.
+struct Counted<'a> {
+    suite: Suite,
+    bench: &'a Bench,
+    kernel: &'a Kernel,
+    cpus: u32,
+    log: File,
+}
+
+impl Counted<'_> {
+    fn run(&mut self, name: &str, args: &[String], case: &Case) -> Result<Answer, String> {
+        let append = if self.cpus > 1 { TURNS.to_owned() } else { String::new() };
+        let shape = Shape { cpus: self.cpus, memory: MEMORY, count: true, append, ..Shape::default() };
+        let image = self.bench.image(self.kernel, Some(session::order(args, &case.input())));
+        let guest = image.and_then(|image| self.kernel.start(&image, &shape));
+        let ended = guest.and_then(|guest| session::alone(guest, self.suite.limit(case)));
+        let (answer, log) = ended.map_err(|e| e.to_string())?;
+        writeln!(self.log, "== {name}\n{log}").map_err(|e| format!("the log cannot be written: {e}"))?;
+        answer
+    }
+}
+
+/// One machine for many tests, started again after a test that killed it.
+struct Shared<'a> {
     context: &'a Context<'a>,
     suite: Suite,
     kernel: &'a Arc<Kernel>,
-    image: &'a Arc<File>,
+    image: Arc<File>,
     cpus: u32,
     boots: usize,
     session: Option<Session>,
 }
 
-impl Machine<'_> {
+impl Shared<'_> {
     fn run(&mut self, args: &[String], case: &Case) -> Result<Answer, String> {
         let mut session = match self.session.take() {
             Some(session) => session,
@@ -229,8 +320,10 @@ impl Machine<'_> {
             .context
             .log(&format!("{}-{}cpu-boot{}", self.suite.group(), self.cpus, self.boots))
             .map_err(|e| e.to_string())?;
-        let shape = Shape { cpus: self.cpus, memory: MEMORY, ..Shape::default() };
-        Session::boot(self.kernel, self.image, shape, log).map_err(|e| e.to_string())
+        // Linux has ticks of its own. It may leap to a timer while it waits for an order, which no test sees.
+        let count = self.suite == Suite::Plain(On::Linux);
+        let shape = Shape { cpus: self.cpus, memory: MEMORY, count, ..Shape::default() };
+        Session::boot(self.kernel, &self.image, shape, log).map_err(|e| e.to_string())
     }
 
     /// Powers off a running machine. Returns how its end was not orderly.
@@ -248,7 +341,8 @@ struct Bench {
     /// A directory with busybox under all its names, for this host.
     names: PathBuf,
     programs: BTreeMap<String, PathBuf>,
-    testd: PathBuf,
+    /// The files of each guest.
+    tree: Tree,
 }
 
 impl Bench {
@@ -271,16 +365,24 @@ impl Bench {
                 .doing(|| "cannot catch signals".to_string())?;
         }
         let testd = programs::compile(places, &places.root.join("xtask/guest/testd.c"))?;
-        Ok(Self { busybox, names: names.clone(), programs: programs::all(places)?, testd })
+        let programs = programs::all(places)?;
+        let mut tree = root::tree()?;
+        tree.host_file("/.quire/testd", &testd)?;
+        programs::install(&mut tree, &programs)?;
+        Ok(Self { busybox, names: names.clone(), programs, tree })
     }
 
-    fn image(&self, kernel: &Kernel) -> Result<File> {
-        let mut tree = root::tree()?;
-        tree.host_file("/.quire/testd", &self.testd)?;
-        programs::install(&mut tree, &self.programs)?;
+    /// The image of a machine that reads its orders from the host, or has them itself.
+    fn image(&self, kernel: &Kernel, orders: Option<Vec<u8>>) -> Result<File> {
+        let mut tree = self.tree.clone();
+        let mut args = vec!["/.quire/testd".into()];
+        if let Some(orders) = orders {
+            tree.file(ORDERS, 0o600, orders)?;
+            args.push(ORDERS.into());
+        }
         let env = [format!("PATH={}", root::PATH), "HOME=/root".into(), "LC_ALL=C".into()];
         let env = env.into_iter().map(Into::into).collect();
-        kernel.image(tree, &Order { args: vec!["/.quire/testd".into()], env, cwd: "/".into(), ..Order::default() })
+        kernel.image(tree, &Order { args, env, cwd: "/".into(), ..Order::default() })
     }
 
     fn guest_args(&self, case: &Case) -> Vec<String> {

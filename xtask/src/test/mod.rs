@@ -28,6 +28,7 @@ mod packages;
 mod processes;
 mod proofs;
 mod prose;
+mod races;
 mod reach;
 mod readme;
 mod refusals;
@@ -148,6 +149,7 @@ const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 /// Stages that boot machines.
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
+    Stage { name: "races", names: guest::race_names, run: guest::run_races },
     Stage { name: "counts", names: counts::names, run: counts::run },
     Stage { name: "allocation", names: allocation::names, run: allocation::run },
     Stage { name: "refusals", names: refusals::names, run: refusals::run },
@@ -233,6 +235,8 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     for check in &checks {
         match &check.outcome {
             Outcome::Failed(why) => {
+                println!("FAILED {}\n    {}", check.name, why.trim_end().replace('\n', "\n    "));
+                println!("    it is repeated by {}", repeats(options, &check.name));
                 let why = why.trim_end().replace('\n', "\n    ");
                 println!("FAILED {}: {}\n    {why}", check.name, again.of(&check.name));
             }
@@ -254,6 +258,17 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     Ok(u8::from(checks.iter().any(|c| matches!(c.outcome, Outcome::Failed(_))) || checks.is_empty()))
 }
 
+/// The command that runs this check again.
+fn repeats(options: &cli::Test, name: &str) -> String {
+    let flags = [
+        (options.soak, "--soak "),
+        (options.model, "--model "),
+        (options.sanitize, "--sanitize "),
+        (options.miri, "--miri "),
+        (options.linux, "--linux "),
+    ];
+    let flags: String = flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag).collect();
+    format!("./quire test {flags}'{}'", name.replace('\'', "'\\''"))
 /// Writes the command that repeats a check.
 #[derive(Clone)]
 struct Again {

@@ -1,5 +1,5 @@
-//! One boot that runs many tests. `guest/testd.c` is the guest's first program, and this module is the other end of its
-//! protocol.
+//! Programs in a guest whose first program is `guest/testd.c`. This module is the other end of its protocol. A
+//! [`Session`] is one boot that runs many programs. [`alone`] is a boot whose image has the order for one program.
 
 use std::{
     fs::File,
@@ -20,6 +20,7 @@ use crate::{
     failure::{Doing, Failure, Result},
     machine::{
         outcome::Outcome,
+        qemu::Guest,
         relay::{self, Asked, Ends, Report},
     },
 };
@@ -105,13 +106,7 @@ impl Session {
     /// Runs one program and waits for its end.
     pub fn ask(&mut self, args: &[String], stdin: &[u8], limit: Duration) -> Result<Answer, Trouble> {
         let deadline = Instant::now() + limit;
-        let mut order = format!("test {} {}\n", args.len(), stdin.len()).into_bytes();
-        for arg in args {
-            order.extend(format!("{}\n", arg.len()).bytes());
-            order.extend(arg.bytes());
-        }
-        order.extend(stdin);
-        self.send(&order, deadline)?;
+        self.send(&order(args, stdin), deadline)?;
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
             if line.len() > 200 {
@@ -173,6 +168,48 @@ impl Session {
     }
 }
 
+/// The order to run a program.
+pub fn order(args: &[String], stdin: &[u8]) -> Vec<u8> {
+    let mut order = format!("test {} {}\n", args.len(), stdin.len()).into_bytes();
+    for arg in args {
+        order.extend(format!("{}\n", arg.len()).bytes());
+        order.extend(arg.bytes());
+    }
+    order.extend(stdin);
+    order
+}
+
+/// Runs a machine whose image has one [`order`], and nothing else to do. The host sends the guest nothing, so its run
+/// depends on the image alone where its clock is counted. Returns the answer or the trouble, and the kernel's log.
+pub fn alone(guest: Guest, limit: Duration) -> Result<(Result<Answer, String>, String)> {
+    let ended = relay::silent(guest, limit)?;
+    let log = crate::run::last_lines(&ended.report.log_tail, 12);
+    let answer = match (complaint(&ended.report), whole(&ended.output)) {
+        (None, Some(answer)) => Ok(answer),
+        (None, None) => {
+            let (said, errors) = (String::from_utf8_lossy(&ended.output), String::from_utf8_lossy(&ended.errors));
+            Err(format!("the guest answered {said:?}, and on standard error {errors:?}"))
+        }
+        (Some(_), _) if ended.report.outcome == Outcome::TimedOut => {
+            Err(format!("the guest did not answer within {} s; the log ends:\n{log}", limit.as_secs()))
+        }
+        (Some(why), None) => Err(why),
+        (Some(why), Some(_)) => Err(format!("the program ended, but not the machine: {why}")),
+    };
+    Ok((answer, ended.report.log_tail))
+}
+
+/// The answer that `bytes` are.
+fn whole(bytes: &[u8]) -> Option<Answer> {
+    let at = bytes.iter().position(|b| *b == b'\n')?;
+    let (end, out, err) = parse(str::from_utf8(&bytes[..at]).ok()?)?;
+    let rest = &bytes[at + 1..];
+    if rest.len() != out.checked_add(err)? {
+        return None;
+    }
+    Some(Answer { end, stdout: rest[..out].to_vec(), stderr: rest[out..].to_vec() })
+}
+
 /// Why a report shows a wrong end of the machine.
 pub fn complaint(report: &Report) -> Option<String> {
     match &report.outcome {
@@ -226,5 +263,20 @@ mod tests {
         {
             assert_eq!(parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_answer_is_whole_or_none() {
+        let answer = Answer { end: End::Exit(3), stdout: b"a\nb".to_vec(), stderr: b"c".to_vec() };
+        assert_eq!(whole(b"done exit 3 3 1\na\nbc"), Some(answer));
+        for bad in ["", "done exit 3 3 1", "done exit 3 3 1\na\nb", "done exit 3 3 1\na\nbcd", "done exit 3 0 0\n\n"] {
+            assert_eq!(whole(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_order_keeps_any_bytes() {
+        let args = ["a".to_owned(), "\n 2".to_owned()];
+        assert_eq!(order(&args, b"\0\n"), b"test 2 2\n1\na3\n\n 2\0\n");
     }
 }
