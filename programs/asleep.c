@@ -208,7 +208,7 @@ static void many(const struct way *way) {
     do {
         usleep(20000);
         held = (stack_bytes() - before) / SLEEPERS;
-    } while (held > 2048 && now_ns() - start < 20000 * MS);
+    } while (held > 2048 && now_ns() - start < 5000 * MS);
     char line[64];
     snprintf(line, sizeof line, "asleep_in_%s_stack", way->name);
     report(line, held < 0 ? 0 : held, "bytes/sleeper");

@@ -41,7 +41,7 @@ static void exclusive_waiters_are_woken_one_by_one(void) {
         waiters[i] = fork();
         if (!waiters[i]) {
             close(pipe_ends[1]);
-            alarm(60);
+            alarm(5);
             int set = epoll_create1(0);
             struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
             CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, pipe_ends[0], &event), "EPOLLEXCLUSIVE");
@@ -84,7 +84,7 @@ static unsigned shared_word;
 
 static void *waits_private(void *unused) {
     (void)unused;
-    struct timespec most = {30, 0};
+    struct timespec most = {1, 0};
     return (void *)syscall(SYS_futex, &shared_word, FUTEX_WAIT_PRIVATE, 0, &most, NULL, 0);
 }
 

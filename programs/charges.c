@@ -356,17 +356,11 @@ static void sleepers_wake_without_page_tables(void) {
         }
         for (int i = 0; i < CHILDREN; i++) CHECK(read(ready[0], &byte, 1) == 1, "read");
         for (int i = 0; i < CHILDREN; i++) until_asleep(children[i]);
-        // A thread that was not asleep yet keeps the tables: then they go the next time.
-        long left = CHILDREN;
-        for (int tries = 0; left && tries < 20; tries++) {
-            struct timespec more_than_a_second = {1, 100000000};
-            if (tries) nanosleep(&more_than_a_second, NULL);
-            set_knob("/proc/sys/vm/drop_caches", 3);
-            left = 0;
-            for (int i = 0; i < CHILDREN; i++) {
-                snprintf(path, sizeof path, "/proc/%d/quire_memory", children[i]);
-                left += row(path, "page-tables") != 0;
-            }
+        set_knob("/proc/sys/vm/drop_caches", 3);
+        long left = 0;
+        for (int i = 0; i < CHILDREN; i++) {
+            snprintf(path, sizeof path, "/proc/%d/quire_memory", children[i]);
+            left += row(path, "page-tables") != 0;
         }
         CHECK(!left, "%ld of %d sleepers have page tables", left, CHILDREN);
         // Some end without a wake-up.

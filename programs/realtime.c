@@ -273,7 +273,7 @@ static void a_spinner_is_bound(void) {
     CHECK(after > before, "the other thread never runs");
 }
 
-// A thread that wakes up beside busy ones on all CPUs runs at once. A pause of the host makes a few of 50 naps late.
+// A thread that wakes up beside busy ones on all CPUs runs at once.
 static void a_woken_thread_preempts(void) {
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     pid_t hogs[64];
@@ -286,20 +286,18 @@ static void a_woken_thread_preempts(void) {
     }
     CHECK(!set_class(0, RR, 1), "class");
     uint64_t worst = 0;
-    int late_naps = 0;
     for (int i = 0; i < 50; i++) {
         struct timespec nap = {0, 5000000};
         uint64_t start = now_ns();
         nanosleep(&nap, NULL);
         uint64_t late = now_ns() - start - 5 * MS;
         if (late > worst) worst = late;
-        late_naps += late >= 1000 * MS;
     }
     for (long i = 0; i < 2 * cpus; i++) {
         kill(hogs[i % 64], SIGKILL);
         ended(hogs[i % 64]);
     }
-    CHECK(late_naps < 5, "%d naps late, by up to %llu us", late_naps, (unsigned long long)worst / 1000);
+    CHECK(worst < 20 * MS, "%llu us late", (unsigned long long)worst / 1000);
 }
 
 // Another thread's class changes while it waits for the CPU of the changer.

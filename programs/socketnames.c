@@ -338,7 +338,7 @@ static void edges_of_nested_sets(void) {
         ANSWERS(0, epoll_wait(outer, events, 4, 0));
         ANSWERS(0, epoll_wait(outermost, events, 4, 0));
         for (int i = 0; i < 3; i++) {
-            CHECK(write(ends[1], "a", 1) == 1 && epoll_wait(outermost, events, 4, 20000) == 1, "the outermost %d of %d", i, look);
+            CHECK(write(ends[1], "a", 1) == 1 && epoll_wait(outermost, events, 4, 1000) == 1, "the outermost %d of %d", i, look);
             CHECK(epoll_wait(outer, events, 4, 0) == 1 && epoll_wait(outer, events, 4, 0) == 0, "edge %d of %d", i, look);
             if (look) CHECK(epoll_wait(inner, events, 4, 0) == 1, "the inner set");
             CHECK(read(ends[0], &byte, 1) == 1, "read");

@@ -186,13 +186,11 @@ static void periods_and_overruns(void) {
     usleep(115000);
     uint64_t left = rest(id);
     CHECK(left > 0 && left <= 10 * MS, "a period goes on behind a signal that waits: %llu", (unsigned long long)left);
+    uint64_t before = now_ns();
     CHECK(await(SIGRTMIN, 0, &info) == SIGRTMIN, "it is pending");
-    uint64_t taken = now_ns();
-    CHECK(info.si_overrun >= 9 && info.si_overrun <= (int)((taken - start) / (10 * MS)) + 1, "overruns: %d", info.si_overrun);
+    CHECK(info.si_overrun >= 9 && info.si_overrun <= (int)((before - start) / (10 * MS)) + 1, "overruns: %d", info.si_overrun);
     CHECK(overrun(id) == info.si_overrun, "timer_getoverrun agrees");
-    // The host may pause the machine for many periods, but not each time.
-    for (int i = 0; i < 20 && info.si_overrun > 8; i++) CHECK(await(SIGRTMIN, 5 * S, &info), "the next period");
-    CHECK(info.si_overrun <= 8, "the count begins anew: %d", info.si_overrun);
+    CHECK(await(SIGRTMIN, 5 * S, &info) && info.si_overrun <= 8, "the count begins anew: %d", info.si_overrun);
     // A period that no machine keeps up with.
     ANSWERS(0, set(id, 0, 1, 1));
     CHECK(overrun(id) == 0, "a new setting forgets the old count");
@@ -208,9 +206,8 @@ static void a_timer_may_notify_of_nothing(void) {
     struct sigevent none = {.sigev_notify = SIGEV_NONE};
     int id;
     CHECK(!create(CLOCK_MONOTONIC, &none, &id), "SIGEV_NONE");
-    ANSWERS(0, set(id, 0, 1000 * S, 0));
-    CHECK(rest(id) > 900 * S && rest(id) <= 1000 * S, "it runs");
     ANSWERS(0, set(id, 0, 10 * MS, 0));
+    CHECK(rest(id) > 0 && rest(id) <= 10 * MS, "it runs");
     usleep(20000);
     CHECK(rest(id) == 0, "it has run out");
     ANSWERS(0, set(id, 0, 10 * MS, 7 * MS));
@@ -409,12 +406,10 @@ static void timers_race_with_their_end(void) {
     pthread_t threads[3];
     for (intptr_t i = 0; i < 3; i++) CHECK(!pthread_create(&threads[i], NULL, i < 2 ? deletes : sets, (void *)i), "a thread");
     int made = 0;
-    uint64_t start = now_ns(), passed;
-    // For 700 ms, and longer on a machine that gets little done in that time.
-    for (; (passed = now_ns() - start) < 700 * MS || ((made <= 10 || !handled) && passed < 20 * S); made++) {
+    for (uint64_t start = now_ns(); now_ns() - start < 700 * MS; made++) {
         int id = new_timer(clocks[made % 4], made % 3 ? SIGRTMIN : SIGUSR1);
         ANSWERS(0, set(id, 0, 1 + made % 5 * 7000, made % 2 ? 300000 : 0));
-        while (shared_id >= 0 && now_ns() - start < 20 * S) {}
+        while (shared_id >= 0 && now_ns() - start < 700 * MS) {}
         int before = atomic_exchange(&shared_id, id);
         if (before >= 0) ANSWERS(0, delete(before));
     }
@@ -501,37 +496,36 @@ static void timers_on_cpu_time(void) {
     siginfo_t info;
     int id = new_timer(CLOCK_PROCESS_CPUTIME_ID, SIGRTMIN);
     uint64_t start = time_on(CLOCK_PROCESS_CPUTIME_ID);
-    // A pause of the host while the program runs is CPU time, so the timer lasts far longer than the few calls.
-    ANSWERS(0, set(id, 0, 300 * MS, 0));
-    CHECK(rest(id) > 0 && rest(id) <= 300 * MS, "CPU time that is left");
-    usleep(400000);
+    ANSWERS(0, set(id, 0, 30 * MS, 0));
+    CHECK(rest(id) > 0 && rest(id) <= 30 * MS, "CPU time that is left");
+    usleep(60000);
     CHECK(!is_pending(SIGRTMIN), "sleep takes none");
-    for (uint64_t since = now_ns(); !is_pending(SIGRTMIN) && now_ns() - since < 20 * S;) {}
+    for (uint64_t since = now_ns(); !is_pending(SIGRTMIN) && now_ns() - since < 2 * S;) {}
     uint64_t used = time_on(CLOCK_PROCESS_CPUTIME_ID) - start;
-    CHECK(used >= 300 * MS && await(SIGRTMIN, 0, &info) && info.si_code == SI_TIMER, "after %llu", (unsigned long long)used);
+    CHECK(used >= 30 * MS && await(SIGRTMIN, 0, &info) && info.si_code == SI_TIMER, "after %llu", (unsigned long long)used);
     CHECK(rest(id) == 0 || rest(id) == 1, "it has expired");
     // Periods, and a time that has passed.
     ANSWERS(0, set(id, TIMER_ABSTIME, 1, 10 * MS));
     int periods = 0;
-    for (uint64_t since = now_ns(); periods < 3 && now_ns() - since < 20 * S;) periods += await(SIGRTMIN, 0, &info) == SIGRTMIN;
+    for (uint64_t since = now_ns(); periods < 3 && now_ns() - since < 2 * S;) periods += await(SIGRTMIN, 0, &info) == SIGRTMIN;
     CHECK(periods == 3, "periods of CPU time");
     ANSWERS(0, delete(id));
     await(SIGRTMIN, 0, &info);
     // A thread's own time is not that of another.
     id = new_timer(CLOCK_THREAD_CPUTIME_ID, SIGRTMIN);
-    ANSWERS(0, set(id, 0, 300 * MS, 0));
+    ANSWERS(0, set(id, 0, 30 * MS, 0));
     pthread_t thread;
     leave_now = 0;
     CHECK(!pthread_create(&thread, NULL, burns, NULL), "a thread");
+    usleep(120000);
+    CHECK(!is_pending(SIGRTMIN), "another thread's time does not count");
     clockid_t its;
     CHECK(!pthread_getcpuclockid(thread, &its), "its clock");
-    while (time_on(its) < 400 * MS) usleep(20000);
-    CHECK(!is_pending(SIGRTMIN), "another thread's time does not count");
     int other = new_timer(its, SIGRTMIN);
     ANSWERS(0, set(other, 0, 20 * MS, 0));
-    CHECK(await(SIGRTMIN, 20 * S, &info) && info.si_timerid == other, "on its clock");
+    CHECK(await(SIGRTMIN, 2 * S, &info) && info.si_timerid == other, "on its clock");
     // Linux looks at its ticks, which a thread that runs for short stretches may miss.
-    for (uint64_t since = now_ns(); !is_pending(SIGRTMIN) && now_ns() - since < 20 * S;) {}
+    for (uint64_t since = now_ns(); !is_pending(SIGRTMIN) && now_ns() - since < 2 * S;) {}
     CHECK(await(SIGRTMIN, 0, &info) && info.si_timerid == id, "on the own clock");
     ANSWERS(0, set(other, 0, 1000 * S, 0));
     leave_now = 1;
@@ -539,7 +533,7 @@ static void timers_on_cpu_time(void) {
     struct itimerspec now;
     CHECK(!syscall(SYS_timer_gettime, other, &now), "the thread is gone, the timer is not");
     // A thread that was joined may still be on its way out.
-    for (uint64_t since = now_ns(); !set(other, 0, 1000 * S, 0) && now_ns() - since < 20 * S;) usleep(1000);
+    for (uint64_t since = now_ns(); !set(other, 0, 1000 * S, 0) && now_ns() - since < 2 * S;) usleep(1000);
     ANSWERS(ESRCH, set(other, 0, 1000 * S, 0));
     ANSWERS(0, delete(other));
 }
@@ -549,7 +543,6 @@ static void tick(int signal) { ticks_of[signal]++; }
 static void interval_timers_on_cpu_time(void) {
     signal(SIGVTALRM, tick), signal(SIGPROF, tick);
     struct itimerval bad = {{0, 0}, {0, 1000000}}, every = {{0, 20000}, {0, 20000}}, none = {{0, 0}, {0, 0}}, left;
-    struct itimerval later = {{0, 20000}, {0, 300000}};
     ANSWERS(EINVAL, setitimer(3, &every, NULL));
     ANSWERS(EINVAL, setitimer(-1, &every, NULL));
     ANSWERS(EINVAL, getitimer(3, &left));
@@ -557,13 +550,12 @@ static void interval_timers_on_cpu_time(void) {
     ANSWERS(EFAULT, syscall(SYS_setitimer, ITIMER_PROF, BAD, NULL));
     ANSWERS(EFAULT, syscall(SYS_getitimer, ITIMER_VIRTUAL, BAD));
     CHECK(!getitimer(ITIMER_PROF, &left) && !left.it_value.tv_usec && !left.it_interval.tv_usec, "off at first");
-    CHECK(!setitimer(ITIMER_PROF, &later, NULL) && !setitimer(ITIMER_VIRTUAL, &later, NULL), "setitimer");
+    CHECK(!setitimer(ITIMER_PROF, &every, NULL) && !setitimer(ITIMER_VIRTUAL, &every, NULL), "setitimer");
     CHECK(!getitimer(ITIMER_PROF, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 20000, "the time left");
-    usleep(400000);
+    usleep(50000);
     CHECK(!ticks_of[SIGPROF] && !ticks_of[SIGVTALRM], "sleep takes no CPU time");
     uint64_t start = time_on(CLOCK_PROCESS_CPUTIME_ID);
-    CHECK(!setitimer(ITIMER_PROF, &every, NULL) && !setitimer(ITIMER_VIRTUAL, &every, NULL), "setitimer");
-    for (uint64_t since = now_ns(); (ticks_of[SIGPROF] < 3 || ticks_of[SIGVTALRM] < 2) && now_ns() - since < 20 * S;) {}
+    for (uint64_t since = now_ns(); (ticks_of[SIGPROF] < 3 || ticks_of[SIGVTALRM] < 2) && now_ns() - since < 2 * S;) {}
     CHECK(ticks_of[SIGPROF] >= 3 && ticks_of[SIGVTALRM] >= 2, "%d and %d", (int)ticks_of[SIGPROF], (int)ticks_of[SIGVTALRM]);
     CHECK(time_on(CLOCK_PROCESS_CPUTIME_ID) - start >= 35 * MS, "not more often than it should");
     CHECK(!setitimer(ITIMER_PROF, &none, &left) && left.it_interval.tv_usec == 20000, "the old setting");
@@ -659,8 +651,8 @@ static void readers_of_timer_files(void) {
     int file = new_file(CLOCK_REALTIME, 0);
     // A reader sleeps; the timer is set meanwhile.
     pthread_t thread;
-    uint64_t start = now_ns();
     CHECK(!pthread_create(&thread, NULL, sets_it, &file), "a thread");
+    uint64_t start = now_ns();
     CHECK(expiries(file) == 1 && now_ns() - start >= 25 * MS, "a reader that was asleep");
     pthread_join(thread, NULL);
     // At a time of day, and from a child, which shares it.
@@ -870,7 +862,7 @@ static void preemption_aborts(void) {
     pid_t child = rival(first_cpu());
     ANSWERS(0, rseq(&area, 32, 0, MARK));
     int aborted = 0;
-    for (uint64_t start = now_ns(); aborted < 20 && now_ns() - start < 20 * S;) {
+    for (uint64_t start = now_ns(); aborted < 20 && now_ns() - start < 2 * S;) {
         aborted += section_spin(&area, 30000000);
         CHECK(area.section == 0, "the section is forgotten");
     }
@@ -911,7 +903,7 @@ static void signals_abort(void) {
     CHECK(!sigaction(SIGUSR1, &action, NULL), "sigaction");
     ANSWERS(0, rseq(&area, 32, 0, MARK));
     int id = new_timer(CLOCK_MONOTONIC, SIGUSR1), aborted = 0;
-    for (uint64_t start = now_ns(); aborted < 20 && now_ns() - start < 20 * S;) {
+    for (uint64_t start = now_ns(); aborted < 20 && now_ns() - start < 2 * S;) {
         interrupted_at = 0;
         ANSWERS(0, set(id, 0, 2 * MS, 0));
         if (!section_spin(&area, 1000000000)) continue;
@@ -996,7 +988,38 @@ static void areas_of_children(void) {
     CHECK(!ended(child), "a program does not");
 }
 
+// ---- sleeps beside a busy CPU --------------------------------------------------------------------------------------
+
+static void stay_on(int cpu) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    CHECK(!sched_setaffinity(0, sizeof one, &one), "to CPU %d", cpu);
+}
+
+// A thread that spins on another CPU delays neither a timer of this one nor the processes that it makes.
+static void nothing(void) {}
+static void sleeps_beside_a_spinner(void) {
+    pid_t spinner = fork();
+    CHECK(spinner >= 0, "fork");
+    if (!spinner) {
+        stay_on(1);
+        for (volatile long n = 0;; n++) {}
+    }
+    stay_on(0);
+    uint64_t start = now_ns();
+    for (int i = 0; i < 10; i++) {
+        usleep(20000);
+        CHECK(!in_child(nothing), "a child");
+    }
+    uint64_t took = now_ns() - start;
+    kill(spinner, SIGKILL);
+    ended(spinner);
+    CHECK(took >= 200 * MS && took < 500 * MS, "ten sleeps of 20 ms take %llu us", (unsigned long long)took / 1000);
+}
+
 static const struct check all[] = {
+    {"beside_spinner", sleeps_beside_a_spinner},
     {"timer_errors", errors_of_timers},
     {"timer_signal", a_timer_sends_its_signal},
     {"timer_periods", periods_and_overruns},
