@@ -32,6 +32,9 @@ pub enum On {
     Linux,
 }
 
+/// Quire's word for a counted machine with several CPUs. They take turns, and each turn ends after that time of the guest.
+pub const TURNS: &str = "tick=4ms";
+
 /// Words for Linux's command line, of three kinds. Some remove unfair costs. Some let it boot on a busy host (see
 /// docs/lab.md). And `oops=panic panic=-1` ends it at once after a fault of the emulator ([`untripped`]), in any
 /// thread.

@@ -28,7 +28,7 @@ use super::{
     verdict::Check,
 };
 use crate::{
-    boot::{Kernel, On, Shape},
+    boot::{Kernel, On, Shape, TURNS},
     build,
     failure::{Doing, Result},
     image::{order::Order, root, tree::Tree},
@@ -51,8 +51,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 const COUNTED_LIMIT: u32 = 5;
 /// The file of a counted machine's order.
 const ORDERS: &str = "/.quire/orders";
-/// The kernel's words on a counted machine with several CPUs: each turn of a CPU ends after that time of the guest.
-const TURNS: &str = "tick=4ms";
 
 /// A test on one machine.
 struct Placed<'a> {
@@ -266,7 +264,14 @@ impl Counted<'_> {
         let guest = image.and_then(|image| self.kernel.start(&image, &shape));
         let ended = guest.and_then(|guest| session::alone(guest, self.suite.limit(case)));
         let (answer, log) = ended.map_err(|e| e.to_string())?;
-        writeln!(self.log, "== {name}\n{log}").map_err(|e| format!("the log cannot be written: {e}"))?;
+        // Two runs of one kernel and one image write the same log, which a comparison of files shows.
+        let said = match &answer {
+            Ok(Answer { end, stdout, stderr }) => {
+                format!("{end}, output {}, errors {}", digest(stdout), digest(stderr))
+            }
+            Err(_) => "no answer".to_owned(),
+        };
+        writeln!(self.log, "== {name}: {said}\n{log}").map_err(|e| format!("the log cannot be written: {e}"))?;
         answer
     }
 }
@@ -510,21 +515,25 @@ fn difference(what: &str, got: &[u8], expected: &[u8]) -> Option<String> {
     if got == expected {
         return None;
     }
-    let hash = |bytes: &[u8]| Sha256::digest(bytes).iter().take(6).map(|b| format!("{b:02x}")).collect::<String>();
     let lines = |bytes: &[u8]| String::from_utf8_lossy(bytes).lines().map(str::to_owned).collect::<Vec<_>>();
     let (g, e) = (lines(got), lines(expected));
     let at = g.iter().zip(&e).take_while(|(a, b)| a == b).count();
     let line = |l: &[String]| l.get(at).map_or("its end".to_owned(), |l| format!("{:?}", shorten(l)));
     Some(format!(
         "{what} differs (sha256 {} instead of {}, {} bytes instead of {}): line {}: {} instead of {}",
-        hash(got),
-        hash(expected),
+        digest(got),
+        digest(expected),
         got.len(),
         expected.len(),
         at + 1,
         line(&g),
         line(&e)
     ))
+}
+
+/// The beginning of the SHA-256 of these bytes.
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().take(6).map(|b| format!("{b:02x}")).collect()
 }
 
 fn shorten(text: &str) -> String {

@@ -100,7 +100,9 @@ impl Context<'_> {
             if fs::canonicalize(&built).ok() == fs::canonicalize(&kept).ok() {
                 return Ok(kept);
             }
-            fs::copy(built, &kept).doing(|| "cannot keep the kernel".to_string())?;
+            // The rename is atomic, so that a run beside this one boots a whole kernel.
+            let fresh = kept.with_extension("new");
+            fs::copy(built, &fresh).and_then(|_| fs::rename(&fresh, &kept)).doing(|| "cannot keep the kernel".to_string())?;
             Ok(kept)
         });
         built.clone()

@@ -7,11 +7,14 @@ use serde::Deserialize;
 
 use super::{Context, verdict::Check};
 use crate::{
-    boot::{Kernel, On, Shape},
+    boot::{Kernel, On, Shape, TURNS},
     cli,
     failure::{Doing, Failure, Result},
     image::tree::Tree,
-    machine::{outcome::Outcome, relay::GuestOutput},
+    machine::{
+        outcome::Outcome,
+        relay::{self, GuestOutput},
+    },
     run,
 };
 
@@ -40,6 +43,10 @@ struct Machine {
     memory: u64,
     /// Seconds after which the machine hangs.
     seconds: u64,
+    /// The clock is counted, so that the run depends on the kernel and the image only. Not for a script that computes
+    /// much: its two processors then share a core of the host.
+    #[serde(default)]
+    count: bool,
 }
 
 fn plan(context: &Context<'_>) -> Result<Vec<Machine>> {
@@ -90,11 +97,18 @@ fn boot(context: &Context<'_>, machine: &Machine, on: On, name: &str) -> Result<
         copy: vec![scripts],
         ..cli::Guest::of(2, machine.memory)
     };
-    let words = ["bash".into(), format!("{THERE}/{}.sh", machine.name).into()];
+    // A machine with a counted clock gets no input, not even its end.
+    let words = ["bash".into(), "-c".into(), format!("exec bash {THERE}/{}.sh </dev/null", machine.name).into()];
     let (tree, order): (Tree, _) = run::prepare(context.places, &guest, &words, false)?;
     let image = kernel.image(tree, &order)?;
+    let limit = Duration::from_secs(machine.seconds);
     let shape = Shape { cpus: guest.cpus, memory: guest.memory, ..Shape::default() };
-    let ended = kernel.kept(&image, &shape, Duration::from_secs(machine.seconds))?;
+    let ended = if machine.count && on == On::Quire {
+        let shape = Shape { count: true, append: TURNS.to_owned(), ..shape };
+        relay::silent(kernel.start(&image, &shape)?, limit)?
+    } else {
+        kernel.kept(&image, &shape, limit)?
+    };
     let kept = [&ended.output[..], &ended.errors[..], ended.report.log_tail.as_bytes()].concat();
     fs::write(context.log_path(name), kept).doing(|| "cannot keep the output".to_string())?;
     Ok(ended)
