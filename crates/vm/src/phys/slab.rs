@@ -462,6 +462,36 @@ const LABELS: [&str; 18] = [
     "heap-8192",
 ];
 
+/// All sizes are multiples of this.
+const STEP: usize = 16;
+
+/// The smallest class for sizes up to each multiple of [`STEP`]. Each request and each return looks here, so it searches
+/// nothing.
+static BY_SIZE: [u8; CLASSES[CLASSES.len() - 1] / STEP + 1] = {
+    let mut all = [0; CLASSES[CLASSES.len() - 1] / STEP + 1];
+    let (mut at, mut class) = (0, 0);
+    while at < all.len() {
+        if at * STEP > CLASSES[class] {
+            class += 1;
+        }
+        all[at] = class as u8;
+        at += 1;
+    }
+    all
+};
+
+/// The smallest class of objects that have the size and the alignment of `layout`.
+#[inline]
+fn class_of(layout: Layout) -> Option<usize> {
+    let mut class = usize::from(*BY_SIZE.get(layout.size().div_ceil(STEP))?);
+    if layout.align() > STEP {
+        while CLASSES.get(class)? & (layout.align() - 1) != 0 {
+            class += 1;
+        }
+    }
+    Some(class)
+}
+
 /// Slabs of objects up to here are single frames, which can be had where no run can.
 const SINGLE: usize = 2048;
 
@@ -482,9 +512,9 @@ impl Heap {
     }
 
     /// The cache that serves `layout`, if one does.
+    #[inline]
     fn class(&self, layout: Layout) -> Option<&Cache> {
-        let i = CLASSES.partition_point(|c| *c < layout.size());
-        CLASSES[i..].iter().position(|c| c % layout.align() == 0).map(|k| &self.caches[i + k])
+        class_of(layout).and_then(|i| self.caches.get(i))
     }
 
     /// Memory of `layout`, uninitialised. Refused at the [floor](crate::phys::frames::Frames::floor).
