@@ -14,15 +14,14 @@ pub struct HostName {
 }
 
 /// `text` as the field of a structure: truncated to its length, padded with zeroes.
-pub(crate) fn name(text: &[u8]) -> [u8; NAME_LEN] {
+pub(crate) const fn name(text: &[u8]) -> [u8; NAME_LEN] {
     let mut out = [0; NAME_LEN];
-    let len = text.len().min(NAME_LEN - 1);
-    out[..len].copy_from_slice(&text[..len]);
+    let mut at = 0;
+    while at < text.len() && at < NAME_LEN - 1 {
+        out[at] = text[at];
+        at += 1;
+    }
     out
-}
-
-fn byte(words: &[u64; NAME_WORDS], at: usize) -> u8 {
-    (words[at / 8] >> (at % 8 * 8)) as u8
 }
 
 impl Default for HostName {
@@ -43,7 +42,14 @@ impl HostName {
     /// Both names at one moment.
     pub(crate) fn get(&self) -> [[u8; NAME_LEN]; 2] {
         let words = self.names.read();
-        core::array::from_fn(|which| core::array::from_fn(|at| byte(&words, which * NAME_LEN + at)))
+        let mut bytes = [0; NAME_WORDS * 8];
+        for (into, word) in bytes.chunks_exact_mut(8).zip(words) {
+            into.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut both = [[0; NAME_LEN]; 2];
+        both[0].copy_from_slice(&bytes[..NAME_LEN]);
+        both[1].copy_from_slice(&bytes[NAME_LEN..2 * NAME_LEN]);
+        both
     }
 
     /// Changes the node's name (0) or the domain's (1).

@@ -1,12 +1,12 @@
 //! About the machine as a whole: `uname` and its names, `sysinfo`, `getrandom`, `reboot`.
 
+use crate::Ctx;
 use crate::errno::Errno;
 use crate::host_name::{NAME_LEN, name};
 use crate::machine::{End, Machine};
 use crate::plain::Plain;
 use crate::process::credentials::capabilities::cap;
 use crate::random::STEP;
-use crate::{Ctx, Linux};
 use linux_raw_sys::general as raw;
 use quire_vm::PAGE_SIZE;
 
@@ -23,11 +23,17 @@ struct Names([[u8; NAME_LEN]; 6]);
 // SAFETY: arrays of bytes have no padding, and every byte is a value.
 unsafe impl Plain for Names {}
 
+/// The names that cannot be set; the node's and the domain's are empty.
+static FIXED: Names = {
+    const EMPTY: [u8; NAME_LEN] = [0; NAME_LEN];
+    Names([name(b"Linux"), EMPTY, name(RELEASE.as_bytes()), name(VERSION.as_bytes()), name(b"x86_64"), EMPTY])
+};
+
 /// `uname`
 pub fn sys_uname<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
-    let [node, domain] = ctx.linux.host_name.get();
-    let all = [name(b"Linux"), node, name(RELEASE.as_bytes()), name(VERSION.as_bytes()), name(b"x86_64"), domain];
-    ctx.write(to, &Names(all))?;
+    let mut all = FIXED;
+    [all.0[1], all.0[5]] = ctx.linux.host_name.get();
+    ctx.write(to, &all)?;
     Ok(0)
 }
 
@@ -78,13 +84,6 @@ struct Info {
 unsafe impl Plain for Info {}
 const _: () = assert!(core::mem::size_of::<Info>() == 112);
 
-impl<M: Machine> Linux<M> {
-    /// Number of processes.
-    pub fn process_count(&self) -> usize {
-        self.ids.processes().count()
-    }
-}
-
 /// `sysinfo`
 pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
     let linux = ctx.linux;
@@ -97,7 +96,8 @@ pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, E
         shared: linux.vm.stats().shared_pages() * PAGE_SIZE,
         swap: swap.total() * PAGE_SIZE,
         free_swap: swap.free() * PAGE_SIZE,
-        processes: linux.process_count().min(usize::from(u16::MAX)) as u16,
+        // As on Linux, threads count, those of the kernel included.
+        processes: linux.scheduler.threads().min(u64::from(u16::MAX)) as u16,
         unit: 1,
         ..Info::default()
     };
