@@ -31,13 +31,15 @@ pub(crate) struct Locked<'a, H: Host> {
 
 /// A dentry and its cookie.
 type Listed<H> = (u64, Arc<Dentry<H>>);
+/// A dentry and the name that the directory lists it under.
+type Named<H> = (Arc<[u8]>, Arc<Dentry<H>>);
 /// An entry of a listing: the cookie of the next entry, the name, the dentry.
 pub(crate) type Shown<H> = (u64, Arc<[u8]>, Arc<Dentry<H>>);
 
 /// The memory of an entry in both listings.
 pub(crate) struct Spares<H: Host> {
     by_name: SpareEntry<Arc<[u8]>, Listed<H>>,
-    by_cookie: SpareEntry<u64, Arc<[u8]>>,
+    by_cookie: SpareEntry<u64, Named<H>>,
 }
 
 /// The memory of a name for lookups.
@@ -56,8 +58,9 @@ pub(crate) type Taken<H> = (Arc<Dentry<H>>, Spares<H>);
 /// The state under the lock of a directory.
 pub(crate) struct Entries<H: Host> {
     by_name: Map<Arc<[u8]>, Listed<H>>,
-    /// Listings go by cookie, so that a listing continues at the right place while entries change.
-    by_cookie: Map<u64, Arc<[u8]>>,
+    /// Listings go by cookie, so that a listing continues at the right place while entries change. A listing compares
+    /// no names, because each entry here has its dentry, too.
+    by_cookie: Map<u64, Named<H>>,
     next: u64,
     /// The directory is removed: no entry may be added any more.
     dead: bool,
@@ -115,10 +118,8 @@ impl<H: Host> Directory<H> {
     pub(crate) fn batch(&self, cookie: u64, most: usize) -> Result<Vec<Shown<H>>, FsError> {
         let mut out = Vec::try_with_capacity(most)?;
         let entries = self.entries.lock();
-        for (at, name) in entries.by_cookie.iter_from(&cookie).take(most) {
-            if let Some((_, dentry)) = entries.by_name.get(name) {
-                out.push_reserved((at + 1, name.clone(), dentry.clone()));
-            }
+        for (at, (name, dentry)) in entries.by_cookie.iter_from(&cookie).take(most) {
+            out.push_reserved((at + 1, name.clone(), dentry.clone()));
         }
         Ok(out)
     }
@@ -163,7 +164,7 @@ impl<'a, H: Host> Locked<'a, H> {
         debug_assert!(shown.is_none());
         let cookie = self.entries.next;
         self.entries.next += 1;
-        self.entries.by_cookie.insert(listed.by_cookie, cookie, name.clone());
+        self.entries.by_cookie.insert(listed.by_cookie, cookie, (name.clone(), dentry.clone()));
         self.entries.by_name.insert(listed.by_name, name, (cookie, dentry));
     }
 
@@ -174,9 +175,12 @@ impl<'a, H: Host> Locked<'a, H> {
         name: Arc<[u8]>,
         dentry: Arc<Dentry<H>>,
     ) -> Option<Arc<Dentry<H>>> {
-        let (_, there) = self.entries.by_name.get_mut(&name)?;
-        let old = core::mem::replace(there, dentry.clone());
-        // The returned dentry has one reference fewer then.
+        let (cookie, there) = self.entries.by_name.get_mut(&name)?;
+        let (cookie, old) = (*cookie, core::mem::replace(there, dentry.clone()));
+        // The returned dentry has two references fewer then.
+        if let Some((_, listed)) = self.entries.by_cookie.get_mut(&cookie) {
+            drop(core::mem::replace(listed, dentry.clone()));
+        }
         drop(self.show(memory, name, dentry));
         Some(old)
     }
@@ -195,8 +199,9 @@ impl<'a, H: Host> Locked<'a, H> {
     /// Removes an entry, to be dropped without the lock. Its memory can be reused for another entry.
     pub(crate) fn take(&mut self, name: &[u8]) -> Option<Taken<H>> {
         let (by_name, _, (cookie, dentry)) = self.entries.by_name.take(name)?;
-        let (by_cookie, _, _) = self.entries.by_cookie.take(&cookie)?;
-        // The returned dentry has one reference fewer then.
+        let (by_cookie, _, listed) = self.entries.by_cookie.take(&cookie)?;
+        // The returned dentry has two references fewer then.
+        drop(listed);
         drop(self.names.take(name, &mut self.given_up));
         Some((dentry, Spares { by_name, by_cookie }))
     }

@@ -187,19 +187,21 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
     let file = ctx.file(fd)?;
     let user = ctx.user();
     let (mut done, mut failed) = (0usize, None);
+    let mut record = [0u8; (HEAD + 256).next_multiple_of(8)];
     let listed = file.list(&mut |entry| {
         let len = (HEAD + entry.name.len() + 1).next_multiple_of(8);
         if done + len > size as usize {
             failed = Some(Errno::EINVAL);
             return false;
         }
-        let mut record = [0u8; (HEAD + 256).next_multiple_of(8)];
         record[..8].copy_from_slice(&entry.number.to_le_bytes());
         record[8..16].copy_from_slice(&entry.next.to_le_bytes());
         record[16..18].copy_from_slice(&(len as u16).to_le_bytes());
         record[18] = (type_bits(entry.kind) >> 12) as u8;
         let Some(name) = record.get_mut(HEAD..HEAD + entry.name.len()) else { return true };
         name.copy_from_slice(entry.name);
+        // The zero byte, and those up to the next record. An earlier record may have been longer.
+        record[HEAD + entry.name.len()..len].fill(0);
         match user.write_bytes(to + done as u64, &record[..len]) {
             Ok(()) => {
                 done += len;
