@@ -125,6 +125,31 @@ pub trait GeneratedLink<H: Host>: Send + Sync {
     }
 }
 
+/// The decimal digits of a number, behind spaces.
+pub(crate) struct Digits([u8; Digits::ROOM]);
+
+impl Digits {
+    /// The largest number has 20 digits.
+    const ROOM: usize = 24;
+
+    pub(crate) fn new() -> Self {
+        Digits([b' '; Self::ROOM])
+    }
+
+    /// Those of `value`. Called once.
+    pub(crate) fn decimal(&mut self, mut value: u64) -> &[u8] {
+        let mut at = Self::ROOM;
+        loop {
+            at -= 1;
+            self.0[at] = b'0' + (value % 10) as u8;
+            value /= 10;
+            if value == 0 {
+                return &self.0[at..];
+            }
+        }
+    }
+}
+
 const CHUNK: usize = 4000;
 
 /// Text in pieces of one page: a listing of a million lines needs no large allocation. Written with `write!`, which
@@ -152,7 +177,39 @@ impl Text {
     }
 
     /// Adds bytes, which need not be UTF-8.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), FsError> {
+    #[inline]
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), FsError> {
+        match self.chunks.last_mut() {
+            Some(chunk) if bytes.len() <= CHUNK - chunk.len() => {
+                chunk.extend_reserved(bytes);
+                self.len += bytes.len();
+                Ok(())
+            }
+            _ => self.push_in_pieces(bytes),
+        }
+    }
+
+    /// Adds a number in decimal digits, on the right of `width` columns.
+    pub fn push_decimal(&mut self, value: u64, width: usize) -> Result<(), FsError> {
+        let mut digits = Digits::new();
+        let len = digits.decimal(value).len().max(width).min(Digits::ROOM);
+        self.push(&digits.0[Digits::ROOM - len..])
+    }
+
+    /// Adds a number in hexadecimal digits, at least `least` (at most 16) of them.
+    pub fn push_hexadecimal(&mut self, mut value: u64, least: usize) -> Result<(), FsError> {
+        let mut digits = [b'0'; 16];
+        let mut at = digits.len();
+        while value != 0 {
+            at -= 1;
+            digits[at] = b"0123456789abcdef"[(value % 16) as usize];
+            value /= 16;
+        }
+        self.push(&digits[at.min(digits.len().saturating_sub(least))..])
+    }
+
+    #[cold]
+    fn push_in_pieces(&mut self, mut bytes: &[u8]) -> Result<(), FsError> {
         while !bytes.is_empty() {
             if self.chunks.last().is_none_or(|c| c.len() == CHUNK) {
                 self.chunks.try_push(Vec::try_with_capacity(CHUNK)?)?;
@@ -191,5 +248,62 @@ impl Text {
 impl fmt::Write for Text {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         self.push(s.as_bytes()).map_err(|_| fmt::Error)
+    }
+
+    /// Columns are filled by single characters.
+    fn write_char(&mut self, c: char) -> fmt::Result {
+        if let (true, Some(chunk)) = (c.is_ascii(), self.chunks.last_mut())
+            && chunk.len() < CHUNK
+        {
+            chunk.push_reserved(c as u8);
+            self.len += 1;
+            return Ok(());
+        }
+        self.write_str(c.encode_utf8(&mut [0; 4]))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::stream::transfer::SliceSink;
+    use fmt::Write;
+
+    fn bytes(text: &Text) -> std::vec::Vec<u8> {
+        let mut all = std::vec![0; text.len()];
+        assert_eq!(text.read(0, &mut SliceSink::new(&mut all)), Ok(text.len()));
+        all
+    }
+
+    #[test]
+    fn numbers_are_written_as_the_formatter_writes_them() {
+        for value in [0, 7, 10, 99, 1234, 1 << 32, u64::MAX - 1, u64::MAX] {
+            for width in [0, 1, 8, 16] {
+                let (mut ours, mut theirs) = (Text::new(), Text::new());
+                ours.push_decimal(value, width).unwrap();
+                ours.push_hexadecimal(value, width).unwrap();
+                write!(theirs, "{value:width$}{value:0width$x}").unwrap();
+                // The formatter has one digit at least.
+                let skip = usize::from(value == 0 && width == 0);
+                assert_eq!(bytes(&ours), bytes(&theirs)[..bytes(&theirs).len() - skip]);
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_of_any_length_join_across_the_ends_of_chunks() {
+        let mut text = Text::new();
+        let mut expected = std::vec::Vec::new();
+        for n in 0..600usize {
+            let piece = std::vec![b'a' + (n % 26) as u8; n % 97];
+            text.push(&piece).unwrap();
+            expected.extend_from_slice(&piece);
+            for c in ['x', 'é'] {
+                text.write_char(c).unwrap();
+                expected.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+        }
+        assert!(expected.len() > 3 * CHUNK);
+        assert_eq!(bytes(&text), expected);
     }
 }

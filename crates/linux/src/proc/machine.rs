@@ -98,8 +98,10 @@ pub(super) fn memory_info<M: Machine>(about: &About<M>, out: &mut Text) -> Resul
         ("Committed_AS", promises::promised(about.0) / PAGE_SIZE),
     ];
     for (name, pages) in rows {
-        let fill = 15usize.saturating_sub(name.len());
-        put!(out, "{name}:{:fill$}{:>8} kB\n", "", kib(pages))?;
+        out.push(name.as_bytes())?;
+        out.push(&b":               "[..1 + 15usize.saturating_sub(name.len())])?;
+        out.push_decimal(kib(pages), 8)?;
+        out.push(b" kB\n")?;
     }
     Ok(())
 }

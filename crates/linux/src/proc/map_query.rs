@@ -74,7 +74,7 @@ fn find<M: Machine>(memory: &Foreign<M>, query: &Query) -> Result<EntryInfo<M>, 
             && (next || entry.range.start <= query.address);
         if wanted {
             let (range, attributes, offset) = (entry.range, entry.attributes, entry.offset);
-            found = Some(EntryInfo { range, attributes, offset, object: entry.object.clone() });
+            found = Some(EntryInfo { range, attributes, offset, object: entry.object.clone(), copied: entry.copied });
         }
         !wanted && next
     });

@@ -42,32 +42,40 @@ pub(super) type More<'a, M> = &'a mut dyn FnMut(&EntryInfo<M>, &mut Text) -> Res
 /// The lines of all mappings. `more` adds lines behind each.
 pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'_, M>) -> Result<(), FsError> {
     let mut result = Ok(());
-    // A line may be as long as a path.
-    let mut line = Vec::<u8>::new();
+    // A name may be as long as a path.
+    let mut shown = Vec::<u8>::new();
     memory.entries(0, &mut |entry| {
         let a = entry.attributes;
-        let letter = |prot: Prot, c: char| if a.prot.contains(prot) { c } else { '-' };
-        let (r, w, x) = (letter(Prot::READ, 'r'), letter(Prot::WRITE, 'w'), letter(Prot::EXEC, 'x'));
-        let s = if is_shared(entry) { 's' } else { 'p' };
+        let letter = |prot: Prot, c: u8| if a.prot.contains(prot) { c } else { b'-' };
+        let (r, w, x) = (letter(Prot::READ, b'r'), letter(Prot::WRITE, b'w'), letter(Prot::EXEC, b'x'));
+        let s = if is_shared(entry) { b's' } else { b'p' };
         let offset = if is_ours(entry) { 0 } else { entry.offset };
         let (device, inode) = entry.ident();
         let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
-        line.clear();
+        shown.clear();
         let mut write = || {
-            write!(line, "{:x}-{:x} {r}{w}{x}{s} {:08x} ", entry.range.start, entry.range.end, offset)?;
-            write!(line, "{major:02x}:{minor:02x} {inode} ")?;
-            let name_at = line.len();
-            name(entry, &mut line)?;
-            // Names stand in one column, if the addresses leave room.
-            let name_len = line.len() - name_at;
-            if name_len != 0 && name_at < COLUMN {
-                (name_at..COLUMN).try_for_each(|_| line.write_char(' '))?;
-                line[name_at..].rotate_left(name_len);
+            name(entry, &mut shown).map_err(|_| FsError::OutOfMemory)?;
+            let line_at = out.len();
+            out.push_hexadecimal(entry.range.start, 1)?;
+            out.push(b"-")?;
+            out.push_hexadecimal(entry.range.end, 1)?;
+            out.push(&[b' ', r, w, x, s, b' '])?;
+            out.push_hexadecimal(offset, 8)?;
+            out.push(b" ")?;
+            out.push_hexadecimal(major, 2)?;
+            out.push(b":")?;
+            out.push_hexadecimal(minor, 2)?;
+            out.push(b" ")?;
+            out.push_decimal(inode, 0)?;
+            out.push(b" ")?;
+            if !shown.is_empty() {
+                // Names stand in one column, if the addresses leave room.
+                out.push(&[b' '; COLUMN][..COLUMN.saturating_sub(out.len() - line_at)])?;
+                out.push(&shown)?;
             }
-            writeln!(line)
+            out.push(b"\n")
         };
-        result =
-            write().map_err(|_| FsError::OutOfMemory).and_then(|()| out.push(&line)).and_then(|()| more(entry, out));
+        result = write().and_then(|()| more(entry, out));
         result.is_ok()
     });
     result

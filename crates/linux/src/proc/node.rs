@@ -234,6 +234,25 @@ macro_rules! put {
 }
 pub(super) use put;
 
+/// Adds texts and numbers one after the other, without the formatter, which costs several times as much: strings,
+/// decimal numbers with `dec`, in columns with `dec width`, hexadecimal ones of so many digits with `hex`.
+macro_rules! parts {
+    ($out:expr $(,)?) => { Ok(()) };
+    ($out:expr, dec $value:expr $(, $($rest:tt)*)?) => {
+        $out.push_decimal($value, 0).and_then(|()| parts!($out $(, $($rest)*)?))
+    };
+    ($out:expr, hex $least:literal $value:expr $(, $($rest:tt)*)?) => {
+        $out.push_hexadecimal($value, $least).and_then(|()| parts!($out $(, $($rest)*)?))
+    };
+    ($out:expr, kib $value:expr $(, $($rest:tt)*)?) => {
+        $out.push_decimal($value, 8).and_then(|()| $out.push(b" kB\n")).and_then(|()| parts!($out $(, $($rest)*)?))
+    };
+    ($out:expr, $text:literal $(, $($rest:tt)*)?) => {
+        $out.push($text.as_bytes()).and_then(|()| parts!($out $(, $($rest)*)?))
+    };
+}
+pub(super) use parts;
+
 /// A number in a file name: decimal, no sign, no leading zero.
 pub(super) fn number(name: &[u8]) -> Option<u32> {
     if name.is_empty() || name.len() > 10 || (name[0] == b'0' && name.len() > 1) || !name.iter().all(u8::is_ascii_digit)

@@ -112,7 +112,7 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// Counts them. Only private mappings of files are looked at page by page. Memory that was only read counts too,
+    /// Counts them. Only private mappings of files that have copies are looked at page by page. Memory that was only read counts too,
     /// because its leaves show the frame of zeroes.
     pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
         let mut counts = Resident::default();
@@ -121,7 +121,7 @@ impl Resident {
             let shared = entry.attributes.flags.contains(Flags::SHARED);
             let copies = match &entry.object {
                 None => leaves,
-                Some(_) if shared => 0,
+                Some(_) if shared || !entry.copied => 0,
                 Some(_) => copies_in(memory, entry.range).min(leaves),
             };
             counts.anonymous += copies;

@@ -1,6 +1,6 @@
 //! A process's directory.
 
-use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, put};
+use super::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, parts, put};
 use super::pages::Resident;
 use super::{clear_refs, descriptors, kernel_memory, map_files, memory, mounts, net, node, pages};
 use crate::file::{Dentry, FileHost, terminals};
@@ -19,7 +19,7 @@ use crate::signal::SigSet;
 use crate::time::ticks;
 use crate::{Pid, Process};
 use core::any::Any;
-use core::fmt::{self, Write as _};
+use core::fmt;
 use quire_fs::NewAttr;
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, Text};
 use quire_fs::{FileKind, FsError, Places};
@@ -426,29 +426,40 @@ fn stat<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     let blocked = task.as_ref().and_then(|t| t.payload().as_ref()).map_or(0, |t| t.blocked().0);
     let pending = process.pending.set().0;
     let (ignored, caught) = process.dispositions();
-    put!(out, "{} (", about.tid)?;
+    out.push_decimal(about.tid.into(), 0)?;
+    out.push(b" (")?;
     out.push(about.name().bytes())?;
-    put!(out, ") {} {} {} {} ", state(about).0, process.parent_pid(), group.id, group.session.id)?;
-    put!(out, "{terminal} {foreground} 0 {} {} ", used.minor_faults, children.minor_faults)?;
-    put!(out, "{} {} ", used.major_faults, children.major_faults)?;
-    put!(out, "{} {} {} {} ", ticks(used.user), ticks(used.system), ticks(children.user), ticks(children.system))?;
+    out.push(&[b')', b' ', state(about).0 as u8, b' '])?;
+    row(out, [process.parent_pid().into(), group.id.into(), group.session.id.into()])?;
+    put!(out, "{terminal} {foreground} ")?;
+    row(out, [0, used.minor_faults, children.minor_faults, used.major_faults, children.major_faults])?;
+    row(out, [used.user, used.system, children.user, children.system].map(ticks))?;
     let class = task.as_ref().map_or(Class::Normal, |task| task.class().0);
     let realtime = i32::from(scheduling_class::priority(class));
     let priority = if realtime > 0 { -1 - realtime } else { 20 + nice };
-    put!(out, "{priority} {nice} {threads} 0 {} ", ticks(process.started))?;
-    put!(out, "{} {} {} ", stats.mapped_bytes, stats.resident_pages, process.soft_limit(which::RSS))?;
+    put!(out, "{priority} {nice} ")?;
+    row(out, [threads as u64, 0, ticks(process.started)])?;
+    row(out, [stats.mapped_bytes, stats.resident_pages, process.soft_limit(which::RSS)])?;
     let hidden = u64::from(memory.is_some());
     let (code, stack) = image.map_or(((hidden, hidden), 0), |i| (i.code, i.stack));
-    put!(out, "{} {} {stack} 0 0 ", code.0, code.1)?;
-    put!(out, "{pending} {blocked} {} {} 0 0 0 ", ignored.0, caught.0)?;
+    row(out, [code.0, code.1, stack, 0, 0])?;
+    row(out, [pending, blocked, ignored.0, caught.0, 0, 0, 0])?;
     let cpu = task.as_ref().map_or(0, |t| t.home());
     let exit_signal = process.exit_signal.load(Ordering::Relaxed);
     put!(out, "{exit_signal} {cpu} {realtime} {} 0 0 0 ", scheduling_class::number(class))?;
     let heap = memory.as_ref().filter(|_| permitted).map_or(0, |m| m.heap_start());
     let (arguments, environment) = image.map_or(((0, 0), (0, 0)), |i| (i.arguments, i.environment));
-    put!(out, "0 0 {heap} {} {} ", arguments.0, arguments.1)?;
+    row(out, [0, 0, heap, arguments.0, arguments.1])?;
     let status = if permitted { process.status.load(Ordering::Relaxed) } else { 0 };
     put!(out, "{} {} {status}\n", environment.0, environment.1)
+}
+
+/// Numbers, each with a space behind it.
+fn row<const N: usize>(out: &mut Text, numbers: [u64; N]) -> Result<(), FsError> {
+    numbers.into_iter().try_for_each(|number| {
+        out.push_decimal(number, 0)?;
+        out.push(b" ")
+    })
 }
 
 fn statm<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
@@ -474,56 +485,53 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     out.push(about.name().bytes())?;
     let umask = thread.and_then(|t| t.fs.look(|fs| fs.clone())).map_or(0, |fs| fs.umask());
     let (letter, word) = state(about);
-    put!(out, "\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\nTgid:\t{}\nNgid:\t0\n", process.pid)?;
-    put!(out, "Pid:\t{}\nPPid:\t{}\nTracerPid:\t0\n", about.tid, process.parent_pid())?;
+    put!(out, "\nUmask:\t{umask:04o}\nState:\t{letter} ({word})\n")?;
+    let (pid, tid, parent) = (process.pid.into(), about.tid.into(), process.parent_pid().into());
+    parts!(out, "Tgid:\t", dec pid, "\nNgid:\t0\nPid:\t", dec tid, "\nPPid:\t", dec parent, "\nTracerPid:\t0\n")?;
     let c = process.credentials_of(about.tid);
-    put!(out, "Uid:\t{}\t{}\t{}\t{}\n", c.real_user, c.effective_user, c.saved_user, c.file_user)?;
-    put!(out, "Gid:\t{}\t{}\t{}\t{}\n", c.real_group, c.effective_group, c.saved_group, c.file_group)?;
+    ids(out, b"Uid:", [c.real_user, c.effective_user, c.saved_user, c.file_user])?;
+    ids(out, b"Gid:", [c.real_group, c.effective_group, c.saved_group, c.file_group])?;
     let files = thread.and_then(|t| t.files.look(|files| files.clone())).map_or(0, |files| files.size());
-    put!(out, "FDSize:\t{files}\nGroups:\t")?;
+    parts!(out, "FDSize:\t", dec files as u64, "\nGroups:\t")?;
     for group in c.groups.iter().flat_map(|groups| groups.iter()) {
-        write!(out, "{group} ").map_err(|_| FsError::OutOfMemory)?;
+        row(out, [u64::from(*group)])?;
     }
-    put!(out, "\n")?;
     let group = process.group();
-    put!(
-        out,
-        "NStgid:\t{}\nNSpid:\t{}\nNSpgid:\t{}\nNSsid:\t{}\n",
-        process.pid,
-        about.tid,
-        group.id,
-        group.session.id
-    )?;
+    let (process_group, session) = (group.id.into(), group.session.id.into());
+    parts!(out, "\nNStgid:\t", dec pid, "\nNSpid:\t", dec tid, "\nNSpgid:\t", dec process_group)?;
+    parts!(out, "\nNSsid:\t", dec session, "\n")?;
     if let Some(memory) = about.memory() {
         let stats = memory.stats();
         let kib = |bytes: u64| bytes / 1024;
         let pages = |pages: u64| pages * (PAGE_SIZE / 1024);
-        put!(out, "VmPeak:\t{:8} kB\nVmSize:\t{:8} kB\n", kib(stats.peak_bytes), kib(stats.mapped_bytes))?;
-        put!(out, "VmLck:\t{:8} kB\nVmPin:\t{:8} kB\n", kib(memory.wired_bytes()), 0)?;
+        parts!(out, "VmPeak:\t", kib kib(stats.peak_bytes), "VmSize:\t", kib kib(stats.mapped_bytes))?;
+        parts!(out, "VmLck:\t", kib kib(memory.wired_bytes()), "VmPin:\t", kib 0)?;
         let resident = Resident::of(&memory);
         let peak = stats.peak_resident.max(resident.all());
-        put!(out, "VmHWM:\t{:8} kB\nVmRSS:\t{:8} kB\n", pages(peak), pages(resident.all()))?;
-        put!(out, "RssAnon:\t{:8} kB\nRssFile:\t{:8} kB\n", pages(resident.anonymous), pages(resident.files))?;
-        put!(out, "RssShmem:\t{:8} kB\n", pages(resident.shared))?;
+        parts!(out, "VmHWM:\t", kib pages(peak), "VmRSS:\t", kib pages(resident.all()))?;
+        parts!(out, "RssAnon:\t", kib pages(resident.anonymous), "RssFile:\t", kib pages(resident.files))?;
+        parts!(out, "RssShmem:\t", kib pages(resident.shared))?;
         let covered = stats.covered;
-        put!(out, "VmData:\t{:8} kB\nVmStk:\t{:8} kB\n", kib(covered.data()), kib(covered.stack()))?;
+        parts!(out, "VmData:\t", kib kib(covered.data()), "VmStk:\t", kib kib(covered.stack()))?;
         let text = text_bytes(memory.image()).min(covered.code());
-        put!(out, "VmExe:\t{:8} kB\nVmLib:\t{:8} kB\n", kib(text), kib(covered.code() - text))?;
-        put!(out, "VmPTE:\t{:8} kB\nVmSwap:\t{:8} kB\n", pages(stats.table_pages), pages(memory.holdings().swapped))?;
+        parts!(out, "VmExe:\t", kib kib(text), "VmLib:\t", kib kib(covered.code() - text))?;
+        parts!(out, "VmPTE:\t", kib pages(stats.table_pages), "VmSwap:\t", kib pages(memory.holdings().swapped))?;
     }
-    put!(out, "Threads:\t{}\n", process.threads.lock().len())?;
+    let threads = process.threads.lock().len() as u64;
+    parts!(out, "Threads:\t", dec threads)?;
     let own = thread.map_or(SigSet::EMPTY, |t| t.pending.set());
     let blocked = thread.map_or(SigSet::EMPTY, |t| t.blocked());
     let (ignored, caught) = process.dispositions();
     let linux = process.linux;
     let queued = thread.map_or(0, |t| t.permit.look(|permit| linux.users.charged(permit, Account::Signals)));
-    put!(out, "SigQ:\t{queued}/{}\n", process.soft_limit(which::SIGPENDING))?;
-    put!(out, "SigPnd:\t{:016x}\nShdPnd:\t{:016x}\n", own.0, process.pending.set().0)?;
-    put!(out, "SigBlk:\t{:016x}\nSigIgn:\t{:016x}\nSigCgt:\t{:016x}\n", blocked.0, ignored.0, caught.0)?;
+    parts!(out, "\nSigQ:\t", dec queued, "/", dec process.soft_limit(which::SIGPENDING))?;
+    parts!(out, "\nSigPnd:\t", hex 16 own.0, "\nShdPnd:\t", hex 16 process.pending.set().0)?;
+    parts!(out, "\nSigBlk:\t", hex 16 blocked.0, "\nSigIgn:\t", hex 16 ignored.0, "\nSigCgt:\t", hex 16 caught.0)?;
     let k = c.capabilities;
-    put!(out, "CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\n", k.inheritable.0, k.permitted.0, k.effective.0)?;
-    put!(out, "CapBnd:\t{:016x}\nCapAmb:\t{:016x}\n", k.bounding.0, k.ambient.0)?;
-    put!(out, "NoNewPrivs:\t{}\nSeccomp:\t0\n", u8::from(process.no_new_privileges.load(Ordering::Relaxed)))?;
+    parts!(out, "\nCapInh:\t", hex 16 k.inheritable.0, "\nCapPrm:\t", hex 16 k.permitted.0)?;
+    parts!(out, "\nCapEff:\t", hex 16 k.effective.0, "\nCapBnd:\t", hex 16 k.bounding.0)?;
+    let no_new = u64::from(process.no_new_privileges.load(Ordering::Relaxed));
+    parts!(out, "\nCapAmb:\t", hex 16 k.ambient.0, "\nNoNewPrivs:\t", dec no_new, "\nSeccomp:\t0\n")?;
     let machine = CpuMask::first(process.linux.scheduler.cpus());
     let allowed = task.as_ref().map_or(machine, |t| t.affinity().and(&machine));
     put!(out, "Cpus_allowed:\t{}\n", CpuWords(allowed, process.linux.scheduler.cpus()))?;
@@ -533,7 +541,17 @@ fn status<M: Machine>(about: &About<M>, out: &mut Text) -> Result<(), FsError> {
     if let Some(task) = &task {
         (voluntary, involuntary) = task.switches();
     }
-    put!(out, "voluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{involuntary}\n")
+    parts!(out, "voluntary_ctxt_switches:\t", dec voluntary, "\nnonvoluntary_ctxt_switches:\t", dec involuntary, "\n")
+}
+
+/// A line of four ids.
+fn ids(out: &mut Text, name: &[u8], ids: [u32; 4]) -> Result<(), FsError> {
+    out.push(name)?;
+    for id in ids {
+        out.push(b"\t")?;
+        out.push_decimal(id.into(), 0)?;
+    }
+    out.push(b"\n")
 }
 
 /// A set of CPUs of so many as Linux writes masks: hexadecimal words of 32 CPUs, the last CPUs first.

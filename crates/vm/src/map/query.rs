@@ -29,6 +29,8 @@ pub struct EntryInfo<M: Machine> {
     pub offset: u64,
     /// The file or shared memory that it shows, at the end of its chain.
     pub object: Option<ObjectRef<M>>,
+    /// There is private memory in front of that, which may have copies of its pages.
+    pub copied: bool,
 }
 
 impl<M: Machine> EntryInfo<M> {
@@ -59,16 +61,18 @@ impl<M: Machine> Space<M> {
             let info = {
                 let pin = self.vm().epoch().pin();
                 let Some(entry) = self.arenas.next(at, &pin) else { return };
-                let shown = layers(entry.front())
-                    .filter_map(|b| Some((b, b.object().filter(|o| !o.is_private())?)))
-                    .find_map(|(b, o)| Some((b, ObjectRef::of(o, &pin)?)));
+                let mut copied = false;
+                let shown = layers(entry.front()).filter_map(|b| Some((b, b.object()?))).find_map(|(b, o)| {
+                    copied |= o.is_private();
+                    if o.is_private() { None } else { Some((b, ObjectRef::of(o, &pin)?)) }
+                });
                 let (offset, object) = match shown {
                     Some((b, o)) if b.range().contains(entry.range().start) => {
                         (b.key(entry.range().start) << PAGE_SHIFT, Some(o))
                     }
                     _ => (0, None),
                 };
-                EntryInfo { range: entry.range(), attributes: entry.attributes(), offset, object }
+                EntryInfo { range: entry.range(), attributes: entry.attributes(), offset, object, copied }
             };
             at = info.range.end;
             if !f(&info) {
