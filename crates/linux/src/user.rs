@@ -3,7 +3,7 @@
 use crate::machine::{BadAddress, Machine, UserAccess};
 use crate::plain::Plain;
 use crate::{Ctx, Errno};
-use core::mem::{MaybeUninit, size_of};
+use core::mem::{MaybeUninit, size_of, size_of_val};
 use quire_heap::Vec;
 
 /// One past the highest user address.
@@ -97,6 +97,20 @@ impl<A: UserAccess> UserMemory<'_, A> {
             out.set_len(count);
         }
         Ok(out)
+    }
+
+    /// Fills `to` with values.
+    pub fn read_slice<T: Plain>(&self, from: u64, to: &mut [T]) -> Result<(), BadAddress> {
+        check(from, size_of_val(to))?;
+        // SAFETY: `to` is a slice, so it is valid for writes of its size, and every pattern is a `T`.
+        unsafe { self.0.copy_from_user(to.as_mut_ptr().cast(), from, size_of_val(to)) }
+    }
+
+    /// Stores the values of `from`.
+    pub fn write_slice<T: Plain>(&self, to: u64, from: &[T]) -> Result<(), BadAddress> {
+        check(to, size_of_val(from))?;
+        // SAFETY: `from` is a slice, so it is valid for reads of its size, and its values have no padding.
+        unsafe { self.0.copy_to_user(to, from.as_ptr().cast(), size_of_val(from)) }
     }
 
     /// Loads a string that ends with a zero byte (not part of the result). Longer than `most` bytes: `too_long`.

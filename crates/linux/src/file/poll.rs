@@ -76,8 +76,9 @@ struct Entry<M: Machine> {
 
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Result<usize, Errno> {
-    let PollWait { call, mut asked, deadline, listening } = wait;
+    let PollWait { call, asked, deadline, listening } = wait;
     drop(listening);
+    let mut asked = Asked::Many(asked);
     let mut done = poll(ctx, call, &mut asked, deadline);
     // To look again takes memory. The call cannot be repeated, because its deadline may be relative.
     for _ in 0..ATTEMPTS {
@@ -89,43 +90,90 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Resu
     outcome(ctx, call, deadline, done)
 }
 
-/// The array of `count` entries at `at`.
-fn read_entries<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Vec<u64>, Errno> {
-    let limit = super::descriptors::descriptor_limit(ctx.thread) as usize;
-    ctx.user().read_many(at, usize::try_from(count).map_err(|_| Errno::EINVAL)?, limit)
+/// Entries of an array that needs no memory of the heap.
+const FEW: usize = 4;
+
+/// A copy of the caller's array of `struct pollfd`.
+enum Asked {
+    Few([u64; FEW], usize),
+    Many(Vec<u64>),
+}
+
+impl Asked {
+    /// The array of `count` entries at `at`.
+    fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Self, Errno> {
+        let limit = super::descriptors::descriptor_limit(ctx.thread) as usize;
+        let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
+        if count > FEW || count > limit {
+            return Ok(Asked::Many(ctx.user().read_many(at, count, limit)?));
+        }
+        let mut few = [0; FEW];
+        ctx.user().read_slice(at, &mut few[..count])?;
+        Ok(Asked::Few(few, count))
+    }
+
+    fn all(&self) -> &[u64] {
+        match self {
+            Asked::Few(few, count) => &few[..*count],
+            Asked::Many(many) => many,
+        }
+    }
+
+    /// The array, for a sleep.
+    fn take(&mut self) -> Result<Vec<u64>, Errno> {
+        Ok(match self {
+            Asked::Few(few, count) => Vec::try_copy(&few[..*count])?,
+            Asked::Many(many) => core::mem::take(many),
+        })
+    }
+}
+
+/// The descriptor and the events of an entry.
+fn parts(entry: u64) -> (i32, u32) {
+    (entry as u32 as i32, (entry >> 32) as u32 & 0xffff | raw::POLLERR | raw::POLLHUP)
 }
 
 fn poll<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     call: PollCall,
-    asked: &mut Vec<u64>,
+    asked: &mut Asked,
     deadline: Option<u64>,
 ) -> Result<usize, FsOrErrno> {
     let (PollCall::Poll { fds: at, .. } | PollCall::Ppoll { fds: at, .. }) = call;
-    let mut entries: Vec<Entry<M>> = Vec::new();
-    entries.try_reserve_exact(asked.len()).map_err(Errno::from)?;
-    for word in asked.iter() {
-        let (fd, events) = (*word as u32 as i32, (word >> 32) as u16);
-        let file = if fd < 0 { None } else { ctx.file(fd).ok() };
-        let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
-        entries.push_reserved(Entry { file, events: u32::from(events) | raw::POLLERR | raw::POLLHUP, result });
+    let user = ctx.user();
+    let store = |i: usize, result: u32| user.write(at + 8 * i as u64 + 6, &(result as u16)).map_err(Errno::from);
+    // Results are stored as they are found. A call that waits later stores all of them again.
+    let mut n = 0;
+    for (i, word) in asked.all().iter().enumerate() {
+        let (fd, events) = parts(*word);
+        let ready = |file: Arc<File<M>>| poll_bits(file.ready()) & events;
+        let result = if fd < 0 { 0 } else { ctx.file(fd).map_or(raw::POLLNVAL, ready) };
+        n += usize::from(result != 0);
+        store(i, result)?;
     }
-    // The files have a list of their own, which outlives the entries if the thread sleeps.
-    let mut files: Vec<Arc<File<M>>> = Vec::new();
-    files.try_reserve_exact(entries.len()).map_err(Errno::from)?;
-    entries.iter().filter_map(|e| e.file.clone()).for_each(|file| files.push_reserved(file));
-    let mut scan = || {
-        let mut n = 0;
-        for e in &mut entries {
-            if let Some(file) = &e.file {
-                e.result = poll_bits(file.ready()) & e.events;
-            }
-            n += usize::from(e.result != 0);
-        }
-        n
-    };
-    let mut n = scan();
     if n == 0 && deadline.is_none_or(|d| d > ctx.now()) {
+        let mut entries: Vec<Entry<M>> = Vec::new();
+        entries.try_reserve_exact(asked.all().len()).map_err(Errno::from)?;
+        for word in asked.all() {
+            let (fd, events) = parts(*word);
+            let file = if fd < 0 { None } else { ctx.file(fd).ok() };
+            let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
+            entries.push_reserved(Entry { file, events, result });
+        }
+        // The files have a list of their own, which outlives the entries if the thread sleeps.
+        let mut files: Vec<Arc<File<M>>> = Vec::new();
+        files.try_reserve_exact(entries.len()).map_err(Errno::from)?;
+        entries.iter().filter_map(|e| e.file.clone()).for_each(|file| files.push_reserved(file));
+        let mut scan = || {
+            let mut n = 0;
+            for e in &mut entries {
+                if let Some(file) = &e.file {
+                    e.result = poll_bits(file.ready()) & e.events;
+                }
+                n += usize::from(e.result != 0);
+            }
+            n
+        };
         let listening = Listening::to(files).map_err(FsOrErrno::Fs)?;
         loop {
             n = scan();
@@ -137,13 +185,13 @@ fn poll<M: Machine>(
             }
             // A scan may sleep, and use up the wake-up of a change. Nothing from here to the sleep does.
             if !listening.poller.take_changed() {
-                let wait = PollWait { call, asked: core::mem::take(asked), deadline, listening };
+                let wait = PollWait { call, asked: asked.take()?, deadline, listening };
                 return Err(FsOrErrno::Errno(ctx.sleep(Sleep::Poll(wait))));
             }
         }
-    }
-    for (i, e) in entries.iter().enumerate() {
-        ctx.write(at + 8 * i as u64 + 6, &(e.result as u16))?;
+        for (i, e) in entries.iter().enumerate() {
+            store(i, e.result)?;
+        }
     }
     Ok(n)
 }
@@ -204,7 +252,7 @@ impl From<Errno> for FsOrErrno {
 /// `poll` with an absolute deadline (`u64::MAX`: none): resumed by `restart_syscall`.
 pub fn restart_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: u64) -> Result<usize, Errno> {
     let (call, deadline) = (PollCall::Poll { fds, count }, (deadline != u64::MAX).then_some(deadline));
-    let done = match read_entries(ctx, fds, count) {
+    let done = match Asked::read(ctx, fds, count) {
         Ok(mut asked) => poll(ctx, call, &mut asked, deadline),
         Err(e) => Err(e.into()),
     };
@@ -230,7 +278,7 @@ pub fn sys_ppoll<M: Machine>(
     let deadline = relative.and_then(|ns| deadline_after(ctx.now(), ns));
     temporary_mask(ctx, mask, mask_size)?;
     let call = PollCall::Ppoll { fds, time };
-    let done = match read_entries(ctx, fds, count) {
+    let done = match Asked::read(ctx, fds, count) {
         Ok(mut asked) => poll(ctx, call, &mut asked, deadline),
         Err(e) => Err(e.into()),
     };

@@ -16,8 +16,8 @@ struct Watched<M: Machine> {
     fd: usize,
     /// `None`: it was closed while the call slept.
     file: Option<Arc<File<M>>>,
-    /// The sets that it is in.
-    sets: [bool; 3],
+    /// Whether it is in each set: 1 or 0.
+    sets: [u64; 3],
 }
 
 /// The sets that the caller asks for, of `count` descriptors.
@@ -29,14 +29,44 @@ fn read_sets<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3]) -> Result<V
     let mut sets = Vec::new();
     sets.try_resize(3 * words, 0)?;
     for (i, at) in at.into_iter().enumerate().filter(|(_, at)| *at != 0) {
-        let set: Vec<u64> = ctx.user().read_many(at, words, words)?;
-        sets[i * words..(i + 1) * words].copy_from_slice(&set);
+        ctx.user().read_slice(at, &mut sets[i * words..(i + 1) * words])?;
         // The last word may have bits beyond the count.
         if !count.is_multiple_of(64) {
             sets[(i + 1) * words - 1] &= (1 << (count % 64)) - 1;
         }
     }
     Ok(sets)
+}
+
+/// Calls `each` for the descriptors of the sets in ascending order, with the bits of the sets that each is in.
+fn each_asked(asked: &[u64], mut each: impl FnMut(usize, [u64; 3]) -> Result<(), Errno>) -> Result<(), Errno> {
+    let words = asked.len() / 3;
+    for word in 0..words {
+        let sets = [0, 1, 2].map(|i| asked[i * words + word]);
+        let mut left = sets[0] | sets[1] | sets[2];
+        while left != 0 {
+            let bit = left.trailing_zeros();
+            left &= left - 1;
+            each(64 * word + bit as usize, sets.map(|set| set >> bit & 1))?;
+        }
+    }
+    Ok(())
+}
+
+/// Marks in `found` the sets in which a file is ready, and counts them. As on Linux, a descriptor that was closed
+/// meanwhile is ready for all. Else the call could sleep for ever.
+#[inline]
+fn mark<M: Machine>(found: &mut [u64], fd: usize, sets: [u64; 3], file: Option<&File<M>>) -> usize {
+    let words = found.len() / 3;
+    let ready = file.map_or(Ready::all(), |file| file.ready());
+    let mut n = 0;
+    for i in 0..3 {
+        if sets[i] != 0 && ready.intersects(SETS[i]) {
+            found[i * words + fd / 64] |= 1 << (fd % 64);
+            n += 1;
+        }
+    }
+    n
 }
 
 /// Looks for files that are ready. If there are none, the thread waits without a kernel stack. `again`: it has waited
@@ -49,40 +79,29 @@ fn select<M: Machine>(
     again: bool,
 ) -> Result<usize, Errno> {
     let words = asked.len() / 3;
-    let mut watched: Vec<Watched<M>> = Vec::new();
-    for fd in 0..64 * words {
-        let inside = [0, 1, 2].map(|i| asked[i * words + fd / 64] >> (fd % 64) & 1 != 0);
-        if inside.contains(&true) {
-            match ctx.file(fd as i32) {
-                Ok(file) => watched.try_push(Watched { fd, file: Some(file), sets: inside })?,
-                Err(_) if again => watched.try_push(Watched { fd, file: None, sets: inside })?,
-                Err(e) => return Err(e),
-            }
-        }
-    }
-    // The files have a list of their own, which outlives this call if the thread sleeps.
-    let mut files: Vec<Arc<File<M>>> = Vec::new();
-    files.try_reserve_exact(watched.len())?;
-    watched.iter().filter_map(|w| w.file.clone()).for_each(|file| files.push_reserved(file));
     let mut found = Vec::new();
     found.try_resize(3 * words, 0)?;
-    let mut scan = || {
-        found.fill(0);
-        let mut n = 0;
-        for w in &watched {
-            // As on Linux, a descriptor that was closed meanwhile is ready for all. Else the call could sleep for ever.
-            let ready = w.file.as_ref().map_or(Ready::all(), |file| file.ready());
-            for i in 0..3 {
-                if w.sets[i] && ready.intersects(SETS[i]) {
-                    found[i * words + w.fd / 64] |= 1 << (w.fd % 64);
-                    n += 1;
-                }
-            }
-        }
-        n
-    };
-    let mut n = scan();
+    let mut n = 0;
+    each_asked(asked, |fd, sets| {
+        let file = match ctx.file(fd as i32) {
+            Ok(file) => Some(file),
+            Err(_) if again => None,
+            Err(e) => return Err(e),
+        };
+        n += mark(&mut found, fd, sets, file.as_deref());
+        Ok(())
+    })?;
     if n == 0 && deadline.is_none_or(|d| d > ctx.now()) {
+        let mut watched: Vec<Watched<M>> = Vec::new();
+        each_asked(asked, |fd, sets| Ok(watched.try_push(Watched { fd, file: ctx.file(fd as i32).ok(), sets })?))?;
+        // The files have a list of their own, which outlives this call if the thread sleeps.
+        let mut files: Vec<Arc<File<M>>> = Vec::new();
+        files.try_reserve_exact(watched.len())?;
+        watched.iter().filter_map(|w| w.file.clone()).for_each(|file| files.push_reserved(file));
+        let mut scan = || {
+            found.fill(0);
+            watched.iter().map(|w| mark(&mut found, w.fd, w.sets, w.file.as_deref())).sum::<usize>()
+        };
         let listening = Listening::to(files)?;
         loop {
             n = scan();
@@ -99,10 +118,8 @@ fn select<M: Machine>(
             }
         }
     }
-    for (i, at) in call.sets.into_iter().enumerate().filter(|(_, at)| *at != 0) {
-        for word in 0..words {
-            ctx.write(at + 8 * word as u64, &found[i * words + word])?;
-        }
+    for (i, at) in call.sets.into_iter().enumerate().filter(|(_, at)| *at != 0 && words > 0) {
+        ctx.user().write_slice(at, &found[i * words..(i + 1) * words])?;
     }
     Ok(n)
 }
