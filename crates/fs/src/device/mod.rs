@@ -53,35 +53,13 @@ enum MemoryDevice {
 
 impl<H: Host> Stream for Memory<H> {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
-        let mut done = 0;
-        if self.which == MemoryDevice::Null {
-            return Ok(0);
-        }
-        let mut random = [0; 256];
-        while sink.room() > 0 {
-            // A large read can be interrupted, as it may take long.
-            if done > 0 && (io.interrupted)() {
-                break;
+        match self.which {
+            MemoryDevice::Null => Ok(0),
+            MemoryDevice::Zero | MemoryDevice::Full => {
+                in_pieces(io, sink, ZEROES.len(), |sink, n| sink.put(&ZEROES[..n]))
             }
-            let bytes = if self.which == MemoryDevice::Random {
-                self.host.random(&mut random);
-                &random[..]
-            } else {
-                &ZEROES[..]
-            };
-            let n = bytes.len().min(sink.room());
-            match sink.put(&bytes[..n]) {
-                Ok(m) => {
-                    done += m;
-                    if m < n {
-                        break;
-                    }
-                }
-                Err(_) if done > 0 => break,
-                Err(e) => return Err(e),
-            }
+            MemoryDevice::Random => self.read_random(io, sink),
         }
-        Ok(done)
     }
 
     fn write(&self, _io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
@@ -116,6 +94,45 @@ impl<H: Host> Stream for Memory<H> {
 
     fn as_any(&self) -> &dyn Any {
         self
+    }
+}
+
+impl<H: Host> Memory<H> {
+    /// Apart, because reads of zeroes need no buffer.
+    #[inline(never)]
+    fn read_random(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let mut random = [0; 256];
+        in_pieces(io, sink, random.len(), |sink, n| {
+            self.host.random(&mut random);
+            sink.put(&random[..n])
+        })
+    }
+}
+
+/// Fills `sink` by `put`, which puts as many bytes as it is told, at most `most`.
+fn in_pieces(
+    io: &Io<'_>,
+    sink: &mut dyn Sink,
+    most: usize,
+    mut put: impl FnMut(&mut dyn Sink, usize) -> Result<usize, FsError>,
+) -> Result<usize, FsError> {
+    let mut done = 0;
+    loop {
+        let n = sink.room().min(most);
+        // A large read can be interrupted, as it may take long.
+        if n == 0 || done > 0 && (io.interrupted)() {
+            return Ok(done);
+        }
+        match put(sink, n) {
+            Ok(m) => {
+                done += m;
+                if m < n {
+                    return Ok(done);
+                }
+            }
+            Err(_) if done > 0 => return Ok(done),
+            Err(e) => return Err(e),
+        }
     }
 }
 

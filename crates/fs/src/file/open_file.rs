@@ -215,7 +215,7 @@ impl<H: Host> OpenFile<H> {
     pub fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let flags = self.permits(OpenFlags::READ)?;
         if let Body::Stream(s) = &self.body {
-            return self.was_read(s.read(&io.of(flags), sink)?);
+            return self.was_read(io.with(flags, |io| s.read(io, sink))?);
         }
         let mut position = self.position.lock();
         let n = self.read_here(*position, sink)?;
@@ -250,7 +250,7 @@ impl<H: Host> OpenFile<H> {
         self.has_positions()?;
         let flags = self.permits(OpenFlags::READ)?;
         self.was_read(match &self.body {
-            Body::Stream(s) => s.read(&io.of(flags), sink),
+            Body::Stream(s) => io.with(flags, |io| s.read(io, sink)),
             _ => self.read_here(offset, sink),
         }?)
     }
@@ -279,7 +279,7 @@ impl<H: Host> OpenFile<H> {
     pub fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         let flags = self.permits(OpenFlags::WRITE)?;
         if let Body::Stream(s) = &self.body {
-            return self.was_written(s.write(&io.of(flags), source)?);
+            return self.was_written(io.with(flags, |io| s.write(io, source))?);
         }
         let mut position = self.position.lock();
         let (n, end) = self.write_here(io, flags, *position, source)?;
@@ -296,7 +296,7 @@ impl<H: Host> OpenFile<H> {
         self.has_positions()?;
         let flags = self.permits(OpenFlags::WRITE)?;
         self.was_written(match &self.body {
-            Body::Stream(s) => s.write(&io.of(flags), source)?,
+            Body::Stream(s) => io.with(flags, |io| s.write(io, source))?,
             _ => self.write_here(io, flags, offset, source)?.0,
         })
     }

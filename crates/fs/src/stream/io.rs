@@ -45,4 +45,12 @@ impl Io<'_> {
             ..self
         }
     }
+
+    /// Calls `f` with the options [of](Self::of) a file with these flags. `packets` is unset in `self`. Few files have
+    /// such flags, so mostly nothing is copied.
+    #[inline]
+    pub(crate) fn with<R>(&self, flags: OpenFlags, f: impl FnOnce(&Io<'_>) -> R) -> R {
+        debug_assert!(!self.packets, "only the flags of a file ask for packets");
+        if flags.intersects(OpenFlags::NONBLOCK.union(OpenFlags::DIRECT)) { f(&self.of(flags)) } else { f(self) }
+    }
 }

@@ -23,7 +23,7 @@ pub(super) fn read_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
+    let io = Io { interrupted: &interrupted, ..Io::WAIT };
     Ok(read(&io, &mut to.transfer(ctx))?)
 }
 
@@ -35,7 +35,12 @@ pub(super) fn write_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    write(&writing(ctx, &interrupted), &mut from.transfer(ctx)).map_err(|e| match e {
+    // The limit on sizes and the right to keep set-id bits concern regular files only.
+    let io = match file.stream() {
+        Some(_) => Io { interrupted: &interrupted, ..Io::WAIT },
+        None => writing(ctx, &interrupted),
+    };
+    write(&io, &mut from.transfer(ctx)).map_err(|e| match e {
         FsError::BrokenPipe if is_silent(file) => e.into(),
         e => refused_write(ctx, e),
     })
@@ -80,10 +85,15 @@ pub(super) fn writable<M: Machine>(file: &File<M>) -> Result<(), Errno> {
 pub fn sys_read<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     readable(&file)?;
-    read(ctx, ReadWait { file, at, len, breaks: None })
+    let to = Vectors::one(at, len)?;
+    if len > 0 && file.read_waits(len) {
+        return read(ctx, ReadWait { file, at, len, breaks: None });
+    }
+    read_with(ctx, &to, |io, sink| file.read(io, sink))
 }
 
 /// Reads. If the file is empty, and can tell so, the thread waits without a kernel stack.
+#[inline(never)]
 fn read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
     let to = Vectors::one(wait.at, wait.len)?;
     let file = &wait.file;

@@ -62,37 +62,64 @@ impl Vectors {
     }
 
     /// User memory as a sink or a source.
+    #[inline]
     pub fn transfer<M: Machine>(&self, ctx: &Ctx<'_, M>) -> UserTransfer<'_, M> {
-        let vectors = self.all();
-        let left = vectors.iter().map(|v| v[1] as usize).sum();
-        UserTransfer { user: ctx.user(), vectors, offset: 0, left }
+        let user = ctx.user();
+        match self {
+            Vectors::One([[at, len]]) => {
+                UserTransfer { user, at: *at, here: *len as usize, vectors: &[], left: *len as usize }
+            }
+            Vectors::Many(many) => {
+                let left = many.iter().map(|v| v[1] as usize).sum();
+                UserTransfer { user, at: 0, here: 0, vectors: many, left }
+            }
+        }
     }
 }
 
 /// User memory, from the front of the first vector to the end of the last.
 pub struct UserTransfer<'v, M: Machine> {
     user: UserMemory<'static, M>,
-    /// The remaining vectors; `offset` bytes of the first are done.
+    /// The rest of the present vector: its address and length.
+    at: u64,
+    here: usize,
+    /// The vectors behind it.
     vectors: &'v [IoVec],
-    offset: u64,
     left: usize,
 }
 
 impl<M: Machine> UserTransfer<'_, M> {
     /// Runs `copy(address, done, len)` over the next `len` bytes; it returns how many it moved.
+    #[inline]
     fn step(&mut self, len: usize, mut copy: impl FnMut(u64, usize, usize) -> usize) -> Result<usize, FsError> {
+        // Mostly there is one vector, and it has room.
+        if len > self.here {
+            return self.step_on(len, &mut copy);
+        }
+        let moved = copy(self.at, 0, len);
+        self.advance(moved);
+        if moved == 0 && len > 0 { Err(FsError::Fault) } else { Ok(moved) }
+    }
+
+    fn advance(&mut self, moved: usize) {
+        self.at += moved as u64;
+        self.here -= moved;
+        self.left -= moved;
+    }
+
+    /// [`step`](Self::step) over several vectors.
+    #[inline(never)]
+    fn step_on(&mut self, len: usize, copy: &mut dyn FnMut(u64, usize, usize) -> usize) -> Result<usize, FsError> {
         let mut done = 0;
         while done < len {
-            let Some(&[at, size]) = self.vectors.first() else { break };
-            if self.offset == size {
-                self.vectors = &self.vectors[1..];
-                self.offset = 0;
+            if self.here == 0 {
+                let Some((&[at, size], rest)) = self.vectors.split_first() else { break };
+                (self.at, self.here, self.vectors) = (at, size as usize, rest);
                 continue;
             }
-            let n = ((size - self.offset) as usize).min(len - done);
-            let moved = copy(at + self.offset, done, n);
-            self.offset += moved as u64;
-            self.left -= moved;
+            let n = self.here.min(len - done);
+            let moved = copy(self.at, done, n);
+            self.advance(moved);
             done += moved;
             if moved < n {
                 return if done == 0 { Err(FsError::Fault) } else { Ok(done) };
