@@ -8,7 +8,7 @@ use crate::FsError;
 use crate::stream::io::Io;
 use crate::stream::readiness::Readiness;
 use quire_heap::{OutOfMemory, Vec};
-use quire_sync::atomic::{AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::{Rank, SpinLock};
 
 /// Most locks on one file: each takes kernel memory.
@@ -111,11 +111,17 @@ impl<C: Charge> HeldLocks<C> {
         });
     }
 
-    /// Frees spare memory of the lists, because no user is charged for it.
-    fn shrink(&mut self) {
-        shrink(&mut self.records);
-        shrink(&mut self.whole);
-        shrink(&mut self.charges);
+    /// Frees spare memory of the lists, because no user is charged for it. The memory of empty lists stays until a
+    /// close (`closing`): mostly the next lock comes before that.
+    fn shrink(&mut self, closing: bool) {
+        shrink(&mut self.records, closing);
+        shrink(&mut self.whole, closing);
+        shrink(&mut self.charges, closing);
+    }
+
+    /// Whether a close has to look: there are locks, or memory of empty lists.
+    fn is_in_use(&self) -> bool {
+        self.records.capacity() + self.whole.capacity() + self.charges.capacity() != 0
     }
 
     /// Drops the ranges of `owner`.
@@ -169,11 +175,15 @@ fn waits_for(waits: &[Wait], from: u64, to: u64) -> bool {
 }
 
 /// Without memory for a smaller list, the next change tries again.
-fn shrink<T>(list: &mut Vec<T>) {
-    if list.is_empty() {
+fn shrink<T>(list: &mut Vec<T>, closing: bool) {
+    if closing && list.is_empty() {
         *list = Vec::new();
     }
     if list.capacity() <= 4 * list.len() + FEW {
+        return;
+    }
+    if list.is_empty() {
+        *list = Vec::new();
         return;
     }
     let Ok(mut smaller) = Vec::try_with_capacity(2 * list.len()) else { return };
@@ -219,8 +229,8 @@ impl<C: Charge> Waiter<'_, C> {
 /// The locks on one inode.
 pub struct RecordLocks<C = ()> {
     held: SpinLock<HeldLocks<C>>,
-    /// The number of locks, by which a close skips the lock if there is none to release.
-    count: AtomicUsize,
+    /// Whether there are locks to release, or memory to free. If not, a close skips the lock.
+    in_use: AtomicBool,
     readiness: Readiness,
 }
 
@@ -246,7 +256,7 @@ impl<C: Charge> RecordLocks<C> {
                 Rank::ATTRIBUTES,
                 HeldLocks { records: Vec::new(), charges: Vec::new(), whole: Vec::new(), waiting: 0 },
             ),
-            count: AtomicUsize::new(0),
+            in_use: AtomicBool::new(false),
             readiness: Readiness::new(),
         }
     }
@@ -279,7 +289,7 @@ impl<C: Charge> RecordLocks<C> {
             cut(&mut held.records, wanted.owner, wanted.start, wanted.end);
             add(&mut held.records, wanted);
             held.settle(wanted.owner);
-            self.changed(&mut held);
+            self.changed(&mut held, false);
             Some(Ok(()))
         });
         if !matches!(locked, Ok(Ok(()))) {
@@ -297,7 +307,7 @@ impl<C: Charge> RecordLocks<C> {
 
     /// Removes the owner's locks from `start..end`.
     pub fn unlock(&self, owner: Owner, start: u64, end: u64) -> Result<(), FsError> {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.in_use.load(Ordering::Acquire) {
             return Ok(());
         }
         {
@@ -310,7 +320,7 @@ impl<C: Charge> RecordLocks<C> {
             }
             cut(&mut held.records, owner, start, end);
             held.settle(owner);
-            self.changed(&mut held);
+            self.changed(&mut held, false);
         }
         self.readiness.notify();
         Ok(())
@@ -324,7 +334,7 @@ impl<C: Charge> RecordLocks<C> {
             let mut held = self.held.lock();
             let before = held.whole.len();
             held.whole.retain(|r| r.owner != wanted.owner || r.exclusive == exclusive);
-            self.changed(&mut held);
+            self.changed(&mut held, false);
             held.whole.len() != before
         };
         if changes {
@@ -340,7 +350,7 @@ impl<C: Charge> RecordLocks<C> {
             }
             held.whole.retain(|r| r.owner != wanted.owner);
             held.whole.push_reserved(wanted);
-            self.changed(&mut held);
+            self.changed(&mut held, false);
             Some(Ok(()))
         })??;
         self.readiness.notify();
@@ -349,49 +359,49 @@ impl<C: Charge> RecordLocks<C> {
 
     /// Removes the open file's lock on the whole file.
     pub fn unlock_whole(&self, file: u64) {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.in_use.load(Ordering::Acquire) {
             return;
         }
         {
             let mut held = self.held.lock();
             held.whole.retain(|r| r.owner != Owner::File(file));
-            self.changed(&mut held);
+            self.changed(&mut held, false);
         }
         self.readiness.notify();
     }
 
     /// Removes the locks of a closed open file.
     pub(crate) fn release_file(&self, file: u64) {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.in_use.load(Ordering::Acquire) {
             return;
         }
         {
             let mut held = self.held.lock();
             held.whole.retain(|r| r.owner != Owner::File(file));
             held.release(|owner| owner == Owner::File(file));
-            self.changed(&mut held);
+            self.changed(&mut held, true);
         }
         self.readiness.notify();
     }
 
     /// Called when the process closed a descriptor of the file: all its range locks end, as POSIX requires.
     pub fn release_process(&self, id: u64) {
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.in_use.load(Ordering::Acquire) {
             return;
         }
         {
             let mut held = self.held.lock();
             held.release(|owner| matches!(owner, Owner::Process { id: i, .. } if i == id));
-            self.changed(&mut held);
+            self.changed(&mut held, true);
         }
         self.readiness.notify();
     }
 
-    /// Updates count and waits after a change of the locks. The caller notifies waiters after unlocking; each then
+    /// Frees memory and ends recorded waits after a change of the locks. The caller notifies waiters after unlocking; each then
     /// checks its conflicts again.
-    fn changed(&self, held: &mut HeldLocks<C>) {
-        held.shrink();
-        self.count.store(held.records.len() + held.whole.len(), Ordering::Release);
+    fn changed(&self, held: &mut HeldLocks<C>, closing: bool) {
+        held.shrink(closing);
+        self.in_use.store(held.is_in_use(), Ordering::Release);
         if held.waiting != 0 {
             WAITS.lock().retain(|wait| wait.at != self.at());
             held.waiting = 0;
@@ -447,6 +457,7 @@ fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use core::sync::atomic::AtomicUsize;
     use proptest::prelude::*;
     use std::vec::Vec;
 
@@ -615,6 +626,10 @@ mod tests {
         assert_eq!(charged(), 2);
         let capacity = |file: usize| files[file].held.lock().records.capacity();
         assert_eq!((capacity(1), files[1].held.lock().charges.capacity()), (0, 0));
+        files[0].unlock(owner(9001), 0, 1000).unwrap();
+        assert_eq!((charged(), capacity(0) == 0), (0, false), "the memory stays for the next lock");
+        files[0].release_process(9001);
+        assert_eq!((capacity(0), files[0].held.lock().charges.capacity()), (0, 0), "a close frees it");
         drop(files);
         assert_eq!(charged(), 0);
     }
