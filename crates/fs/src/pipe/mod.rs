@@ -115,7 +115,7 @@ impl<H: Host> Pipe<H> {
     fn made(host: H, pages: usize, charge: Option<H::PipeCharge>) -> Result<Arc<Self>, FsError> {
         Ok(Arc::try_new(Pipe {
             host,
-            pages: core::array::from_fn(|_| Mutex::new(RingPage::EMPTY)),
+            pages: Self::no_pages(),
             size: AtomicUsize::new(pages),
             reader: Mutex::new(None),
             writer: Mutex::new(Writing { large: None, charge }),
@@ -129,6 +129,18 @@ impl<H: Host> Pipe<H> {
             writer_opens: AtomicU64::new(0),
             readiness: Readiness::new(),
         })?)
+    }
+
+    /// A ring without pages. The compiler makes it.
+    #[cfg(not(any(loom, shuttle)))]
+    const fn no_pages() -> [Slot<H>; DEFAULT] {
+        [const { Mutex::new(RingPage::EMPTY) }; DEFAULT]
+    }
+
+    /// The checkers' locks are made at run time.
+    #[cfg(any(loom, shuttle))]
+    fn no_pages() -> [Slot<H>; DEFAULT] {
+        core::array::from_fn(|_| Mutex::new(RingPage::EMPTY))
     }
 
     /// Opens ends without waiting for the other side.

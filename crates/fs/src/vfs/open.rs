@@ -11,6 +11,7 @@ use crate::host::Host;
 use crate::pipe::Pipe;
 use crate::tree::attr::{EXECUTE, FileKind, NewAttr};
 use crate::tree::dentry::Dentry;
+use crate::tree::generated::Digits;
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::Restrictions;
 use crate::tree::watch::Happening;
@@ -138,7 +139,7 @@ impl<H: Host> Vfs<H> {
         let written = dentry.inode.file().filter(|_| flags.contains(OpenFlags::WRITE));
         let writer = written.map(|file| file.writing.text.write()).transpose()?;
         let changes = flags.intersects(OpenFlags::WRITE | OpenFlags::TRUNCATE);
-        dentry.inode.break_leases(&self.host, changes, &io.of(flags))?;
+        io.with(flags, |io| dentry.inode.break_leases(&self.host, changes, io))?;
         let body = self.body(&dentry, flags, io)?;
         let counts = writer.map(Writer::keep).is_some();
         let file = OpenFile::new(opening, dentry, flags, body, counts);
@@ -189,7 +190,7 @@ impl<H: Host> Vfs<H> {
         let attr = NewAttr { mode: 0o600, uid: caller.uid, gid: caller.gid };
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(InodeContent::Fifo(pipe)))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
-        let label = try_format(format_args!("pipe:[{}]", inode.ident.number))?;
+        let label = numbered(b"pipe:[", inode.ident.number)?;
         let dentry = Dentry::nameless(&label, inode)?;
         let open_as = |flags, s| -> Result<SharedFile<H>, FsError> {
             Ok(OpenFile::new(Opening::new(&self.host)?, dentry.clone().into(), flags, Body::Stream(s), false))
@@ -221,8 +222,12 @@ impl<H: Host> Vfs<H> {
         let inode = Inode::new(&self.host, self.nameless, attr, |_| Ok(node))?;
         inode.change(self.host.realtime(), |a| a.links = 1);
         let label = match socket {
-            true => try_format(format_args!("socket:[{}]", inode.ident.number))?,
-            false => try_format(format_args!("anon_inode:{kind}"))?,
+            true => numbered(b"socket:[", inode.ident.number)?,
+            false => {
+                let mut label = Vec::try_copy(b"anon_inode:")?;
+                label.try_extend_from_slice(kind.as_bytes())?;
+                label
+            }
         };
         let dentry = Dentry::nameless(&label, inode)?;
         Ok(NamelessFile { opening: Opening::new(&self.host)?, dentry })
@@ -252,6 +257,18 @@ impl<H: Host> Vfs<H> {
         // descriptor.
         Ok(OpenFile::new(opening, dentry.into(), flags | OpenFlags::LARGE, body, false))
     }
+}
+
+/// `kind`, the number of an inode, and a bracket: the label of a nameless file. Without the formatter, which costs
+/// several times as much.
+fn numbered(kind: &[u8], number: u64) -> Result<Vec<u8>, FsError> {
+    let mut digits = Digits::new();
+    let digits = digits.decimal(number);
+    let mut label = Vec::try_with_capacity(kind.len() + digits.len() + 1)?;
+    for part in [kind, digits, b"]"] {
+        label.extend_reserved(part);
+    }
+    Ok(label)
 }
 
 /// An open file that has no stream yet.

@@ -20,7 +20,18 @@ const LARGE: u32 = 0o100_000;
 /// The one bit of O_TMPFILE that is not O_DIRECTORY.
 const TMPFILE_BIT: u32 = 0o20_000_000;
 
-const PAIRS: [(u32, OpenFlags); 14] = [
+/// The bits of [`PAIRS`].
+const IN_PAIRS: u32 = {
+    let (mut all, mut at) = (0, 0);
+    while at < PAIRS.len() {
+        all |= PAIRS[at].0;
+        at += 1;
+    }
+    all
+};
+
+/// Flags beside those of the access mode and of large files, which [`open_flags`] always sets.
+const PAIRS: [(u32, OpenFlags); 13] = [
     (raw::O_APPEND, OpenFlags::APPEND),
     (raw::O_NONBLOCK, OpenFlags::NONBLOCK),
     (raw::O_CREAT, OpenFlags::CREATE),
@@ -34,7 +45,6 @@ const PAIRS: [(u32, OpenFlags); 14] = [
     (raw::O_DIRECT, OpenFlags::DIRECT),
     (raw::O_NOATIME, OpenFlags::NOATIME),
     (raw::FASYNC, OpenFlags::ASYNC),
-    (LARGE, OpenFlags::LARGE),
 ];
 
 /// Linux's open flags as ours.
@@ -51,8 +61,11 @@ pub fn open_flags(flags: u32) -> Result<OpenFlags, Errno> {
         raw::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
         _ => OpenFlags::empty(),
     };
-    for (bit, ours) in PAIRS {
-        out.set(ours, flags & bit != 0);
+    // Most calls have none of them.
+    if flags & IN_PAIRS != 0 {
+        for (bit, ours) in PAIRS {
+            out.set(ours, flags & bit != 0);
+        }
     }
     out |= OpenFlags::LARGE;
     if flags & TMPFILE_BIT != 0 {
@@ -74,7 +87,11 @@ pub fn linux_flags(flags: OpenFlags) -> u32 {
         (false, true) => raw::O_WRONLY,
         _ => raw::O_RDONLY,
     };
-    let shown = PAIRS.iter().filter(|(_, ours)| flags.contains(*ours)).fold(access, |all, (bit, _)| all | bit);
+    let mut shown = access | if flags.contains(OpenFlags::LARGE) { LARGE } else { 0 };
+    const MODES: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE).union(OpenFlags::LARGE);
+    if !(flags - MODES).is_empty() {
+        shown = PAIRS.iter().filter(|(_, ours)| flags.contains(*ours)).fold(shown, |all, (bit, _)| all | bit);
+    }
     if flags.contains(OpenFlags::NAMELESS) { shown | raw::O_DIRECTORY | TMPFILE_BIT } else { shown }
 }
 

@@ -11,16 +11,23 @@ use quire_sync::atomic::Ordering;
 
 /// Credentials for the checks of the file layer.
 fn with_ids(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> FileCredentials {
-    const POWERS: [(u32, Powers); 6] = [
+    // All but the last have the bits of their capabilities.
+    const SAME: [(u32, Powers); 5] = [
         (cap::CHOWN, Powers::CHOWN),
         (cap::DAC_OVERRIDE, Powers::OVERRIDE),
         (cap::DAC_READ_SEARCH, Powers::READ_SEARCH),
         (cap::FOWNER, Powers::OWNER),
         (cap::FSETID, Powers::SET_IDS),
-        (cap::MKNOD, Powers::DEVICES),
     ];
-    let mut powers = Powers::empty();
-    POWERS.iter().for_each(|(number, power)| powers.set(*power, caps.has(*number)));
+    const {
+        let mut at = 0;
+        while at < SAME.len() {
+            assert!(1 << SAME[at].0 == SAME[at].1.bits(), "the bit of a power is that of its capability");
+            at += 1;
+        }
+    }
+    let mut powers = Powers::from_bits_truncate(caps.0 as u8) - Powers::DEVICES;
+    powers.set(Powers::DEVICES, caps.has(cap::MKNOD));
     FileCredentials { uid, gid, groups: c.groups.clone(), powers }
 }
 
