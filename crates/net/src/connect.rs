@@ -72,7 +72,7 @@ impl<H: Host> Endpoint<H> {
             let within = (!self.is_unix()).then(|| backlog.queue.get(backlog.most - 1).cloned());
             Some(Ok((server, within.flatten())))
         };
-        let (server, within) = self.readiness.wait(&self.reading(io), next)??;
+        let (server, within) = self.readiness.wait(self.reading(io, &mut None), next)??;
         server.unaccepted.store(false, Ordering::Relaxed);
         if self.is_unix() {
             if !mutant(Mutant::BacklogUntold) {
@@ -127,9 +127,10 @@ impl<H: Host> Endpoint<H> {
                 }
             }
         }
-        let io = this.writing(io);
+        let mut limited = None;
+        let io = this.writing(io, &mut limited);
         let done = if this.is_unix() {
-            Endpoint::connect_unix(this, &io, to, me)
+            Endpoint::connect_unix(this, io, to, me)
         } else {
             Endpoint::connect_inet(this, to, me)
         };
@@ -156,7 +157,7 @@ impl<H: Host> Endpoint<H> {
             Ok(Queued::Beyond) if io.nonblock => Err(FsError::InProgress),
             Ok(Queued::Beyond) => {
                 drop(calls);
-                this.wait_connected(&io, since)
+                this.wait_connected(io, since)
             }
             Err(e) => {
                 let later = e == FsError::Refused && !this.is_unix() && io.nonblock;
@@ -186,7 +187,8 @@ impl<H: Host> Endpoint<H> {
 
     /// Waits for a place in the backlog. As on Linux, a disconnect since then breaks the pipe.
     fn wait_connected(&self, io: &Io<'_>, since: u32) -> Result<(), FsError> {
-        let io = self.writing(io);
+        let mut limited = None;
+        let io = self.writing(io, &mut limited);
         let settled = || {
             let mut state = self.state();
             if self.disconnects() != since {
@@ -201,7 +203,7 @@ impl<H: Host> Endpoint<H> {
                 _ => Some(Err(self.end_attempt(&mut state))),
             }
         };
-        match self.readiness.wait(&io, settled) {
+        match self.readiness.wait(io, settled) {
             Ok(done) => done,
             Err(FsError::WouldBlock) => Err(FsError::InProgress),
             Err(e) => Err(e),

@@ -76,7 +76,8 @@ impl<H: Host> Endpoint<H> {
         to: Option<&Destination<'_>>,
         cargo: Option<Box<Flight<H>>>,
     ) -> Result<usize, FsError> {
-        let io = this.writing(io);
+        let mut limited = None;
+        let io = this.writing(io, &mut limited);
         let receiver = match to {
             Some(to) => Endpoint::receiver_at(this, to)?,
             None => this.peer().ok_or(FsError::NotConnected)?,
@@ -91,7 +92,7 @@ impl<H: Host> Endpoint<H> {
         let from = this.state().local.clone().unwrap_or(Address::Unnamed);
         let mut message = this.message(source, this.options.send_buffer(), cargo)?;
         message.from = Some(from);
-        let sent = Endpoint::deliver(this, &io, &receiver, &receiver.room, message, FsError::Refused);
+        let sent = Endpoint::deliver(this, io, &receiver, &receiver.room, message, FsError::Refused);
         match sent {
             // The receiver has closed. Its socket is no peer any more, or has ceased to be the peer already.
             Err(FsError::Refused) if !Endpoint::lose_peer(this, &receiver) && to.is_none() => Err(FsError::Reset),
@@ -164,10 +165,11 @@ impl<H: Host> Endpoint<H> {
         source: &mut dyn Source,
         cargo: Option<Box<Flight<H>>>,
     ) -> Result<usize, FsError> {
-        let io = this.writing(io);
-        let peer = this.writable_peer(&io, this.disconnects())?;
+        let mut limited = None;
+        let io = this.writing(io, &mut limited);
+        let peer = this.writable_peer(io, this.disconnects())?;
         let message = this.message(source, this.options.send_buffer(), cargo)?;
-        Endpoint::deliver(this, &io, &peer, &this.readiness, message, FsError::BrokenPipe)
+        Endpoint::deliver(this, io, &peer, &this.readiness, message, FsError::BrokenPipe)
     }
 
     /// Queues a message at `receiver`, waiting for room, which `room` announces.
@@ -257,9 +259,10 @@ impl<H: Host> Endpoint<H> {
         if let Some(error) = self.take_error() {
             return Err(error);
         }
-        let io = self.reading(io);
+        let mut limited = None;
+        let io = self.reading(io, &mut limited);
         loop {
-            if !self.wait_readable(&io, true, since)? {
+            if !self.wait_readable(io, true, since)? {
                 return Ok(Received::nothing());
             }
             let readers = self.inbox.read();

@@ -230,14 +230,14 @@ impl<H: Host> Endpoint<H> {
         self.is_tcp() && self.state().phase == Phase::Refused
     }
 
-    /// How long a read waits.
-    pub(crate) fn reading<'a>(&self, io: &Io<'a>) -> Io<'a> {
-        within(io, self.options.receive_timeout())
+    /// How long a read waits. `limited` keeps the options, if they are others than the caller's.
+    pub(crate) fn reading<'i, 'a>(&self, io: &'i Io<'a>, limited: &'i mut Option<Io<'a>>) -> &'i Io<'a> {
+        within(io, self.options.receive_timeout(), limited)
     }
 
-    /// How long a write waits.
-    pub(crate) fn writing<'a>(&self, io: &Io<'a>) -> Io<'a> {
-        within(io, self.options.send_timeout())
+    /// How long a write waits; see [`reading`](Self::reading).
+    pub(crate) fn writing<'i, 'a>(&self, io: &'i Io<'a>, limited: &'i mut Option<Io<'a>>) -> &'i Io<'a> {
+        within(io, self.options.send_timeout(), limited)
     }
 
     /// The charge up to which this socket may fill `receiver`'s inbox.
@@ -377,8 +377,11 @@ impl<H: Host> Endpoint<H> {
     }
 }
 
-/// `io` with a deadline, if it has none and `timeout` is not 0.
-fn within<'a>(io: &Io<'a>, timeout: u64) -> Io<'a> {
-    let deadline = (timeout != 0).then(|| now().saturating_add(timeout));
-    Io { deadline: io.deadline.or(deadline), ..*io }
+/// `io` with a deadline, if it has none and `timeout` is not 0. Mostly it is 0, and nothing is copied.
+#[inline]
+fn within<'i, 'a>(io: &'i Io<'a>, timeout: u64, limited: &'i mut Option<Io<'a>>) -> &'i Io<'a> {
+    if timeout == 0 || io.deadline.is_some() {
+        return io;
+    }
+    limited.insert(Io { deadline: Some(now().saturating_add(timeout)), ..*io })
 }

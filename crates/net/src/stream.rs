@@ -15,6 +15,8 @@ use quire_sync::atomic::Ordering;
 const BATCH: usize = 8;
 /// Bytes that a writer copies to its stack first, to add them to a chunk.
 const SMALL: usize = 256;
+/// The most bytes of a write that is copied by the smaller of two buffers.
+const TINY: usize = 32;
 /// A chunk for small writes that follow others.
 const SHARED: usize = 1024;
 
@@ -74,7 +76,8 @@ impl<H: Host> Endpoint<H> {
         source: &mut dyn Source,
         mut cargo: Option<Box<Flight<H>>>,
     ) -> Result<usize, FsError> {
-        let io = self.writing(io);
+        let mut limited = None;
+        let io = self.writing(io, &mut limited);
         let since = self.disconnects();
         let mut done = 0;
         loop {
@@ -82,7 +85,7 @@ impl<H: Host> Endpoint<H> {
             if done > 0 && (left == 0 || self.has_error()) {
                 return Ok(done);
             }
-            let put = self.writable_peer(&io, since).and_then(|peer| {
+            let put = self.writable_peer(io, since).and_then(|peer| {
                 if left == 0 {
                     return Ok((0, true));
                 }
@@ -92,7 +95,7 @@ impl<H: Host> Endpoint<H> {
                 };
                 // A peer that takes no more bytes makes no room for them.
                 if room == 0 && !deaf {
-                    return self.wait_writable(&io, &peer, since).map(|()| (0, false));
+                    return self.wait_writable(io, &peer, since).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
                 let put = if n <= SMALL && cargo.is_none() {
@@ -124,7 +127,22 @@ impl<H: Host> Endpoint<H> {
         n: usize,
         (queued, since): (bool, u32),
     ) -> Result<usize, FsError> {
-        let mut bytes = [0; SMALL];
+        // A buffer is filled with zeroes first.
+        match n {
+            ..=TINY => self.put_small_by::<TINY>(peer, source, n, (queued, since)),
+            _ => self.put_small_by::<SMALL>(peer, source, n, (queued, since)),
+        }
+    }
+
+    /// The same, by a buffer of `ROOM` bytes.
+    fn put_small_by<const ROOM: usize>(
+        &self,
+        peer: &Endpoint<H>,
+        source: &mut dyn Source,
+        n: usize,
+        (queued, since): (bool, u32),
+    ) -> Result<usize, FsError> {
+        let mut bytes = [0; ROOM];
         let n = source.take(&mut bytes[..n])?;
         let bytes = &bytes[..n];
         if n == 0 {
@@ -241,7 +259,8 @@ impl<H: Host> Endpoint<H> {
 
     fn receive_bytes(&self, io: &Io<'_>, sink: &mut dyn Sink, flags: ReceiveFlags) -> Result<Received<H>, FsError> {
         let since = self.is_readable()?;
-        let io = self.reading(io);
+        let mut limited = None;
+        let io = self.reading(io, &mut limited);
         let mut out = Received::nothing();
         let want = sink.room();
         if want == 0 {
@@ -256,7 +275,7 @@ impl<H: Host> Endpoint<H> {
         loop {
             if peeks {
                 // The call ends with the bytes that are there, however this wait ends.
-                let _ended = self.wait_for_bytes(&io, target, all, since);
+                let _ended = self.wait_for_bytes(io, target, all, since);
             }
             let stop = match self.take_bytes(sink, flags, since, &mut out) {
                 Ok(stop) => stop,
@@ -266,7 +285,7 @@ impl<H: Host> Endpoint<H> {
             if stop || out.bytes >= target || (flags.contains(ReceiveFlags::PEEK) && out.bytes > 0) {
                 return Ok(out);
             }
-            match self.wait_readable(&io, out.bytes == 0, since) {
+            match self.wait_readable(io, out.bytes == 0, since) {
                 Ok(true) => {}
                 Ok(false) => return Ok(out),
                 Err(_) if out.bytes > 0 => return Ok(out),

@@ -14,7 +14,7 @@ use crate::process::limits::which;
 use crate::process::users::Account;
 use crate::signal::Signal;
 use crate::{Ctx, Errno, Machine};
-use quire_fs::{FsError, Io};
+use quire_fs::{FsError, Io, OpenFlags};
 use quire_heap::Arc;
 use quire_net::{Ancillary, Arrival, Credentials, Family, Flags, Kind, ReceiveFlags};
 
@@ -57,7 +57,8 @@ impl Header {
 
 /// The options of a call: whether it waits.
 fn waits<'a, M: Machine>(file: &File<M>, flags: u32, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
-    Io { interrupted, nonblock: flags & raw::MSG_DONTWAIT != 0, ..Io::WAIT }.of(file.flags())
+    let nonblock = flags & raw::MSG_DONTWAIT != 0 || file.flags().contains(OpenFlags::NONBLOCK);
+    Io { interrupted, nonblock, ..Io::WAIT }
 }
 
 fn send<M: Machine>(
@@ -72,15 +73,15 @@ fn send<M: Machine>(
         is_socket(file)?;
         return Err(Errno::EOPNOTSUPP);
     }
-    if let Some(socket) = netlink::of(file) {
+    let Some(socket) = file.stream_as::<Socket<M>>() else {
+        let socket = netlink::of(file).ok_or(Errno::ENOTSOCK)?;
         let to = match to {
             None => None,
             Some(Given::Netlink(port, groups)) => Some((port, groups)),
             Some(_) => return Err(Errno::EINVAL),
         };
         return Ok(socket.send(&mut from.transfer(ctx), to)?);
-    }
-    let socket = of(file)?;
+    };
     let target = match to {
         None => None,
         // Linux's Unix streams refuse an address.
@@ -224,7 +225,8 @@ fn receive<M: Machine>(
     flags: u32,
     named: bool,
 ) -> Result<Got<M>, Errno> {
-    if let Some(socket) = netlink::of(file) {
+    let Some(socket) = file.stream_as::<Socket<M>>() else {
+        let socket = netlink::of(file).ok_or(Errno::ENOTSOCK)?;
         if flags & raw::MSG_OOB != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
@@ -235,8 +237,7 @@ fn receive<M: Machine>(
         let flags = if copied < whole { raw::MSG_TRUNC } else { 0 };
         let from = Some(Told::netlink(0, 0));
         return Ok(Got { len, is_message: true, flags, from, arrival: None, ancillary: Ancillary::none() });
-    }
-    let socket: &Socket<M> = of(file)?;
+    };
     if flags & raw::MSG_OOB != 0 {
         return Err(if socket.family() == Family::Unix { Errno::EOPNOTSUPP } else { Errno::EINVAL });
     }
