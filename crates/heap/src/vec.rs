@@ -1,6 +1,7 @@
 //! A vector that grows only in methods named so.
 
 use crate::OutOfMemory;
+use core::alloc::Layout;
 use core::fmt;
 use core::ops::{Deref, DerefMut, RangeBounds};
 use core::slice;
@@ -10,6 +11,13 @@ use core::slice;
 pub struct Vec<T>(alloc::vec::Vec<T>);
 
 impl<T> Vec<T> {
+    /// The fewest elements that a vector without memory makes room for, as `alloc::vec::Vec`'s.
+    const FIRST: usize = match size_of::<T>() {
+        0 | 1 => 8,
+        2..=1024 => 4,
+        _ => 1,
+    };
+
     /// An empty one, which has no memory.
     pub const fn new() -> Self {
         Vec(alloc::vec::Vec::new())
@@ -17,9 +25,14 @@ impl<T> Vec<T> {
 
     /// An empty one with room for `capacity` elements.
     pub fn try_with_capacity(capacity: usize) -> Result<Self, OutOfMemory> {
-        let mut new = Self::new();
-        new.try_reserve_exact(capacity)?;
-        Ok(new)
+        let layout = Layout::array::<T>(capacity).map_err(|_| OutOfMemory)?;
+        if layout.size() == 0 {
+            return Ok(Self::new());
+        }
+        // Not by the methods that grow a vector: they compare it with its memory before, and copy that.
+        let memory = crate::allocate(layout)?.cast::<T>();
+        // SAFETY: memory of the global allocator with the layout of so many elements, of which none is there yet.
+        Ok(Vec(unsafe { alloc::vec::Vec::from_raw_parts(memory.as_ptr(), 0, capacity) }))
     }
 
     /// A vector of the iterator's elements.
@@ -31,11 +44,19 @@ impl<T> Vec<T> {
 
     /// Makes room for `more` elements beyond those there are, and for some that may come later.
     pub fn try_reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
+        if self.0.capacity() == 0 && more > 0 {
+            *self = Self::try_with_capacity(more.max(Self::FIRST))?;
+            return Ok(());
+        }
         Ok(self.0.try_reserve(more)?)
     }
 
     /// Makes room for `more` elements beyond those there are.
     pub fn try_reserve_exact(&mut self, more: usize) -> Result<(), OutOfMemory> {
+        if self.0.capacity() == 0 {
+            *self = Self::try_with_capacity(more)?;
+            return Ok(());
+        }
         Ok(self.0.try_reserve_exact(more)?)
     }
 

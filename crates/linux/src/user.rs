@@ -116,7 +116,7 @@ impl<A: UserAccess> UserMemory<'_, A> {
     /// Loads a string that ends with a zero byte (not part of the result). Longer than `most` bytes: `too_long`.
     pub fn read_string(&self, from: u64, most: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
         const STEP: usize = 128;
-        let mut out: Vec<u8> = Vec::new();
+        let mut out = Vec::try_with_capacity(STEP.min(most + 1))?;
         loop {
             let want = STEP.min(most + 1 - out.len());
             out.try_reserve(want)?;
