@@ -9,7 +9,7 @@
 //!
 //! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself.
 
-use super::poll::{deadline_after, end_temporary_mask, poll_bits, temporary_mask, timeout};
+use super::poll::{AT_ONCE, deadline_after, deadline_of, end_temporary_mask, poll_bits, temporary_mask, timeout};
 use super::{File, path::only};
 use crate::process::sleep::{EpollWait, Sleep};
 use crate::process::users::{Account, Charge, Payer};
@@ -577,7 +577,7 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, E
     };
     match collect() {
         Some(found) => found,
-        None if wait.deadline.is_some_and(|d| d <= ctx.now()) => Ok(0),
+        None if wait.deadline.is_some_and(|d| d == AT_ONCE || d <= ctx.now()) => Ok(0),
         None => {
             let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
             // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the
@@ -636,7 +636,7 @@ pub fn sys_epoll_wait<M: Machine>(
     most: i32,
     milliseconds: i32,
 ) -> Result<usize, Errno> {
-    let deadline = u64::try_from(milliseconds).ok().map(|ms| ctx.now() + ms * 1_000_000);
+    let deadline = deadline_of(ctx, milliseconds);
     begin(ctx, set, to, most, deadline)
 }
 

@@ -13,7 +13,13 @@ use quire_heap::{Arc, Vec};
 use quire_sync::atomic::Ordering;
 
 /// The `poll` bits of a state.
+#[inline]
 pub(super) fn poll_bits(ready: Ready) -> u32 {
+    u32::from(POLL_BITS[usize::from(ready.bits() & Ready::all().bits())])
+}
+
+/// The `poll` bits of each state.
+static POLL_BITS: [u16; Ready::all().bits() as usize + 1] = {
     const PAIRS: [(Ready, u32); 6] = [
         (Ready::READ, raw::POLLIN | raw::POLLRDNORM),
         (Ready::WRITE, raw::POLLOUT | raw::POLLWRNORM),
@@ -22,7 +28,31 @@ pub(super) fn poll_bits(ready: Ready) -> u32 {
         (Ready::PRIORITY, raw::POLLPRI),
         (Ready::READ_HANGUP, raw::POLLRDHUP),
     ];
-    PAIRS.iter().filter(|(r, _)| ready.contains(*r)).fold(0, |all, (_, bits)| all | bits)
+    let mut all = [0; Ready::all().bits() as usize + 1];
+    let mut state = 0;
+    while state < all.len() {
+        let mut at = 0;
+        while at < PAIRS.len() {
+            if state & PAIRS[at].0.bits() as usize != 0 {
+                all[state] |= PAIRS[at].1 as u16;
+            }
+            at += 1;
+        }
+        state += 1;
+    }
+    all
+};
+
+/// The deadline of a call that does not wait, and so need not read the clock.
+pub(super) const AT_ONCE: u64 = 0;
+
+/// The deadline of a relative time in milliseconds; `None`: never, for a negative one.
+pub(super) fn deadline_of<M: Machine>(ctx: &Ctx<'_, M>, milliseconds: i32) -> Option<u64> {
+    match u64::try_from(milliseconds) {
+        Ok(0) => Some(AT_ONCE),
+        Ok(ms) => Some(ctx.now() + ms * 1_000_000),
+        Err(_) => None,
+    }
 }
 
 /// The deadline of a relative time in nanoseconds; `None`: never.
@@ -151,7 +181,7 @@ fn poll<M: Machine>(
         n += usize::from(result != 0);
         store(i, result)?;
     }
-    if n == 0 && deadline.is_none_or(|d| d > ctx.now()) {
+    if n == 0 && deadline.is_none_or(|d| d != AT_ONCE && d > ctx.now()) {
         let mut entries: Vec<Entry<M>> = Vec::new();
         entries.try_reserve_exact(asked.all().len()).map_err(Errno::from)?;
         for word in asked.all() {
@@ -261,7 +291,7 @@ pub fn restart_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, dead
 
 /// `poll`
 pub fn sys_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, milliseconds: i32) -> Result<usize, Errno> {
-    let deadline = u64::try_from(milliseconds).map_or(u64::MAX, |ms| ctx.now() + ms * 1_000_000);
+    let deadline = deadline_of(ctx, milliseconds).unwrap_or(u64::MAX);
     restart_poll(ctx, fds, count, deadline)
 }
 
