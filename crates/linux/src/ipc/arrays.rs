@@ -26,6 +26,8 @@ const SEM_STAT_ANY: i32 = 20;
 /// Flags of an operation.
 const NOWAIT: i16 = 0o4000;
 const UNDO: i16 = 0x1000;
+/// Operations of a call that are read to the stack.
+const FEW: usize = 4;
 
 /// `struct sembuf`.
 #[repr(C)]
@@ -159,7 +161,16 @@ fn operate<M: Machine>(
     if n == 0 || id < 0 {
         return Err(Errno::EINVAL);
     }
-    let asked: Vec<Buffer> = ctx.user().read_many(at, n, most)?;
+    // Mostly there is one, which needs no memory of the heap.
+    let mut few = [Buffer { number: 0, change: 0, flags: 0 }; FEW];
+    let many: Vec<Buffer>;
+    let asked = if n <= FEW {
+        ctx.user().read_slice(at, &mut few[..n])?;
+        &few[..n]
+    } else {
+        many = ctx.user().read_many(at, n, most)?;
+        &many[..]
+    };
     let deadline = deadline()?;
     let operation = |asked: &Buffer| Operation {
         number: asked.number,
