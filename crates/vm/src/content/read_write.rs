@@ -447,7 +447,12 @@ impl<M: Machine> ObjectRef<M> {
         may: &mut MaySleep,
     ) -> Result<usize, IoError<E>> {
         let vm = self.vm();
-        if self.holes_are_zero() && resident(self, key, may).map_err(IoError::of_caller)?.is_none() {
+        // Mostly the page is there, and is looked up once.
+        let held = match self.holes_are_zero() {
+            true => resident(self, key, may),
+            false => present(self, key, may).map(Some),
+        };
+        let Some(held) = held.map_err(IoError::of_caller)? else {
             let charge = self.charge(1)?;
             // A new page is filled before any thread can see it: it is not zeroed first.
             let whole = n == PAGE_SIZE as usize;
@@ -479,8 +484,7 @@ impl<M: Machine> ObjectRef<M> {
                 }
             }
             return Ok(gave);
-        }
-        let held = present(self, key, may).map_err(IoError::of_caller)?;
+        };
         make_dirty(&held, key, may)?;
         // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
         source(unsafe { core::slice::from_raw_parts_mut(held.bytes().add(within), n) }).map_err(IoError::Caller)
