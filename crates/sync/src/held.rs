@@ -153,11 +153,11 @@ mod checked {
     pub fn spin(rank: Rank, beside: Beside, at: usize) {
         super::store::spins(|held| {
             for h in held {
-                if h.rank > rank.0 || (h.rank == rank.0 && beside == Beside::None) {
-                    wrong(rank.0, *h, held);
+                if h.rank > rank.number() || (h.rank == rank.number() && beside == Beside::None) {
+                    wrong(rank.number(), *h, held);
                 }
-                if h.rank != rank.0 {
-                    order::ranks(h.rank, rank.0);
+                if h.rank != rank.number() {
+                    order::ranks(h.rank, rank.number());
                 } else if beside == Beside::Equal {
                     order::after(OrderNode::Lock(h.at), OrderNode::Lock(at));
                 }
@@ -169,7 +169,7 @@ mod checked {
     /// Notes a lock as held that was free. A thread that does not wait may take it in any order.
     #[inline]
     pub fn spin_taken(rank: Rank, at: usize) {
-        super::store::push_spin(Spin { rank: rank.0, at });
+        super::store::push_spin(Spin { rank: rank.number(), at });
     }
 
     /// Notes the lock as free again.

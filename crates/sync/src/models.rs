@@ -11,7 +11,7 @@ use crate::{Mutex, PerCpu, Rank, Sequenced, SpinLock, WaitQueue, protocol};
 /// Two threads add to a guarded value, each by a load and a store.
 fn spin_lock() {
     // An atomic, so that loom sees which value is read; the lock has to order it.
-    let lock = Arc::new(SpinLock::new(Rank(1), AtomicUsize::new(0)));
+    let lock = Arc::new(SpinLock::new(Rank::of_test(1), AtomicUsize::new(0)));
     let add = |lock: &SpinLock<AtomicUsize>, n: usize, tries: bool| {
         let held = if tries { lock.try_lock() } else { Some(lock.lock()) };
         let Some(guarded) = held else { return 0 };
@@ -327,7 +327,7 @@ protocol! {
 
 /// One thread changes two words that are always equal, another reads them.
 fn read_against_write() {
-    let words = Arc::new(Sequenced::new(Rank(1), [0, 0]));
+    let words = Arc::new(Sequenced::new(Rank::of_test(1), [0, 0]));
     let reader = words.clone();
     let t = thread::spawn(move || reader.read());
     words.update(|all| *all = [1, 1]);

@@ -30,7 +30,7 @@ fn tells_both(said: &str) {
 #[test]
 fn spin_locks_against_their_ranks() {
     // Ranks that no other test uses, so that this test takes them first.
-    let (low, high) = (SpinLock::new(Rank(241), ()), SpinLock::new(Rank(242), ()));
+    let (low, high) = (SpinLock::new(Rank::of_test(241), ()), SpinLock::new(Rank::of_test(242), ()));
     one_way(|| {
         let _low = low.lock();
         let _high = high.lock();
@@ -45,7 +45,7 @@ fn spin_locks_against_their_ranks() {
 
 #[test]
 fn spin_locks_of_one_rank_both_ways_round() {
-    let (a, b) = (SpinLock::new(Rank(243), ()), SpinLock::new(Rank(243), ()));
+    let (a, b) = (SpinLock::new(Rank::of_test(243), ()), SpinLock::new(Rank::of_test(243), ()));
     one_way(|| {
         let _a = a.lock();
         let _b = b.lock_nested();
@@ -60,7 +60,7 @@ fn spin_locks_of_one_rank_both_ways_round() {
 
 #[test]
 fn spin_locks_of_one_rank_without_a_word() {
-    let (a, b) = (SpinLock::new(Rank(244), ()), SpinLock::new(Rank(244), ()));
+    let (a, b) = (SpinLock::new(Rank::of_test(244), ()), SpinLock::new(Rank::of_test(244), ()));
     let said = refused(|| {
         let _a = a.lock();
         let _b = b.lock();
@@ -137,7 +137,7 @@ fn a_mutex_twice_by_one_thread() {
 
 #[test]
 fn a_lock_that_is_free_may_be_tried_in_any_order() {
-    let (low, high) = (SpinLock::new(Rank(245), ()), SpinLock::new(Rank(246), ()));
+    let (low, high) = (SpinLock::new(Rank::of_test(245), ()), SpinLock::new(Rank::of_test(246), ()));
     let _high = high.lock();
     assert!(low.try_lock().is_some());
 }
@@ -146,7 +146,7 @@ fn a_lock_that_is_free_may_be_tried_in_any_order() {
 fn a_lock_that_is_gone_orders_nothing() {
     let mut places: Box<[Option<SpinLock<()>>; 2]> = Box::new([None, None]);
     for round in 0..2 {
-        places.fill_with(|| Some(SpinLock::new(Rank(247), ())));
+        places.fill_with(|| Some(SpinLock::new(Rank::of_test(247), ())));
         let (a, b) = (places[round].as_ref().unwrap(), places[1 - round].as_ref().unwrap());
         let _a = a.lock();
         let _b = b.lock_nested();
@@ -155,7 +155,7 @@ fn a_lock_that_is_gone_orders_nothing() {
 
 #[test]
 fn a_tree_is_locked_from_its_root_down() {
-    let (parent, child) = (SpinLock::new(Rank(248), ()), SpinLock::new(Rank(248), ()));
+    let (parent, child) = (SpinLock::new(Rank::of_test(248), ()), SpinLock::new(Rank::of_test(248), ()));
     {
         let _parent = parent.lock();
         let _child = child.lock_below();

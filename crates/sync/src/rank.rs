@@ -10,8 +10,28 @@
 use crate::held;
 
 /// A place in the lock order; lower ranks are taken first.
+///
+/// The constants are the only ranks: no other code makes one from a number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Rank(pub u8);
+pub struct Rank(u8);
+
+impl Rank {
+    /// Whether locks of this rank are taken before those of `other`.
+    pub const fn is_before(self, other: Rank) -> bool {
+        self.0 < other.0
+    }
+
+    /// Its number, for traces and for the check of the order.
+    pub(crate) const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// A rank for the locks of a test.
+    #[cfg(test)]
+    pub(crate) const fn of_test(number: u8) -> Self {
+        Rank(number)
+    }
+}
 
 /// Makes the constants of [`Rank`] from a table, and refuses a table that is not sorted.
 macro_rules! ranks {
@@ -47,32 +67,48 @@ ranks! {
     SIGNALS = 25,
     /// Limits, names, credentials, and values that a thread owns: leaf locks of the Linux layer.
     OWNED = 26,
+    /// The state of a POSIX timer.
+    POSIX_TIMER = 27,
+    /// A process's timers on CPU time: joined and left under the state of a timer.
+    CPU_TIMERS = 28,
     /// A bucket of a table of socket names or ports.
-    SOCKET_NAMES = 27,
+    SOCKET_NAMES = 29,
     /// The connection of a socket. A CPU never holds two.
-    SOCKET = 28,
+    SOCKET = 30,
     /// The messages that wait at a socket.
-    INBOX = 29,
+    INBOX = 31,
     /// Directories, pipes, open files (spin locks of the file layer).
-    FILE = 30,
+    FILE = 32,
     /// A directory's entries. Two are taken ancestor first, or by address under the rename lock.
-    DIRECTORY = 30,
+    DIRECTORY = 32,
     /// A directory entry's parent and name.
-    PLACE = 31,
-    /// Attributes of an inode, tables of drivers and of record locks.
-    ATTRIBUTES = 32,
+    PLACE = 33,
+    /// Attributes of an inode, its list of watches, tables of drivers and of record locks.
+    ATTRIBUTES = 34,
+    /// The events and the watches of a notifier: told under an inode's list of watches. A CPU never holds two.
+    NOTIFIER = 35,
     /// A terminal's line editor and settings.
-    TERMINAL = 33,
+    TERMINAL = 36,
+    /// The bytes between a terminal and its master: the terminal asks for their room under its own lock.
+    CABLE = 37,
     /// The part of a directory that lookups read.
-    NAMES = 34,
+    NAMES = 38,
     /// The attributes of an inode by which paths are checked.
-    RIGHTS = 35,
+    RIGHTS = 39,
+    /// The changed watches of an epoll set.
+    EPOLL = 40,
+    /// The charge for a watch of an epoll set.
+    EPOLL_CHARGE = 41,
     /// The listeners of a readiness.
-    LISTENERS = 36,
+    LISTENERS = 42,
     /// The waiters for a range of a file: after that file's locks.
-    RANGE_WAITS = 37,
+    RANGE_WAITS = 43,
+    /// The setting of a timer's file.
+    TIMER_FILE = 44,
+    /// The files of timers on the time of day: joined and left under the setting of one.
+    DAY_TIMERS = 45,
     /// An arena of a map: writers' bookkeeping that spins.
-    MAP = 40,
+    MAP = 48,
     /// One shard of an object's list of backings.
     BACKINGS = 50,
     /// The CPUs' own root tables of one space.

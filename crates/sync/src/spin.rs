@@ -120,7 +120,7 @@ impl<T: ?Sized> SpinLock<T> {
     #[cold]
     fn contended(&self) {
         let mut span = Span::begin(EventKind::Spin, self.address() as u64, 0);
-        span.tell(self.rank.0.into(), 0);
+        span.tell(self.rank.number().into(), 0);
         #[cfg(all(any(test, feature = "std"), not(any(loom, shuttle))))]
         crate::hooks::threads::count_wait();
         let mut turns = 0u32;
@@ -128,11 +128,11 @@ impl<T: ?Sized> SpinLock<T> {
             relax();
             turns = turns.wrapping_add(1);
             if turns.is_multiple_of(SPUN) {
-                crate::hooks::spun(self.address(), self.rank.0, turns);
+                crate::hooks::spun(self.address(), self.rank.number(), turns);
             }
         }
         if turns >= SPUN {
-            crate::hooks::spun(self.address(), self.rank.0, 0);
+            crate::hooks::spun(self.address(), self.rank.number(), 0);
         }
     }
 
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn two_threads_never_hold_it_together() {
-        let lock = SpinLock::new(Rank(1), 0u64);
+        let lock = SpinLock::new(Rank::of_test(1), 0u64);
         // Starts all at once, also on a loaded machine. ThreadSanitizer confuses a thread that begins after another has
         // ended with that one.
         let all = std::sync::Barrier::new(4);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_cpu_that_finds_the_lock_held_is_counted() {
-        let lock = SpinLock::new(Rank(1), ());
+        let lock = SpinLock::new(Rank::of_test(1), ());
         let held = lock.lock();
         let before = crate::hooks::threads::waits();
         std::thread::scope(|s| {
@@ -265,7 +265,7 @@ mod tests {
     #[should_panic(expected = "lock order")]
     #[cfg(debug_assertions)]
     fn taking_locks_against_the_order_panics() {
-        let (a, b) = (SpinLock::new(Rank(1), ()), SpinLock::new(Rank(2), ()));
+        let (a, b) = (SpinLock::new(Rank::of_test(1), ()), SpinLock::new(Rank::of_test(2), ()));
         let _b = b.lock();
         let _a = a.lock();
     }

@@ -13,14 +13,13 @@ const NAME: &str = "docs/the walkthrough names existing code";
 const README: &str = "docs/the README names existing items";
 const FILES: &str = "docs/documents name existing files";
 const CONTRACTS: &str = "docs/every contract has one home";
-const RANKS: &str = "docs/all lock ranks stand in one table";
 const SAFETY: &str = "docs/every unsafe block has its argument";
 const ATOMICS: &str = "docs/modelled code uses the atomics of quire-sync";
 const MUTANTS: &str = "docs/every mutant is in the table of models";
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([NAME, README, FILES, CONTRACTS, RANKS, SAFETY, ATOMICS, MUTANTS, api::NAME].map(str::to_owned).to_vec())
+    Ok([NAME, README, FILES, CONTRACTS, SAFETY, ATOMICS, MUTANTS, api::NAME].map(str::to_owned).to_vec())
 }
 
 /// Runs the selected checks.
@@ -31,7 +30,6 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     }
     for (name, judge) in [
         (CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>),
-        (RANKS, ranks),
         (SAFETY, safeties),
         (ATOMICS, foreign_atomics),
         (FILES, files),
@@ -141,12 +139,6 @@ fn file_names(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Ranks that are made of a number outside of the table and of tests.
-fn ranks(root: &Path) -> Result<Vec<String>> {
-    let sources = sources(root, &["crates", "lab"])?;
-    Ok(sources.iter().flat_map(|(path, text)| numbered_ranks(path, text)).collect())
-}
-
 /// Comments on `unsafe` code without an argument.
 fn safeties(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask"])?;
@@ -160,18 +152,6 @@ fn foreign_atomics(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates"])?;
     let wrong = sources.iter().flat_map(|(path, text)| atomics::judge(path, text));
     Ok(wrong.chain(atomics::stale(&sources)).collect())
-}
-
-/// Places in a file that make a rank of a number.
-fn numbered_ranks(path: &str, text: &str) -> Vec<String> {
-    let of_tests = ["sync/src/rank.rs", "tests.rs", "/tests/", "models.rs", "/models/"];
-    if of_tests.iter().any(|part| path.contains(part)) {
-        return Vec::new();
-    }
-    let code = text.split("\nmod tests {").next().unwrap_or(text);
-    let numbered = |line: &str| line.split("Rank(").skip(1).any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
-    let lines = code.lines().enumerate().filter(|(_, line)| numbered(line));
-    lines.map(|(n, _)| format!("{path}:{}: a rank is not a constant of sync/rank.rs", n + 1)).collect()
 }
 
 /// All Rust files below these folders of `root`: their paths from there, and their text.
@@ -296,14 +276,6 @@ mod tests {
         let text =
             "`vm/fault/mod.rs`, `mod.rs`, `crates/*/src/models.rs`\n```\n`no/no.rs`\n```\n`./quire lab` `a/b.md`";
         assert_eq!(file_names(text), ["vm/fault/mod.rs"]);
-    }
-
-    #[test]
-    fn a_rank_of_a_number_is_found_outside_of_tests() {
-        let text = "SpinLock::new(Rank::MAP, ());\nlet r = Rank(7);\nRank(rank)\nmod tests {\nRank(1)";
-        assert_eq!(numbered_ranks("crates/a/src/b.rs", text).len(), 1);
-        assert!(numbered_ranks("crates/a/src/b.rs", text)[0].starts_with("crates/a/src/b.rs:2: "));
-        assert!(numbered_ranks("crates/sync/src/rank.rs", text).is_empty());
     }
 
     #[test]

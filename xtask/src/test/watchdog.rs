@@ -93,7 +93,7 @@ const CASES: &[Case] = &[
         append: "watchdog=panic lockup=spin",
         script: "sleep 100",
         outcome: Outcome::Panicked,
-        told: &["watchdog: spin lock: CPU ", "rank 30, which CPU ", "provoke::wants_the_lock", "provoke::holds_a_lock"],
+        told: &["watchdog: spin lock: CPU ", "rank 32, which CPU ", "provoke::wants_the_lock", "provoke::holds_a_lock"],
         incidents: 1,
         printed: "",
     },

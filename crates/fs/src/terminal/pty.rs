@@ -78,8 +78,7 @@ impl Cable {
             locked: true,
             packets: None,
         };
-        // Below the terminal's lock, under which the terminal asks whether there is room.
-        let state = SpinLock::new(Rank(Rank::TERMINAL.0 + 1), state);
+        let state = SpinLock::new(Rank::CABLE, state);
         Ok(Arc::try_new(Cable { state, master: Readiness::new(), terminal: Readiness::new() })?)
     }
 }

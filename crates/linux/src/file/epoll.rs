@@ -155,7 +155,7 @@ impl<M: Machine> Epoll<M> {
         Arc::try_new_cyclic(|itself| Epoll {
             payer,
             watches: Mutex::new(Map::new()),
-            changed: SpinLock::new(Rank(Rank::FILE.0 + 5), Deque::new()),
+            changed: SpinLock::new(Rank::EPOLL, Deque::new()),
             left: AtomicUsize::new(0),
             looking: Mutex::new(()),
             readiness: Readiness::new(),
@@ -227,7 +227,7 @@ impl<M: Machine> Epoll<M> {
             gone: AtomicBool::new(false),
             is_set,
             nested: AtomicBool::new(false),
-            charge: SpinLock::new(Rank(Rank::FILE.0 + 6), Some(charge)),
+            charge: SpinLock::new(Rank::EPOLL_CHARGE, Some(charge)),
         })?;
         let listener: Arc<dyn Listener> = unsize!(watch.clone());
         let before = {

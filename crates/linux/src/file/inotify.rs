@@ -28,8 +28,6 @@ const MASK_CREATE: u32 = 0x1000_0000;
 const MASK_ADD: u32 = 0x2000_0000;
 const ISDIR: u32 = 0x4000_0000;
 const ONESHOT: u32 = 0x8000_0000;
-/// Above the lists of watches. No thread holds two locks of this rank.
-const RANK: Rank = Rank(Rank::ATTRIBUTES.0 + 1);
 const EVENTS: u32 = Happening::EVENTS.bits();
 /// Every bit that a mask may have; one of them it must.
 const ALL: u32 = EVENTS
@@ -250,8 +248,8 @@ pub fn sys_inotify_init1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result
     let charge = payer.charge(Account::Notifiers, 1, most).ok_or(Errno::EMFILE)?;
     let notifier = Arc::try_new_cyclic(|itself| Notifier {
         itself: itself.clone(),
-        queue: SpinLock::new(RANK, Queue { events: Deque::new(), bytes: 0, overflowed: false }),
-        watches: SpinLock::new(RANK, Map::new()),
+        queue: SpinLock::new(Rank::NOTIFIER, Queue { events: Deque::new(), bytes: 0, overflowed: false }),
+        watches: SpinLock::new(Rank::NOTIFIER, Map::new()),
         making: Mutex::new(0),
         most: usize::try_from(limits.queued.load(Ordering::Relaxed)).unwrap_or(usize::MAX),
         readiness: Readiness::new(),

@@ -16,7 +16,7 @@ use linux_raw_sys::general::__NR_restart_syscall;
 use quire_sync::Rank;
 use quire_sync::atomic::Ordering;
 
-const _: () = assert!(Rank::FAMILY.0 < Rank::SIGNALS.0);
+const _: () = assert!(Rank::FAMILY.is_before(Rank::SIGNALS));
 
 /// Does all work that `thread`'s flags request. Does not return if the thread must end.
 pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs) {

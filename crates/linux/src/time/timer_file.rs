@@ -157,7 +157,7 @@ impl<M: Machine> TimerFiles<M> {
     pub fn new() -> Self {
         TimerFiles {
             expired: IrqLock::new(Rank::EXPIRED, Expired { list: List::new(), notifier: None }),
-            of_day: SpinLock::new(Rank(Rank::FILE.0 + 8), OfDay { list: List::new(), len: 0 }),
+            of_day: SpinLock::new(Rank::DAY_TIMERS, OfDay { list: List::new(), len: 0 }),
         }
     }
 
@@ -229,7 +229,7 @@ impl<M: Machine> TimerFile<M> {
             scheduler,
             day,
             alarm,
-            course: SpinLock::new(Rank(Rank::FILE.0 + 7), Course::default()),
+            course: SpinLock::new(Rank::TIMER_FILE, Course::default()),
             readiness: Readiness::new(),
         })
     }

@@ -20,7 +20,8 @@ fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
 
 #[test]
 fn the_longest_hold_is_that_of_one_cpu_and_one_rank() {
-    let (short, long, other) = (SpinLock::new(Rank(7), 0), SpinLock::new(Rank(7), 0), SpinLock::new(Rank(9), 0));
+    let (short, long, other) =
+        (SpinLock::new(Rank::of_test(7), 0), SpinLock::new(Rank::of_test(7), 0), SpinLock::new(Rank::of_test(9), 0));
     let word = AtomicU64::new(0);
     let ((), record) = scope(|| {
         as_cpu(1, || *short.lock() = 1);
@@ -34,7 +35,7 @@ fn the_longest_hold_is_that_of_one_cpu_and_one_rank() {
             *other.lock() = 1;
         });
     });
-    assert_eq!([7, 9, 11].map(|r| record.longest_hold(Rank(r))), [5, 1, 0]);
+    assert_eq!([7, 9, 11].map(|r| record.longest_hold(Rank::of_test(r))), [5, 1, 0]);
 }
 
 #[test]
@@ -43,7 +44,7 @@ fn a_message_passed_under_a_lock_is_recorded_step_by_step() {
         lock: SpinLock<u32>,
         ready: AtomicBool,
     }
-    let c = Channel { lock: SpinLock::new(Rank(7), 0), ready: AtomicBool::new(false) };
+    let c = Channel { lock: SpinLock::new(Rank::of_test(7), 0), ready: AtomicBool::new(false) };
     let value: *const u8 = unsafe_free_address(&c.lock);
     let ((), record) = scope(|| {
         as_cpu(1, || {
@@ -75,11 +76,11 @@ fn a_message_passed_under_a_lock_is_recorded_step_by_step() {
     ];
     assert_eq!(said(&record, &[("held", held), ("ready", ready), ("value", value)]), expected);
     assert_eq!(record.lock_takes(), 2);
-    assert_eq!(record.lock_takes_by_rank(), [(Some(Rank(7)), 2)].into());
+    assert_eq!(record.lock_takes_by_rank(), [(Some(Rank::of_test(7)), 2)].into());
     assert_eq!(record.of(1).lock_takes(), 1);
     assert_eq!(record.fences(), 1);
     assert!(record.accesses().iter().all(|a| a.site.file().ends_with("record/tests.rs")
-        || a.kind == AccessKind::Release(Some(Rank(7)))
+        || a.kind == AccessKind::Release(Some(Rank::of_test(7)))
         || a.address == held.addr()));
 }
 
@@ -180,7 +181,7 @@ fn a_sleeping_lock_is_one_take_and_a_guard_is_one_line() {
     let m = Mutex::new([0u64; 100]);
     let ((), record) = scope(|| m.lock()[99] = 1);
     assert_eq!(record.lock_takes_by_rank(), [(None, 1)].into());
-    let large = SpinLock::new(Rank(1), [0u64; 100]);
+    let large = SpinLock::new(Rank::of_test(1), [0u64; 100]);
     let ((), record) = scope(|| large.lock()[99] = 1);
     let write = record.accesses().iter().find(|a| a.kind == AccessKind::Write).unwrap();
     assert_eq!(write.lines().count(), 1);

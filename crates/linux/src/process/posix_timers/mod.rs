@@ -96,7 +96,7 @@ impl<M: Machine> PosixTimers<M> {
             linux,
             slots: Slots::new(Rank::OWNED),
             expired: IrqLock::new(Rank::EXPIRED, Expired { list: List::new(), target: None }),
-            on_cpu_time: SpinLock::new(Rank(Rank::OWNED.0 + 2), Map::new()),
+            on_cpu_time: SpinLock::new(Rank::CPU_TIMERS, Map::new()),
             cpu_changes: AtomicU32::new(0),
             intervals: SpinLock::new(Rank::OWNED, [CpuInterval::default(); 2]),
             settings: AtomicU32::new(0),
@@ -132,7 +132,7 @@ impl<M: Machine> PosixTimers<M> {
             clock,
             notify,
             value: value.unwrap_or(id as u64),
-            state: SpinLock::new(Rank(Rank::OWNED.0 + 1), State::new(entry)),
+            state: SpinLock::new(Rank::POSIX_TIMER, State::new(entry)),
             _charge: charge,
         };
         let told = Arc::try_new(timer).map_err(Errno::from).and_then(|timer| tell(id as i32).map(|()| timer));
