@@ -14,7 +14,7 @@
 //! # Where to start reading
 //! Begin with [`Scheduler::park`], then `switch_from` in the same file (how a CPU switches threads). Then read
 //! `scheduler/share` (which thread is next), `scheduler/place` (the CPU of a woken thread), [`thread`], [`timer`] and
-//! [`futex`]. `tests/simulated` is a whole machine in two hundred lines.
+//! [`futex`]. `tests/parallel` is a whole machine in two hundred lines.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 

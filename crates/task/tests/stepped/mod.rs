@@ -1,20 +1,32 @@
-//! A machine in virtual time, on one thread of the host: any number of CPUs, thousands of threads, the same run each
-//! time.
+//! A machine in virtual time: any number of CPUs, thousands of threads, the same run each time.
 //!
-//! Its threads have no stacks. The machine does what each thread would do, as its [`Does`] says. When the scheduler
-//! switches threads, a panic unwinds back to the machine. The machine then continues as the thread that has the CPU.
+//! Most of its threads have no stacks. The machine does what each thread would do, as its [`Does`] says. When the
+//! scheduler switches threads, a panic unwinds back to the machine. The machine then continues as the thread that has
+//! the CPU.
+//!
+//! A thread with a [body](bodies) has a stack, and runs until it asks for time. So one thread of the host runs at any
+//! moment. Time passes only in [`Stepped::spin`] and [`Stepped::poll`], where interrupts come in and threads are
+//! preempted.
+//!
+//! A machine with a [seed](Stepped::seeded) makes some choices by chance: the order of CPUs at the same moment, the time
+//! that [`Stepped::poll`] takes, and the delay of interrupts between CPUs. A seed always makes the same choices.
 #![allow(dead_code)]
 
+mod bodies;
+
+use bodies::{Left, Stack};
 use quire_sync::CpuId;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::hooks::threads::set_cpu;
-use quire_task::{Irq, Machine, Scheduler, Thread, ThreadRef, User};
+use quire_task::{Class, Irq, Machine, Scheduler, Thread, ThreadRef, User};
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// The endless behaviour of a thread.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +41,16 @@ pub enum Does {
     Once { after: u64, sleep: u64, then: u64, period: u64 },
     /// As `Sleeps`, by a deadline of its own instead of another's wake-up.
     Timed { after: u64, sleep: u64 },
+    /// What its body says, which ends.
+    Body,
 }
+
+/// How long a [poll](Stepped::poll) takes without a seed, in nanoseconds; with one, up to twice as long.
+pub const POLL: u64 = 1_000;
+/// The longest delay of an interrupt between CPUs on a machine with a seed, in nanoseconds.
+const DELAY: u64 = 3_000;
+/// A machine on which threads do not end within so many steps hangs.
+const MOST_STEPS: u64 = 20_000_000;
 
 pub struct Scripted {
     number: usize,
@@ -51,6 +72,13 @@ pub struct Scripted {
     pub runs: Cell<u64>,
     /// The longest that it waited for a CPU after a wake-up.
     pub latest: Cell<u64>,
+    /// The stack of a thread with a body.
+    stack: Option<Stack>,
+    /// It has a stack, and is inside the scheduler there: it left its CPU of itself, or has not begun.
+    inside: Cell<bool>,
+    /// It has begun to end, and has left its stack for good.
+    exits: Cell<bool>,
+    ended: Cell<bool>,
 }
 impl Scripted {
     /// The longest that it has waited for a CPU after a wake-up or a preemption, up to `now`.
@@ -59,9 +87,9 @@ impl Scripted {
         self.longest.get().max(waits(&self.woken)).max(waits(&self.taken))
     }
 }
-// SAFETY: one thread of the host does everything.
+// SAFETY: one thread of the host runs at any moment, and hands over to the next through a lock.
 unsafe impl Send for Scripted {}
-// SAFETY: one thread of the host does everything, so no cell is touched by two.
+// SAFETY: one thread of the host runs at any moment, so no cell is touched by two.
 unsafe impl Sync for Scripted {}
 
 struct SteppedCpu {
@@ -70,8 +98,12 @@ struct SteppedCpu {
     counted: Cell<*const Thread<Stepped>>,
     pending: Cell<bool>,
     masked: Cell<bool>,
-    kicked: Cell<bool>,
+    /// The running thread keeps its CPU, whatever interrupts say.
+    unpreemptible: Cell<bool>,
+    /// When the interrupt of another CPU comes in.
+    kicked: Cell<u64>,
     deadline: Cell<u64>,
+    halts: Cell<u64>,
 }
 
 pub struct Stepped {
@@ -84,28 +116,42 @@ pub struct Stepped {
     /// Timer interrupts that were asked for, and interrupts of other CPUs.
     arms: Cell<u64>,
     kicks: Cell<u64>,
+    seed: u64,
+    /// The state of the choices by chance; zero: there are none.
+    chance: Cell<u64>,
+    /// Threads with bodies: those that were started, passed to `reap`, and freed.
+    started: Cell<usize>,
+    reaped: Cell<usize>,
+    freed: Arc<AtomicUsize>,
 }
-// SAFETY: one thread of the host does everything.
+// SAFETY: one thread of the host runs at any moment, and hands over to the next through a lock.
 unsafe impl Send for Stepped {}
-// SAFETY: one thread of the host does everything, so no cell is touched by two.
+// SAFETY: one thread of the host runs at any moment, so no cell is touched by two.
 unsafe impl Sync for Stepped {}
 
 /// Unwinds out of the scheduler where it has switched to another thread.
 struct Switched;
 
-fn memory(bytes: usize) -> NonNull<u8> {
+pub fn memory(bytes: usize) -> NonNull<u8> {
     NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).unwrap()) }).unwrap()
 }
 
 impl Stepped {
     pub fn new(cpus: usize) -> &'static Stepped {
+        Self::seeded(cpus, 0)
+    }
+
+    /// A machine that makes choices by chance. Seed 0 makes none.
+    pub fn seeded(cpus: usize, seed: u64) -> &'static Stepped {
         let cpu = |_| SteppedCpu {
             current: Cell::new(ptr::null()),
             counted: Cell::new(ptr::null()),
             pending: Cell::new(false),
             masked: Cell::new(true),
-            kicked: Cell::new(false),
+            unpreemptible: Cell::new(false),
+            kicked: Cell::new(u64::MAX),
             deadline: Cell::new(u64::MAX),
+            halts: Cell::new(0),
         };
         let machine: &'static Stepped = Box::leak(Box::new(Stepped {
             now: Cell::new(1 << 30),
@@ -116,12 +162,20 @@ impl Stepped {
             switches: Cell::new(0),
             arms: Cell::new(0),
             kicks: Cell::new(0),
+            seed,
+            chance: Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            started: Cell::new(0),
+            reaped: Cell::new(0),
+            freed: Arc::default(),
         }));
         let bytes = memory(Scheduler::<Stepped>::bytes(cpus));
         let scheduler = Box::leak(Box::new(unsafe { Scheduler::new(machine, bytes, cpus) }));
         machine.scheduler.set(Some(scheduler));
         for cpu in 0..cpus {
-            machine.on(cpu, || scheduler.start_cpu(machine.thread(Does::Idles)));
+            machine.on(cpu, || {
+                scheduler.start_cpu(machine.thread(Does::Idles));
+                machine.restore(Irq::On);
+            });
         }
         machine
     }
@@ -135,9 +189,17 @@ impl Stepped {
         unsafe fn never(_: NonNull<Thread<Stepped>>) {}
         let left = match does {
             Does::Sleeps { after, .. } | Does::Once { after, .. } | Does::Timed { after, .. } => after,
-            Does::Idles | Does::Runs => u64::MAX,
+            Does::Idles | Does::Runs | Does::Body => u64::MAX,
         };
-        let told = Scripted {
+        let told = self.scripted(does, left, None);
+        let thread = Box::leak(Box::new(Thread::new((), told, never)));
+        let thread = unsafe { ThreadRef::adopt(NonNull::from(thread)) };
+        self.threads.borrow_mut().push(thread.clone());
+        thread
+    }
+
+    fn scripted(&self, does: Does, left: u64, stack: Option<Stack>) -> Scripted {
+        Scripted {
             number: self.threads.borrow().len(),
             does: Cell::new(does),
             ran: Cell::new(0),
@@ -149,11 +211,24 @@ impl Stepped {
             longest: Cell::new(0),
             runs: Cell::new(0),
             latest: Cell::new(0),
-        };
-        let thread = Box::leak(Box::new(Thread::new((), told, never)));
-        let thread = unsafe { ThreadRef::adopt(NonNull::from(thread)) };
-        self.threads.borrow_mut().push(thread.clone());
-        thread
+            inside: Cell::new(stack.is_some()),
+            stack,
+            exits: Cell::new(false),
+            ended: Cell::new(false),
+        }
+    }
+
+    /// A number below `below`, by chance; `else_` on a machine without a seed.
+    fn chance(&self, below: u64, else_: u64) -> u64 {
+        let mut x = self.chance.get();
+        if x == 0 {
+            return else_;
+        }
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        self.chance.set(x);
+        (x >> 11) % below
     }
 
     /// The virtual time.
@@ -183,16 +258,24 @@ impl Stepped {
         [self.arms.get(), self.kicks.get()]
     }
 
-    /// Does `f` on `cpu`, with interrupts on; then the work that became due meanwhile.
+    /// How often `cpu` has halted.
+    pub fn halts(&self, cpu: CpuId) -> u64 {
+        self.cpus[cpu].halts.get()
+    }
+
+    /// Does `f` on `cpu`; then the work that became due meanwhile.
     fn on(&self, cpu: CpuId, f: impl FnOnce()) {
         self.step(cpu, f);
         loop {
-            let kicked = self.cpus.iter().position(|c| c.kicked.replace(false));
+            let now = self.now.get();
+            let kicked = self.cpus.iter().position(|c| c.kicked.get() <= now && !c.masked.get());
             if let Some(kicked) = kicked {
+                self.cpus[kicked].kicked.set(u64::MAX);
                 self.step(kicked, || self.scheduler().kicked());
                 continue;
             }
-            let pending = self.cpus.iter().position(|c| c.pending.get());
+            let gives_way = |c: &SteppedCpu| c.pending.get() && !c.masked.get() && !c.unpreemptible.get();
+            let pending = self.cpus.iter().position(gives_way);
             if let Some(pending) = pending {
                 self.step(pending, || self.scheduler().preempt());
                 continue;
@@ -204,22 +287,35 @@ impl Stepped {
     fn step(&self, cpu: CpuId, f: impl FnOnce()) {
         set_cpu(cpu);
         let _stays = self.leave(cpu, f);
-        // An idle CPU checks for work after every interrupt.
+        // An idle CPU checks for work after every interrupt, and halts where there is none.
         let idles = || matches!(self.running(cpu).payload().does.get(), Does::Idles);
-        while !self.running_is_none(cpu) && idles() && self.leave(cpu, || self.scheduler().idle_once()) {}
+        while !self.running_is_none(cpu) && idles() {
+            let before = self.halts(cpu);
+            if !self.leave(cpu, || self.scheduler().idle_once()) && self.halts(cpu) != before {
+                return;
+            }
+        }
     }
 
     /// Does `f` on `cpu`; true if the scheduler switched.
     fn leave(&self, cpu: CpuId, f: impl FnOnce()) -> bool {
-        self.cpus[cpu].masked.set(false);
         let Err(left) = catch_unwind(AssertUnwindSafe(f)) else { return false };
         if !left.is::<Switched>() {
             resume_unwind(left);
         }
-        self.switches.set(self.switches.get() + 1);
-        self.scheduler().started();
-        self.count(cpu);
-        true
+        loop {
+            self.switches.set(self.switches.get() + 1);
+            if !self.running(cpu).payload().inside.replace(false) {
+                // It was preempted, or needs no stack.
+                self.scheduler().started();
+                self.count(cpu);
+                return true;
+            }
+            self.count(cpu);
+            if self.resume(cpu) == Left::ForTime {
+                return true;
+            }
+        }
     }
 
     fn running_is_none(&self, cpu: CpuId) -> bool {
@@ -233,6 +329,11 @@ impl Stepped {
     /// Lets `thread` run on the CPUs of `to` alone.
     pub fn restrict(&self, thread: &ThreadRef<Stepped>, to: &CpuMask) {
         self.on(0, || assert!(self.scheduler().set_affinity(thread, to)));
+    }
+
+    /// Gives `thread` another class.
+    pub fn set_class(&self, thread: &ThreadRef<Stepped>, class: Class) {
+        self.on(0, || self.scheduler().set_class(thread, class, false));
     }
 
     /// Wakes a thread that sleeps.
@@ -282,59 +383,83 @@ impl Stepped {
     /// Lets `ns` nanoseconds pass.
     pub fn run(&self, ns: u64) {
         let end = self.now.get() + ns;
-        loop {
-            let sleeps_at = |cpu: &SteppedCpu| {
-                let told = unsafe { cpu.counted.get().as_ref() }.map(|t| t.payload());
-                told.map_or(u64::MAX, |t| t.since.get().saturating_add(t.left.get()))
-            };
-            let due = |cpu: &SteppedCpu| cpu.deadline.get().min(sleeps_at(cpu));
-            let (cpu, at) = self.cpus.iter().map(due).enumerate().min_by_key(|(_, at)| *at).unwrap();
-            let wake = self.wakes.borrow().peek().map_or(u64::MAX, |Reverse((at, _))| *at);
-            let next = at.min(wake).max(self.now.get());
-            if next >= end {
-                self.now.set(end);
-                (0..self.cpus.len()).for_each(|cpu| self.count(cpu));
-                return;
-            }
-            self.now.set(next);
-            if wake <= at {
-                let Some(Reverse((_, number))) = self.wakes.borrow_mut().pop() else { return };
-                let thread = self.threads.borrow()[number].clone();
-                self.wake(&thread);
-            } else if self.cpus[cpu].deadline.get() <= next {
-                self.cpus[cpu].deadline.set(u64::MAX);
-                self.on(cpu, || self.scheduler().timer_interrupt());
-            } else {
-                self.count(cpu);
-                let thread = self.running(cpu);
-                let (after, sleep) = match thread.payload().does.get() {
-                    Does::Sleeps { after, sleep } => (after, sleep),
-                    Does::Timed { after, sleep } => {
-                        thread.payload().left.set(after);
-                        thread.payload().asleep.set(true);
-                        // The token of its last wake-up comes first.
-                        self.on(cpu, || {
-                            self.scheduler().park(Some(next + sleep));
-                            self.scheduler().park(Some(next + sleep));
-                        });
-                        continue;
-                    }
-                    Does::Once { sleep, then, period, .. } => {
-                        thread.payload().does.set(Does::Sleeps { after: then, sleep: period });
-                        (then, sleep)
-                    }
-                    Does::Idles | Does::Runs => panic!("it runs for ever"),
-                };
-                thread.payload().left.set(after);
-                thread.payload().asleep.set(true);
-                self.wakes.borrow_mut().push(Reverse((next + sleep, thread.payload().number)));
+        while self.event(end) {}
+        self.now.set(end);
+        (0..self.cpus.len()).for_each(|cpu| self.count(cpu));
+    }
+
+    /// The next time before `end` at which something happens comes, and one such thing happens. False if there is none.
+    fn event(&self, end: u64) -> bool {
+        let stops_at = |cpu: &SteppedCpu| {
+            let told = unsafe { cpu.counted.get().as_ref() }.map(|t| t.payload());
+            told.map_or(u64::MAX, |t| t.since.get().saturating_add(t.left.get()))
+        };
+        let interrupts = |cpu: &SteppedCpu| match cpu.masked.get() {
+            true => u64::MAX,
+            false => cpu.deadline.get().min(cpu.kicked.get()),
+        };
+        let due = |cpu: &SteppedCpu| interrupts(cpu).min(stops_at(cpu));
+        let (mut cpu, at) = self.cpus.iter().map(due).enumerate().min_by_key(|(_, at)| *at).unwrap();
+        let wake = self.wakes.borrow().peek().map_or(u64::MAX, |Reverse((at, _))| *at);
+        let next = at.min(wake).max(self.now.get());
+        if next >= end {
+            return false;
+        }
+        self.now.set(next);
+        if wake <= at {
+            let Some(Reverse((_, number))) = self.wakes.borrow_mut().pop() else { return false };
+            let thread = self.threads.borrow()[number].clone();
+            self.wake(&thread);
+            return true;
+        }
+        if self.chance.get() != 0 {
+            let at_once: Vec<_> = (0..self.cpus.len()).filter(|cpu| due(&self.cpus[*cpu]) <= next).collect();
+            cpu = at_once[self.chance(at_once.len() as u64, 0) as usize];
+        }
+        let here = &self.cpus[cpu];
+        if interrupts(here) > next {
+            self.stop(cpu);
+        } else if here.kicked.get() <= next {
+            // It is delivered first of all.
+            self.on(cpu, || {});
+        } else {
+            here.deadline.set(u64::MAX);
+            self.on(cpu, || self.scheduler().timer_interrupt());
+        }
+        true
+    }
+
+    /// The time for which the thread on `cpu` runs is over: it does what comes next.
+    fn stop(&self, cpu: CpuId) {
+        self.count(cpu);
+        let thread = self.running(cpu);
+        let (told, now) = (thread.payload(), self.now.get());
+        let (after, sleep) = match told.does.get() {
+            Does::Sleeps { after, sleep } => (after, sleep),
+            Does::Timed { after, sleep } => {
+                told.left.set(after);
+                told.asleep.set(true);
                 // The token of its last wake-up comes first.
-                self.on(cpu, || {
-                    self.scheduler().park(None);
-                    self.scheduler().park(None);
+                return self.on(cpu, || {
+                    self.scheduler().park(Some(now + sleep));
+                    self.scheduler().park(Some(now + sleep));
                 });
             }
-        }
+            Does::Once { sleep, then, period, .. } => {
+                told.does.set(Does::Sleeps { after: then, sleep: period });
+                (then, sleep)
+            }
+            Does::Body => return self.go_on(cpu),
+            Does::Idles | Does::Runs => panic!("it runs for ever"),
+        };
+        told.left.set(after);
+        told.asleep.set(true);
+        self.wakes.borrow_mut().push(Reverse((now + sleep, told.number)));
+        // The token of its last wake-up comes first.
+        self.on(cpu, || {
+            self.scheduler().park(None);
+            self.scheduler().park(None);
+        });
     }
 
     fn here(&self) -> &SteppedCpu {
@@ -349,14 +474,19 @@ unsafe impl Machine for Stepped {
         self.now.get()
     }
     fn arm(&self, deadline: Option<u64>) {
+        assert!(self.here().masked.get());
         self.arms.set(self.arms.get() + 1);
         self.here().deadline.set(deadline.unwrap_or(u64::MAX));
     }
     fn kick(&self, cpu: CpuId) {
+        assert_ne!(cpu, quire_sync::current_cpu(), "a CPU interrupts itself");
         self.kicks.set(self.kicks.get() + 1);
-        self.cpus[cpu].kicked.set(true);
+        let kicked = &self.cpus[cpu].kicked;
+        kicked.set(kicked.get().min(self.now.get() + self.chance(DELAY, 0)));
     }
     fn halt(&self) {
+        assert!(self.here().masked.get());
+        self.here().halts.set(self.here().halts.get() + 1);
         self.here().masked.set(false);
     }
     fn mask(&self) -> Irq {
@@ -372,10 +502,19 @@ unsafe impl Machine for Stepped {
         self.here().current.set(thread);
     }
     fn set_pending(&self, pending: bool) {
+        assert!(self.here().masked.get());
         self.here().pending.set(pending);
     }
-    unsafe fn switch(&self, _prev: &Thread<Self>, _next: &Thread<Self>) {
-        resume_unwind(Box::new(Switched));
+    unsafe fn switch(&self, prev: &Thread<Self>, _next: &Thread<Self>) {
+        assert!(self.here().masked.get());
+        match &prev.payload().stack {
+            Some(stack) if bodies::is_body() => stack.switch(prev.payload()),
+            _ => resume_unwind(Box::new(Switched)),
+        }
     }
-    fn reap(&self, _thread: ThreadRef<Self>) {}
+    fn reap(&self, thread: ThreadRef<Self>) {
+        assert!(!self.here().masked.get());
+        assert!(thread.payload().ended.get(), "a thread is reaped on its own stack");
+        self.reaped.set(self.reaped.get() + 1);
+    }
 }

@@ -1,23 +1,26 @@
-//! A machine in a process. Every thread of the scheduler is an OS thread that runs only while a simulated CPU has given
-//! it its baton. Interrupts (kicks, the timer) are delivered where they are unmasked. Preemption happens at
-//! [`Sim::poll`], which thread bodies call as they would execute instructions.
-#![allow(dead_code)]
+//! A machine in a process whose CPUs run in parallel. Every thread of the scheduler is an OS thread that runs only while
+//! a simulated CPU has given it its baton. Interrupts (kicks, the timer) are delivered where they are unmasked.
+//! Preemption happens at [`Sim::poll`], which thread bodies call as they would execute instructions.
+//!
+//! Its clock counts polls, and leaps to the deadline of a CPU that halts. So no result depends on the host's time. What
+//! threads meet at the same moment depends on the host, so tests here state what holds whatever happens.
 
 use quire_sync::CpuId;
 use quire_sync::hooks::threads::set_cpu;
 use quire_task::{Irq, Machine, Scheduler, Thread, ThreadRef};
 use std::alloc::{Layout, alloc_zeroed};
 use std::cell::Cell;
-use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::time::{Duration, Instant};
 
 std::thread_local! {
     static MASKED: Cell<bool> = const { Cell::new(true) };
 }
+
+/// How long an instruction takes on the machine's clock, in nanoseconds.
+const POLL: u64 = 500;
 
 /// Where a thread waits for a CPU.
 #[derive(PartialEq, Debug)]
@@ -56,7 +59,6 @@ impl Baton {
 }
 
 pub struct Payload {
-    pub name: String,
     exiting: AtomicBool,
 }
 
@@ -67,17 +69,18 @@ struct SimCpu {
     deadline: AtomicU64,
     halted: Mutex<()>,
     wake: Condvar,
-    pub halts: AtomicU64,
 }
 
 pub struct Sim {
     cpus: Vec<SimCpu>,
-    start: Instant,
+    clock: AtomicU64,
     scheduler: OnceLock<&'static Scheduler<Sim>>,
     spawned: AtomicUsize,
     reaped: AtomicUsize,
     stop: AtomicBool,
     failed: Mutex<Option<String>>,
+    /// A thread was reaped or has failed.
+    ended: Condvar,
 }
 
 /// The body of a thread panicked, or the machine stops: unwinds its OS thread.
@@ -93,16 +96,16 @@ impl Sim {
             deadline: AtomicU64::new(u64::MAX),
             halted: Mutex::new(()),
             wake: Condvar::new(),
-            halts: AtomicU64::new(0),
         };
         let sim: &'static Sim = Box::leak(Box::new(Sim {
             cpus: (0..cpus + 1).map(|_| cpu()).collect(),
-            start: Instant::now(),
+            clock: AtomicU64::new(1 << 30),
             scheduler: OnceLock::new(),
             spawned: AtomicUsize::new(0),
             reaped: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             failed: Mutex::new(None),
+            ended: Condvar::new(),
         }));
         // The test's own OS thread is no CPU; it counts as one more on which nothing ever runs.
         let memory = memory(Scheduler::<Sim>::bytes(cpus + 1));
@@ -116,7 +119,7 @@ impl Sim {
                 set_cpu(cpu);
                 let baton = Baton::new();
                 *baton.0.lock().unwrap() = State::Running;
-                scheduler.start_cpu(sim.thread(&format!("idle/{cpu}"), baton));
+                scheduler.start_cpu(sim.thread(baton));
                 ready.wait();
                 sim.restore(Irq::On);
                 while !sim.stop.load(SeqCst) {
@@ -132,11 +135,11 @@ impl Sim {
         self.scheduler.get().unwrap()
     }
 
-    fn thread(&self, name: &str, baton: Arc<Baton>) -> ThreadRef<Sim> {
+    fn thread(&self, baton: Arc<Baton>) -> ThreadRef<Sim> {
         unsafe fn release(thread: NonNull<Thread<Sim>>) {
             drop(unsafe { Box::from_raw(thread.as_ptr()) });
         }
-        let payload = Payload { name: name.to_string(), exiting: AtomicBool::new(false) };
+        let payload = Payload { exiting: AtomicBool::new(false) };
         let thread = Box::leak(Box::new(Thread::new(baton, payload, release)));
         unsafe { ThreadRef::adopt(NonNull::from(thread)) }
     }
@@ -149,10 +152,11 @@ impl Sim {
         body: impl FnOnce() + Send + 'static,
     ) -> ThreadRef<Sim> {
         let baton = Baton::new();
-        let thread = self.thread(name, baton.clone());
+        let thread = self.thread(baton.clone());
         self.spawned.fetch_add(1, SeqCst);
         let s = self.scheduler();
         std::thread::Builder::new()
+            .name(name.to_string())
             .stack_size(256 << 10)
             .spawn(move || {
                 baton.wait();
@@ -162,6 +166,7 @@ impl Sim {
                     let text = panic.downcast_ref::<String>().cloned();
                     let text = text.or(panic.downcast_ref::<&str>().map(|s| s.to_string()));
                     *self.failed.lock().unwrap() = Some(text.unwrap_or_default());
+                    self.ended.notify_all();
                 }
                 s.current().payload().exiting.store(true, SeqCst);
                 let _ = catch_unwind(AssertUnwindSafe(|| s.exit()));
@@ -185,37 +190,23 @@ impl Sim {
     /// An instruction of a thread body: interrupts may come in, and the thread may be preempted.
     pub fn poll(&self) {
         assert!(!MASKED.get());
+        self.clock.fetch_add(POLL, SeqCst);
         self.deliver();
         if self.here().pending.load(SeqCst) {
             self.scheduler().preempt();
         }
     }
 
-    /// Executes for `time`.
-    pub fn spin(&self, time: Duration) {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            self.poll();
-        }
-    }
-
     /// Waits until every thread has exited and was reaped, then stops the machine. For the test's own OS thread.
     pub fn finish(&self) {
-        let limit = Instant::now() + Duration::from_secs(60);
-        while self.reaped.load(SeqCst) != self.spawned.load(SeqCst) {
-            if let Some(text) = self.failed.lock().unwrap().clone() {
-                panic!("in a thread: {text}");
-            }
-            assert!(Instant::now() < limit, "threads hang: a wake-up was lost");
-            std::thread::sleep(Duration::from_millis(1));
+        let mut failed = self.failed.lock().unwrap();
+        while failed.is_none() && self.reaped.load(SeqCst) != self.spawned.load(SeqCst) {
+            failed = self.ended.wait(failed).unwrap();
         }
+        assert_eq!(*failed, None, "in a thread");
+        drop(failed);
         self.stop.store(true, SeqCst);
         (0..self.cpus.len()).for_each(|cpu| self.kick(cpu));
-        assert_eq!(*self.failed.lock().unwrap(), None);
-    }
-
-    pub fn halts(&self, cpu: CpuId) -> u64 {
-        self.cpus[cpu].halts.load(SeqCst)
     }
 
     fn here(&self) -> &SimCpu {
@@ -244,19 +235,6 @@ impl Sim {
     }
 }
 
-/// Measures until a result is `fair`, at most five times: the host may suspend any thread for long.
-pub fn fair_once<T: Debug>(measure: impl Fn() -> T, fair: impl Fn(&T) -> bool) {
-    let mut unfair = Vec::new();
-    while unfair.len() < 5 {
-        let got = measure();
-        if fair(&got) {
-            return;
-        }
-        unfair.push(got);
-    }
-    panic!("each time unfair: {unfair:?}");
-}
-
 pub fn memory(bytes: usize) -> NonNull<u8> {
     NonNull::new(unsafe { alloc_zeroed(Layout::from_size_align(bytes, 128).unwrap()) }).unwrap()
 }
@@ -266,7 +244,7 @@ unsafe impl Machine for Sim {
     type Payload = Payload;
 
     fn now(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        self.clock.load(SeqCst)
     }
     fn arm(&self, deadline: Option<u64>) {
         assert!(MASKED.get());
@@ -281,17 +259,15 @@ unsafe impl Machine for Sim {
     fn halt(&self) {
         assert!(MASKED.get());
         let here = self.here();
-        here.halts.fetch_add(1, SeqCst);
         {
             let mut halted = here.halted.lock().unwrap();
             while !here.kicked.load(SeqCst) && !self.stop.load(SeqCst) {
-                let now = self.now();
                 let due = here.deadline.load(SeqCst);
-                if due <= now {
+                if due != u64::MAX {
+                    self.clock.fetch_max(due, SeqCst);
                     break;
                 }
-                let wait = Duration::from_nanos((due - now).min(1_000_000_000));
-                halted = here.wake.wait_timeout(halted, wait).unwrap().0;
+                halted = here.wake.wait(halted).unwrap();
             }
         }
         MASKED.set(false);
@@ -332,6 +308,8 @@ unsafe impl Machine for Sim {
     fn reap(&self, thread: ThreadRef<Self>) {
         assert!(!MASKED.get());
         drop(thread);
+        let _waits = self.failed.lock().unwrap();
         self.reaped.fetch_add(1, SeqCst);
+        self.ended.notify_all();
     }
 }

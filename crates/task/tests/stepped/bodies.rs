@@ -1,0 +1,224 @@
+//! Threads with bodies. Each has an OS thread as its stack, which runs only between the moment at which the machine hands
+//! it the CPU and the moment at which it asks for time or leaves the CPU.
+
+use super::{Does, MOST_STEPS, POLL, Scripted, Stepped, Switched};
+use quire_sync::CpuId;
+use quire_sync::hooks::threads::set_cpu;
+use quire_task::{Thread, ThreadRef};
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+std::thread_local! {
+    static IS_BODY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the caller runs on the stack of a thread with a body.
+pub fn is_body() -> bool {
+    IS_BODY.get()
+}
+
+/// Why a body has handed back to the machine.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Left {
+    /// It runs on for a time, and keeps its CPU.
+    ForTime,
+    /// The scheduler has given its CPU to another thread.
+    Cpu,
+    /// It has panicked.
+    Failed(String),
+}
+
+enum Turn {
+    Machine(Left),
+    Body(CpuId),
+}
+
+struct Baton {
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+impl Baton {
+    fn hand(&self, turn: Turn) {
+        *self.turn.lock().unwrap() = turn;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the machine has handed the CPU over, and becomes that CPU.
+    fn wait(&self) {
+        let waits = |turn: &mut Turn| matches!(turn, Turn::Machine(_));
+        let turn = self.changed.wait_while(self.turn.lock().unwrap(), waits).unwrap();
+        if let Turn::Body(cpu) = *turn {
+            set_cpu(cpu);
+        }
+    }
+
+    /// Runs the body as `cpu` until it hands back.
+    fn run(&self, cpu: CpuId) -> Left {
+        self.hand(Turn::Body(cpu));
+        let waits = |turn: &mut Turn| matches!(turn, Turn::Body(_));
+        let turn = self.changed.wait_while(self.turn.lock().unwrap(), waits).unwrap();
+        match &*turn {
+            Turn::Machine(left) => left.clone(),
+            Turn::Body(_) => unreachable!("the body has the CPU"),
+        }
+    }
+
+    fn pause(&self, left: Left) {
+        self.hand(Turn::Machine(left));
+        self.wait();
+    }
+}
+
+pub struct Stack {
+    baton: Arc<Baton>,
+    freed: Arc<AtomicUsize>,
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        self.freed.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Stack {
+    /// The scheduler has given the CPU of the caller, `me`, to another thread.
+    pub fn switch(&self, me: &Scripted) {
+        if me.exits.get() {
+            resume_unwind(Box::new(Switched));
+        }
+        me.inside.set(true);
+        self.baton.pause(Left::Cpu);
+    }
+}
+
+impl Stepped {
+    /// Starts a thread with a body, of the kernel's users: on `cpu` where one is given, else where the scheduler or the
+    /// order of starts says.
+    pub fn start_at(
+        &'static self,
+        cpu: Option<CpuId>,
+        name: &str,
+        body: impl FnOnce() + Send + 'static,
+    ) -> ThreadRef<Stepped> {
+        unsafe fn release(thread: NonNull<Thread<Stepped>>) {
+            drop(unsafe { Box::from_raw(thread.as_ptr()) });
+        }
+        let baton = Arc::new(Baton { turn: Mutex::new(Turn::Machine(Left::Cpu)), changed: Condvar::new() });
+        let stack = Stack { baton: baton.clone(), freed: self.freed.clone() };
+        let told = self.scripted(Does::Body, u64::MAX, Some(stack));
+        let thread = Box::leak(Box::new(Thread::new((), told, release)));
+        let thread = unsafe { ThreadRef::adopt(NonNull::from(thread)) };
+        std::thread::Builder::new()
+            .name(name.to_string())
+            .stack_size(256 << 10)
+            .spawn(move || self.begin(&baton, body))
+            .unwrap();
+        self.started.set(self.started.get() + 1);
+        let (s, new) = (self.scheduler(), thread.clone());
+        match cpu {
+            Some(cpu) if is_body() => s.spawn_on(new, cpu),
+            None if is_body() => s.spawn(new),
+            _ => {
+                let cpu = cpu.unwrap_or(self.started.get() % self.cpus.len());
+                self.on(cpu, || s.spawn_on(new, cpu));
+            }
+        }
+        thread
+    }
+
+    pub fn start(&'static self, name: &str, body: impl FnOnce() + Send + 'static) -> ThreadRef<Stepped> {
+        self.start_at(None, name, body)
+    }
+
+    /// All that the OS thread of a body does.
+    fn begin(&'static self, baton: &Baton, body: impl FnOnce()) {
+        IS_BODY.set(true);
+        baton.wait();
+        let s = self.scheduler();
+        s.started();
+        let me = s.current().to_ref();
+        // A body does nothing at the moment of its start, so its maker can note it first.
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            self.poll();
+            body();
+        }));
+        if let Err(panic) = done {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or(panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default();
+            return baton.hand(Turn::Machine(Left::Failed(text)));
+        }
+        me.payload().exits.set(true);
+        let _gone = catch_unwind(AssertUnwindSafe(|| s.exit()));
+        me.payload().ended.set(true);
+        drop(me);
+        baton.hand(Turn::Machine(Left::Cpu));
+    }
+
+    /// Executes for `ns` nanoseconds: interrupts come in where they are unmasked, and the thread may be preempted. For
+    /// bodies.
+    pub fn spin(&self, ns: u64) {
+        assert!(is_body(), "only a thread with a body executes");
+        let me = self.scheduler().current();
+        me.payload().left.set(ns);
+        let baton = me.payload().stack.as_ref().map(|stack| stack.baton.clone());
+        baton.unwrap().pause(Left::ForTime);
+    }
+
+    /// Executes a little. For bodies.
+    pub fn poll(&self) {
+        self.spin(1 + self.chance(2 * POLL, POLL - 1));
+    }
+
+    /// Lets other threads go first until `done`. For bodies.
+    pub fn until(&self, done: impl Fn() -> bool) {
+        while !done() {
+            self.poll();
+            self.scheduler().yield_now();
+        }
+    }
+
+    /// Keeps the running thread on this CPU, or no longer. For bodies.
+    pub fn keep_cpu(&self, keeps: bool) {
+        self.here().unpreemptible.set(keeps);
+    }
+
+    /// The body on `cpu` goes on until it needs time or leaves the CPU.
+    pub(super) fn resume(&self, cpu: CpuId) -> Left {
+        let baton = self.running(cpu).payload().stack.as_ref().map(|stack| stack.baton.clone());
+        match baton.unwrap().run(cpu) {
+            Left::Failed(text) => panic!("with seed {}, in a thread: {text}", self.seed),
+            left => left,
+        }
+    }
+
+    pub(super) fn go_on(&self, cpu: CpuId) {
+        self.on(cpu, || {
+            if self.resume(cpu) == Left::Cpu {
+                resume_unwind(Box::new(Switched));
+            }
+        });
+    }
+
+    /// Lets time pass until every thread with a body has ended and was reaped.
+    ///
+    /// # Panics
+    /// If nothing more can happen before.
+    pub fn finish(&self) {
+        let mut steps = 0;
+        while self.reaped.get() < self.started.get() {
+            let (seed, left) = (self.seed, self.started.get() - self.reaped.get());
+            assert!(self.event(u64::MAX), "with seed {seed}, {left} threads hang: a wake-up was lost");
+            steps += 1;
+            assert!(steps < MOST_STEPS, "with seed {seed}, {left} threads do not end");
+        }
+    }
+
+    /// Threads with bodies that were reaped, and those whose memory was freed.
+    pub fn reaped(&self) -> [usize; 2] {
+        [self.reaped.get(), self.freed.load(Ordering::SeqCst)]
+    }
+}
