@@ -19,6 +19,28 @@ std::thread_local! {
     pub static FILES: core::cell::Cell<(i64, i64)> = const { core::cell::Cell::new((0, i64::MAX)) };
 }
 
+/// Counts how often calls have looked for what they wait for, and found nothing. By then a call is listed as a waiter, so
+/// a change that comes later wakes it.
+#[derive(Default)]
+pub struct Looks(AtomicUsize);
+
+impl Looks {
+    /// What a call asks for signals after each look. There is none.
+    pub fn ask(&self) -> impl Fn() -> bool {
+        || {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            false
+        }
+    }
+
+    /// Waits until there were `count` looks.
+    pub fn until(&self, count: usize) {
+        while self.0.load(Ordering::SeqCst) < count {
+            std::thread::yield_now();
+        }
+    }
+}
+
 /// The kernel.
 #[derive(Clone, Default)]
 pub struct TestHost;

@@ -457,7 +457,7 @@ fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use core::sync::atomic::AtomicUsize;
+    use crate::test_host::Looks;
     use proptest::prelude::*;
     use std::vec::Vec;
 
@@ -470,13 +470,15 @@ mod tests {
         let locks = RecordLocks::new();
         let lock =
             |id, exclusive, io: &Io<'_>| locks.lock(Record { start: 0, end: 10, exclusive, owner: owner(id) }, io);
+        let looks = Looks::default();
         lock(1, false, &Io::NOW).unwrap();
         lock(2, false, &Io::NOW).unwrap();
         assert_eq!(lock(3, true, &Io::NOW), Err(FsError::WouldBlock));
         std::thread::scope(|s| {
-            let waiter = s.spawn(|| lock(3, true, &Io::WAIT));
+            let waiter = s.spawn(|| lock(3, true, &Io { interrupted: &looks.ask(), ..Io::WAIT }));
+            looks.until(1);
             locks.unlock(owner(1), 0, 10).unwrap();
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            looks.until(2);
             assert!(!waiter.is_finished());
             locks.release_process(2);
             waiter.join().unwrap().unwrap();

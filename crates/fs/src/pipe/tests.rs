@@ -3,7 +3,7 @@
 use super::*;
 use crate::stream::readiness::Listener;
 use crate::stream::transfer::{SliceSink, SliceSource};
-use crate::test_host::TestHost;
+use crate::test_host::{Looks, TestHost};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -73,30 +73,34 @@ fn small_writes_of_several_writers_are_never_torn_apart() {
 #[test]
 fn a_writer_that_fills_the_pipe_during_a_read_is_woken_by_it() {
     /// In the middle of the copy, lets the writer continue until it sleeps.
-    struct Slow<'a>(&'a AtomicBool, usize);
+    struct Slow<'a>(&'a AtomicBool, &'a Looks, usize);
     impl Sink for Slow<'_> {
         fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
             self.0.store(true, Ordering::SeqCst);
-            std::thread::sleep(std::time::Duration::from_millis(30));
-            self.1 -= bytes.len();
+            self.1.until(1);
+            self.2 -= bytes.len();
             Ok(bytes.len())
         }
         fn room(&self) -> usize {
-            self.1
+            self.2
         }
     }
     let (r, w) = pipe();
-    let copying = AtomicBool::new(false);
+    let (copying, looks) = (AtomicBool::new(false), Looks::default());
+    // The byte that is read is the last one of its page, which the copy locks. The writer fills the other pages.
+    write(&*w, &Io::NOW, &[0; PAGE_SIZE - 1]).unwrap();
+    read(&*r, &Io::NOW, PAGE_SIZE - 1).unwrap();
     write(&*w, &Io::NOW, b"x").unwrap();
     std::thread::scope(|s| {
         let writer = s.spawn(|| {
             while !copying.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            write(&*w, &Io { deadline: Some(quire_sync::hooks::now() + 60_000_000_000), ..Io::WAIT }, &[0; CAPACITY])
+            assert_eq!(write(&*w, &Io::NOW, &[0; CAPACITY - PAGE_SIZE]), Ok(CAPACITY - PAGE_SIZE));
+            write(&*w, &Io { interrupted: &looks.ask(), ..Io::WAIT }, &[0; ATOMIC])
         });
-        assert_eq!(r.read(&Io::NOW, &mut Slow(&copying, 1)), Ok(1));
-        assert_eq!(writer.join().unwrap(), Ok(CAPACITY));
+        assert_eq!(r.read(&Io::NOW, &mut Slow(&copying, &looks, 1)), Ok(1));
+        assert_eq!(writer.join().unwrap(), Ok(ATOMIC));
     });
 }
 
@@ -117,10 +121,11 @@ fn ends_that_close_are_noticed() {
 
 #[test]
 fn a_reader_that_waits_is_woken_by_the_last_writer_leaving() {
+    let looks = Looks::default();
     let (r, w) = pipe();
     std::thread::scope(|s| {
-        let reader = s.spawn(move || read(&*r, &Io::WAIT, 10));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let reader = s.spawn(|| read(&*r, &Io { interrupted: &looks.ask(), ..Io::WAIT }, 10));
+        looks.until(1);
         drop(w);
         assert_eq!(reader.join().unwrap().unwrap(), b"");
     });
@@ -154,14 +159,14 @@ fn a_fifo_without_users_is_empty() {
 fn opening_a_fifo_waits_for_the_other_end() {
     let p = Pipe::new(TestHost).unwrap();
     assert!(matches!(Pipe::open(&p, false, true, &Io::NOW), Err(FsError::NoDevice)));
-    let met = AtomicBool::new(false);
+    let (met, looks) = (AtomicBool::new(false), Looks::default());
     std::thread::scope(|s| {
         s.spawn(|| {
-            let r = Pipe::open(&p, true, false, &Io::WAIT).unwrap();
+            let r = Pipe::open(&p, true, false, &Io { interrupted: &looks.ask(), ..Io::WAIT }).unwrap();
             met.store(true, Ordering::SeqCst);
             assert_eq!(read(&*r, &Io::WAIT, 9).unwrap(), b"hello");
         });
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        looks.until(1);
         assert!(!met.load(Ordering::SeqCst));
         let w = Pipe::open(&p, false, true, &Io::WAIT).unwrap();
         write(&*w, &Io::WAIT, b"hello").unwrap();
@@ -170,10 +175,14 @@ fn opening_a_fifo_waits_for_the_other_end() {
 
 #[test]
 fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
+    let looks = Looks::default();
     let p = Pipe::new(TestHost).unwrap();
     std::thread::scope(|s| {
-        let writer = s.spawn(|| write(&*Pipe::open(&p, false, true, &Io::WAIT).unwrap(), &Io::WAIT, b"x"));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let writer = s.spawn(|| {
+            let io = Io { interrupted: &looks.ask(), ..Io::WAIT };
+            write(&*Pipe::open(&p, false, true, &io).unwrap(), &Io::WAIT, b"x")
+        });
+        looks.until(1);
         // As if preempted right after the opening was announced: the writer has opened and closed.
         struct Late(Arc<Pipe<TestHost>>, std::thread::ThreadId);
         impl crate::Listener for Late {
@@ -187,8 +196,7 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
         let late: Arc<dyn crate::Listener> =
             unsize!(Arc::try_new(Late(p.clone(), std::thread::current().id())).unwrap());
         p.readiness.listen(&late).expect("memory");
-        let io = Io { deadline: Some(quire_sync::hooks::now() + 2_000_000_000), ..Io::WAIT };
-        let r = Pipe::open(&p, true, false, &io).expect("the writer was there");
+        let r = Pipe::open(&p, true, false, &Io::WAIT).expect("the writer was there");
         p.readiness.unlisten(&late);
         assert_eq!(read(&*r, &Io::WAIT, 9).unwrap(), b"x");
         assert_eq!(writer.join().unwrap(), Ok(1));
@@ -234,13 +242,12 @@ fn a_pipe_grows_no_further_than_it_may_and_always_shrinks() {
 
 #[test]
 fn a_writer_that_waits_goes_on_in_a_larger_pipe() {
+    let looks = Looks::default();
     let (r, w) = pipe();
     assert_eq!(write(&*w, &Io::NOW, &[1; CAPACITY]), Ok(CAPACITY));
     std::thread::scope(|s| {
-        let writer = s.spawn(|| {
-            write(&*w, &Io { deadline: Some(quire_sync::hooks::now() + 60_000_000_000), ..Io::WAIT }, &[2; ATOMIC])
-        });
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let writer = s.spawn(|| write(&*w, &Io { interrupted: &looks.ask(), ..Io::WAIT }, &[2; ATOMIC]));
+        looks.until(1);
         size(&*r).resize(32, 32).unwrap();
         assert_eq!(writer.join().unwrap(), Ok(ATOMIC));
     });
@@ -596,17 +603,11 @@ fn a_read_that_passes_a_gap_and_fails_wakes_a_writer() {
     size(&*r).resize(2, 2).unwrap();
     assert_eq!(write(&*w, &Io::NOW, &[1; 100]), Ok(100));
     assert_eq!(w.write(&PACKETS, &mut Late(&*r, PAGE_SIZE)), Ok(PAGE_SIZE));
+    let looks = Looks::default();
     assert!(!w.ready().contains(Ready::WRITE));
     std::thread::scope(|s| {
-        let deadline = quire_sync::hooks::now() + 60_000_000_000;
-        let writer = s.spawn(move || {
-            let io = Io { packets: true, deadline: Some(deadline), ..Io::WAIT };
-            let done = write(&*w, &io, b"next");
-            // At its deadline it checks once more.
-            assert!(quire_sync::hooks::now() < deadline, "the writer was not woken");
-            done
-        });
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let writer = s.spawn(|| write(&*w, &Io { packets: true, interrupted: &looks.ask(), ..Io::WAIT }, b"next"));
+        looks.until(1);
         assert_eq!(r.read(&Io::NOW, &mut Faults), Err(FsError::Fault));
         assert_eq!(read(&*r, &Io::NOW, PAGE_SIZE).unwrap().len(), PAGE_SIZE);
         assert_eq!(writer.join().unwrap(), Ok(4));

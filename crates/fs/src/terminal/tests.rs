@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::stream::transfer::{SliceSink, SliceSource};
+use crate::test_host::Looks;
 use std::collections::VecDeque;
 use std::sync::Mutex as StdMutex;
 use std::vec::Vec;
@@ -120,11 +121,13 @@ fn keys_reach_the_foreground_without_a_reader() {
 
 #[test]
 fn a_reader_sleeps_until_the_line_is_finished() {
+    let looks = Looks::default();
     let (port, _, t) = terminal();
     std::thread::scope(|s| {
-        let reader = s.spawn(|| read(&t, &Io::WAIT, 99));
+        let reader = s.spawn(|| read(&t, &Io { interrupted: &looks.ask(), ..Io::WAIT }, 99));
+        looks.until(1);
         for part in [&b"slow"[..], b" typ", b"ing\r"] {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            assert!(!reader.is_finished());
             port.type_in(part);
         }
         assert_eq!(reader.join().unwrap().unwrap(), b"slow typing\n");
@@ -139,10 +142,12 @@ fn raw_reads_obey_minimum_and_time() {
     raw(&t, 0, 1);
     assert_eq!(read(&t, &Io::WAIT, 10).unwrap(), b"", "nothing for a tenth of a second");
     raw(&t, 2, 0);
+    let looks = Looks::default();
     std::thread::scope(|s| {
-        let reader = s.spawn(|| read(&t, &Io::WAIT, 10));
+        let reader = s.spawn(|| read(&t, &Io { interrupted: &looks.ask(), ..Io::WAIT }, 10));
+        looks.until(1);
         port.type_in(b"a");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        looks.until(2);
         assert!(!reader.is_finished());
         port.type_in(b"b");
         assert_eq!(reader.join().unwrap().unwrap(), b"ab");
@@ -159,9 +164,11 @@ fn output_is_processed_and_stops_at_the_stop_character() {
     assert_eq!(port.shown(), b"a\r\nb\r\n");
     port.type_in(b"\x13");
     assert_eq!(t.write(&Io::NOW, &mut SliceSource::new(b"x")), Err(FsError::WouldBlock));
+    let looks = Looks::default();
     std::thread::scope(|s| {
-        let writer = s.spawn(|| t.write(&Io::WAIT, &mut SliceSource::new(b"later")));
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        let writer =
+            s.spawn(|| t.write(&Io { interrupted: &looks.ask(), ..Io::WAIT }, &mut SliceSource::new(b"later")));
+        looks.until(1);
         port.type_in(b"\x11");
         assert_eq!(writer.join().unwrap(), Ok(5));
     });

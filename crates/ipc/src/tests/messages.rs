@@ -35,6 +35,21 @@ fn send(all: &Queues<TestHost>, queue: &Messages, kind: i64, bytes: &[u8]) -> Re
     queue.send(&ME, message(all, kind, bytes)?, true, QUIET)
 }
 
+/// Waits until calls have asked so often for signals, which they do once they are listed; and what they ask.
+fn looks() -> (impl Fn(usize), impl Fn() -> bool + Sync) {
+    let count = std::sync::Arc::new(AtomicUsize::new(0));
+    let own = count.clone();
+    let until = move |n| {
+        while own.load(Ordering::SeqCst) < n {
+            std::thread::yield_now();
+        }
+    };
+    (until, move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        false
+    })
+}
+
 pub fn receive(queue: &Messages, wanted: Wanted, no_wait: bool) -> Result<(i64, std::vec::Vec<u8>), Error> {
     let how = Receive { wanted, most: 100_000, cuts: false, no_wait };
     let got = queue.receive(&ME, how, QUIET)?;
@@ -132,10 +147,11 @@ fn signals_and_removals_end_a_wait() {
     let large = || message(&all, 1, b"x").unwrap();
     assert_eq!(queue.send(&ME, large(), false, &|| true), Err(Error::Interrupted));
     let id = queue.status(None).unwrap().id;
+    let (looked, asks) = looks();
     std::thread::scope(|s| {
-        let sender = s.spawn(|| queue.send(&ME, large(), false, QUIET));
-        let receiver = s.spawn(|| queue.receive(&ME, how, QUIET).err());
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let sender = s.spawn(|| queue.send(&ME, large(), false, &asks));
+        let receiver = s.spawn(|| queue.receive(&ME, how, &asks).err());
+        looked(2);
         let other = Caller { user: 8, group: 8, in_group: &|_| false, ..ME };
         assert_eq!(all.remove(&other, id), Err(Error::NotPermitted));
         all.remove(&ME, id).unwrap();
@@ -156,9 +172,10 @@ fn a_larger_queue_admits_the_waiting_senders() {
     send(&all, queue, 1, &[0; 16384]).unwrap();
     let to = Change { user: 7, group: 7, mode: 0o600 };
     assert_eq!(all.change(&ME, id, to, 16385), Err(Error::NotPermitted));
+    let (looked, asks) = looks();
     std::thread::scope(|s| {
-        let sender = s.spawn(|| queue.send(&ME, message(&all, 4, b"x").unwrap(), false, QUIET));
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let sender = s.spawn(|| queue.send(&ME, message(&all, 4, b"x").unwrap(), false, &asks));
+        looked(1);
         assert_eq!(all.change(&Caller { exceeds: true, ..ME }, id, to, 16385), Ok(()));
         assert_eq!(sender.join().unwrap(), Ok(()));
     });

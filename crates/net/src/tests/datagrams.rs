@@ -146,9 +146,10 @@ fn udp_drops_what_does_not_fit_and_unix_datagrams_wait() {
     let (a, b) = pair(&n, Kind::Datagram);
     while write(&a, &Io::NOW, &[0; 1000]).is_ok() {}
     assert_eq!((a.ready(), a.ready()), (Ready::empty(), Ready::empty()));
+    let looks = Looks::default();
     let waits = std::thread::scope(|s| {
-        let sender = s.spawn(|| write(&a, &Io::WAIT, &[1; 1000]));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let sender = s.spawn(|| write(&a, &Io { interrupted: &looks.ask(), ..Io::WAIT }, &[1; 1000]));
+        looks.until(1);
         let waits = !sender.is_finished();
         read(&b, &Io::NOW, 1000).unwrap();
         assert_eq!(sender.join().unwrap(), Ok(1000));

@@ -14,6 +14,7 @@ use crate::{Ancillary, Credentials, Destination, Family, Flags, Kind, Place, Rec
 use quire_fs::{FsError, Ident, Io, Ready, SliceSink, SliceSource, Stream};
 use quire_heap::Arc;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::vec::Vec;
 
 type Network = &'static crate::Network<TestHost>;
@@ -30,6 +31,27 @@ const CONNECTED: [(Family, Kind); 4] = [
     (Family::Inet4, Kind::Stream),
     (Family::Inet6, Kind::Stream),
 ];
+
+/// Counts how often calls have looked for what they wait for, and found nothing. By then a call is listed as a waiter, so
+/// a change that comes later wakes it.
+#[derive(Default)]
+struct Looks(AtomicUsize);
+
+impl Looks {
+    /// What a call asks for signals after each look. There is none.
+    fn ask(&self) -> impl Fn() -> bool {
+        || {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            false
+        }
+    }
+    /// Waits until there were `count` looks.
+    fn until(&self, count: usize) {
+        while self.0.load(Ordering::SeqCst) < count {
+            std::thread::yield_now();
+        }
+    }
+}
 
 fn network() -> Network {
     crate::Network::new(TestHost).unwrap()

@@ -147,10 +147,12 @@ fn a_tcp_peer_that_ended_both_directions_breaks_writing() {
         while full && write(&b, &Io::NOW, &[0; 5000]).is_ok() {}
         a.shutdown(first, !first).unwrap();
         assert!(full || write(&b, &Io::NOW, b"one direction") == Ok(13));
+        let looks = Looks::default();
         std::thread::scope(|s| {
             // A writer without room learns of the end.
-            let writer = full.then(|| s.spawn(|| write(&b, &Io::WAIT, b"waits")));
-            std::thread::sleep(std::time::Duration::from_millis(10));
+            let waits = || write(&b, &Io { interrupted: &looks.ask(), ..Io::WAIT }, b"waits");
+            let writer = full.then(|| s.spawn(waits));
+            looks.until(usize::from(full));
             a.shutdown(!first, first).unwrap();
             match writer {
                 Some(writer) => assert_eq!(writer.join().unwrap(), Ok(5)),
@@ -254,14 +256,16 @@ fn reads_peek_wait_for_all_and_know_a_low_water_mark() {
     assert_eq!(b.read_waits(9), Some(false), "the read itself waits for more");
     // A read that does not wait takes the bytes that are there.
     assert_eq!(read(&b, &Io::NOW, 10).unwrap(), b"abc");
+    let looks = Looks::default();
+    write(&a, &Io::NOW, b"abc").unwrap();
     std::thread::scope(|s| {
         let reader = s.spawn(|| {
             let mut into = [0; 6];
-            b.receive(&Io::WAIT, &mut SliceSink::new(&mut into), ReceiveFlags::WAIT_ALL).unwrap();
+            let io = Io { interrupted: &looks.ask(), ..Io::WAIT };
+            b.receive(&io, &mut SliceSink::new(&mut into), ReceiveFlags::WAIT_ALL).unwrap();
             into
         });
-        write(&a, &Io::NOW, b"abc").unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        looks.until(1);
         write(&a, &Io::NOW, b"defg").unwrap();
         assert_eq!(&reader.join().unwrap(), b"abcdef");
     });
@@ -362,9 +366,11 @@ fn a_full_backlog_holds_connections_back() {
     clients[0].connect(&Io::NOW, &destination(&l), ME).unwrap();
     assert_eq!(l.ready(), Ready::READ);
     assert_eq!(clients[1].connect(&Io::NOW, &destination(&l), ME), Err(FsError::WouldBlock));
+    let looks = Looks::default();
     std::thread::scope(|s| {
-        let late = s.spawn(|| clients[1].connect(&Io::WAIT, &destination(&l), ME));
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        let connect = || clients[1].connect(&Io { interrupted: &looks.ask(), ..Io::WAIT }, &destination(&l), ME);
+        let late = s.spawn(connect);
+        looks.until(1);
         l.accept(&Io::NOW).unwrap();
         assert_eq!(late.join().unwrap(), Ok(()));
     });
@@ -445,10 +451,12 @@ fn a_refused_connection_is_told_once_before_the_next_attempt() {
     for s in [&first, &waits, &s] {
         assert_eq!(s.connect(&Io::NOW, &destination(&l), ME), Err(FsError::InProgress));
     }
+    let [reads, connects] = [Looks::default(), Looks::default()];
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| read(&s, &Io::WAIT, 1));
-        let waiter = scope.spawn(|| waits.connect(&Io::WAIT, &to, ME));
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        let reader = scope.spawn(|| read(&s, &Io { interrupted: &reads.ask(), ..Io::WAIT }, 1));
+        let waiter = scope.spawn(|| waits.connect(&Io { interrupted: &connects.ask(), ..Io::WAIT }, &to, ME));
+        reads.until(1);
+        connects.until(1);
         drop(l);
         assert_eq!(waiter.join().unwrap(), Err(FsError::Refused));
         assert_eq!(reader.join().unwrap(), Err(FsError::Refused));
