@@ -102,7 +102,9 @@ impl Context<'_> {
             }
             // The rename is atomic, so that a run beside this one boots a whole kernel.
             let fresh = kept.with_extension("new");
-            fs::copy(built, &fresh).and_then(|_| fs::rename(&fresh, &kept)).doing(|| "cannot keep the kernel".to_string())?;
+            fs::copy(built, &fresh)
+                .and_then(|_| fs::rename(&fresh, &kept))
+                .doing(|| "cannot keep the kernel".to_string())?;
             Ok(kept)
         });
         built.clone()
@@ -237,8 +239,6 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     for check in &checks {
         match &check.outcome {
             Outcome::Failed(why) => {
-                println!("FAILED {}\n    {}", check.name, why.trim_end().replace('\n', "\n    "));
-                println!("    it is repeated by {}", repeats(options, &check.name));
                 let why = why.trim_end().replace('\n', "\n    ");
                 println!("FAILED {}: {}\n    {why}", check.name, again.of(&check.name));
             }
@@ -260,17 +260,6 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     Ok(u8::from(checks.iter().any(|c| matches!(c.outcome, Outcome::Failed(_))) || checks.is_empty()))
 }
 
-/// The command that runs this check again.
-fn repeats(options: &cli::Test, name: &str) -> String {
-    let flags = [
-        (options.soak, "--soak "),
-        (options.model, "--model "),
-        (options.sanitize, "--sanitize "),
-        (options.miri, "--miri "),
-        (options.linux, "--linux "),
-    ];
-    let flags: String = flags.into_iter().filter(|(given, _)| *given).map(|(_, flag)| flag).collect();
-    format!("./quire test {flags}'{}'", name.replace('\'', "'\\''"))
 /// Writes the command that repeats a check.
 #[derive(Clone)]
 struct Again {

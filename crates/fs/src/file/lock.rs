@@ -458,6 +458,7 @@ fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
 mod tests {
     use super::*;
     use crate::test_host::Looks;
+    use core::sync::atomic::AtomicUsize;
     use proptest::prelude::*;
     use std::vec::Vec;
 
