@@ -56,7 +56,7 @@ const WAYS: &[(&str, Way)] = &[
     ("run -- busybox sh -c 'uname", Elsewhere("readme/./quire run")),
     ("run -- cowchain --count", Runs(&[("--count", "--seconds 0 --count")])),
     ("run -- sleepers --sleepers 1000 --total 1000", Runs(&[])),
-    ("run --cpus 2 --memory 20G -- sleepers", Runs(&[("20G", "512M"), ("1048576", "2000"), ("--total 2000", "--total 20"), ("--answers 500", "--answers 5")])),
+    ("run --cpus 2 --memory 20G -- sleepers", Runs(&[("20G", "512M"), ("1048576", "500"), ("--total 2000", "--total 250"), ("--answers 500", "--answers 5")])),
     ("run --append layers=N -- cowchain --count", Runs(&[("layers=N", "layers=4"), ("--count", "--seconds 0 --count")])),
     ("run --packages redis-server", Elsewhere("servers/redis")),
     ("run -v", Elsewhere("command/an interactive shell")),
