@@ -1,4 +1,4 @@
-//! What a CPU does between two instructions of a program: system calls, faults, and the way back to user mode.
+//! The CPU's steps between two instructions of a program: system calls, faults, and the way back to user mode.
 
 use super::{One, refusal};
 use crate::user::USER_END;
