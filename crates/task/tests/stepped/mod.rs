@@ -49,8 +49,8 @@ pub enum Does {
 pub const POLL: u64 = 1_000;
 /// The longest delay of an interrupt between CPUs on a machine with a seed, in nanoseconds.
 const DELAY: u64 = 3_000;
-/// A machine on which threads do not end within so many steps hangs.
-const MOST_STEPS: u64 = 20_000_000;
+/// A machine on which threads do not end within so many steps hangs, and one on which as many come at one moment.
+const MOST_STEPS: u64 = 2_000_000;
 
 pub struct Scripted {
     number: usize,
@@ -104,6 +104,7 @@ struct SteppedCpu {
     kicked: Cell<u64>,
     deadline: Cell<u64>,
     halts: Cell<u64>,
+    expired: Cell<u64>,
 }
 
 pub struct Stepped {
@@ -116,6 +117,8 @@ pub struct Stepped {
     /// Timer interrupts that were asked for, and interrupts of other CPUs.
     arms: Cell<u64>,
     kicks: Cell<u64>,
+    /// Events of this moment so far.
+    at_once: Cell<u64>,
     seed: u64,
     /// The state of the choices by chance; zero: there are none.
     chance: Cell<u64>,
@@ -152,6 +155,7 @@ impl Stepped {
             kicked: Cell::new(u64::MAX),
             deadline: Cell::new(u64::MAX),
             halts: Cell::new(0),
+            expired: Cell::new(0),
         };
         let machine: &'static Stepped = Box::leak(Box::new(Stepped {
             now: Cell::new(1 << 30),
@@ -162,6 +166,7 @@ impl Stepped {
             switches: Cell::new(0),
             arms: Cell::new(0),
             kicks: Cell::new(0),
+            at_once: Cell::new(0),
             seed,
             chance: Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             started: Cell::new(0),
@@ -261,6 +266,11 @@ impl Stepped {
     /// How often `cpu` has halted.
     pub fn halts(&self, cpu: CpuId) -> u64 {
         self.cpus[cpu].halts.get()
+    }
+
+    /// How often the timer of `cpu` has interrupted it.
+    pub fn expired(&self, cpu: CpuId) -> u64 {
+        self.cpus[cpu].expired.get()
     }
 
     /// Does `f` on `cpu`; then the work that became due meanwhile.
@@ -405,6 +415,9 @@ impl Stepped {
         if next >= end {
             return false;
         }
+        let events = if next > self.now.get() { 0 } else { self.at_once.get() + 1 };
+        assert!(events < MOST_STEPS, "with seed {}, the machine goes on without time", self.seed);
+        self.at_once.set(events);
         self.now.set(next);
         if wake <= at {
             let Some(Reverse((_, number))) = self.wakes.borrow_mut().pop() else { return false };
@@ -424,6 +437,7 @@ impl Stepped {
             self.on(cpu, || {});
         } else {
             here.deadline.set(u64::MAX);
+            here.expired.set(here.expired.get() + 1);
             self.on(cpu, || self.scheduler().timer_interrupt());
         }
         true
