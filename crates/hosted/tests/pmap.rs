@@ -494,7 +494,7 @@ fn a_lazy_cpu_drops_upper_levels_before_a_table_page_is_freed<F: Simulate>() {
         va,
         Enter::new(pfn, Prot::READ),
     );
-    let (idle, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (idle, done, walks) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|s| {
         s.spawn(|| {
             let other = Cpu::attach(vm, 1).unwrap();
@@ -506,6 +506,7 @@ fn a_lazy_cpu_drops_upper_levels_before_a_table_page_is_freed<F: Simulate>() {
             idle.store(true, Ordering::Release);
             while !done.load(Ordering::Acquire) {
                 other.speculate(va + PAGE_SIZE);
+                walks.fetch_add(1, Ordering::Release);
                 std::thread::yield_now();
             }
         });
@@ -520,7 +521,10 @@ fn a_lazy_cpu_drops_upper_levels_before_a_table_page_is_freed<F: Simulate>() {
         let asked_for_the_tables = vm.machine().interrupts(1);
         vm.epoch().drain();
         let reused: Vec<Frame> = (0..256).map(|_| vm.alloc_frame(Fill::Any, For::User).unwrap()).collect();
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        let before = walks.load(Ordering::Acquire);
+        while walks.load(Ordering::Acquire) < before + 1000 {
+            std::thread::yield_now();
+        }
         reused.into_iter().for_each(|f| vm.free_frame(f).unwrap());
         done.store(true, Ordering::Release);
         assert_eq!((asked_for_the_leaf, asked_for_the_tables), (0, 1));

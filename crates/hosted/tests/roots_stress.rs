@@ -6,7 +6,6 @@ use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 type V = &'static Vm<Hosted>;
 
@@ -75,8 +74,8 @@ impl World {
     }
 }
 
-const LEAST: Duration = Duration::from_millis(900);
-const MOST: Duration = Duration::from_secs(60);
+/// Operations of each CPU.
+const STEPS: u64 = 6000;
 
 struct Random(u64);
 
@@ -164,14 +163,16 @@ impl Seen {
     }
 }
 
-/// Runs for [`LEAST`], and longer on a busy host if some event has not happened yet.
-fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, start: Instant, seen: &Seen) {
+/// Does [`STEPS`] operations, and more if some event has not happened yet.
+fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, seen: &Seen) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     cpu.disturb(seed);
     let pages = [1, 3, 40][cpu.id() % 3];
     let mut w = 0;
     cpu.enter(&worlds[w].space).unwrap();
-    while start.elapsed() < LEAST || !seen.everything() && start.elapsed() < MOST {
+    let mut steps = 0;
+    while steps < STEPS || !seen.everything() {
+        steps += 1;
         let world = &worlds[w];
         let mine = &world.places[cpu.id()][random.below(PLACES) as usize];
         match random.below(64) {
@@ -236,13 +237,12 @@ fn stress(tags: bool) {
         ManuallyDrop::new(worlds)
     };
     let seen = Seen::default();
-    let start = Instant::now();
     std::thread::scope(|scope| {
         for id in 0..CPUS {
             let (worlds, seen) = (&worlds, &seen);
             scope.spawn(move || {
                 let cpu = Cpu::attach(vm, id).unwrap();
-                run_cpu(&cpu, worlds, 7 + id as u64, start, seen);
+                run_cpu(&cpu, worlds, 7 + id as u64, seen);
             });
         }
     });

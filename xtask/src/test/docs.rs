@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Context, api, atomics, contract, models, safety, verdict::Check};
+use super::{Context, api, atomics, clocks, contract, models, safety, verdict::Check};
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names existing code";
@@ -15,11 +15,12 @@ const FILES: &str = "docs/documents name existing files";
 const CONTRACTS: &str = "docs/every contract has one home";
 const SAFETY: &str = "docs/every unsafe block has its argument";
 const ATOMICS: &str = "docs/modelled code uses the atomics of quire-sync";
+const CLOCKS: &str = "docs/no test judges by the clock of the host";
 const MUTANTS: &str = "docs/every mutant is in the table of models";
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([NAME, README, FILES, CONTRACTS, SAFETY, ATOMICS, MUTANTS, api::NAME].map(str::to_owned).to_vec())
+    Ok([NAME, README, FILES, CONTRACTS, CLOCKS, SAFETY, ATOMICS, MUTANTS, api::NAME].map(str::to_owned).to_vec())
 }
 
 /// Runs the selected checks.
@@ -30,6 +31,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     }
     for (name, judge) in [
         (CONTRACTS, contracts as fn(&Path) -> Result<Vec<String>>),
+        (CLOCKS, clocks),
         (SAFETY, safeties),
         (ATOMICS, foreign_atomics),
         (FILES, files),
@@ -137,6 +139,14 @@ fn file_names(text: &str) -> Vec<&str> {
         .flat_map(quoted)
         .filter(|n| n.ends_with(".rs") && n.contains('/') && !n.contains(['*', ' ', '<']) && !n.contains("NAME"))
         .collect()
+}
+
+/// Uses of the host's clock in tests.
+fn clocks(root: &Path) -> Result<Vec<String>> {
+    let sources = sources(root, &["crates", "lab", "xtask", "fuzz", "plugin", "examples"])?;
+    // The examples in the judge's own file are no tests.
+    let sources: Vec<_> = sources.into_iter().filter(|(path, _)| path != "xtask/src/test/clocks.rs").collect();
+    Ok(clocks::judge(&sources))
 }
 
 /// Comments on `unsafe` code without an argument.

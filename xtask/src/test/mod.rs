@@ -10,6 +10,7 @@ mod atomics;
 mod attack;
 mod bare_metal;
 mod cargo;
+mod clocks;
 mod command;
 mod contract;
 mod counts;

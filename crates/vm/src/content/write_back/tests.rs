@@ -148,22 +148,18 @@ fn a_wait_for_a_held_page_does_not_block_readers_of_records() {
     // The page is held while the content comes from somewhere, which may be memory that is not there.
     let visits = || m.vm.stats().total(Event::RangeVisit);
     let until = |done: &dyn Fn() -> bool| {
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while !done() && std::time::Instant::now() < end {
+        while !done() {
             std::thread::yield_now();
         }
-        done()
     };
-    let (mut came, mut all) = (false, false);
     file.write(0, 1, &mut |b| -> Result<_, ()> {
         let before = visits();
         begun.send(()).unwrap();
-        came = until(&|| visits() > before);
-        all = until(&|| m.vm.io().free() == crate::paging::io::RECORDS);
+        until(&|| visits() > before);
+        until(&|| m.vm.io().free() == crate::paging::io::RECORDS);
         Ok(b.len())
     })
     .unwrap();
-    assert_eq!((came, all), (true, true));
     assert_eq!(waiter.join().unwrap(), Ok(1));
 }
 

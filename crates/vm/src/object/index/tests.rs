@@ -143,6 +143,8 @@ mod plain {
     /// A single slot at key 0 lies in the root word, which an owner may have taken over.
     #[test]
     fn a_filler_of_a_taken_root_waits_for_its_owner() {
+        use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+        static WAITS: AtomicBool = AtomicBool::new(false);
         let nodes = Boxes(domain(2));
         let index = Index::<Boxes>::new();
         let pin = nodes.0.pin();
@@ -150,10 +152,12 @@ mod plain {
         std::thread::scope(|s| {
             let filler = s.spawn(|| {
                 quire_sync::hooks::threads::set_cpu(1);
+                quire_sync::hooks::threads::set_relax(Some(std::rc::Rc::new(|| WAITS.store(true, SeqCst))));
                 index.fill(0, Slot::ZeroMarker, nodes, &nodes.0.pin())
             });
-            // The filler has begun by then, or begins later. Either way it finds the slot as its owner leaves it.
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            while !WAITS.load(SeqCst) {
+                std::thread::yield_now();
+            }
             drop(taken);
             assert_eq!(filler.join().unwrap(), Ok(()));
         });

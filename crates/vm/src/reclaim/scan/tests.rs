@@ -153,11 +153,9 @@ fn beside_daemons(m: &Boot, cpu: usize, f: impl FnOnce()) {
     });
 }
 
-/// Waits, at most for long, until memory is not low.
+/// Waits until memory is not low.
 fn until_the_store_has_kept_up(m: &Boot) {
-    let begin = quire_sync::hooks::now();
     while m.vm.frames().is_low() {
-        assert!(quire_sync::hooks::now() - begin < 60_000_000_000, "the daemon was not woken");
         std::thread::yield_now();
     }
 }
