@@ -73,10 +73,10 @@ impl<'a, T> Lines<'a, T> {
     /// The slot of number `n`.
     #[inline]
     fn at(&self, n: usize) -> Option<&'a AtomicPtr<T>> {
-        // Blocks of as many lines as neighbours are spread over.
-        let spread = self.0.len().min(SPREAD);
-        let (block, within) = (n / (spread * IN_LINE), n % (spread * IN_LINE));
-        self.0.get(block * spread + within % spread).map(|line| &line.0[within / spread])
+        // Blocks of as many lines as neighbours are spread over: a power of two, so that shifts do for divisions.
+        let spread = self.0.len().trailing_zeros().min(SPREAD.trailing_zeros());
+        let block = n >> spread >> IN_LINE.trailing_zeros();
+        self.0.get((block << spread) + (n & ((1 << spread) - 1))).map(|line| &line.0[n >> spread & (IN_LINE - 1)])
     }
 }
 

@@ -114,6 +114,18 @@ fn a_table_is_a_map_from_numbers_to_values() {
 }
 
 #[test]
+fn each_number_has_a_slot_of_its_own_and_none_beyond_the_end_has_one() {
+    for order in 0..8 {
+        let array = Array::<u8>::new(1 << order).unwrap();
+        let lines = array.lines();
+        let slots =
+            (0..lines.len()).map(|n| (ptr::from_ref(lines.at(n).unwrap()).addr(), n)).collect::<BTreeMap<_, _>>();
+        assert_eq!(slots.len(), lines.len());
+        assert!([lines.len(), lines.len() + 1, usize::MAX].into_iter().all(|n| lines.at(n).is_none()));
+    }
+}
+
+#[test]
 fn neighbours_lie_on_different_lines() {
     let table = Slots::<u8>::new(Rank::FILE);
     table.share().unwrap();
