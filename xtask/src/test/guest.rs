@@ -47,7 +47,7 @@ const MEMORY: u64 = 512;
 /// A machine that had to be started this often is not started again.
 const MOST_BOOTS: usize = 6;
 const LIMIT: Duration = Duration::from_secs(60);
-/// A counted machine shares a core with the host's other work, so its limit only ends one that hangs.
+/// A counted machine shares a core with the host's other work, so its limit only ends a hanging guest.
 const COUNTED_LIMIT: u32 = 5;
 /// The file of a counted machine's order.
 const ORDERS: &str = "/.quire/orders";

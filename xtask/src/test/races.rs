@@ -33,7 +33,7 @@ const CLOCKS: &[&str] = &[
 /// Calls that sleep. A loop that counts them has a deadline.
 const SLEEPS: &[&str] = &["usleep", "nanosleep", "sleep", "short_sleep"];
 
-/// What is wrong with the tests that race: one line for each use of a clock in a program of theirs.
+/// The uses of a clock by programs of the tests that race, one line each.
 pub fn find_clocks(root: &Path) -> Result<Vec<String>> {
     let cases = suite::load(&root.join("tests/guest"))?;
     let names: BTreeSet<&str> = cases.iter().filter(|(_, case)| case.races).flat_map(|(_, c)| programs_of(c)).collect();
