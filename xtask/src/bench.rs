@@ -110,11 +110,12 @@ fn complaints(mut log: std::fs::File) -> Vec<String> {
     lines
 }
 
-/// The figures of the recording build, which are counts: lines, locks, allocations.
+/// The figures of the recording build, which are counts: lines, locks, allocations. The short form of the program that
+/// the stage `record` of the tests has built.
 pub fn counts(places: &Places) -> Result<Vec<(String, f64)>> {
-    let lab = build_recording(places)?;
+    let lab = built_by_tests(places, "quire-lab", BUILDS[1].2)?;
     let about = || "cannot run the lab".to_string();
-    let out = Command::new(lab).stdin(Stdio::null()).output().doing(about)?;
+    let out = Command::new(lab).arg("--short").stdin(Stdio::null()).output().doing(about)?;
     if !out.status.success() {
         eprint!("{}", String::from_utf8_lossy(&out.stderr));
         return Err(Failure::machine(format_args!("the recording benches ended with {}", out.status)));

@@ -171,7 +171,8 @@ fn unpack(places: &Places, hash: &str, to: &Path) -> Result<()> {
         .spawn()
         .doing(about)?;
     let tar = archive.stdout.take().map(Stdio::from).unwrap_or_else(Stdio::null);
-    let unpacked = Command::new("tar").arg("-x").current_dir(to).stdin(tar).status().doing(about)?;
+    // With times of now: by the commit's times cargo would take an earlier build of a later commit for fresh.
+    let unpacked = Command::new("tar").arg("-xm").current_dir(to).stdin(tar).status().doing(about)?;
     let archived = archive.wait().doing(about)?;
     if archived.success() && unpacked.success() {
         return Ok(());

@@ -68,6 +68,7 @@ const WAYS: &[(&str, Way)] = &[
     ("profile --hosted", Runs(&[("--hosted 2000", "--hosted 20"), ("lab/runs/2026-11-26-profile.json", "target/test-logs/proofs-profile.json")])),
     ("profile", Elsewhere("command/a profile begins with the program")),
     ("trace", Elsewhere("command/a trace of known events")),
+    ("counts", Elsewhere("counts/kernel")),
     ("lab list", Runs(&[])),
     ("lab report lab/runs/", Runs(&[("--out page.html", "--out target/test-logs/proofs-page.html")])),
     ("lab report", Untried("the names of the files are the reader's")),
