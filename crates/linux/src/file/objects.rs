@@ -56,7 +56,12 @@ impl<M: Machine> Clone for FileBytes<M> {
 struct FilePager<M: Machine> {
     origin: Arc<Origin<FileHost<M>>>,
     host: FileHost<M>,
+    _frees_itself: FreesItself,
 }
+
+/// Part of a value that a method with `&self` frees. Without a cell, the compiler may take such memory for constant
+/// until the method returns, and leave out the stores by which the heap links it.
+pub(crate) type FreesItself = [AtomicBool; 0];
 
 /// The name by which the file that a mapping shows was made or opened last, while it exists. `None` too where the
 /// mapping shows no file.
@@ -284,7 +289,7 @@ impl<M: Machine> Host for FileHost<M> {
     }
 
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<FileBytes<M>, FsError> {
-        let pager = Box::into_raw(Box::try_new(FilePager { origin, host: *self })?);
+        let pager = Box::into_raw(Box::try_new(FilePager { origin, host: *self, _frees_itself: [] })?);
         // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
         let object = ObjectRef::charged(self.vm, unsafe { &*pager }, 0, quota);
         object.map(FileBytes).map_err(|_| {

@@ -1,6 +1,7 @@
 //! The memory of a shared memory segment: an object whose pager counts its mappings.
 
 use crate::file::host::FileHost;
+use crate::file::objects::FreesItself;
 use crate::{Linux, Machine};
 use core::fmt;
 use quire_heap::{Arc, Box};
@@ -44,6 +45,7 @@ struct SegmentPager<M: Machine> {
     key: i32,
     host: IpcHost<M>,
     shared: Arc<Shared<M>>,
+    _frees_itself: FreesItself,
 }
 
 impl<M: Machine> SegmentMemory<M> {
@@ -56,7 +58,7 @@ impl<M: Machine> SegmentMemory<M> {
     ) -> Result<Self, Error> {
         let (vm, host) = (linux.vm, IpcHost(*linux.files.vfs().host()));
         let shared = Arc::try_new(Shared { attaches: attaches.clone(), object: FaintRef::empty(vm) })?;
-        let pager = SegmentPager { id: name.id(), key: name.key(), host, shared: shared.clone() };
+        let pager = SegmentPager { id: name.id(), key: name.key(), host, shared: shared.clone(), _frees_itself: [] };
         let pager = Box::into_raw(Box::try_new(pager)?);
         // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
         let object = ObjectRef::charged(vm, unsafe { &*pager }, bytes, None).map_err(|_| {

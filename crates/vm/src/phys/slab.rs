@@ -533,10 +533,12 @@ impl Heap {
         }
     }
 
-    /// Takes memory back.
+    /// Takes memory back. Not inlined: in a function that frees the memory of its own argument, the compiler would see
+    /// the stores into it.
     ///
     /// # Safety
     /// `memory` came from `alloc` with the same `layout`, and is not used any more.
+    #[inline(never)]
     pub unsafe fn free<M: Machine>(&self, vm: &Physical<M>, memory: NonNull<u8>, layout: Layout) {
         match self.class(layout) {
             // SAFETY: by this function's contract.
