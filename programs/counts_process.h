@@ -42,7 +42,7 @@ static void fork_exit_threads(void) {
     with_threads();
     fork_and_exit(50);
 }
-// What a fork costs that follows the end of a large process at once.
+// The cost of a fork right after the end of a large process.
 static void fork_after_teardown(void) {
     pid_t large = fork();
     if (!large) {

@@ -14,7 +14,7 @@ use core::ops::{Deref, DerefMut};
 use quire_fs::{FileObject, FsError, Host, Origin, PAGE_SIZE, Sink, Source, Timestamp};
 use quire_heap::{Arc, Box};
 use quire_sync::Quota;
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 use quire_vm::content::IoError;

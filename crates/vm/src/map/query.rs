@@ -29,7 +29,7 @@ pub struct EntryInfo<M: Machine> {
     pub offset: u64,
     /// The file or shared memory that it shows, at the end of its chain.
     pub object: Option<ObjectRef<M>>,
-    /// There is private memory in front of that, which may have copies of its pages.
+    /// Private memory lies in front of it, and may have copies of its pages.
     pub copied: bool,
 }
 
