@@ -104,7 +104,7 @@ pub fn command(places: &Places, options: &cli::Counts) -> Result<u8> {
 fn keep(places: &Places, section: Section, rows: &[Row]) -> Result<()> {
     let path = kept::path(places);
     let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
-    let compiler = format!("compiler = {:?}", toolchain::describe(places)?);
+    let compiler = format!("compiler = {:?}", toolchain::compiler(places)?);
     let text = text.lines().map(|line| if line.starts_with("compiler = ") { &compiler } else { line });
     let text = text.collect::<Vec<_>>().join("\n") + "\n";
     fs::write(&path, kept::replace(&text, section.name(), rows)).doing(|| format!("cannot write {}", path.display()))

@@ -85,6 +85,13 @@ pub fn describe(places: &Places) -> Result<String> {
     Ok(format!("Debian's rustc {}; Rust's core library for the kernel {core}", release(debian)?))
 }
 
+/// The compiler of the kernel, by its exact version: `rustc 1.96.0 (HASH DATE)`.
+pub fn compiler(places: &Places) -> Result<String> {
+    let about = || "cannot run rustc".to_string();
+    let out = Toolchain::for_kernel(places)?.rustc().arg("--version").output().doing(about)?;
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
+}
+
 /// Has rustup's active toolchain the kernel's target?
 pub fn rustup_builds_kernels() -> bool {
     rustup_with_target().is_some()

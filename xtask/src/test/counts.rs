@@ -34,7 +34,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
             continue;
         }
         // Another compiler makes another kernel, whose values are kept in a commit of its own.
-        let compiler = toolchain::describe(context.places)?;
+        let compiler = toolchain::compiler(context.places)?;
         if section != Section::Hosted && compiler != kept.compiler {
             let why = format!("the values are of {}, and this kernel is by {compiler}", kept.compiler);
             done(Check::skipped(name(section, "all rows"), why, false));
