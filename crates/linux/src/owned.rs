@@ -2,7 +2,12 @@
 //! read it under that lock. Other threads do not reach a [`Private`] value.
 
 use core::cell::UnsafeCell;
+use quire_sync::atomic::AtomicBool;
 use quire_sync::{Rank, SpinLock};
+
+/// Part of a value that a method with `&self` frees. Without a cell, the compiler may take such memory for constant
+/// until the method returns, and leave out the stores by which the heap links it.
+pub(crate) type FreesItself = [AtomicBool; 0];
 
 /// See the module. The owner is the thread whose structure contains the value.
 pub struct Owned<T> {

@@ -143,7 +143,7 @@ impl Bags {
             }
         }
         record::wrote(last);
-        // SAFETY: as above. A list that is not empty has a last value.
+        // SAFETY: `last` is a value of the list, which is retired and not freed.
         let rest = unsafe { core::mem::replace(&mut (*last).next, ptr::null_mut()) };
         ready.store(rest, Ordering::Relaxed);
         self.ready_weight = if rest.is_null() { 0 } else { self.ready_weight - most };
@@ -789,7 +789,7 @@ mod tests {
             let before = now();
             domain.push_back();
             retire(&domain, &freed, STRUCTURE, 1);
-            // What a step frees, and twice the retired one.
+            // A step frees at most so many, and a retirement two.
             assert!(now() - before <= 4 * domain.every as usize + 2, "{} at once", now() - before);
             rounds += 1;
             assert!(rounds <= 1000, "{} wait", 1000 - now());

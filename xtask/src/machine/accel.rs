@@ -200,7 +200,7 @@ mod tests {
             fs::read_to_string(&pid_file).ok().filter(|number| number.ends_with('\n'))
         });
         let stat = format!("/proc/{}/stat", number.expect("the guest did not start").trim());
-        // The end of a killed process takes a moment; one that is not killed runs for long.
+        // The end of a killed process takes a moment. A process that lives on runs for long.
         let runs = || fs::read_to_string(&stat).is_ok_and(|state| !state.is_empty() && !state.contains(") Z"));
         while runs() {
             thread::yield_now();

@@ -1,5 +1,5 @@
-//! What operations cost: instructions of the kernel in a guest, and counts of the memory core on the hosted machine. No
-//! row may rise above its value in `lab/counts.toml` ([`crate::counts`]).
+//! The costs of operations: instructions of the kernel in a guest, and counts of the memory core on the hosted machine.
+//! No row may rise above its value in `lab/counts.toml` ([`crate::counts`]).
 
 use super::{Context, verdict::Check};
 use crate::{

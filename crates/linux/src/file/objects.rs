@@ -3,6 +3,7 @@
 use super::host::{Dentry, FileHost};
 use super::notices::Notices;
 use super::pipes::PipeCharge;
+use crate::owned::FreesItself;
 use crate::process::credentials::capabilities::cap;
 use crate::process::users::{Account, Charge};
 use crate::settings::Setting;
@@ -14,7 +15,7 @@ use core::ops::{Deref, DerefMut};
 use quire_fs::{FileObject, FsError, Host, Origin, PAGE_SIZE, Sink, Source, Timestamp};
 use quire_heap::{Arc, Box};
 use quire_sync::Quota;
-use quire_sync::atomic::{AtomicBool, Ordering};
+use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 use quire_vm::content::IoError;
@@ -58,10 +59,6 @@ struct FilePager<M: Machine> {
     host: FileHost<M>,
     _frees_itself: FreesItself,
 }
-
-/// Part of a value that a method with `&self` frees. Without a cell, the compiler may take such memory for constant
-/// until the method returns, and leave out the stores by which the heap links it.
-pub(crate) type FreesItself = [AtomicBool; 0];
 
 /// The name by which the file that a mapping shows was made or opened last, while it exists. `None` too where the
 /// mapping shows no file.

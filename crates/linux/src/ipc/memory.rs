@@ -1,7 +1,7 @@
 //! The memory of a shared memory segment: an object whose pager counts its mappings.
 
 use crate::file::host::FileHost;
-use crate::file::objects::FreesItself;
+use crate::owned::FreesItself;
 use crate::{Linux, Machine};
 use core::fmt;
 use quire_heap::{Arc, Box};

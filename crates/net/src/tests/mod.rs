@@ -38,7 +38,7 @@ const CONNECTED: [(Family, Kind); 4] = [
 struct Looks(AtomicUsize);
 
 impl Looks {
-    /// What a call asks for signals after each look. There is none.
+    /// The question for signals that a call asks after each look. There is none.
     fn ask(&self) -> impl Fn() -> bool {
         || {
             self.0.fetch_add(1, Ordering::SeqCst);

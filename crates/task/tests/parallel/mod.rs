@@ -2,8 +2,8 @@
 //! a simulated CPU has given it its baton. Interrupts (kicks, the timer) are delivered where they are unmasked.
 //! Preemption happens at [`Sim::poll`], which thread bodies call as they would execute instructions.
 //!
-//! Its clock counts polls, and leaps to the deadline of a CPU that halts. So no result depends on the host's time. What
-//! threads meet at the same moment depends on the host, so tests here state what holds whatever happens.
+//! Its clock counts polls, and leaps to the deadline of a CPU that halts. So no result depends on the host's time. The
+//! host decides which threads meet at the same moment, so tests here state facts that hold in any order.
 
 use quire_sync::CpuId;
 use quire_sync::hooks::threads::set_cpu;

@@ -1,5 +1,5 @@
-//! Threads with bodies. Each has an OS thread as its stack, which runs only between the moment at which the machine hands
-//! it the CPU and the moment at which it asks for time or leaves the CPU.
+//! Threads with bodies. Each has an OS thread as its stack. That thread runs from the moment at which the machine hands
+//! it the CPU, until it asks for time or leaves the CPU.
 
 use super::{Does, MOST_STEPS, POLL, Scripted, Stepped, Switched};
 use quire_sync::CpuId;

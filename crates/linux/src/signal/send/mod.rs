@@ -1,6 +1,6 @@
 //! Sending: makes a signal pending and notifies a thread that can take it.
 //!
-//! The steps that lose no signal between a sender and a thread are those of [`receiver`](super::receiver).
+//! The steps that lose no signal between a sender and a thread are those of [`receiver`].
 
 pub mod group;
 pub mod mask;

@@ -33,9 +33,9 @@ impl<M: Machine> Space<M> {
         let (most_data, mut data) = (self.limits().data, 0);
         let limited = most_data < M::Pmap::USER.len();
         // One descent finds them, and their neighbours.
-        let (previous, mut entries) = writer.around(range.start);
+        let (previous, entries) = writer.around(range.start);
         let (mut first, mut following) = (None, None);
-        while let Some(e) = entries.next() {
+        for e in entries {
             if e.range().start > end || e.range().start >= range.end {
                 following = Some(e);
                 break;

@@ -55,8 +55,8 @@ struct Level<A: NodeAlloc, const F: usize> {
 
 impl<A: NodeAlloc, const F: usize> Level<A, F> {
     /// Plans for `total` slots of what were `before` nodes. `at_end`: the change lies at their end, as in ascending
-    /// insertion; then it leaves full nodes. Otherwise two nodes do not become one that is nearly full: the next change
-    /// there would split it again.
+    /// insertion; then it leaves full nodes. Otherwise two nodes stay two where a single node would be nearly full,
+    /// because the next change there would split that node again.
     fn plan(level: u8, total: usize, before: usize, at_end: bool) -> Self {
         let least = if before > 1 && !at_end && total > crowded(F) { 2 } else { 1 };
         let nodes = total.div_ceil(F).max(least);
@@ -252,7 +252,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
             left.set(0, starting_before(&*left.node(0), lo));
             right.set(0, starting_before(&*right.node(0), hi));
             change.delta -= distance(&left, &right) as isize;
-            // What grows at its end goes on to grow there, as in ascending insertion. What shrinks does not.
+            // A range that grows at its end goes on to grow there, as in ascending insertion.
             let mut appends = change.delta > 0;
             for level in 0..left.height() {
                 let (l, r) = (left.node(level), right.node(level));
