@@ -15,6 +15,9 @@ const MOST_RISE: f64 = 0.02;
 /// A row that fell by more asks for its new value.
 const MOST_FALL: f64 = 0.05;
 
+/// Half of the last digit of a small value in the file.
+const RESOLUTION: f64 = 0.00005;
+
 /// The file's values.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -72,9 +75,8 @@ pub enum Verdict {
 pub fn judge(kept: Option<f64>, found: f64) -> Verdict {
     match kept {
         None => Verdict::New,
-        // Half an instruction is below the resolution of a row.
-        Some(kept) if found > kept * (1.0 + MOST_RISE) + 0.005 => Verdict::Rose(kept),
-        Some(kept) if found < kept * (1.0 - MOST_FALL) - 0.005 => Verdict::Fell(kept),
+        Some(kept) if found > kept * (1.0 + MOST_RISE) + RESOLUTION => Verdict::Rose(kept),
+        Some(kept) if found < kept * (1.0 - MOST_FALL) - RESOLUTION => Verdict::Fell(kept),
         Some(_) => Verdict::Holds,
     }
 }
@@ -104,7 +106,10 @@ pub fn replace(text: &str, section: &str, rows: &[Row]) -> String {
     let mut inside = false;
     let head = format!("[{section}]");
     let mut found = false;
-    let line_of = |row: &Row, tail: &str| format!("{} = {:.2}{tail}", row.0, row.1);
+    let line_of = |(name, value): &Row, tail: &str| match *value < 10.0 {
+        true => format!("{name} = {value:.4}{tail}"),
+        false => format!("{name} = {value:.2}{tail}"),
+    };
     for line in text.lines() {
         if line.starts_with('[') {
             if inside {
@@ -155,14 +160,14 @@ mod tests {
     #[test]
     fn new_values_keep_reasons_and_order() {
         let text = "# head\ncompiler = \"c\"\n\n[kernel]\nb = 1.00 # it pays for x\na = 2.00\n\n[hosted]\na = 7.00\n";
-        let rows = [("a".to_owned(), 3.0), ("b".to_owned(), 4.5), ("c".to_owned(), 5.0)];
+        let rows = [("a".to_owned(), 3.0), ("b".to_owned(), 4.5), ("c".to_owned(), 50.0)];
         let new = replace(text, "kernel", &rows);
         assert_eq!(
             new,
-            "# head\ncompiler = \"c\"\n\n[kernel]\nb = 4.50 # it pays for x\na = 3.00\nc = 5.00\n\n[hosted]\na = 7.00\n"
+            "# head\ncompiler = \"c\"\n\n[kernel]\nb = 4.5000 # it pays for x\na = 3.0000\nc = 50.00\n\n[hosted]\na = 7.00\n"
         );
         let more = replace(&new, "servers", &[("redis".to_owned(), 1.0)]);
         let kept: Kept = toml::from_str(&more).unwrap();
-        assert_eq!((kept.kernel["c"], kept.servers["redis"], kept.hosted["a"]), (5.0, 1.0, 7.0));
+        assert_eq!((kept.kernel["c"], kept.servers["redis"], kept.hosted["a"]), (50.0, 1.0, 7.0));
     }
 }

@@ -180,7 +180,7 @@ fn unpack(places: &Places, hash: &str, to: &Path) -> Result<()> {
     Err(Failure::machine(format_args!("{}: git ended with {archived}, tar with {unpacked}", about())))
 }
 
-/// What a git command prints.
+/// The output of a git command.
 fn git(places: &Places, words: &[&str]) -> Result<String> {
     let out = Command::new("git")
         .args(words)

@@ -264,7 +264,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
 /// Writes the command that repeats a check.
 #[derive(Clone)]
 struct Again {
-    /// The options of this run that change what a check does.
+    /// The options of this run that change its checks.
     options: String,
 }
 
