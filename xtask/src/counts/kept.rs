@@ -3,6 +3,8 @@
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
+use toml_edit::{DocumentMut, Item, Value};
+
 use crate::{
     failure::{Doing, Failure, Result},
     places::Places,
@@ -99,47 +101,23 @@ pub fn complaint(kept: Option<f64>, found: f64) -> Option<String> {
     }
 }
 
-/// Writes the rows of a section, and keeps all other text: the reasons behind values, and the order of rows.
-pub fn replace(text: &str, section: &str, rows: &[Row]) -> String {
-    let mut left: Vec<&Row> = rows.iter().collect();
-    let mut out: Vec<String> = Vec::new();
-    let mut inside = false;
-    let head = format!("[{section}]");
-    let mut found = false;
-    let line_of = |(name, value): &Row, tail: &str| match *value < 10.0 {
-        true => format!("{name} = {value:.4}{tail}"),
-        false => format!("{name} = {value:.2}{tail}"),
-    };
-    for line in text.lines() {
-        if line.starts_with('[') {
-            if inside {
-                add(&mut out, left.drain(..).map(|row| line_of(row, "")));
-            }
-            inside = line.trim_end() == head;
-            found |= inside;
+/// The text of the file with new values in a section. All other text stays: the reasons behind values, and the order of
+/// rows.
+pub fn replace(text: &str, compiler: &str, section: &str, rows: &[Row]) -> Result<String> {
+    let mut file: DocumentMut = text.parse().map_err(|e| Failure::usage(format_args!("lab/counts.toml: {e}")))?;
+    file["compiler"] = toml_edit::value(compiler);
+    let section = file.entry(section).or_insert_with(toml_edit::table);
+    for (name, found) in rows {
+        let row = &mut section[name.as_str()];
+        let reason = row.as_value().map(|value| value.decor().clone());
+        let digits = if *found < 10.0 { 1e4 } else { 1e2 };
+        let mut value = Value::from((found * digits).round() / digits);
+        if let Some(reason) = reason {
+            *value.decor_mut() = reason;
         }
-        let name = line.split(['=', ' ']).next().unwrap_or_default();
-        match left.iter().position(|row| inside && row.0 == name) {
-            Some(at) => {
-                let tail = line.find('#').map_or(String::new(), |at| format!(" {}", &line[at..]));
-                out.push(line_of(left.remove(at), &tail));
-            }
-            None => out.push(line.to_owned()),
-        }
+        *row = Item::Value(value);
     }
-    if !found {
-        add(&mut out, [String::new(), head].into_iter());
-    }
-    add(&mut out, left.into_iter().map(|row| line_of(row, "")));
-    out.join("\n") + "\n"
-}
-
-/// Adds lines before the empty lines at the end.
-fn add(out: &mut Vec<String>, lines: impl Iterator<Item = String>) {
-    let at = out.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
-    let gap = out.split_off(at);
-    out.extend(lines);
-    out.extend(gap);
+    Ok(file.to_string())
 }
 
 #[cfg(test)]
@@ -160,14 +138,15 @@ mod tests {
     #[test]
     fn new_values_keep_reasons_and_order() {
         let text = "# head\ncompiler = \"c\"\n\n[kernel]\nb = 1.00 # it pays for x\na = 2.00\n\n[hosted]\na = 7.00\n";
-        let rows = [("a".to_owned(), 3.0), ("b".to_owned(), 4.5), ("c".to_owned(), 50.0)];
-        let new = replace(text, "kernel", &rows);
+        let rows = [("a".to_owned(), 3.0), ("b".to_owned(), 4.123_456), ("c".to_owned(), 50.129)];
+        let new = replace(text, "d", "kernel", &rows).unwrap();
         assert_eq!(
             new,
-            "# head\ncompiler = \"c\"\n\n[kernel]\nb = 4.5000 # it pays for x\na = 3.0000\nc = 50.00\n\n[hosted]\na = 7.00\n"
+            "# head\ncompiler = \"d\"\n\n[kernel]\nb = 4.1235 # it pays for x\na = 3.0\nc = 50.13\n\n[hosted]\na = 7.00\n"
         );
-        let more = replace(&new, "servers", &[("redis".to_owned(), 1.0)]);
+        let more = replace(&new, "d", "servers", &[("redis".to_owned(), 1.0)]).unwrap();
         let kept: Kept = toml::from_str(&more).unwrap();
-        assert_eq!((kept.kernel["c"], kept.servers["redis"], kept.hosted["a"]), (50.0, 1.0, 7.0));
+        assert_eq!((kept.kernel["c"], kept.servers["redis"], kept.hosted["a"]), (50.13, 1.0, 7.0));
+        assert!(replace("no table", "d", "kernel", &rows).is_err());
     }
 }

@@ -94,20 +94,22 @@ pub fn command(places: &Places, options: &cli::Counts) -> Result<u8> {
         found = true;
         println!("{}", table(*section, name, &ours, &theirs));
         if options.keep {
-            keep(places, *section, &ours)?;
+            keep(places, *section, &ours, options.names.is_empty() && options.all)?;
         }
     }
     if found { Ok(0) } else { Err(Failure::usage("no operation has a name with these words")) }
 }
 
-/// Writes rows of a section of `lab/counts.toml`.
-fn keep(places: &Places, section: Section, rows: &[Row]) -> Result<()> {
+/// Writes rows of a section of `lab/counts.toml`. The rows of one file are of one compiler.
+fn keep(places: &Places, section: Section, rows: &[Row], all: bool) -> Result<()> {
     let path = kept::path(places);
     let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
-    let compiler = format!("compiler = {:?}", toolchain::compiler(places)?);
-    let text = text.lines().map(|line| if line.starts_with("compiler = ") { &compiler } else { line });
-    let text = text.collect::<Vec<_>>().join("\n") + "\n";
-    fs::write(&path, kept::replace(&text, section.name(), rows)).doing(|| format!("cannot write {}", path.display()))
+    let (compiler, before) = (toolchain::compiler(places)?, kept::read(places)?.compiler);
+    if compiler != before && !all {
+        return Err(Failure::usage(format_args!("the values are of {before}: keep all rows of {compiler} at once")));
+    }
+    let new = kept::replace(&text, &compiler, section.name(), rows)?;
+    fs::write(&path, new).doing(|| format!("cannot write {}", path.display()))
 }
 
 /// Both sides, with the ratio of ours to theirs.
@@ -143,6 +145,7 @@ fn at_commit(places: &Places, commit: &str) -> Result<PathBuf> {
     let hash = git(places, &["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")])
         .map_err(|_| Failure::usage(format_args!("{commit} names no commit of this repository")))?;
     let home = places.target.join("counts");
+    let _lock = places.lock("counts")?;
     let kernel = home.join(format!("kernel-{hash}"));
     if kernel.is_file() {
         return Ok(kernel);
