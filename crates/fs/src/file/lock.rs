@@ -82,10 +82,11 @@ impl<C: Charge> HeldLocks<C> {
         self.records.iter().filter(|r| r.owner == owner).count()
     }
 
-    /// Ensures that `owner` may have `more` ranges, and that there is memory for them.
+    /// Ensures that `owner`, which has `there` ranges, may have `more`, and that there is memory for them.
     fn make_room(
         &mut self,
         owner: Owner,
+        there: usize,
         more: usize,
         charge: impl FnOnce(usize) -> Option<C>,
     ) -> Result<(), OutOfMemory> {
@@ -93,8 +94,10 @@ impl<C: Charge> HeldLocks<C> {
             return Err(OutOfMemory);
         }
         self.records.try_reserve(more)?;
-        let n = self.ranges_of(owner) + more;
-        if let Some((_, charge)) = self.charges.iter_mut().find(|(of, _)| *of == owner) {
+        let n = there + more;
+        if there != 0
+            && let Some((_, charge)) = self.charges.iter_mut().find(|(of, _)| *of == owner)
+        {
             return if charge.resize(n) { Ok(()) } else { Err(OutOfMemory) };
         }
         self.charges.try_reserve(1)?;
@@ -102,26 +105,27 @@ impl<C: Charge> HeldLocks<C> {
         Ok(())
     }
 
-    /// Reduces the charge of `owner` to its present ranges.
-    fn settle(&mut self, owner: Owner) {
-        let n = self.ranges_of(owner);
-        self.charges.retain_mut(|(of, charge)| {
-            // A smaller charge is not refused.
-            *of != owner || (n != 0 && charge.resize(n))
-        });
+    /// Reduces the charge of `owner` to its `n` ranges.
+    fn settle(&mut self, owner: Owner, n: usize) {
+        let Some(at) = self.charges.iter().position(|(of, _)| *of == owner) else { return };
+        // A smaller charge is not refused.
+        if n == 0 || !self.charges[at].1.resize(n) {
+            take_out(&mut self.charges, at);
+        }
+    }
+
+    /// The memory of the largest list, in locks.
+    fn capacity(&self) -> usize {
+        self.records.capacity().max(self.whole.capacity()).max(self.charges.capacity())
     }
 
     /// Frees spare memory of the lists, because no user is charged for it. The memory of empty lists stays until a
     /// close (`closing`): mostly the next lock comes before that.
+    #[cold]
     fn shrink(&mut self, closing: bool) {
         shrink(&mut self.records, closing);
         shrink(&mut self.whole, closing);
         shrink(&mut self.charges, closing);
-    }
-
-    /// Whether a close has to look: there are locks, or memory of empty lists.
-    fn is_in_use(&self) -> bool {
-        self.records.capacity() + self.whole.capacity() + self.charges.capacity() != 0
     }
 
     /// Drops the ranges of `owner`.
@@ -276,19 +280,28 @@ impl<C: Charge> RecordLocks<C> {
         charge: &dyn Fn(usize) -> Option<C>,
     ) -> Result<(), FsError> {
         let waiter = Waiter(self);
+        let mut tells = false;
         let locked = self.readiness.wait(io, || {
             let mut held = self.held.lock();
             if held.records.iter().any(|r| r.against(&wanted)) {
                 return if io.nonblock { None } else { waiter.wait(&mut held, &wanted).err().map(Err) };
             }
-            // Two ranges: one from a split, and the new one.
-            if held.make_room(wanted.owner, 2, charge).is_err() {
-                held.settle(wanted.owner);
+            let there = held.ranges_of(wanted.owner);
+            // With a range of its owner there may be two more: one from a split, and the new one.
+            if held.make_room(wanted.owner, there, if there == 0 { 1 } else { 2 }, charge).is_err() {
+                held.settle(wanted.owner, there);
                 return Some(Err(FsError::OutOfMemory));
             }
-            cut(&mut held.records, wanted.owner, wanted.start, wanted.end);
-            add(&mut held.records, wanted);
-            held.settle(wanted.owner);
+            if there == 0 {
+                held.records.push_reserved(wanted);
+            } else {
+                cut(&mut held.records, wanted.owner, wanted.start, wanted.end);
+                add(&mut held.records, wanted);
+                let there = held.ranges_of(wanted.owner);
+                held.settle(wanted.owner, there);
+            }
+            // A first range frees no other, but recorded waits need to know it.
+            tells = there != 0 || held.waiting != 0;
             self.changed(&mut held, false);
             Some(Ok(()))
         });
@@ -301,7 +314,9 @@ impl<C: Charge> RecordLocks<C> {
         }
         locked??;
         // Other owners can use a lock that became shared.
-        self.readiness.notify();
+        if tells {
+            self.readiness.notify();
+        }
         Ok(())
     }
 
@@ -313,13 +328,14 @@ impl<C: Charge> RecordLocks<C> {
         {
             let mut held = self.held.lock();
             // Only a range that is split needs memory.
-            let splits = |r: &Record| r.owner == owner && r.start < start && end < r.end;
-            // An owner that has a range has a charge.
-            if held.records.iter().any(splits) && held.make_room(owner, 1, |_| None).is_err() {
-                return Err(FsError::OutOfMemory);
+            let splits = |r: &Record| r.start < start && end < r.end && r.owner == owner;
+            if held.records.iter().any(splits) {
+                let there = held.ranges_of(owner);
+                // An owner that has a range has a charge.
+                held.make_room(owner, there, 1, |_| None).map_err(|_| FsError::OutOfMemory)?;
             }
-            cut(&mut held.records, owner, start, end);
-            held.settle(owner);
+            let left = cut(&mut held.records, owner, start, end);
+            held.settle(owner, left);
             self.changed(&mut held, false);
         }
         self.readiness.notify();
@@ -330,30 +346,38 @@ impl<C: Charge> RecordLocks<C> {
     /// Linux. So two sharers that both want the file exclusively do not wait for each other.
     pub fn lock_whole(&self, file: u64, exclusive: bool, io: &Io<'_>) -> Result<(), FsError> {
         let wanted = Record { start: 0, end: u64::MAX, exclusive, owner: Owner::File(file) };
+        let is_other = |r: &Record| r.owner == wanted.owner && r.exclusive != exclusive;
         let changes = {
             let mut held = self.held.lock();
-            let before = held.whole.len();
-            held.whole.retain(|r| r.owner != wanted.owner || r.exclusive == exclusive);
-            self.changed(&mut held, false);
-            held.whole.len() != before
+            let changes = held.whole.iter().any(is_other);
+            if changes {
+                held.whole.retain(|r| !is_other(r));
+                self.changed(&mut held, false);
+            }
+            changes
         };
         if changes {
             self.readiness.notify();
         }
+        let mut tells = false;
         self.readiness.wait(io, || {
             let mut held = self.held.lock();
             if held.whole.iter().any(|r| r.against(&wanted)) {
                 return None;
             }
-            if held.whole.try_reserve(1).is_err() {
+            // There is one, perhaps of the other kind, where another thread has locked for the same open file.
+            let before = held.whole.len();
+            held.whole.retain(|r| r.owner != wanted.owner);
+            tells = held.whole.len() != before || held.waiting != 0;
+            if held.whole.try_push(wanted).is_err() {
                 return Some(Err(FsError::OutOfMemory));
             }
-            held.whole.retain(|r| r.owner != wanted.owner);
-            held.whole.push_reserved(wanted);
             self.changed(&mut held, false);
             Some(Ok(()))
         })??;
-        self.readiness.notify();
+        if tells {
+            self.readiness.notify();
+        }
         Ok(())
     }
 
@@ -400,8 +424,13 @@ impl<C: Charge> RecordLocks<C> {
     /// Frees memory and ends recorded waits after a change of the locks. The caller notifies waiters after unlocking; each then
     /// checks its conflicts again.
     fn changed(&self, held: &mut HeldLocks<C>, closing: bool) {
-        held.shrink(closing);
-        self.in_use.store(held.is_in_use(), Ordering::Release);
+        let mut capacity = held.capacity();
+        // Lists with room for a few locks keep it until a close.
+        if closing || capacity > FEW {
+            held.shrink(closing);
+            capacity = held.capacity();
+        }
+        self.in_use.store(capacity != 0, Ordering::Release);
         if held.waiting != 0 {
             WAITS.lock().retain(|wait| wait.at != self.at());
             held.waiting = 0;
@@ -429,13 +458,26 @@ fn add(records: &mut Vec<Record>, mut new: Record) {
     records.push_reserved(new);
 }
 
-/// Removes `start..end` from the owner's records. A record that reaches over both ends is split; the caller has
-/// reserved room.
-fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
-    let mut rest = None;
-    records.retain_mut(|r| {
-        if r.owner != owner || r.end <= start || end <= r.start {
-            return true;
+/// Drops the element at `at`, which mostly is the last one.
+fn take_out<T>(list: &mut Vec<T>, at: usize) {
+    match at + 1 == list.len() {
+        true => list.truncate(at),
+        false => drop(list.swap_remove(at)),
+    }
+}
+
+/// Removes `start..end` from the owner's records, and returns how many are left. A record that reaches over both ends
+/// is split; the caller has reserved room.
+fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) -> usize {
+    let (mut at, mut left, mut rest) = (0, 0, None);
+    while let Some(r) = records.get_mut(at) {
+        at += 1;
+        if r.owner != owner {
+            continue;
+        }
+        left += 1;
+        if r.end <= start || end <= r.start {
+            continue;
         }
         if r.start < start && end < r.end {
             rest = Some(Record { start: end, ..*r });
@@ -445,13 +487,15 @@ fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) {
         } else if end < r.end {
             r.start = end;
         } else {
-            return false;
+            (at, left) = (at - 1, left - 1);
+            take_out(records, at);
         }
-        true
-    });
+    }
     if let Some(rest) = rest {
         records.push_reserved(rest);
+        left += 1;
     }
+    left
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -618,7 +662,10 @@ mod tests {
         assert_eq!(charged(), 7, "a range that is split is two");
         // The lock could split a range of its owner, and needs room for both halves.
         assert_eq!((lock(1, 9002, 400, 1), charged()), (Err(FsError::OutOfMemory), 7));
-        assert_eq!((lock(1, 9003, 400, 1), charged()), (Err(FsError::OutOfMemory), 7));
+        // An owner without ranges needs room for one.
+        assert_eq!((lock(1, 9003, 400, 1), charged()), (Ok(()), 8));
+        assert_eq!((lock(1, 9004, 500, 1), charged()), (Err(FsError::OutOfMemory), 8));
+        files[1].release_process(9003);
         lock(0, 9001, 10, 10).unwrap_err();
         files[0].unlock(owner(9001), 200, 250).unwrap();
         lock(0, 9001, 10, 10).unwrap();
