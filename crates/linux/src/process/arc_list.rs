@@ -198,6 +198,12 @@ impl<K: ListKind> ArcList<K> {
         K::place(node).on.get() == self.id
     }
 
+    /// The first node.
+    pub fn first(&self) -> Option<&K::Node> {
+        // SAFETY: nodes on the list are alive while it is borrowed.
+        self.list.first().map(|node| unsafe { node.as_ref() })
+    }
+
     /// The nodes, first to last.
     pub fn iter(&self) -> impl Iterator<Item = &K::Node> + '_ {
         // SAFETY: nodes on the list are alive while it is borrowed.

@@ -213,6 +213,14 @@ pub struct Family<M: Machine> {
     pub closed: bool,
 }
 
+impl<M: Machine> Family<M> {
+    /// The child with id `pid`, if it is the first on its list.
+    fn first(&self, pid: Pid) -> Option<&Process<M>> {
+        let first = self.children.first().filter(|child| child.pid == pid);
+        first.or_else(|| self.zombies.first().filter(|child| child.pid == pid))
+    }
+}
+
 /// The kind of the lists of [`Family`].
 pub struct Siblings<M>(core::marker::PhantomData<fn(M)>);
 // SAFETY: `sibling` is used by no other kind, and guarded by the parent's `family`. A child that changes its parent is

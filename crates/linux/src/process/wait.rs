@@ -80,15 +80,23 @@ impl Wanted {
 
 /// Checks the children once: a report, none yet, or no child to wait for.
 fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<FoundChild, Errno>> {
-    // Looked up by its id, not among siblings, of which process 1 may have thousands. Before the lock, so that it is
-    // dropped after it.
-    let named = match wanted.which {
-        Which::Process(pid) => linux.ids.process(pid),
-        _ => None,
-    };
+    // Dropped after the lock.
+    let counted;
     let mut family = me.family.lock();
-    // Under this lock a child stays one, and stays on its list.
-    let named = named.as_ref().filter(|child| child.is_child_of(me));
+    let mut named = None;
+    if let Which::Process(pid) = wanted.which
+        && family.first(pid).is_none()
+    {
+        // Looked up by its id, not among siblings, of which process 1 may have thousands.
+        drop(family);
+        counted = linux.ids.process(pid);
+        family = me.family.lock();
+        // Under this lock a child stays one, and stays on its list.
+        named = counted.as_deref().filter(|child| child.is_child_of(me));
+    }
+    if let Which::Process(pid) = wanted.which {
+        named = named.or_else(|| family.first(pid));
+    }
     if wanted.options & EXITED != 0
         && let Some(child) = zombie(&family, wanted, named)
     {
@@ -125,9 +133,10 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
     if anybody { None } else { Some(Err(Errno::ECHILD)) }
 }
 
-fn zombie<M: Machine>(family: &Family<M>, wanted: Wanted, named: Option<&Arc<Process<M>>>) -> Option<Arc<Process<M>>> {
+fn zombie<M: Machine>(family: &Family<M>, wanted: Wanted, named: Option<&Process<M>>) -> Option<Arc<Process<M>>> {
     if let Which::Process(_) = wanted.which {
-        return named.filter(|child| family.zombies.has(child) && wanted.fits(child)).cloned();
+        let child = named.filter(|child| family.zombies.has(child) && wanted.fits(child))?;
+        return family.zombies.counted(child);
     }
     let found = family.zombies.iter().find(|child| wanted.fits(child))?;
     family.zombies.counted(found)
@@ -236,6 +245,13 @@ pub fn sys_wait4<M: Machine>(
         pid => Which::Process(pid as Pid),
     };
     let wanted = Wanted { which, options: options | EXITED };
+    if options & NOHANG != 0 {
+        // Mostly there is none yet.
+        return match look(ctx.linux, ctx.process(), wanted) {
+            None => Ok(0),
+            Some(found) => answer(ctx, Answer::Wait4 { status, usage }, Some(found?)),
+        };
+    }
     wait(ctx, ChildWait { wanted, answer: Answer::Wait4 { status, usage } })
 }
 
