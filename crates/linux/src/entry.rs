@@ -30,12 +30,11 @@ impl<M: Machine> Linux<M> {
     pub fn syscall(&'static self, regs: &mut UserRegs) -> Served {
         let thread = self.current();
         let number = regs.orig_rax;
-        let arguments = regs.arguments();
         #[cfg(debug_assertions)]
         thread.refusals.begin();
         // SAFETY: the thread that runs, at its only entry.
         let mut ctx = unsafe { Ctx::new(self, thread, regs) };
-        let result = match syscall::dispatch(&mut ctx, number, &arguments) {
+        let result = match syscall::dispatch(&mut ctx, number) {
             Some(result) => result,
             None => encode(self.unknown_call(number)),
         };

@@ -8,17 +8,13 @@ use crate::{exec, file, futex, ipc, memory, mount, process, rseq, signal, socket
 
 macro_rules! table {
     ($($number:literal $name:ident => $($handler:ident)::+ $(, flags $flags:literal)? $(, $note:literal)?;)*) => {
-        /// Calls handler `number` with `registers` and encodes its result. `None` if there is no such call.
+        /// Calls handler `number` and encodes its result. `None` if there is no such call.
         #[inline(always)]
-        pub fn dispatch<M: Machine>(
-            ctx: &mut Ctx<'_, M>,
-            number: u64,
-            registers: &[u64; 6],
-        ) -> Option<u64> {
+        pub fn dispatch<M: Machine>(ctx: &mut Ctx<'_, M>, number: u64) -> Option<u64> {
             Some(match number {
                 $($number => encode(match const { ends($number) } {
-                    true => end($($handler)::+::<M>, ctx, *registers),
-                    false => Handler::serve($($handler)::+::<M>, ctx, registers),
+                    true => end($($handler)::+::<M>, ctx),
+                    false => Handler::serve($($handler)::+::<M>, ctx),
                 }),)*
                 _ => return None,
             })
@@ -39,13 +35,9 @@ macro_rules! table {
 /// Runs `handler` with the rights of a call that ends something. Never inlined, so that the dispatcher keeps no state
 /// across a call.
 #[inline(never)]
-fn end<M: Machine, Args>(
-    handler: impl Handler<M, Args>,
-    ctx: &mut Ctx<'_, M>,
-    registers: [u64; 6],
-) -> Result<usize, Errno> {
+fn end<M: Machine, Args>(handler: impl Handler<M, Args>, ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     let thread = ctx.thread;
-    thread.ending(|| handler.serve(ctx, &registers))
+    thread.ending(|| handler.serve(ctx))
 }
 
 table! {
