@@ -323,7 +323,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         &self,
         mut layer: Option<&'e Backing<M>>,
         mut zero_marker: bool,
-        pin: &Pinned<'_>,
+        pin: &'e Pinned<'_>,
     ) -> Result<Walk<'e, M>, Attempt<M>> {
         let mut depth = 0;
         // A file's own page is below its size, or is being removed. The size itself is not read: appending writes its
@@ -335,7 +335,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             if let Some((object, key)) = b.layer(self.va)
                 && !(zero_marker && object.is_private())
             {
-                match object.index().get(key, pin) {
+                let (slot, stored) = object.index().get_timed(key, pin);
+                match slot {
                     Slot::Page(pfn) => {
                         let page = self.vm.page(pfn);
                         let state = page.state();
@@ -349,7 +350,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
                         if beyond_end(b, object) {
                             return Err(no_page());
                         }
-                        return Ok(Walk::Page(FoundPage { page, state, object, key, layer: b, depth }));
+                        return Ok(Walk::Page(FoundPage { page, state, object, key, stored, layer: b, depth }));
                     }
                     Slot::Reserved => return Err(Attempt::Again),
                     Slot::ZeroMarker => zero_marker = true,
@@ -394,7 +395,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             found.object.index().tag_dirty(found.key, pin);
         }
         if store && self.entry.shared() {
-            found.object.note_store(found.key, pin);
+            found.object.note_store_in(found.stored);
         }
         let mut table = self.table(pin)?;
         let now = self.check_page(&found, pin)?;

@@ -318,26 +318,34 @@ impl<N: Nodes> Index<N> {
 
     /// The slot at `key`. Takes no lock and never waits.
     #[inline]
-    pub fn get(&self, key: u64, _pin: &Pinned<'_>) -> Slot {
+    pub fn get(&self, key: u64, pin: &Pinned<'_>) -> Slot {
+        self.get_timed(key, pin).0
+    }
+
+    /// As [`get`](Self::get), with the time of stores of the leaf, unless the root is the slot. `None` also where no
+    /// leaf covers the key.
+    #[inline(always)]
+    pub(crate) fn get_timed<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> (Slot, Option<&'a AtomicU64>) {
         let mut word = self.root.load(Ordering::Acquire);
         if word & NODE == 0 {
-            return if key == 0 { decode(word) } else { Slot::Empty };
+            return (if key == 0 { decode(word) } else { Slot::Empty }, None);
         }
         let mut h = height(word);
         if !covers(h, key) {
-            return Slot::Empty;
+            return (Slot::Empty, None);
         }
         loop {
             h -= 1;
             let i = (key >> (BITS * h)) & MASK;
-            // SAFETY: the word is a node of this index, and the caller is pinned.
-            word = unsafe { node::<N>(word) }.slots[i as usize].load(Ordering::Acquire);
+            // SAFETY: the word is a node of this index, and the caller is pinned for 'a.
+            let node = unsafe { node::<N>(word) };
+            word = node.slots[i as usize].load(Ordering::Acquire);
             if h == 0 {
-                return decode(word);
+                return (decode(word), Some(&node.stored));
             }
             if word & NODE == 0 {
                 // Empty, being linked (not filled yet) or taken out (already empty).
-                return Slot::Empty;
+                return (Slot::Empty, None);
             }
         }
     }

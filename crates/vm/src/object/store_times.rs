@@ -40,24 +40,32 @@ impl<M: Machine> Object<M> {
     /// Notes that a store into page `key` through a shared mapping follows.
     #[inline(always)]
     pub(crate) fn note_store(&self, key: u64, pin: &Pinned<'_>) {
-        if self.flags.load(Ordering::Relaxed) & STORES_TIMED != 0 {
-            self.note_store_now(key, pin);
+        let flags = self.flags.load(Ordering::Relaxed);
+        if flags & STORES_TIMED != 0 {
+            self.note_time(self.index.stored(key, pin), flags);
         }
     }
 
-    #[inline(never)] // other faults need no room for its stack frame
-    fn note_store_now(&self, key: u64, pin: &Pinned<'_>) {
-        self.note_time(self.index.stored(key, pin));
+    /// As [`note_store`](Self::note_store), for a page that a walk has found. `leaf` is the time of its leaf.
+    #[inline(always)]
+    pub(crate) fn note_store_in(&self, leaf: Option<&AtomicU64>) {
+        let flags = self.flags.load(Ordering::Relaxed);
+        if flags & STORES_TIMED != 0 {
+            self.note_time(leaf, flags);
+        }
     }
 
     /// Notes that pages are removed through a shared mapping.
     pub(crate) fn note_removal(&self) {
-        if self.flags.load(Ordering::Relaxed) & STORES_TIMED != 0 {
-            self.note_time(None);
+        let flags = self.flags.load(Ordering::Relaxed);
+        if flags & STORES_TIMED != 0 {
+            self.note_time(None, flags);
         }
     }
 
-    fn note_time(&self, leaf: Option<&AtomicU64>) {
+    /// `flags` are the object's, read before.
+    #[inline(never)] // other faults need no room for its stack frame
+    fn note_time(&self, leaf: Option<&AtomicU64>, flags: u32) {
         let time = match leaf {
             Some(time) => time,
             None => match &self.own {
@@ -66,8 +74,19 @@ impl<M: Machine> Object<M> {
             },
         };
         // The clock is read after the time, so a later time shows that the clock was set back.
-        let mut there = time.load(Ordering::Relaxed);
+        let there = time.load(Ordering::Relaxed);
         let now = self.vm.machine().store_time();
+        // A later time is far away, too.
+        if now.wrapping_sub(there) >= TICK {
+            Self::raise(time, there, now);
+        }
+        if flags & STORED == 0 {
+            self.flags.fetch_or(STORED, Ordering::AcqRel);
+        }
+    }
+
+    /// Raises `time`, which was `there`, to `now`, unless it is that already, or later on the same clock.
+    fn raise(time: &AtomicU64, mut there: u64, now: u64) {
         let mut due = is_ahead(there, now);
         while due || now >= there.saturating_add(TICK) {
             match time.compare_exchange(there, now, Ordering::Relaxed, Ordering::Relaxed) {
@@ -75,9 +94,6 @@ impl<M: Machine> Object<M> {
                 // Another CPU has noted a store, or a thread has forgotten the time.
                 Err(other) => (there, due) = (other, false),
             }
-        }
-        if self.flags.load(Ordering::Relaxed) & STORED == 0 {
-            self.flags.fetch_or(STORED, Ordering::AcqRel);
         }
     }
 
