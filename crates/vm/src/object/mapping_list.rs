@@ -473,8 +473,8 @@ impl<M: Machine> Shards<M> {
     /// leave it.
     #[inline]
     pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
-        let unlinked = self.shard(b.shard()).unlinked.load(Ordering::Relaxed) + 1;
         let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return false };
+        let unlinked = self.shard(b.shard()).unlinked.load(Ordering::Relaxed) + 1;
         if !unlinked.is_multiple_of(LOOK_EVERY)
             || !unlinked.is_multiple_of(LOOK_EVERY * self.iter().count().div_ceil(MORE + 1) as u64)
         {
