@@ -14,7 +14,7 @@ use crate::host::Host;
 use crate::inbox::Inbox;
 use crate::mutant::{Mutant, mutant};
 use crate::network::{Name, Network};
-use crate::options::Options;
+use crate::options::{Flags, Options};
 use core::net::SocketAddr;
 use quire_fs::{FsError, Io, Readiness};
 use quire_heap::{Arc, Deque, Vec, Weak};
@@ -191,6 +191,20 @@ impl<H: Host> Endpoint<H> {
 
     pub(crate) fn peer(&self) -> Option<Arc<Endpoint<H>>> {
         self.state().peer.clone()
+    }
+
+    /// Whether the credentials of senders are for it. As on Linux, an accepted socket may ask for them later.
+    pub(crate) fn takes_credentials(&self) -> bool {
+        self.options.has(Flags::PASS_CREDENTIALS) || self.is_unaccepted()
+    }
+
+    pub(crate) fn peer_takes_credentials(&self) -> bool {
+        self.state().peer.as_ref().is_some_and(|peer| peer.takes_credentials())
+    }
+
+    /// Whether credentials go with its messages to its peer.
+    pub(crate) fn passes_credentials(&self) -> bool {
+        self.is_unix() && (self.options.has(Flags::PASS_CREDENTIALS) || self.peer_takes_credentials())
     }
 
     /// Leaves an error for the next call, unless an earlier one waits.

@@ -51,11 +51,21 @@ pub(crate) trait Cargo {
 impl<C: Cargo> Message<C> {
     pub(crate) fn new(data: Vec<u8>, cargo: Option<Box<C>>) -> Self {
         let overhead = OVERHEAD + cargo.as_ref().map_or(0, |cargo| cargo.memory());
-        Message { data, more: Vec::new(), start: 0, from: None, arrival: None, cargo, overhead }
+        Self::of(data, cargo, overhead)
     }
 }
 
 impl<C> Message<C> {
+    #[inline(always)]
+    fn of(data: Vec<u8>, cargo: Option<Box<C>>, overhead: usize) -> Self {
+        Message { data, more: Vec::new(), start: 0, from: None, arrival: None, cargo, overhead }
+    }
+
+    /// Whether it has no memory, no cargo and no sender.
+    fn is_bare(&self) -> bool {
+        self.data.capacity() + self.more.capacity() == 0 && self.cargo.is_none() && self.from.is_none()
+    }
+
     /// Unread bytes.
     pub(crate) fn len(&self) -> usize {
         self.data.len() - self.start + self.more.iter().map(|chunk| chunk.len()).sum::<usize>()
@@ -70,6 +80,18 @@ pub(crate) struct Borrowed<C> {
     pub cargo: Option<Box<C>>,
     /// The purges of the queue when they were taken out.
     purges: u32,
+}
+
+impl<C> Borrowed<C> {
+    /// Drops a piece of a stream that carried nothing: its chunk.
+    #[inline]
+    pub(crate) fn drop_chunk(self) {
+        let Borrowed { data, more, cargo, .. } = self;
+        debug_assert!(more.capacity() == 0 && cargo.is_none());
+        drop(data);
+        // There is nothing to drop, which the compiler does not see.
+        mem::forget((more, cargo));
+    }
 }
 
 /// The queue, under the inbox's spin lock.
@@ -142,6 +164,17 @@ impl<C> Queue<C> {
         }
     }
 
+    /// Adds a piece of a stream without cargo, for which there is room.
+    pub(crate) fn push_piece(&mut self, data: Vec<u8>) {
+        self.bytes += data.len();
+        self.charge += data.len() + OVERHEAD;
+        match self.first {
+            // Made in its place.
+            None => self.first = Some(Message::of(data, None, OVERHEAD)),
+            Some(_) => self.rest.push_back_reserved(Message::of(data, None, OVERHEAD)),
+        }
+    }
+
     /// Adds bytes to the last chunk, if that has room and no cargo.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
         let last = if self.rest.is_empty() { self.first.as_mut() } else { self.rest.get_mut(self.rest.len() - 1) };
@@ -189,6 +222,23 @@ impl<C> Queue<C> {
         self.bytes -= unread;
         self.charge -= unread + self.first.as_ref().map_or(0, |message| message.overhead);
         self.shift()
+    }
+
+    /// Removes the first piece of a stream, whose chunk and cargo are lent and of which `unread` bytes were not read
+    /// before. Other pieces may move, and then their memory returns.
+    #[inline]
+    pub(crate) fn remove_lent_piece(&mut self, unread: usize) -> Option<Removed<C>> {
+        if !self.rest.is_empty() {
+            return Some(self.remove_borrowed(unread));
+        }
+        self.bytes -= unread;
+        if let Some(piece) = self.first.take() {
+            self.charge -= unread + piece.overhead;
+            debug_assert!(piece.is_bare());
+            // It has nothing to drop.
+            mem::forget(piece);
+        }
+        None
     }
 
     /// Takes the first message.

@@ -131,14 +131,14 @@ impl<H: Host> Socket<H> {
     ) -> Result<usize, FsError> {
         let endpoint = &self.endpoint;
         let choice = ancillary.choice;
-        let cargo = if endpoint.is_unix() { self.cargo(to, ancillary)? } else { None };
+        let mut cargo = if endpoint.is_unix() { self.cargo(to, ancillary)? } else { None };
         let done = match endpoint.kind {
             Kind::Datagram => Endpoint::send_datagram(endpoint, io, source, to, choice, cargo),
             _ if to.is_some() && endpoint.is_unix() => match endpoint.state().phase {
                 Phase::Connected => Err(FsError::IsConnected),
                 _ => Err(FsError::Unsupported),
             },
-            Kind::Stream => endpoint.send_stream(io, source, cargo),
+            Kind::Stream => endpoint.send_stream(io, source, Some(&mut cargo)),
             Kind::SeqPacket => Endpoint::send_packet(endpoint, io, source, cargo),
         };
         limited(done, endpoint.options.send_timeout())
@@ -151,13 +151,11 @@ impl<H: Host> Socket<H> {
         mut ancillary: Ancillary<H>,
     ) -> Result<Option<quire_heap::Box<Flight<H>>>, FsError> {
         if ancillary.credentials.is_some() && !self.endpoint.options.has(Flags::PASS_CREDENTIALS) {
-            let receiver = match to {
-                Some(to) => self.endpoint.network.find_unix(to).ok(),
-                None => self.endpoint.peer(),
+            let asks = match to {
+                Some(to) => self.endpoint.network.find_unix(to).is_ok_and(|receiver| receiver.takes_credentials()),
+                None => self.endpoint.peer_takes_credentials(),
             };
-            // As on Linux, an accepted socket may ask later.
-            let asks = |to: &Endpoint<H>| to.options.has(Flags::PASS_CREDENTIALS) || to.is_unaccepted();
-            if !receiver.is_some_and(|receiver| asks(&receiver)) {
+            if !asks {
                 ancillary.credentials = None;
             }
         }
@@ -274,11 +272,21 @@ impl<H: Host> Stream for Socket<H> {
             return Ok(0);
         }
         // Files that come with the bytes are closed.
+        let endpoint = &self.endpoint;
+        if endpoint.kind == Kind::Stream {
+            let mut received = Received::nothing();
+            let done = endpoint.receive_bytes(io, sink, ReceiveFlags::empty(), &mut received);
+            return limited(done, endpoint.options.receive_timeout()).map(|()| received.bytes);
+        }
         self.receive(io, sink, ReceiveFlags::empty()).map(|received| received.bytes)
     }
 
     fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
-        let credentials = self.endpoint.is_unix().then(|| self.endpoint.network.host.caller());
+        let endpoint = &self.endpoint;
+        if endpoint.kind == Kind::Stream && !endpoint.passes_credentials() {
+            return limited(endpoint.send_stream(io, source, None), endpoint.options.send_timeout());
+        }
+        let credentials = endpoint.is_unix().then(|| endpoint.network.host.caller());
         self.send(io, source, None, Ancillary { credentials, ..Ancillary::none() })
     }
 
@@ -326,12 +334,12 @@ impl<H: Host> Stream for Socket<H> {
         if endpoint.options.receive_timeout() != 0 {
             return None;
         }
+        let waits = {
+            let queue = endpoint.inbox.queue();
+            queue.is_empty() && !queue.ended
+        };
         // An error stays for the call.
-        if endpoint.has_error() || endpoint.never_readable() || endpoint.is_refused() {
-            return Some(false);
-        }
-        let queue = endpoint.inbox.queue();
-        Some(queue.is_empty() && !queue.ended)
+        Some(waits && !(endpoint.has_error() || endpoint.never_readable() || endpoint.is_refused()))
     }
 
     fn breaks(&self) -> u32 {

@@ -69,12 +69,12 @@ impl<H: Host> Endpoint<H> {
         self.readiness.wait(io, state)
     }
 
-    /// Writes the bytes of `source` to a stream.
+    /// Writes the bytes of `source` to a stream. `cargo` goes with the first of them.
     pub(crate) fn send_stream(
         &self,
         io: &Io<'_>,
         source: &mut dyn Source,
-        mut cargo: Option<Box<Flight<H>>>,
+        mut cargo: Option<&mut Option<Box<Flight<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
         let io = self.writing(io, &mut limited);
@@ -98,10 +98,10 @@ impl<H: Host> Endpoint<H> {
                     return self.wait_writable(io, &peer, since).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
-                let put = if n <= SMALL && cargo.is_none() {
+                let put = if n <= SMALL && cargo.as_ref().is_none_or(|cargo| cargo.is_none()) {
                     self.put_small(&peer, source, n, (queued, since))
                 } else {
-                    self.put_chunks(&peer, source, n, (&mut cargo, since))
+                    self.put_chunks(&peer, source, n, (cargo.as_deref_mut(), since))
                 };
                 // Fewer bytes than wanted: the source's memory has ended.
                 put.map(|put| (put, put < n))
@@ -148,14 +148,21 @@ impl<H: Host> Endpoint<H> {
         if n == 0 {
             return Ok(0);
         }
-        let added = {
+        // An empty queue has no chunk for them.
+        let added = queued && {
             let mut queue = peer.inbox.queue();
             !queue.refuses(self.place()) && queue.append(bytes)
         };
         if !added {
             let mut chunk = Vec::try_with_capacity(if queued { SHARED } else { n.next_multiple_of(64) })?;
             chunk.extend_reserved(bytes);
-            return self.queue_chunks(peer, [Message::new(chunk, None)].into_iter(), (1, n), since);
+            let mut queue = peer.inbox.queue();
+            if queue.refuses(self.place()) {
+                drop(queue);
+                return self.put_in_vain(n, since);
+            }
+            queue.reserve(1)?;
+            queue.push_piece(chunk);
         }
         peer.readiness.notify();
         Ok(n)
@@ -167,7 +174,7 @@ impl<H: Host> Endpoint<H> {
         peer: &Endpoint<H>,
         source: &mut dyn Source,
         n: usize,
-        (cargo, since): (&mut Option<Box<Flight<H>>>, u32),
+        (mut cargo, since): (Option<&mut Option<Box<Flight<H>>>>, u32),
     ) -> Result<usize, FsError> {
         let mut chunks = [const { Vec::new() }; BATCH];
         let (mut copied, mut used) = (0, 0);
@@ -190,7 +197,8 @@ impl<H: Host> Endpoint<H> {
         if copied == 0 {
             return Ok(0);
         }
-        let messages = chunks.into_iter().take(used).map(|chunk| Message::new(chunk, cargo.take()));
+        let mut carried = || cargo.as_mut().and_then(|cargo| cargo.take());
+        let messages = chunks.into_iter().take(used).map(|chunk| Message::new(chunk, carried()));
         self.queue_chunks(peer, messages, (used, copied), since)
     }
 
@@ -241,7 +249,8 @@ impl<H: Host> Endpoint<H> {
         sink: &mut dyn Sink,
         flags: ReceiveFlags,
     ) -> Result<Received<H>, FsError> {
-        let mut out = self.receive_bytes(io, sink, flags)?;
+        let mut out = Received::nothing();
+        self.receive_bytes(io, sink, flags, &mut out)?;
         if out.bytes > 0 {
             out.from = self.connected_sender(flags);
         }
@@ -257,14 +266,20 @@ impl<H: Host> Endpoint<H> {
         self.peer().and_then(|peer| peer.state().local.clone())
     }
 
-    fn receive_bytes(&self, io: &Io<'_>, sink: &mut dyn Sink, flags: ReceiveFlags) -> Result<Received<H>, FsError> {
+    /// The same, without the sender. `out` has received nothing yet.
+    pub(crate) fn receive_bytes(
+        &self,
+        io: &Io<'_>,
+        sink: &mut dyn Sink,
+        flags: ReceiveFlags,
+        out: &mut Received<H>,
+    ) -> Result<(), FsError> {
         let since = self.is_readable()?;
         let mut limited = None;
         let io = self.reading(io, &mut limited);
-        let mut out = Received::nothing();
         let want = sink.room();
         if want == 0 {
-            return Ok(out);
+            return Ok(());
         }
         let all = flags.contains(ReceiveFlags::WAIT_ALL);
         let target = if all { want } else { want.min(self.options.low_water()) };
@@ -277,18 +292,18 @@ impl<H: Host> Endpoint<H> {
                 // The call ends with the bytes that are there, however this wait ends.
                 let _ended = self.wait_for_bytes(io, target, all, since);
             }
-            let stop = match self.take_bytes(sink, flags, since, &mut out) {
+            let stop = match self.take_bytes(sink, flags, since, out) {
                 Ok(stop) => stop,
                 Err(e) if out.bytes == 0 => return Err(e),
                 Err(_) => true,
             };
             if stop || out.bytes >= target || (flags.contains(ReceiveFlags::PEEK) && out.bytes > 0) {
-                return Ok(out);
+                return Ok(());
             }
             match self.wait_readable(io, out.bytes == 0, since) {
                 Ok(true) => {}
-                Ok(false) => return Ok(out),
-                Err(_) if out.bytes > 0 => return Ok(out),
+                Ok(false) => return Ok(()),
+                Err(_) if out.bytes > 0 => return Ok(()),
                 Err(e) => return Err(e),
             }
         }
@@ -377,6 +392,23 @@ impl<H: Host> Endpoint<H> {
             let n = *moved.as_ref().unwrap_or(&0);
             failed = moved.map(drop);
             stop = n < length;
+            // Mostly nothing of the piece is left, and it carried nothing.
+            if !stop && !peek && borrowed.cargo.is_none() {
+                let removed = {
+                    let mut queue = self.inbox.queue();
+                    let lent = queue.lent(&borrowed);
+                    stop = !lent;
+                    let removed = if lent { queue.remove_lent_piece(n) } else { None };
+                    room |= queue.made_room();
+                    removed
+                };
+                out.bytes += n;
+                if removed.is_some() {
+                    drop(removed);
+                }
+                borrowed.drop_chunk();
+                continue;
+            }
             let landing = if n > 0 && !peek { borrowed.cargo.take() } else { None };
             if n > 0 && peek {
                 at += 1;

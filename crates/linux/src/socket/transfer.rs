@@ -137,6 +137,12 @@ fn given<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, len: i32) -
     }
 }
 
+/// The buffer of a call on `file`. A file that is no socket is the first error. The transfer finds it too, so it is
+/// looked for only where the buffer is another.
+fn buffer<M: Machine>(file: &Arc<File<M>>, at: u64, len: u64) -> Result<Vectors, Errno> {
+    Vectors::one(at, len).or_else(|e| is_socket(file).and(Err(e)))
+}
+
 /// `sendto`
 pub fn sys_sendto<M: Machine>(
     ctx: &mut Ctx<'_, M>,
@@ -148,8 +154,10 @@ pub fn sys_sendto<M: Machine>(
     to_len: i32,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    is_socket(&file)?;
-    let from = Vectors::one(from, len)?;
+    if to != 0 {
+        is_socket(&file)?;
+    }
+    let from = buffer(&file, from, len)?;
     let is_udp = |socket: &Socket<M>| socket.kind() == Kind::Datagram && socket.family() != Family::Unix;
     if to != 0 && to_len == 0 && of(&file).is_ok_and(is_udp) {
         return Err(Errno::EINVAL);
@@ -271,8 +279,7 @@ pub fn sys_recvfrom<M: Machine>(
     from_len: u64,
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    is_socket(&file)?;
-    let to = Vectors::one(to, len)?;
+    let to = buffer(&file, to, len)?;
     let got = receive(ctx, &file, &to, flags, from != 0)?;
     if from != 0 {
         match got.from {
