@@ -150,6 +150,62 @@ impl Digits {
     }
 }
 
+/// The hexadecimal digits of `value`, at least `least` (at most 16) of them. `digits` are zeroes before.
+fn hexadecimal(digits: &mut [u8; 16], mut value: u64, least: usize) -> &[u8] {
+    let mut at = digits.len();
+    while value != 0 {
+        at -= 1;
+        digits[at] = b"0123456789abcdef"[(value % 16) as usize];
+        value /= 16;
+    }
+    &digits[at.min(digits.len().saturating_sub(least))..]
+}
+
+/// The front of a line, up to `ROOM` bytes. It is made here and then copied at once. Bytes beyond the room are lost.
+pub struct Columns<const ROOM: usize> {
+    bytes: [u8; ROOM],
+    len: usize,
+}
+
+impl<const ROOM: usize> Columns<ROOM> {
+    /// Nothing yet.
+    #[allow(clippy::new_without_default)] // made where a line begins, never as a part of something
+    pub fn new() -> Self {
+        Columns { bytes: [b' '; ROOM], len: 0 }
+    }
+
+    /// The bytes so far.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.min(ROOM)]
+    }
+
+    /// Adds bytes.
+    #[inline(always)]
+    pub fn push(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if let Some(place) = self.bytes.get_mut(self.len) {
+                *place = *byte;
+                self.len += 1;
+            }
+        }
+    }
+
+    /// Adds spaces up to a column.
+    pub fn fill_to(&mut self, column: usize) {
+        self.len = self.len.max(column).min(ROOM);
+    }
+
+    /// Adds a number in decimal digits.
+    pub fn push_decimal(&mut self, value: u64) {
+        self.push(Digits::new().decimal(value));
+    }
+
+    /// Adds a number in hexadecimal digits, at least `least` (at most 16) of them.
+    pub fn push_hexadecimal(&mut self, value: u64, least: usize) {
+        self.push(hexadecimal(&mut [b'0'; 16], value, least));
+    }
+}
+
 const CHUNK: usize = 4000;
 
 /// Text in pieces of one page: a listing of a million lines needs no large allocation. Written with `write!`, which
@@ -197,15 +253,8 @@ impl Text {
     }
 
     /// Adds a number in hexadecimal digits, at least `least` (at most 16) of them.
-    pub fn push_hexadecimal(&mut self, mut value: u64, least: usize) -> Result<(), FsError> {
-        let mut digits = [b'0'; 16];
-        let mut at = digits.len();
-        while value != 0 {
-            at -= 1;
-            digits[at] = b"0123456789abcdef"[(value % 16) as usize];
-            value /= 16;
-        }
-        self.push(&digits[at.min(digits.len().saturating_sub(least))..])
+    pub fn push_hexadecimal(&mut self, value: u64, least: usize) -> Result<(), FsError> {
+        self.push(hexadecimal(&mut [b'0'; 16], value, least))
     }
 
     #[cold]

@@ -76,12 +76,13 @@ impl<M: Machine> Pager for FilePager<M> {
             return to.write_str("(deleted)");
         };
         let (path, exists) = Dentry::<M>::path(&dentry, root).map_err(|_| fmt::Error)?;
-        for byte in path {
-            // A newline is escaped as in Linux's listings: it would look like another line.
-            match byte {
-                b'\n' => to.write_str("\\012")?,
-                _ => to.write_char(char::from(byte))?,
-            }
+        // A newline is escaped as in Linux's listings: it would look like another line.
+        match core::str::from_utf8(&path) {
+            Ok(text) if !path.contains(&b'\n') => to.write_str(text)?,
+            _ => path.iter().try_for_each(|byte| match byte {
+                b'\n' => to.write_str("\\012"),
+                byte => to.write_char(char::from(*byte)),
+            })?,
         }
         if exists { Ok(()) } else { to.write_str(" (deleted)") }
     }

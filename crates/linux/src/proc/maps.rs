@@ -4,7 +4,7 @@ use crate::machine::Machine;
 use crate::memory::Foreign;
 use core::fmt::Write as _;
 use quire_fs::FsError;
-use quire_fs::generated::Text;
+use quire_fs::generated::{Columns, Text};
 use quire_heap::Vec;
 use quire_vm::Prot;
 use quire_vm::map::{EntryInfo, Flags, Tag};
@@ -55,24 +55,25 @@ pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'
         shown.clear();
         let mut write = || {
             name(entry, &mut shown).map_err(|_| FsError::OutOfMemory)?;
-            let line_at = out.len();
-            out.push_hexadecimal(entry.range.start, 1)?;
-            out.push(b"-")?;
-            out.push_hexadecimal(entry.range.end, 1)?;
-            out.push(&[b' ', r, w, x, s, b' '])?;
-            out.push_hexadecimal(offset, 8)?;
-            out.push(b" ")?;
-            out.push_hexadecimal(major, 2)?;
-            out.push(b":")?;
-            out.push_hexadecimal(minor, 2)?;
-            out.push(b" ")?;
-            out.push_decimal(inode, 0)?;
-            out.push(b" ")?;
+            // Spaces fill it up to the names, which stand in one column if the addresses leave room.
+            let mut line = Columns::<WIDEST>::new();
+            line.push_hexadecimal(entry.range.start, 1);
+            line.push(b"-");
+            line.push_hexadecimal(entry.range.end, 1);
+            line.push(&[b' ', r, w, x, s, b' ']);
+            line.push_hexadecimal(offset, 8);
+            line.push(b" ");
+            line.push_hexadecimal(major, 2);
+            line.push(b":");
+            line.push_hexadecimal(minor, 2);
+            line.push(b" ");
+            line.push_decimal(inode);
+            line.push(b" ");
             if !shown.is_empty() {
-                // Names stand in one column, if the addresses leave room.
-                out.push(&[b' '; COLUMN][..COLUMN.saturating_sub(out.len() - line_at)])?;
-                out.push(&shown)?;
+                line.fill_to(COLUMN);
             }
+            out.push(line.bytes())?;
+            out.push(&shown)?;
             out.push(b"\n")
         };
         result = write().and_then(|()| more(entry, out));
@@ -83,3 +84,5 @@ pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'
 
 /// Linux's column of the names.
 const COLUMN: usize = 73;
+/// The most bytes before a name: the largest numbers.
+const WIDEST: usize = 96;
