@@ -80,9 +80,16 @@ pub(crate) struct Borrowed<C> {
     pub cargo: Option<Box<C>>,
     /// The purges of the queue when they were taken out.
     purges: u32,
+    /// There was no other message then.
+    alone: bool,
 }
 
 impl<C> Borrowed<C> {
+    /// Whether it was alone and carries nothing.
+    pub(crate) fn is_last(&self) -> bool {
+        self.alone && self.cargo.is_none()
+    }
+
     /// Drops a piece of a stream that carried nothing: its chunk.
     #[inline]
     pub(crate) fn drop_chunk(self) {
@@ -190,10 +197,11 @@ impl<C> Queue<C> {
 
     /// Takes the chunks of message `at` out, for the reader that holds the readers' lock.
     pub(crate) fn borrow(&mut self, at: usize) -> Option<Borrowed<C>> {
+        let alone = self.rest.is_empty();
         let message = self.get_mut(at)?;
         let (data, more) = (mem::take(&mut message.data), mem::take(&mut message.more));
         let (start, cargo, purges) = (message.start, message.cargo.take(), self.purges);
-        Some(Borrowed { data, more, start, cargo, purges })
+        Some(Borrowed { data, more, start, cargo, purges, alone })
     }
 
     /// Whether the message of these chunks is still here.
@@ -224,21 +232,21 @@ impl<C> Queue<C> {
         self.shift()
     }
 
-    /// Removes the first piece of a stream, whose chunk and cargo are lent and of which `unread` bytes were not read
-    /// before. Other pieces may move, and then their memory returns.
+    /// Removes the first piece of a stream, if no other has come. Its chunk is lent, it carries nothing, and `unread` of
+    /// its bytes were not read before.
     #[inline]
-    pub(crate) fn remove_lent_piece(&mut self, unread: usize) -> Option<Removed<C>> {
+    pub(crate) fn forget_last_piece(&mut self, unread: usize) -> bool {
         if !self.rest.is_empty() {
-            return Some(self.remove_borrowed(unread));
+            return false;
         }
         self.bytes -= unread;
         if let Some(piece) = self.first.take() {
             self.charge -= unread + piece.overhead;
             debug_assert!(piece.is_bare());
-            // It has nothing to drop.
+            // It has nothing to drop, which the compiler does not see.
             mem::forget(piece);
         }
-        None
+        true
     }
 
     /// Takes the first message.

@@ -392,22 +392,19 @@ impl<H: Host> Endpoint<H> {
             let n = *moved.as_ref().unwrap_or(&0);
             failed = moved.map(drop);
             stop = n < length;
-            // Mostly nothing of the piece is left, and it carried nothing.
-            if !stop && !peek && borrowed.cargo.is_none() {
-                let removed = {
+            // Mostly nothing of the piece is left, it carried nothing, and no other has come.
+            if !stop && !peek && borrowed.is_last() {
+                let forgotten = {
                     let mut queue = self.inbox.queue();
-                    let lent = queue.lent(&borrowed);
-                    stop = !lent;
-                    let removed = if lent { queue.remove_lent_piece(n) } else { None };
-                    room |= queue.made_room();
-                    removed
+                    let forgotten = queue.lent(&borrowed) && queue.forget_last_piece(n);
+                    room |= forgotten && queue.made_room();
+                    forgotten
                 };
-                out.bytes += n;
-                if removed.is_some() {
-                    drop(removed);
+                if forgotten {
+                    out.bytes += n;
+                    borrowed.drop_chunk();
+                    continue;
                 }
-                borrowed.drop_chunk();
-                continue;
             }
             let landing = if n > 0 && !peek { borrowed.cargo.take() } else { None };
             if n > 0 && peek {
