@@ -13,7 +13,7 @@
 use crate::machine::Machine;
 use crate::object::batch::Batch;
 use crate::object::index::{KEYS, Slot};
-use crate::object::{ObjectRef, SlotFilter};
+use crate::object::{Object, ObjectRef, SlotFilter};
 use crate::paging::io::CLUSTER;
 use crate::paging::laundry;
 use crate::paging::pager::PagerError;
@@ -37,6 +37,13 @@ enum WalkEnd {
     Reserved,
 }
 
+impl<M: Machine> Object<M> {
+    /// Whether changes go to a pager before memory is short.
+    pub(crate) fn is_written_back(&self) -> bool {
+        !self.holes_are_zero() && laundry::is_washable(self)
+    }
+}
+
 impl<M: Machine> ObjectRef<M> {
     /// Writes the changes in `pages` to the object's pager, and waits until that is done; returns how many pages it
     /// wrote. Writes nothing for objects whose pages have nowhere to go. May sleep.
@@ -56,11 +63,6 @@ impl<M: Machine> ObjectRef<M> {
             true => self.start_writes(pages.start..pages.end.min(KEYS), &mut MaySleep::here()),
             false => 0,
         }
-    }
-
-    /// Whether changes go to a pager before memory is short.
-    fn is_written_back(&self) -> bool {
-        !self.holes_are_zero() && laundry::is_washable(self)
     }
 
     fn start_writes(&self, pages: Range<u64>, may: &mut MaySleep) -> u64 {

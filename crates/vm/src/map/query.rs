@@ -1,7 +1,7 @@
 //! Queries of a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
 
 use super::arenas::Changed;
-use super::entry::{Attributes, Entry, Flags, Tag};
+use super::entry::{Attributes, Entry, Tag};
 use super::piece::layers;
 use super::space::Space;
 use crate::error::{FaultError, MapError};
@@ -112,20 +112,20 @@ impl<M: Machine> Space<M> {
         self.valid(range)?;
         let (mut at, mut result) = (range.start, Ok(()));
         while at < range.end {
-            let mut next = None;
-            self.entries(at, &mut |e| {
-                next = e.range.intersect(&VirtRange { start: at, end: range.end }).map(|part| {
-                    let shown = e.object.clone().filter(|_| e.attributes.flags.contains(Flags::SHARED));
-                    let first = (e.offset + (part.start - e.range.start)) >> PAGE_SHIFT;
-                    (part, shown, first)
-                });
-                false
-            });
-            let Some((part, shown, first)) = next else { return Err(MapError::NotMapped) };
+            let rest = VirtRange { start: at, end: range.end };
+            let (part, shown) = {
+                let pin = self.vm().epoch().pin();
+                let Some(entry) = self.arenas.next_in(rest, &pin) else { return Err(MapError::NotMapped) };
+                let Some(part) = entry.range().intersect(&rest) else { return Err(MapError::NotMapped) };
+                // A shared mapping has one layer. Most objects have nothing to write, and need no reference.
+                let front = Some(entry.front()).filter(|_| entry.shared());
+                let shown = front.and_then(|b| Some((b.object().filter(|o| o.is_written_back())?, b.key(part.start))));
+                (part, shown.and_then(|(o, first)| Some((ObjectRef::of(o, &pin)?, first))))
+            };
             if part.start > at {
                 result = Err(MapError::NotMapped);
             }
-            if let Some(object) = shown {
+            if let Some((object, first)) = shown {
                 write(&object, first..first + (part.len() >> PAGE_SHIFT)).map_err(|_| MapError::Pager)?;
             }
             at = part.end;
