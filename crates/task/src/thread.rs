@@ -28,6 +28,8 @@ const NICES: u8 = 40;
 /// Levels order threads by urgency, 0 first. The real-time priorities come first, from 99 to 1. This is the level of
 /// nice value -20.
 const FIRST_NICE: u8 = MOST_URGENT;
+/// The level of nice value 0.
+const NICE_0: u8 = FIRST_NICE + NICES / 2;
 /// Less urgent than every level of a nice value: nothing is inherited.
 pub(crate) const NO_LEVEL: u8 = FIRST_NICE + NICES;
 
@@ -53,9 +55,13 @@ const BATCH: u8 = 1;
 const BACKGROUND: u8 = 2;
 /// In a stored real-time priority: threads of that priority take turns.
 const ROUND: u8 = 0x80;
-/// In the address of a thread's user: the thread is real-time, or was once, by its class or by inheritance. Other
-/// threads do not read the fields that follow from it, which are in another cache line.
-const MAY_BE_URGENT: usize = 1;
+/// A mark in the address of a thread's user: the thread is or was once at another level than that of nice value 0, by its
+/// class, its nice value or by inheritance. Without it the fields that say so, which are in another cache line, are not
+/// read.
+const HAS_LEVEL: usize = 1;
+/// A mark there: the thread may not run on all CPUs, or might not once. Without it its mask is not read.
+const RESTRICTED: usize = 2;
+const MARKS: usize = HAS_LEVEL | RESTRICTED;
 /// The part of a stored class that says that new threads are not favoured by its nice value.
 const RESETS: u8 = 3;
 
@@ -71,7 +77,7 @@ pub struct Thread<M: Machine> {
     affinity: CpuSet,
     /// The user whose shares it belongs to; null for the share that each CPU keeps itself. Written before the spawn,
     /// by the thread itself, and by a CPU that [wakes it to end](crate::Scheduler::unpark_to_end). Any CPU adds
-    /// [`MAY_BE_URGENT`] to the address.
+    /// [`HAS_LEVEL`] and [`RESTRICTED`] to the address. They stay.
     user: AtomicPtr<User<M>>,
     /// The rest of its turn, in nanoseconds at nice 0. Written by the CPU that it is on, or under the lock of its
     /// queue.
@@ -160,6 +166,7 @@ impl<M: Machine> Thread<M> {
         const {
             assert!(core::mem::offset_of!(Self, account) == 64, "the first cache line of a thread has other fields");
             assert!(MAX_CPUS <= 1 << u8::BITS, "a home is a byte");
+            assert!(align_of::<User<M>>() > MARKS, "the address of a user has room for marks");
         }
         Thread {
             links: Links::new(),
@@ -225,18 +232,27 @@ impl<M: Machine> Thread<M> {
     }
 
     pub(crate) fn restrict(&self, to: &CpuMask) {
+        if *to != CpuMask::first(MAX_CPUS) {
+            self.mark(RESTRICTED);
+        }
         self.affinity.replace(to);
     }
 
     /// Whether it may not run on all CPUs.
     pub(crate) fn is_restricted(&self) -> bool {
-        !self.affinity.is_full()
+        self.has_mark(RESTRICTED) && !self.affinity.is_full()
     }
 
     /// Whether it may run on `cpu`.
     #[inline]
     pub fn may_run_on(&self, cpu: CpuId) -> bool {
-        self.affinity.contains(cpu)
+        !self.has_mark(RESTRICTED) || self.affinity.contains(cpu)
+    }
+
+    /// Whether it may run on all CPUs, and has the level of nice value 0; then no more has to be looked at.
+    #[inline(always)]
+    pub(crate) fn is_ordinary(&self) -> bool {
+        !self.has_mark(MARKS)
     }
 
     /// Whether some of its turn is left.
@@ -247,6 +263,9 @@ impl<M: Machine> Thread<M> {
     /// For how long it may run before its turn is used up, in nanoseconds.
     pub(crate) fn slice(&self) -> u64 {
         let left = self.slice.load(Ordering::Relaxed);
+        if !self.has_level() {
+            return left.min(SLICE).into();
+        }
         match self.urgency() {
             0 => unweighted(left.min(SLICE).into(), self.weight_nice()),
             _ if self.runs_on() => u64::MAX,
@@ -256,10 +275,15 @@ impl<M: Machine> Thread<M> {
 
     /// Charges its turn for a run of `ns`. Returns the charge: `ns` by its weight, in nanoseconds at nice 0.
     pub(crate) fn use_slice(&self, ns: u64) -> u64 {
-        if self.runs_on() {
-            return ns;
+        let mut used = ns;
+        if self.has_level() {
+            if self.runs_on() {
+                return ns;
+            }
+            if self.urgency() == 0 {
+                used = weighted(ns, self.weight_nice());
+            }
         }
-        let used = if self.urgency() > 0 { ns } else { weighted(ns, self.weight_nice()) };
         let left = self.slice.load(Ordering::Relaxed).saturating_sub(u32::try_from(used).unwrap_or(u32::MAX));
         self.slice.store(left, Ordering::Relaxed);
         used
@@ -281,7 +305,7 @@ impl<M: Machine> Thread<M> {
     }
 
     pub(crate) fn user(&self) -> *const User<M> {
-        self.user.load(Ordering::Relaxed).map_addr(|at| at & !MAY_BE_URGENT)
+        self.user.load(Ordering::Relaxed).map_addr(|at| at & !MARKS)
     }
 
     /// Replaces the address of its user.
@@ -292,26 +316,33 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Whether it is real-time, or was once.
-    pub(crate) fn may_be_urgent(&self) -> bool {
-        self.user.load(Ordering::Relaxed).addr() & MAY_BE_URGENT != 0
+    /// Whether its level is not that of nice value 0, or was not once.
+    #[inline(always)]
+    pub(crate) fn has_level(&self) -> bool {
+        self.has_mark(HAS_LEVEL)
     }
 
-    fn note_urgent(&self) {
-        if !self.may_be_urgent() {
-            self.replace_user(|user| user.map_addr(|at| at | MAY_BE_URGENT));
+    /// Whether it has one of `marks`.
+    #[inline(always)]
+    fn has_mark(&self, marks: usize) -> bool {
+        self.user.load(Ordering::Relaxed).addr() & marks != 0
+    }
+
+    fn mark(&self, mark: usize) {
+        if !self.has_mark(mark) {
+            self.replace_user(|user| user.map_addr(|at| at | mark));
         }
     }
 
     /// The real-time priority at which it runs: its own, or a priority inherited through a lock with priority
     /// inheritance. 0 where it runs by its nice value.
     pub fn urgency(&self) -> u8 {
-        if self.may_be_urgent() { MOST_URGENT.saturating_sub(self.level()) } else { 0 }
+        if self.has_level() { MOST_URGENT.saturating_sub(self.level()) } else { 0 }
     }
 
     /// Its own real-time priority; 0 where its class is not real-time.
     pub(crate) fn own_urgency(&self) -> u8 {
-        if self.may_be_urgent() { self.realtime.load(Ordering::Relaxed) & !ROUND } else { 0 }
+        if self.has_level() { self.realtime.load(Ordering::Relaxed) & !ROUND } else { 0 }
     }
 
     /// Whether it is real-time and has no turns.
@@ -326,7 +357,7 @@ impl<M: Machine> Thread<M> {
     /// The user lives until the thread has become another user's, or has left its CPU for good.
     pub unsafe fn belong_to(&self, user: Option<NonNull<User<M>>>) {
         let new = user.map_or(core::ptr::null_mut(), NonNull::as_ptr);
-        self.replace_user(|old| new.map_addr(|at| at | old.addr() & MAY_BE_URGENT));
+        self.replace_user(|old| new.map_addr(|at| at | old.addr() & MARKS));
     }
 
     /// Whether a CPU runs it at this moment.
@@ -349,6 +380,9 @@ impl<M: Machine> Thread<M> {
         let new = (nice.clamp(-20, 19) + 20) as u8;
         let changed = |old: u8| Some(old - old % NICES + new);
         let _before = self.nice.fetch_update(Ordering::Relaxed, Ordering::Relaxed, changed);
+        if nice != 0 {
+            self.mark(HAS_LEVEL);
+        }
     }
 
     /// Its class, and whether threads that it makes are not favoured by its nice value.
@@ -382,8 +416,8 @@ impl<M: Machine> Thread<M> {
             // A turn among real-time threads may be longer.
             let _before = self.slice.fetch_min(SLICE, Ordering::Relaxed);
         }
-        if realtime != 0 {
-            self.note_urgent();
+        if realtime != 0 || stored == BACKGROUND {
+            self.mark(HAS_LEVEL);
         }
     }
 
@@ -423,8 +457,9 @@ impl<M: Machine> Thread<M> {
     }
 
     /// The nice value by whose weight it runs where it is not real-time.
+    #[inline]
     pub fn weight_nice(&self) -> i8 {
-        self.level().saturating_sub(FIRST_NICE) as i8 - 20
+        if self.has_level() { self.level().saturating_sub(FIRST_NICE) as i8 - 20 } else { 0 }
     }
 
     /// The level that it inherits.
@@ -436,8 +471,8 @@ impl<M: Machine> Thread<M> {
     pub(crate) fn inherit_level(&self, level: u8) -> bool {
         let before = self.level();
         self.inherited.store(level, Ordering::Relaxed);
-        if level < FIRST_NICE {
-            self.note_urgent();
+        if level < NICE_0 {
+            self.mark(HAS_LEVEL);
         }
         self.level() != before
     }

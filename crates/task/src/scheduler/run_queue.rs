@@ -65,6 +65,15 @@ pub(crate) struct RunQueue<M: Machine> {
 // SAFETY: the shares that it points to are `Sync`, and their users live as long as they have runnable threads.
 unsafe impl<M: Machine> Send for RunQueue<M> {}
 
+/// How many CPUs `thread` may run on.
+fn reach<M: Machine>(thread: &Thread<M>) -> u8 {
+    match thread.is_restricted() {
+        false => ANYWHERE,
+        true if thread.affinity().is_single() => PINNED,
+        true => SOME,
+    }
+}
+
 /// A queued thread, and its share where it is not real-time.
 type FoundThread<M> = (NonNull<Thread<M>>, Option<NonNull<Share<M>>>);
 
@@ -188,14 +197,12 @@ impl<M: Machine> RunQueue<M> {
     /// read only where another user's thread runs.
     pub fn push(&mut self, thread: &Thread<M>, share: &Share<M>, join: Join, now: impl FnOnce() -> u64) {
         let node = NonNull::from(thread);
-        let reach = match thread.is_restricted() {
-            false => ANYWHERE,
-            true if thread.affinity().is_single() => PINNED,
-            true => SOME,
+        let (reach, urgency) = match thread.is_ordinary() {
+            true => (ANYWHERE, 0),
+            false => (reach(thread), thread.urgency()),
         };
         self.reach[reach as usize] += 1;
         self.len += 1;
-        let urgency = thread.urgency();
         // Release: `sort` reads it without the lock of this queue, and reads the thread's home afterwards.
         let note = |list: u8| thread.waits.store(reach | list, Release);
         if urgency > 0 {

@@ -26,7 +26,7 @@ impl<M: Machine> Scheduler<M> {
     /// | **a CPU queues the thread** (*writes its home, fences, reads its urgency, writes its list*) | that CPU sees the new urgency, or this one finds the thread on its new home's queue |
     /// | **a CPU takes it off a queue** | its lock: this CPU finds the thread as it waits there, or as it runs |
     pub(crate) fn sort(&self, thread: &Thread<M>) {
-        if !thread.may_be_urgent() {
+        if !thread.has_level() {
             return;
         }
         let _masked = Masked::new(self.machine);
