@@ -153,16 +153,24 @@ impl<M: Machine> Scheduler<M> {
         Current::new(unsafe { NonNull::new_unchecked(thread.cast_mut()) })
     }
 
-    pub(super) fn is_idle(&self, thread: &Thread<M>) -> bool {
-        ptr::eq(self.here().idle.load(Ordering::Relaxed), thread)
+    /// Whether `thread` is the idle thread of `here`, the caller's CPU.
+    #[inline(always)]
+    pub(super) fn is_idle(&self, here: &Cpu<M>, thread: &Thread<M>) -> bool {
+        ptr::eq(here.idle.load(Ordering::Relaxed), thread)
     }
 
     /// The share of CPU time to which `thread` belongs on `cpu`.
     pub(crate) fn share<'a>(&'a self, thread: &'a Thread<M>, cpu: CpuId) -> &'a Share<M> {
+        self.share_on(self.cpus.of(cpu), thread, cpu)
+    }
+
+    /// The same, where the CPU is at hand.
+    #[inline(always)]
+    pub(super) fn share_on<'a>(&self, on: &'a Cpu<M>, thread: &'a Thread<M>, cpu: CpuId) -> &'a Share<M> {
         // SAFETY: by `belong_to`, a thread's user lives as long as it is the thread's.
         match unsafe { thread.user().as_ref() } {
             Some(user) => user.share(cpu),
-            None => &self.cpus.of(cpu).share,
+            None => &on.share,
         }
     }
 
@@ -173,17 +181,24 @@ impl<M: Machine> Scheduler<M> {
     /// Interrupts are masked.
     pub(crate) fn limit_stretch(&self, here: &Cpu<M>) {
         let current = self.current();
-        if self.is_idle(&current) {
+        if self.is_idle(here, &current) {
             return;
         }
         if !current.may_run_on(current_cpu()) {
             self.machine.set_pending(true);
             return;
         }
-        if here.waiting.load(Ordering::Relaxed) == 0 {
-            return;
+        if here.waiting.load(Ordering::Relaxed) != 0 {
+            self.end_stretch(here, &current, self.machine.ticks_to_ns(self.machine.ticks()));
         }
-        let now = self.machine.ticks_to_ns(self.machine.ticks());
+    }
+
+    /// Ends the stretch of `current`, which runs here or is about to, in time for the threads that wait here. `now`: of
+    /// the CPU's counter.
+    ///
+    /// # Requires
+    /// Interrupts are masked.
+    pub(super) fn end_stretch(&self, here: &Cpu<M>, current: &Thread<M>, now: u64) {
         let ran = now.saturating_sub(here.dispatched.load(Ordering::Relaxed));
         let slice = current.slice();
         let limit = if here.eager.load(Ordering::Relaxed) > 0 { slice.min(STRETCH) } else { slice };

@@ -23,7 +23,7 @@ impl CpuBits {
 
     /// Whether no CPU is in the set.
     pub fn is_empty(&self) -> bool {
-        self.words.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        self.words.iter().fold(0, |all, word| all | word.load(Ordering::Relaxed)) == 0
     }
 
     /// Puts `cpu` in; writes nothing where it is in already.

@@ -284,7 +284,7 @@ impl<M: Machine> Scheduler<M> {
         // The idle thread is not preempted: its loop checks the queue after every interrupt.
         let current = self.current();
         let gives_way = here.waiting.load(Ordering::Relaxed) > 0 || !current.may_run_on(current_cpu());
-        if gives_way && !self.is_idle(&current) {
+        if gives_way && !self.is_idle(here, &current) {
             self.switch_from(Leave::Preempt, stack);
         } else {
             self.machine.set_pending(false);
@@ -326,7 +326,7 @@ impl<M: Machine> Scheduler<M> {
             self.watch_tick(here, now);
         }
         self.program(here);
-        if self.machine.tick() != 0 && !self.is_idle(&self.current()) {
+        if self.machine.tick() != 0 && !self.is_idle(here, &self.current()) {
             self.program_tick(here);
         }
     }
@@ -412,7 +412,7 @@ impl<M: Machine> Scheduler<M> {
         let cpu = current_cpu();
         let here = self.cpus.of(cpu);
         let prev = self.current();
-        let prev_idle = self.is_idle(&prev);
+        let prev_idle = self.is_idle(here, &prev);
         if matches!(why, Leave::Yield | Leave::Preempt) && !prev_idle && !prev.may_run_on(cpu) {
             why = Leave::Move;
         }
@@ -428,7 +428,7 @@ impl<M: Machine> Scheduler<M> {
         let next = {
             let mut queue = here.queue.lock_masked();
             queue.charge(now, run, weighted);
-            let share = || self.share(&prev, cpu);
+            let share = || self.share_on(here, &prev, cpu);
             match why {
                 Leave::Preempt if prev.has_slice() => {
                     let join = if prev.urgency() > 0 { Join::Resume } else { queue.preempted() };
@@ -451,7 +451,7 @@ impl<M: Machine> Scheduler<M> {
                 unsafe { strays.push_back(stray) };
             };
             queue.idle = next.is_none();
-            self.note(here, cpu, &queue);
+            self.note_inline(here, cpu, &queue);
             if why == Leave::Preempt {
                 self.offer(cpu, &queue, &prev);
             }
@@ -498,7 +498,10 @@ impl<M: Machine> Scheduler<M> {
         here.moving.store(why == Leave::Move, Ordering::Relaxed);
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
-        self.limit_stretch(here);
+        // The queue let it go under its lock, so it may run here. If that changes, an interrupt comes.
+        if here.waiting.load(Ordering::Relaxed) != 0 && !self.is_idle(here, next) {
+            self.end_stretch(here, next, now);
+        }
         // SAFETY: `prev` is the caller, `next` was off its CPU (its `on_cpu` was clear) and is claimed by the lines
         // above. A caller that gives its stack up holds nothing on it.
         unsafe {
@@ -511,36 +514,54 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// Runs on the stack of the thread that got the CPU: the previous one has left now.
+    #[inline]
     fn finish_switch(&self) {
         let here = self.here();
-        let prev = here.leaving.swap(ptr::null_mut(), Ordering::Relaxed);
+        let prev = here.leaving.load(Ordering::Relaxed);
+        here.leaving.store(ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: it ran on this CPU until the switch, and cannot be reaped before the lines below.
         let Some(prev) = (unsafe { prev.as_ref() }) else { return };
         if prev.dying.load(Ordering::Relaxed) {
-            prev.on_cpu.store(false, Ordering::Relaxed);
-            bump(&here.ended, 1);
-            // SAFETY: it exited, so it is on no queue; the scheduler's own count keeps it alive.
-            unsafe { here.queue.lock_masked().dead.push_back(NonNull::from(prev)) };
-            here.has_dead.store(true, Ordering::Relaxed);
-        } else {
-            let moves = here.moving.load(Ordering::Relaxed);
-            // From here on another CPU may run it.
-            prev.on_cpu.store(false, if mutant(Mutant::LeftRelaxed) { Ordering::Relaxed } else { Ordering::Release });
-            if moves {
-                // It neither waits on a queue nor sleeps, so no other CPU queues it.
-                self.enqueue(prev, self.place(prev), Join::Front);
-            }
+            return self.bury(here, prev);
         }
+        let moves = here.moving.load(Ordering::Relaxed);
+        // From here on another CPU may run it.
+        prev.on_cpu.store(false, if mutant(Mutant::LeftRelaxed) { Ordering::Relaxed } else { Ordering::Release });
+        if moves {
+            self.move_away(prev);
+        }
+    }
+
+    /// `thread` has exited, and left this CPU.
+    #[cold]
+    fn bury(&self, here: &Cpu<M>, thread: &Thread<M>) {
+        thread.on_cpu.store(false, Ordering::Relaxed);
+        bump(&here.ended, 1);
+        // SAFETY: it exited, so it is on no queue; the scheduler's own count keeps it alive.
+        unsafe { here.queue.lock_masked().dead.push_back(NonNull::from(thread)) };
+        here.has_dead.store(true, Ordering::Relaxed);
+    }
+
+    /// Queues a thread that has left this CPU because it may not run here any more.
+    #[cold]
+    fn move_away(&self, thread: &Thread<M>) {
+        // It neither waits on a queue nor sleeps, so no other CPU queues it.
+        self.enqueue(thread, self.place(thread), Join::Front);
     }
 
     /// Passes the threads that have exited on this CPU to the machine.
     ///
     /// # Requires
     /// Interrupts are on, no lock is held.
+    #[inline]
     fn reap_dead(&self) {
-        if !self.here().has_dead.load(Ordering::Relaxed) {
-            return;
+        if self.here().has_dead.load(Ordering::Relaxed) {
+            self.reap_all();
         }
+    }
+
+    #[cold]
+    fn reap_all(&self) {
         loop {
             let masked = Masked::new(self.machine);
             let here = self.here();

@@ -28,25 +28,30 @@ impl<M: Machine> Scheduler<M> {
             // It has not left its CPU: only there can it be queued.
             return home;
         }
-        if thread.may_run_on(home) && self.idle.take(home) {
+        if self.stays(thread, home) || thread.may_run_on(home) && self.idle.take(home) {
             return home;
         }
         self.choose(thread, home)
     }
 
+    /// Whether `thread` is queued on `near` without a search: the usual case on a busy machine, told by a few words.
+    #[inline]
+    fn stays(&self, thread: &Thread<M>, near: CpuId) -> bool {
+        self.idle.has_none()
+            && thread.may_run_on(near)
+            && thread.urgency() == 0
+            && self.cpus.of(near).urgency.load(Ordering::Relaxed) == 0
+    }
+
     /// The CPU for a new thread: an idle CPU, else its maker's.
     pub(crate) fn place_new(&self, thread: &Thread<M>) -> CpuId {
-        self.choose(thread, current_cpu())
+        let here = current_cpu();
+        if self.stays(thread, here) { here } else { self.choose(thread, here) }
     }
 
     /// An idle CPU that `thread` may run on, else `near`, else the least busy one. For a real-time thread, CPUs that run
     /// a less urgent thread come next after the idle ones.
     fn choose(&self, thread: &Thread<M>, near: CpuId) -> CpuId {
-        // The usual case on a busy machine, by a few words.
-        let ordinary = || self.cpus.of(near).urgency.load(Ordering::Relaxed) == 0 && thread.urgency() == 0;
-        if self.idle.has_none() && thread.may_run_on(near) && ordinary() {
-            return near;
-        }
         let allowed = thread.affinity();
         let here = allowed.contains(near);
         if here && allowed.is_single() {
@@ -90,6 +95,7 @@ impl<M: Machine> Scheduler<M> {
         ends: bool,
     ) {
         let target = self.cpus.of(cpu);
+        let own = cpu == current_cpu();
         let told = {
             let mut queue = target.queue.lock_masked();
             if thread.home() != cpu {
@@ -101,22 +107,27 @@ impl<M: Machine> Scheduler<M> {
                 }
             }
             let hints = || (target.eager.load(Ordering::Relaxed), target.turn_end.load(Ordering::Relaxed));
-            let before = hints();
+            let before = if own { Default::default() } else { hints() };
             if ends && self.share(thread, cpu).eager() >= CROWD {
                 // SAFETY: the scheduler lives as long as the machine. The thread was asleep and has one waker, this CPU,
                 // so it is on no queue, and no other CPU looks for its share.
                 unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
             }
-            queue.push(thread, self.share(thread, cpu), join, || self.machine.ticks_to_ns(self.machine.ticks()));
-            self.note(target, cpu, &queue);
+            queue.push(thread, self.share_on(target, thread, cpu), join, || {
+                self.machine.ticks_to_ns(self.machine.ticks())
+            });
+            self.note_inline(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
-            // The CPU halts, or it must set its timer for the end of the running thread's stretch. The stretch is
+            // Another CPU halts, or it must set its timer for the end of the running thread's stretch. The stretch is
             // shorter where a waiting thread is eager, or belongs to another user or class. Where such a thread waited already,
             // the CPU has been interrupted before.
-            let after = hints();
-            queue.len() == 1 || (before.0 == 0 && after.0 == 1) || after.1 < before.1
+            let shorter = || {
+                let after = hints();
+                (before.0 == 0 && after.0 == 1) || after.1 < before.1
+            };
+            !own && (queue.len() == 1 || shorter())
         };
-        if cpu == current_cpu() {
+        if own {
             self.limit_stretch(target);
         } else if told && !mutant(Mutant::QueueWithoutKick) {
             self.machine.kick(cpu);
@@ -128,6 +139,12 @@ impl<M: Machine> Scheduler<M> {
     /// A CPU whose queue runs dry stays in the crowded set until it goes idle, or until an idle CPU has looked at it.
     /// So while all CPUs are busy, threads that sleep and wake write no shared line.
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
+        self.note_inline(cpu, id, queue);
+    }
+
+    /// The same, for the two places where most threads pass.
+    #[inline(always)]
+    pub(super) fn note_inline(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);
         cpu.eager.store(queue.eager(), Ordering::Relaxed);
         cpu.turn_end.store(queue.turn_end(), Ordering::Relaxed);

@@ -143,10 +143,13 @@ impl<M: Machine> RunQueue<M> {
 
     /// When the running thread must yield to a thread of another user or another class, in nanoseconds of the CPU's
     /// counter.
+    #[inline(always)]
     pub fn turn_end(&self) -> u64 {
-        if self.urgency == 0 && self.realtime.len() == 0 {
-            return self.share_end();
-        }
+        if self.urgency == 0 && self.realtime.len() == 0 { self.share_end() } else { self.turn_end_by_urgency() }
+    }
+
+    #[cold]
+    fn turn_end_by_urgency(&self) -> u64 {
         let waits = self.realtime.most_urgent();
         if self.urgency == 0 {
             let at = if self.realtime.is_spent() { self.realtime.window_end() } else { 0 };
@@ -160,11 +163,10 @@ impl<M: Machine> RunQueue<M> {
 
     /// Charges the current share for the time up to `now`. The running thread leaves after a run of `run` nanoseconds,
     /// which are `weighted` nanoseconds at nice 0; both are zero if it goes on.
+    #[inline(always)]
     pub fn charge(&mut self, now: u64, run: u64, weighted: u64) {
         if self.urgency > 0 {
-            self.realtime.charge(self.charged, now);
-            self.charged = self.charged.max(now);
-            return;
+            return self.charge_urgent(now);
         }
         let Some(current) = self.current() else { return };
         current.pass(run, weighted);
@@ -174,6 +176,12 @@ impl<M: Machine> RunQueue<M> {
         let least = self.shares.first().map_or(used, |first| first.used().min(used));
         self.charged += ran;
         self.floor = self.floor.max(least);
+    }
+
+    #[cold]
+    fn charge_urgent(&mut self, now: u64) {
+        self.realtime.charge(self.charged, now);
+        self.charged = self.charged.max(now);
     }
 
     /// Lets other users go before the running thread, if no other thread of its own user waits.

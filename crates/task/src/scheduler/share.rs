@@ -170,6 +170,10 @@ impl<M: Machine> Share<M> {
         }
         let threads = self.threads_mut();
         if threads.from_back {
+            // Mostly, because it stays so while one of the lists is empty.
+            if threads.ahead == 0 {
+                return;
+            }
             let cost = ns.max(weighted);
             let (front, back) = (u64::from(threads.front_len), u64::from(threads.back_len) + 1);
             let by_length = cost.saturating_mul(front) / back;
@@ -294,14 +298,24 @@ impl<M: Machine> Heap<M> {
         record::wrote(new);
         new.in_heap.set(true);
         new.rank.set(1);
-        self.root = merge(self.root, Some(share));
+        // Mostly one user runs, so the heap was empty.
+        self.root = if self.root.is_none() { Some(share) } else { merge(self.root, Some(share)) };
     }
 
     /// Takes the share with the least virtual time out.
     pub fn pop(&mut self) -> Link<M> {
         let first = self.root?;
         // SAFETY: the root is in this heap: it was read just now, under `&mut self`.
-        unsafe { self.remove(first) };
+        let root = unsafe { at(first) };
+        if root.left.get().is_none() {
+            // The only one, because the greater side is the left one.
+            record::wrote(root);
+            root.in_heap.set(false);
+            self.root = None;
+        } else {
+            // SAFETY: `first` is the root of this heap, by the read at the top.
+            unsafe { self.remove(first) };
+        }
         Some(first)
     }
 

@@ -5,6 +5,7 @@ use crate::irq::Masked;
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
 use crate::timer::Timer;
+use quire_sync::CpuId;
 use quire_sync::atomic::Ordering;
 
 impl<M: Machine> Scheduler<M> {
@@ -27,11 +28,13 @@ impl<M: Machine> Scheduler<M> {
 
     /// Cancels `timer`, on the CPU where it is armed; true if it was still armed. When this returns, its callback
     /// neither runs nor will run. Timer callbacks must not call it.
+    #[inline]
     pub fn cancel(&self, timer: &Timer) -> bool {
         // A timer stays on one wheel until it expires or is cancelled, and only its owner arms it.
-        let Some(cpu) = timer.wheel() else {
-            return false;
-        };
+        timer.wheel().is_some_and(|cpu| self.cancel_on(cpu, timer))
+    }
+
+    fn cancel_on(&self, cpu: CpuId, timer: &Timer) -> bool {
         let owner = self.cpus.of(cpu);
         let mut wheel = owner.wheel.lock(self.machine);
         if timer.wheel().is_none() && !mutant(Mutant::CancelTrustsFirstLook) {

@@ -17,7 +17,7 @@ impl<M: Machine> Scheduler<M> {
         let cpu = current_cpu();
         let (ward, watcher) = self.neighbours(cpu);
         let came = here.switches.load(Ordering::Relaxed) + here.looked.load(Ordering::Relaxed);
-        let idle = self.is_idle(&self.current());
+        let idle = self.is_idle(here, &self.current());
         let found = here.watch.tick(&how, now, came, idle, ward.map(|ward| &*self.cpus.of(ward).watch));
         if !idle && here.watch.becomes_busy(now, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
             watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
