@@ -233,23 +233,35 @@ extern "C" fn started() {
 /// # Safety
 /// Called by `switch_to_unused` and `leave_to_unused` only, with interrupts masked.
 unsafe extern "C" fn begin(regs: *mut UserRegs) {
-    // The CPU's last idle stack may be gone, so no other thread may be switched to.
-    cpu::preempt_disable();
     // SAFETY: by this function's contract; the context is the running thread's own, and only this thread changes it
-    // while it runs.
-    let going_on = unsafe {
+    // while it runs. The block is this CPU's, while interrupts are masked.
+    let (going_on, restock) = unsafe {
         put_by_left_stack();
         let context = scheduler().current().context();
-        (&mut *context).going_on()
+        ((&mut *context).going_on(), core::mem::replace(&mut (*cpu::block()).restock, false))
     };
+    if restock {
+        // The CPU's last idle stack may be gone, so no other thread may be switched to.
+        cpu::preempt_disable();
+    }
     if going_on.parked {
         scheduler().resumed();
     } else {
         scheduler().started();
     }
-    // SAFETY: this CPU's block, while preemption is off.
-    let changed = unsafe { core::mem::replace(&mut (*cpu::block()).restock, false) };
-    while changed && stack::kernel_map().stock().is_err() {
+    if restock {
+        restock_idle(going_on);
+    }
+    // SAFETY: the room is this thread's, by this function's contract. It is no part of the context.
+    unsafe { core::ptr::copy_nonoverlapping(&raw const going_on.regs, regs, 1) };
+    // SAFETY: written just now, and no other reference to it exists.
+    (going_on.main)(unsafe { &mut *regs });
+}
+
+/// Sets idle stacks of this CPU aside anew, and enables preemption, which the caller has disabled.
+#[cold]
+fn restock_idle(going_on: &mut GoingOn) {
+    while stack::kernel_map().stock().is_err() {
         // There is no memory: the CPU gets this thread's stack meanwhile. A wake-up ends the wait early, and is not lost,
         // because `main` looks for what it waited for.
         cpu::interrupts_disable();
@@ -264,10 +276,6 @@ unsafe extern "C" fn begin(regs: *mut UserRegs) {
         cpu::interrupts_on();
     }
     cpu::preempt_enable();
-    // SAFETY: the room is this thread's, by this function's contract.
-    unsafe { regs.write(going_on.regs) };
-    // SAFETY: written just now, and no other reference to it exists.
-    (going_on.main)(unsafe { &mut *regs });
 }
 
 /// A function that goes on with a thread on some other stack, with a copy of its registers at the stack's top. When it
@@ -303,7 +311,8 @@ fn goes_on(regs: &UserRegs, main: Main, parked: bool) {
         #[cfg(debug_assertions)]
         assert!((*context).held.is_empty(), "a thread that gives its stack up holds a lock: {:?}", (*context).held);
         let going_on = (&mut *context).going_on();
-        going_on.regs = *regs;
+        // Said to be apart, so that the copy does not look for an overlap.
+        core::ptr::copy_nonoverlapping(regs, &raw mut going_on.regs, 1);
         going_on.main = main;
         going_on.parked = parked;
     }
