@@ -87,9 +87,10 @@ impl<'a, M: Machine> Ctx<'a, M> {
 
     /// Stores the state of a call that has to sleep. Returns the error that the call returns at once; no program gets
     /// to see it.
+    #[inline(always)]
     pub(crate) fn sleep(&mut self, how: Sleep<M>) -> Errno {
         // SAFETY: the owner is here; nothing borrows the old value.
-        unsafe { self.thread.sleep.replace(Some(how)) };
+        unsafe { self.thread.sleep.put(how) };
         self.asleep = true;
         Errno::EINTR
     }

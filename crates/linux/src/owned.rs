@@ -87,3 +87,22 @@ impl<T> Private<T> {
         unsafe { core::mem::replace(&mut *self.0.get(), new) }
     }
 }
+
+impl<T> Private<Option<T>> {
+    /// Stores a value where there is none, as a rule. Unlike [`replace`](Private::replace) it moves no old value. Of the
+    /// new value it writes only the parts in use.
+    ///
+    /// # Safety
+    /// The caller is the owner, and holds no reference from [`get`](Private::get).
+    #[inline(always)]
+    pub unsafe fn put(&self, new: T) {
+        // SAFETY: only the owner reaches the value; it is here, and holds no reference. The write covers `None`, which needs
+        // no drop.
+        unsafe {
+            if (*self.0.get()).is_some() {
+                self.replace(None);
+            }
+            self.0.get().write(Some(new));
+        }
+    }
+}

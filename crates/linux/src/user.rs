@@ -17,7 +17,7 @@ impl From<BadAddress> for Errno {
 
 /// Whether `len` bytes at `at` lie in user space, mapped or not.
 pub fn in_user_space(at: u64, len: usize) -> bool {
-    at.checked_add(len as u64).is_some_and(|end| end <= USER_END)
+    at <= USER_END && len as u64 <= USER_END - at
 }
 
 fn check(at: u64, len: usize) -> Result<(), BadAddress> {

@@ -342,8 +342,8 @@ impl<H: Host> Stream for Socket<H> {
         Some(waits && !(endpoint.has_error() || endpoint.never_readable() || endpoint.is_refused()))
     }
 
-    fn breaks(&self) -> u32 {
-        self.endpoint.disconnects()
+    fn breaks(&self) -> Option<u32> {
+        Some(self.endpoint.disconnects())
     }
 
     fn queued(&self) -> Result<usize, FsError> {

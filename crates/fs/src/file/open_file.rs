@@ -556,9 +556,9 @@ impl<H: Host> OpenFile<H> {
         !self.flags().contains(OpenFlags::NONBLOCK) && self.stream().and_then(|s| s.read_waits(room)) == Some(true)
     }
 
-    /// How often [reads that waited](Stream::breaks) were broken off.
-    pub fn breaks(&self) -> u32 {
-        self.stream().map_or(0, |stream| stream.breaks())
+    /// How often [reads that waited](Stream::breaks) were broken off; `None` if they never are.
+    pub fn breaks(&self) -> Option<u32> {
+        self.stream().and_then(|stream| stream.breaks())
     }
 
     /// The announcer of changes of [`ready`](Self::ready).

@@ -44,10 +44,10 @@ pub trait Stream: Send + Sync {
     fn read_waits(&self, _room: u64) -> Option<bool> {
         None
     }
-    /// How often reads that waited were broken off. Where the number changes, a read that waits ends with
-    /// [`FsError::BrokenPipe`].
-    fn breaks(&self) -> u32 {
-        0
+    /// How often reads that waited were broken off; `None` if they never are. Where the number changes, a read that
+    /// waits ends with [`FsError::BrokenPipe`].
+    fn breaks(&self) -> Option<u32> {
+        None
     }
     /// Bytes that could be read now, if the stream knows.
     fn queued(&self) -> Result<usize, FsError> {

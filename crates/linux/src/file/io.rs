@@ -87,36 +87,34 @@ pub fn sys_read<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) ->
     readable(&file)?;
     let to = Vectors::one(at, len)?;
     if len > 0 && file.read_waits(len) {
-        return read(ctx, ReadWait { file, at, len, breaks: None });
+        let breaks = file.breaks();
+        return wait_and_read(ctx, ReadWait { file, at, len, breaks });
     }
     read_with(ctx, &to, |io, sink| file.read(io, sink))
 }
 
-/// Reads. If the file is empty, and can tell so, the thread waits without a kernel stack.
+/// Reads from a file that had nothing to read a moment ago. The thread waits without a kernel stack if the file
+/// announces changes.
 #[inline(never)]
-fn read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
-    let to = Vectors::one(wait.at, wait.len)?;
-    let file = &wait.file;
-    if wait.breaks.is_some_and(|breaks| breaks != file.breaks()) {
-        return Err(Errno::EPIPE);
-    }
-    if wait.len > 0
-        && file.read_waits(wait.len)
-        && let Some(readiness) = file.readiness()
-    {
+fn wait_and_read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
+    if let Some(readiness) = wait.file.readiness() {
         let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
-        let breaks = wait.breaks.unwrap_or_else(|| file.breaks());
-        let ends = || breaks != file.breaks() || !file.read_waits(wait.len);
+        let ends = || wait.is_broken() || !wait.file.read_waits(wait.len);
         // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the file,
         // and `go_on` takes the waiter off.
         match unsafe { readiness.sleepers().begin(waiter, None, interrupted, || ends().then_some(())) } {
-            None => return Err(ctx.sleep(Sleep::Read(ReadWait { breaks: Some(breaks), ..wait }))),
+            None => return Err(ctx.sleep(Sleep::Read(wait))),
             Some(Err(_)) => return Err(Errno::ERESTARTSYS),
-            Some(Ok(())) if breaks != file.breaks() => return Err(Errno::EPIPE),
+            Some(Ok(())) if wait.is_broken() => return Err(Errno::EPIPE),
             // Another reader may still be faster: then this one waits on its stack.
             Some(Ok(())) => {}
         }
     }
+    read_now(ctx, &wait)
+}
+
+fn read_now<M: Machine>(ctx: &mut Ctx<'_, M>, wait: &ReadWait<M>) -> Result<usize, Errno> {
+    let to = Vectors::one(wait.at, wait.len)?;
     read_with(ctx, &to, |io, sink| wait.file.read(io, sink))
 }
 
@@ -126,7 +124,13 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Resu
         // SAFETY: the sleep that ends here began on this queue. A change wakes all waiters, so no wake-up is passed on.
         let _woken = unsafe { readiness.sleepers().awake(&ctx.thread.queued) };
     }
-    read(ctx, wait)
+    if wait.is_broken() {
+        return Err(Errno::EPIPE);
+    }
+    if wait.file.read_waits(wait.len) {
+        return wait_and_read(ctx, wait);
+    }
+    read_now(ctx, &wait)
 }
 
 /// `write`

@@ -125,6 +125,13 @@ pub struct ReadWait<M: Machine> {
     pub(crate) breaks: Option<u32>,
 }
 
+impl<M: Machine> ReadWait<M> {
+    /// Whether the read was broken off.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.breaks.is_some() && self.breaks != self.file.breaks()
+    }
+}
+
 /// A `poll` or `ppoll` that waits. It looks again when the thread is woken.
 pub struct PollWait<M: Machine> {
     pub(crate) call: PollCall,
