@@ -229,22 +229,28 @@ impl WaitQueue {
     }
 
     /// Wakes the thread that waits longest; returns whether there was one.
+    #[inline]
     pub fn wake_one(&self) -> bool {
         self.wake(1) == 1
     }
 
     /// Wakes all waiters; returns their number.
+    #[inline]
     pub fn wake_all(&self) -> usize {
         self.wake(usize::MAX)
     }
 
+    // Mostly no thread waits, so the look is in line and the rest is not.
+    #[inline(always)]
     fn wake(&self, most: usize) -> usize {
         if !mutant(Mutant::WakeNoFence) {
             crate::atomic::fence_full();
         }
-        if self.waiting.load(Ordering::Acquire) == 0 {
-            return 0;
-        }
+        if self.waiting.load(Ordering::Acquire) == 0 { 0 } else { self.wake_listed(most) }
+    }
+
+    #[inline(never)]
+    fn wake_listed(&self, most: usize) -> usize {
         let mut list = self.list.lock();
         let mut n = 0;
         while n < most {
