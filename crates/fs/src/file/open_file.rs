@@ -350,7 +350,8 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Moves the position, and returns it.
+    /// Moves the position, and returns it. In line, because `lseek` does little else.
+    #[inline(always)]
     pub fn seek(&self, offset: i64, whence: Whence) -> Result<u64, FsError> {
         if let Body::Stream(s) = &self.body {
             return s.seek();
