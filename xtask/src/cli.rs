@@ -307,6 +307,10 @@ pub struct Compare {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
+    /// Words for the command lines of both kernels
+    #[arg(long, hide = true, default_value = "")]
+    pub append: String,
+
     /// Program and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,

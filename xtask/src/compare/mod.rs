@@ -99,8 +99,13 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     // Linux is busy with itself right after boot, so its first program waits so many seconds.
     tree.file("/.quire/settle", 0o400, "2\n")?;
     let sides = [Kernel::ready(places, On::Quire)?, Kernel::ready(places, On::Linux)?];
-    let shape =
-        Shape { cpus: options.guest.cpus, memory: options.guest.memory, count: options.count, ..Shape::default() };
+    let shape = Shape {
+        cpus: options.guest.cpus,
+        memory: options.guest.memory,
+        count: options.count,
+        append: options.append.clone(),
+        ..Shape::default()
+    };
     let step = Step::new("comparing");
     if options.same {
         let [ours, theirs] = sides.each_ref().map(|kernel| {

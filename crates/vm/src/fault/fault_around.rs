@@ -6,7 +6,7 @@
 //! takes that lock to clear the leaf. A page moves between layers under that lock too, or while the entry is stale, and
 //! the stale mark is read last.
 
-use crate::fault::FaultContext;
+use crate::fault::{FaultContext, FoundPage};
 use crate::machine::{Enter, Machine, Table};
 use crate::map::Flags;
 use crate::object::Object;
@@ -19,7 +19,17 @@ use quire_sync::trace::{EventKind, note};
 /// Pages of the aligned window that a read fault maps where they are resident, the faulting page included: as many as
 /// Linux's `fault_around_bytes`. Private memory has it too: a child begins with empty page tables and finds the pages
 /// that it only reads in shared layers.
-const AROUND: u64 = 16;
+const AROUND: usize = 16;
+/// The same behind a deep chain, at most a bit each of a word. There the layers cost more than the neighbours: each
+/// window asks each layer once.
+const AROUND_DEEP: usize = 64;
+/// A page behind this many layers is behind a deep chain.
+const DEEP: usize = 8;
+
+/// The lowest `n` bits, 1 to 64.
+fn low_bits(n: u64) -> u64 {
+    u64::MAX >> (64 - n)
+}
 
 impl<M: Machine> FaultContext<'_, M> {
     /// The part of `window` that is not behind the end of the file at the end of a private mapping's chain. Copies
@@ -40,24 +50,35 @@ impl<M: Machine> FaultContext<'_, M> {
         window.intersect(&VirtRange { start: window.start, end: window.start.saturating_add(left) })
     }
 
-    /// Maps resident neighbours, of the object `file` or of private memory. A leaf allows loads only, where a store
-    /// would need more work first.
+    /// Maps resident neighbours of the page that was `found`, of its object or of private memory. A leaf allows loads
+    /// only, where a store would need more work first.
     ///
     /// # Requires
     /// The table page that covers the address is locked, and the entry was checked under its lock.
+    #[inline(always)]
+    pub fn map_around(&self, table: &mut impl Table<M>, found: &FoundPage<'_, M>, pin: &Pinned<'_>) {
+        if found.depth < DEEP {
+            self.map_window::<AROUND>(table, found.object, pin);
+        } else {
+            self.map_window::<AROUND_DEEP>(table, found.object, pin);
+        }
+    }
+
+    /// Maps the resident pages of the aligned window of `PAGES` around the address.
     #[inline(never)] // other faults need no room for its stack frame
-    pub fn map_around(&self, table: &mut impl Table<M>, file: &Object<M>, pin: &Pinned<'_>) {
-        let start = self.va & !(AROUND * PAGE_SIZE - 1);
-        let window = VirtRange { start, end: start + AROUND * PAGE_SIZE };
+    fn map_window<const PAGES: usize>(&self, table: &mut impl Table<M>, file: &Object<M>, pin: &Pinned<'_>) {
+        let bytes = PAGES as u64 * PAGE_SIZE;
+        let start = self.va & !(bytes - 1);
+        let window = VirtRange { start, end: start + bytes };
         let Some(window) = window.intersect(&self.entry.range()).and_then(|w| w.intersect(&table.span())) else {
             return;
         };
         let Some(window) = self.reachable(window) else { return };
         let place = |va: u64| (va - window.start) >> PAGE_SHIFT;
         // Pages that no layer has decided yet, a bit each; then the decided ones.
-        let mut open = ((1u64 << (window.bytes() >> PAGE_SHIFT)) - 1) & !(1 << place(self.va));
+        let mut open = low_bits(window.bytes() >> PAGE_SHIFT) & !(1 << place(self.va));
         let (mut there, mut writable) = (0u64, 0u64);
-        let mut frames = [Pfn(0); AROUND as usize];
+        let mut frames = [Pfn(0); PAGES];
         let mut layer = Some(self.entry.front());
         let mut front = true;
         while let Some(b) = layer
@@ -70,7 +91,7 @@ impl<M: Machine> FaultContext<'_, M> {
                 }
                 let in_place = self.entry.shared() || (front && private);
                 let (first, skipped) = (b.key(shown.start), place(shown.start));
-                let wanted = (open >> skipped) & ((1 << (shown.bytes() >> PAGE_SHIFT)) - 1);
+                let wanted = (open >> skipped) & low_bits(shown.bytes() >> PAGE_SHIFT);
                 object.index().each_of(first, wanted, pin, |n, slot| {
                     let bit = 1 << (u64::from(n) + skipped);
                     open &= !bit;

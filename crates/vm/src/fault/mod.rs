@@ -424,7 +424,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         };
         table.enter(self.va, Enter::new(pfn, prot));
         if kind == FaultKind::Resident && !store {
-            self.map_around(&mut table, found.object, pin);
+            self.map_around(&mut table, &found, pin);
         }
         Ok(kind)
     }

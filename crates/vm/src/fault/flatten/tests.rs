@@ -1,5 +1,7 @@
 //! Lines of generations: the depth of their chains, the pages that they hold, copy and look at.
 
+use crate::Config;
+use crate::FaultKind;
 use crate::map::{Space, SpaceRef};
 use crate::object::ObjectRef;
 use crate::object::backing;
@@ -7,13 +9,19 @@ use crate::paging::memory_store::FaultPlan;
 use crate::phys::page::FrameKind;
 use crate::sleep::MaySleep;
 use crate::stats::Event;
-use crate::testing::{Boot, TestMachine, boot, page};
+use crate::testing::{self, Boot, TestMachine, boot_with, page};
 use crate::tests::{Vm, anonymous, held, load, page_out, range, settled, show, store};
-use crate::types::{PAGE_SIZE, Prot};
+use crate::types::{Access, PAGE_SIZE, Prot};
 
 const PAGES: u64 = 256;
 /// What each generation writes.
 const DIRTY: u64 = 8;
+
+/// A machine whose chains are short, so that few generations already copy up.
+fn boot(frames: u64) -> Boot {
+    let reserve = Some(4);
+    boot_with(frames, 2, Config { poison: true, reserve, describe_at_boot: 0, layers: 12, ..Config::default() })
+}
 
 /// A line of spaces, each a child of the one before it, and what each must find.
 struct Line {
@@ -26,7 +34,10 @@ struct Line {
 impl Line {
     fn new(frames: u64) -> Line {
         quire_sync::hooks::threads::set_cpu(0);
-        let boot = boot(frames, 2);
+        Line::on(boot(frames))
+    }
+
+    fn on(boot: Boot) -> Line {
         let first = Space::new(boot.vm).unwrap();
         anonymous(&first, 0, PAGES);
         (0..PAGES).for_each(|n| store(&first, page(n), n as u8));
@@ -52,6 +63,12 @@ impl Line {
         }
         self.spaces.push(child);
         self.models.push(model);
+    }
+
+    /// A page from `first` on, among 64, that only the first generation stored into.
+    fn untouched(&self, first: u64) -> u64 {
+        let as_at_first = |n: &u64| self.models.iter().all(|m| m[(first + n) as usize] == (first + n) as u8);
+        (0..64).find(as_at_first).unwrap()
     }
 
     fn verify(&self, at: usize) {
@@ -112,6 +129,27 @@ fn living_ancestors_keep_short_chains_and_their_own_memory() {
     assert!(copied <= DIRTY * generations as u64, "{copied} pages copied up");
 }
 
+/// With the default, a line as long as shells and build systems make them copies nothing up. Each generation then holds
+/// what it stored, and a child that reads all of the memory takes one fault for 64 pages behind a deep chain.
+#[test]
+fn fifty_living_generations_share_what_they_did_not_store() {
+    quire_sync::hooks::threads::set_cpu(0);
+    let mut line = Line::on(testing::boot(6_000, 2));
+    (0..50).for_each(|_| line.next());
+    let stored = (PAGES + 50 * DIRTY) as usize;
+    assert_eq!(line.count(Event::PageCopiedUp), 0);
+    assert!(pages(line.boot.vm) as usize <= stored, "{} pages of {stored}", pages(line.boot.vm));
+    let reader = line.spaces.last().unwrap().fork().unwrap();
+    let windows = PAGES / 64;
+    for window in 0..windows {
+        let behind_all = page(window * 64 + line.untouched(window * 64));
+        assert_eq!(reader.fault(behind_all, Access::Read), Ok(FaultKind::Resident));
+    }
+    assert_eq!(reader.stats().resident_pages, PAGES);
+    assert_eq!(line.count(Event::FaultAround), PAGES - windows);
+    (0..=50).for_each(|at| line.verify(at));
+}
+
 /// How often what each layer of a space's chain holds was copied, from the front on.
 fn merges(line: &Line, at: usize) -> Vec<u8> {
     let pin = line.boot.vm.epoch().pin();
@@ -130,7 +168,7 @@ fn a_page_is_copied_again_only_when_there_is_no_other_way() {
     // does not look whether they hide a layer.
     for (pages, generations, each) in [(240, 240, 1), (17, 200, 17)] {
         quire_sync::hooks::threads::set_cpu(0);
-        let boot = boot(60_000, 2);
+        let boot = boot(60_000);
         let first = Space::new(boot.vm).unwrap();
         // More pages than all generations store into: no fault copies these for so few.
         anonymous(&first, 0, 2 * generations);
@@ -205,7 +243,7 @@ fn a_cost_that_follows_the_generations_not_their_square() {
 #[test]
 fn a_file_behind_a_deep_chain_stays_where_it_is() {
     quire_sync::hooks::threads::set_cpu(0);
-    let m = boot(6_000, 2);
+    let m = boot(6_000);
     let file = ObjectRef::anonymous(m.vm, 64).unwrap();
     let mut at = 0u8;
     file.write(0, 64 * PAGE_SIZE as usize, &mut |b| -> Result<_, ()> {
