@@ -5,6 +5,7 @@ use std::{
     fs::File,
     os::fd::RawFd,
     path::{Path, PathBuf},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -65,6 +66,8 @@ pub struct Kernel {
     init: Option<PathBuf>,
     /// Modules that Linux loads first.
     modules: Vec<PathBuf>,
+    /// The kernel's functions, read for the first image of many.
+    symbols: OnceLock<Result<String>>,
 }
 
 /// The size and mode of one machine.
@@ -85,7 +88,7 @@ pub struct Shape {
     pub cpu: Option<String>,
     /// Let the kernel log more.
     pub verbose: bool,
-    /// More words for the kernel's command line.
+    /// More words for the command line of either kernel.
     pub append: String,
     /// More words for QEMU.
     pub extra: Vec<OsString>,
@@ -111,7 +114,7 @@ impl Kernel {
             }
         };
         let (accelerator, why) = accel::choose(places, &qemu)?;
-        Ok(Self { on, file, name, qemu, accelerator, why, init, modules: Vec::new() })
+        Ok(Self { on, file, name, qemu, accelerator, why, init, modules: Vec::new(), symbols: OnceLock::new() })
     }
 
     /// A Linux that offers KVM to its programs, in the emulator, on an AMD processor ([`HOST_CPU`]).
@@ -121,7 +124,17 @@ impl Kernel {
         let init = programs::compile(places, &places.root.join("xtask/guest/linux_init.c"))?;
         let (accelerator, why) = (Accelerator::Tcg, "it emulates a processor that has virtualisation".to_owned());
         let name = format!("Linux {}", linux.release);
-        Ok(Self { on: On::Linux, file: linux.kernel, name, qemu, accelerator, why, init: Some(init), modules })
+        Ok(Self {
+            on: On::Linux,
+            file: linux.kernel,
+            name,
+            qemu,
+            accelerator,
+            why,
+            init: Some(init),
+            modules,
+            symbols: OnceLock::new(),
+        })
     }
 
     /// This kernel under the translator, which emulates any processor.
@@ -149,7 +162,7 @@ impl Kernel {
         /// First in the archive, so that even an early panic finds it.
         const SYMBOLS: &str = "/.quire/symbols";
         match &self.init {
-            None => tree.file(SYMBOLS, 0o400, build::symbols(&self.file)?)?,
+            None => tree.file(SYMBOLS, 0o400, self.symbols.get_or_init(|| build::symbols(&self.file)).clone()?)?,
             Some(init) => tree.host_file("/.quire/init", init)?,
         }
         for module in &self.modules {
