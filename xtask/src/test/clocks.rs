@@ -6,10 +6,10 @@ const CLOCK: [&str; 4] = ["thread::sleep", "Instant", "park_timeout", "recv_time
 /// Files whose tests may use the clock, each with its reason.
 const EXCEPTIONS: [(&str, &str); 7] = [
     (
-        "crates/hosted/tests/changes.rs",
+        "crates/hosted/tests/machine/changes.rs",
         "a cost for each entry that no counted event shows is compared with a quadratic one",
     ),
-    ("crates/hosted/tests/idle.rs", "the memory core counts a second of the clock that all threads share"),
+    ("crates/hosted/tests/machine/idle.rs", "the memory core counts a second of the clock that all threads share"),
     ("crates/hosted/tests/random/memory.rs", "a pause widens the window of a race, and nothing is judged by it"),
     ("crates/hosted/tests/random/mutants.rs", "a child process that hangs is killed"),
     ("crates/net/src/tests/files.rs", "a collector goes on where the other thread waits for it and cannot say so"),

@@ -2,6 +2,8 @@
 //! It needs the recording build: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
 #![cfg(recording)]
 
+mod flush;
+
 use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::record::{Coherence, Record, scope};
 use quire_sync::{Quota, Rank};

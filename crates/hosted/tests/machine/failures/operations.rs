@@ -1,7 +1,7 @@
 //! The operations whose allocations fail, one line each: the name, the preparation (whose allocations do not fail), the
 //! operation, and its effect.
 
-use crate::world::*;
+use super::world::*;
 use quire_hosted::{Simulate, Simulated};
 use quire_vm::map::{Advice, Inherit, MapRequest, Move, Placement, Wire};
 use quire_vm::object::ObjectRef;

@@ -1,6 +1,5 @@
 //! Locks of the page queues while a large file is written back and thrown away: a walk over an object holds none of
-//! them. It needs the recording build: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
-#![cfg(recording)]
+//! them.
 
 use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::Rank;

@@ -1,0 +1,17 @@
+//! Whole machines, of each architecture: every part of the memory core over simulated page tables and TLBs. One program,
+//! so that the core is compiled once for all of them.
+
+mod changes;
+mod contiguous;
+mod corruption;
+mod devices;
+mod failures;
+mod frames;
+mod idle;
+mod kernel_map;
+mod kernel_tables;
+mod misuse;
+mod pmap;
+mod roots;
+mod roots_stress;
+mod store_protection;
