@@ -232,9 +232,10 @@ static void signal_of_fault(void) {
 
 // ---- timers --------------------------------------------------------------------------------------------------------
 
+// So many that the timer wheel turns as often in any run: a sleep that crosses a turn costs more.
 static void sleep_briefly(void) {
     struct timespec moment = {0, 100000};
-    COUNT(4, 200, nanosleep(&moment, NULL));
+    COUNT(16, 4000, nanosleep(&moment, NULL));
 }
 static void interval_timer(void) {
     struct itimerval later = {{0, 0}, {1000, 0}}, none = {{0, 0}, {0, 0}};
@@ -276,7 +277,7 @@ static void futex_changed(void) {
 static void futex_timeout(void) {
     static atomic_int word;
     struct timespec moment = {0, 100000};
-    COUNT(4, 200, CHECK(futex(&word, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, &moment) == -1, "futex"));
+    COUNT(16, 4000, CHECK(futex(&word, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, &moment) == -1, "futex"));
 }
 static void hand_over(atomic_int *words, int flag, long rounds, int own) {
     for (long i = 0; i < rounds; i++) {
