@@ -203,6 +203,43 @@ static void zombies_of_an_ended_parent(long count, bool ignored) {
     report_rate("zombies_orphaned_rate", count, began);
 }
 
+// Two threads wait for the same child by its id. One gets it, and the other learns that there is none.
+static atomic_int waited;
+static pthread_barrier_t rounds;
+static long reaped_by_second; // how many children
+
+static pid_t wait_for_the_child(void) {
+    pthread_barrier_wait(&rounds);
+    pid_t child = waitpid(atomic_load(&waited), NULL, 0);
+    CHECK(child == atomic_load(&waited) || (child == -1 && errno == ECHILD), "waitpid: %d, %s", child, strerror(errno));
+    return child;
+}
+
+static void *second_waiter(void *count) {
+    for (long i = 0; i < *(long *)count; i++) {
+        if (wait_for_the_child() > 0) reaped_by_second++;
+        pthread_barrier_wait(&rounds);
+    }
+    return NULL;
+}
+
+static void a_child_is_waited_for_twice(long count) {
+    pthread_t second;
+    long mine = 0;
+    CHECK(!pthread_barrier_init(&rounds, NULL, 2), "pthread_barrier_init");
+    CHECK(!pthread_create(&second, NULL, second_waiter, &count), "pthread_create");
+    for (long i = 0; i < count; i++) {
+        pid_t child = plain_fork();
+        CHECK(child >= 0, "fork %ld", i);
+        if (!child) leave(0);
+        atomic_store(&waited, child);
+        if (wait_for_the_child() > 0) mine++;
+        pthread_barrier_wait(&rounds);
+    }
+    CHECK(!pthread_join(second, NULL), "pthread_join");
+    CHECK(mine + reaped_by_second == count, "of %ld children %ld were reaped", count, mine + reaped_by_second);
+}
+
 static void part_zombies(void) {
     begin_index();
     children = shared(zombies * sizeof *children + PAGE);
@@ -232,6 +269,10 @@ static void part_zombies(void) {
     }
     no_children();
     report_rate("zombies_reverse_rate", zombies, began);
+    began = stopwatch();
+    a_child_is_waited_for_twice(zombies);
+    no_children();
+    report_rate("zombies_twice_rate", zombies, began);
 
     zombies_of_an_ended_parent(zombies, false);
     zombies_of_an_ended_parent(zombies, true);

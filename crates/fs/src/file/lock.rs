@@ -1,8 +1,9 @@
 //! Advisory locks: on ranges of bytes, held by processes or open files, and on whole files, held by open files.
 //!
 //! Processes that wait for each other's ranges in a circle would wait for ever: the process that would close the circle
-//! gets an error. A wait is recorded under the lock of its file, for as long as a conflicting range is held there. So
-//! recorded waits are true, and no false circle is found.
+//! gets an error. A wait for a process is recorded under the lock of its file, for as long as that conflicting range
+//! is held there. So recorded waits are true, and no false circle is found. As on Linux, a range that another process
+//! takes later beside an open file's range is no part of the record.
 
 use crate::FsError;
 use crate::stream::io::Io;
@@ -290,6 +291,8 @@ impl<C: Charge> RecordLocks<C> {
             // With a range of its owner there may be two more: one from a split, and the new one.
             if held.make_room(wanted.owner, there, if there == 0 { 1 } else { 2 }, charge).is_err() {
                 held.settle(wanted.owner, there);
+                // A close frees the room that was made.
+                self.in_use.store(held.capacity() != 0, Ordering::Release);
                 return Some(Err(FsError::OutOfMemory));
             }
             if there == 0 {

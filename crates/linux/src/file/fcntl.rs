@@ -124,14 +124,14 @@ fn read_flock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bo
         raw::SEEK_END => file.dentry.inode.status().size,
         _ => return Err(Errno::EINVAL),
     };
-    let fits = |v: u64| if v <= OFFSET_MAX + 1 { Ok(v) } else { Err(Errno::EOVERFLOW) };
-    let start = base.checked_add_signed(start as i64).ok_or(Errno::EINVAL)?;
+    let fits = |v: u64, most: u64| if v <= most { Ok(v) } else { Err(Errno::EOVERFLOW) };
+    let start = fits(base.checked_add_signed(start as i64).ok_or(Errno::EINVAL)?, OFFSET_MAX)?;
     let (start, end) = match len as i64 {
         0 => (start, OFFSET_MAX + 1),
         len if len > 0 => (start, start.checked_add(len as u64).ok_or(Errno::EOVERFLOW)?),
         len => (start.checked_add_signed(len).ok_or(Errno::EINVAL)?, start),
     };
-    Ok(Flock { kind: kind as u32, start: fits(start)?, end: fits(end)? })
+    Ok(Flock { kind: kind as u32, start, end: fits(end, OFFSET_MAX + 1)? })
 }
 
 fn owner<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, by_file: bool) -> Result<Owner, Errno> {

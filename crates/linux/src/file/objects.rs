@@ -78,8 +78,12 @@ impl<M: Machine> Pager for FilePager<M> {
         let (path, exists) = Dentry::<M>::path(&dentry, root).map_err(|_| fmt::Error)?;
         // A newline is escaped as in Linux's listings: it would look like another line.
         match core::str::from_utf8(&path) {
-            Ok(text) if !path.contains(&b'\n') => to.write_str(text)?,
-            _ => path.iter().try_for_each(|byte| match byte {
+            Ok(text) => {
+                let mut lines = text.split('\n');
+                to.write_str(lines.next().unwrap_or_default())?;
+                lines.try_for_each(|line| to.write_str("\\012").and_then(|()| to.write_str(line)))?;
+            }
+            Err(_) => path.iter().try_for_each(|byte| match byte {
                 b'\n' => to.write_str("\\012"),
                 byte => to.write_char(char::from(*byte)),
             })?,

@@ -91,8 +91,10 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
         drop(family);
         counted = linux.ids.process(pid);
         family = me.family.lock();
-        // Under this lock a child stays one, and stays on its list.
-        named = counted.as_deref().filter(|child| child.is_child_of(me));
+        // Under this lock a child stays one, and stays on its list. A child that another thread has reaped is on no list,
+        // though its id may lead to it for a moment. A wait for it would have no end.
+        let listed = |child: &Process<M>| family.children.has(child) || family.zombies.has(child);
+        named = counted.as_deref().filter(|child| child.is_child_of(me) && listed(child));
     }
     if let Which::Process(pid) = wanted.which {
         named = named.or_else(|| family.first(pid));
