@@ -50,8 +50,9 @@ fn enter() {
     thread().enter_kernel(clock::ticks());
 }
 
-/// All work before user mode. Called with interrupts on, since delivery of a signal may fault on the user's stack and
-/// sleep; returns with them masked.
+/// All work before user mode. Returns with interrupts masked. They are on while a signal is delivered, which may fault on
+/// the user's stack and sleep. They stay masked up to a preemption: an interrupt would preempt the thread itself, and keep
+/// its stack.
 #[inline(always)]
 pub fn leave(regs: &mut Regs) {
     let linux = linux();
@@ -82,7 +83,6 @@ pub fn leave(regs: &mut Regs) {
 /// Lets other threads run. The thread needs no stack until it goes on in [`preempted`].
 #[cold]
 fn preempt(regs: &Regs) {
-    cpu::interrupts_on();
     // SAFETY: a program's thread; the frames up to its entry hold nothing that is used or dropped later.
     unsafe { depart_preempted(regs, preempted) };
 }
@@ -181,12 +181,11 @@ pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
     leave(regs);
 }
 
-/// Handles an interrupt: masked throughout, unless the interrupted thread gives up its CPU.
+/// Handles an interrupt: masked throughout, unless a signal is delivered.
 pub extern "C" fn interrupt(regs: &mut Regs, vector: u64) {
     if from_user(regs) {
         enter();
         serve(regs, vector as u8);
-        cpu::interrupts_on();
         leave(regs);
     } else {
         serve(regs, vector as u8);
