@@ -129,8 +129,8 @@ fn living_ancestors_keep_short_chains_and_their_own_memory() {
     assert!(copied <= DIRTY * generations as u64, "{copied} pages copied up");
 }
 
-/// With the default, a line as long as shells and build systems make them copies nothing up. Each generation then holds
-/// what it stored, and a child that reads all of the memory takes one fault for 64 pages behind a deep chain.
+/// With the default, a line as long as shells and build systems make them copies nothing up. Each generation holds what
+/// it stored. A child that reads everything takes a fault for 64 pages behind a deep chain.
 #[test]
 fn fifty_living_generations_share_what_they_did_not_store() {
     quire_sync::hooks::threads::set_cpu(0);
