@@ -101,6 +101,8 @@ pub(crate) struct Wheel {
     occupied: [u64; LEVELS],
     /// Levels with an occupied slot.
     levels: u32,
+    /// A call has left the slot that it was emptying, after its bounded number of timers.
+    left_early: bool,
     slots: [[List<Hung>; SLOTS]; LEVELS],
 }
 
@@ -111,6 +113,7 @@ impl Wheel {
             time: 0,
             occupied: [0; LEVELS],
             levels: 0,
+            left_early: false,
             slots: core::array::from_fn(|_| core::array::from_fn(|_| List::new())),
         }
     }
@@ -166,8 +169,7 @@ impl Wheel {
     /// The first occupied slot: level, slot, and the tick at which it is due.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         // A slot that an earlier call was emptying comes first; no other timer ever hangs in the slot of the present.
-        // Most wheels have timers at one or two levels.
-        let mut above = self.levels & !1;
+        let mut above = if self.left_early { self.levels & !1 } else { 0 };
         while above != 0 {
             let level = above.ilog2() as usize;
             let here = (self.time >> (level as u32 * DIGIT)) as usize % SLOTS;
@@ -239,9 +241,11 @@ impl Wheel {
                 self.vacate(level, slot);
             }
             if handled >= BATCH {
+                self.left_early = true;
                 return expired;
             }
         }
+        self.left_early = false;
         self.time = self.time.max(now_tick);
         expired
     }
