@@ -61,8 +61,10 @@ impl Promises {
         self.limit() != Self::UNLIMITED
     }
 
-    /// Bytes that all spaces have. Bytes that come or go during the call may count.
+    /// Bytes that all spaces have. Bytes that come or go during the call may count. The call is not preempted, so that
+    /// they are few.
     pub fn bytes(&self) -> u64 {
+        let _here = preempt_off();
         let sum = |of: fn(&Posts) -> &AtomicU64| {
             self.posts.iter().map(|posts| of(posts).load(Ordering::Acquire)).fold(0, u64::wrapping_add)
         };
