@@ -54,7 +54,6 @@ const WAYS: &[(&str, Way)] = &[
     ("debug", Elsewhere("command/debugger")),
     ("fuzz --list", Runs(&[])),
     ("run -- busybox sh -c 'uname", Elsewhere("readme/./quire run")),
-    ("run -- cowchain --count", Runs(&[("--count", "--seconds 0 --count")])),
     ("run -- sleepers --sleepers 1000 --total 1000", Runs(&[])),
     ("run --cpus 2 --memory 20G -- sleepers", Runs(&[("20G", "512M"), ("1048576", "500"), ("--total 2000", "--total 250"), ("--answers 500", "--answers 5")])),
     ("run --packages redis-server", Elsewhere("servers/redis")),
