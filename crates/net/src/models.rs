@@ -1,5 +1,7 @@
 //! Models of waits at sockets, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
 
+mod flights;
+
 use crate::{Credentials, Destination, Family, Host, Kind, Place, ReceiveFlags};
 use core::mem::ManuallyDrop;
 use core::net::SocketAddr;

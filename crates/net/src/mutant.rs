@@ -7,8 +7,12 @@ quire_sync::mutants! {
         BacklogUntold,
         /// Connections: a client does not look whether its listener closed meanwhile.
         ConnectedUnchecked,
+        /// Files in flight: the collector does not count again what a first count found unreachable.
+        CountedOnce,
         /// Streams: a disconnect does not end the calls that began before it.
         DisconnectUncounted,
+        /// Files in flight: who has dropped the messages of closed sockets does not look for further ones.
+        GraveUnseen,
         /// Streams: the end of a peer is announced before it can be seen.
         NotifiedBeforeEnd,
         /// Streams: a reader tells no writer of the room that it has made.
