@@ -30,6 +30,8 @@ pub struct Target {
     pub runs: u32,
     /// Whether it runs under AddressSanitizer too.
     pub address: bool,
+    /// Whether it needs the Linux layer.
+    pub linux: bool,
 }
 
 /// All targets.
@@ -39,58 +41,79 @@ pub const TARGETS: &[Target] = &[
         about: "any system calls; each input runs as a process on a machine of its own",
         runs: 600,
         address: false,
+        linux: true,
     },
-    Target { name: "cpio", about: "the archive reader, and unpacking into a file tree", runs: 20_000, address: false },
-    Target { name: "elf", about: "headers of programs", runs: 100_000, address: false },
+    Target {
+        name: "cpio",
+        about: "the archive reader, and unpacking into a file tree",
+        runs: 20_000,
+        address: false,
+        linux: true,
+    },
+    Target { name: "elf", about: "headers of programs", runs: 100_000, address: false, linux: true },
     Target {
         name: "embedder",
         about: "all safe public functions of the memory core, called by two threads on two systems, with misuse",
         runs: 120,
         address: true,
+        linux: false,
     },
     Target {
         name: "frames",
         about: "frames, runs and slabs against a record of their owners",
         runs: 1_000,
         address: false,
+        linux: false,
     },
     Target {
         name: "index",
         about: "the page index and its cursors against a sorted map",
         runs: 10_000,
         address: false,
+        linux: false,
     },
     Target {
         name: "ipc",
         about: "calls of System V IPC and of message queues, made of likely parts",
         runs: 1_000,
         address: false,
+        linux: true,
     },
     Target {
         name: "map",
         about: "operations on address spaces and forks against a page-by-page model",
         runs: 800,
         address: false,
+        linux: false,
     },
-    Target { name: "script", about: "`#!` lines", runs: 100_000, address: false },
-    Target { name: "sigframe", about: "signal frames that a program has rewritten", runs: 100_000, address: false },
+    Target { name: "script", about: "`#!` lines", runs: 100_000, address: false, linux: true },
+    Target {
+        name: "sigframe",
+        about: "signal frames that a program has rewritten",
+        runs: 100_000,
+        address: false,
+        linux: true,
+    },
     Target {
         name: "sockets",
         about: "calls of sockets: addresses, control messages, options, netlink requests, made of likely parts",
         runs: 1_000,
         address: false,
+        linux: true,
     },
     Target {
         name: "tables",
         about: "page tables and the hardware's walk of them against a sorted map",
         runs: 5_000,
         address: false,
+        linux: false,
     },
     Target {
         name: "user",
         about: "copies by system calls from and to a program's memory, checked byte by byte",
         runs: 10_000,
         address: false,
+        linux: true,
     },
 ];
 
@@ -121,7 +144,7 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     let log = places.target.join("fuzz-build.log");
     fs::create_dir_all(&places.target).doing(|| format!("cannot make {}", places.target.display()))?;
     let file = fs::File::create(&log).doing(|| format!("cannot make {}", log.display()))?;
-    let programs = build(places, &[target.name], target.address, file)?;
+    let programs = build(places, &[target], target.address, Pace::Session, file)?;
     drop(step);
     let mut command = match &options.input {
         Some(input) => {
@@ -139,23 +162,38 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     Err(Failure::usage(format_args!("cannot run {}: {}", target.name, command.stdin(Stdio::null()).exec())))
 }
 
-/// Builds drivers (`names`; none: all of them), with AddressSanitizer if `address` is set, and returns their directory.
-pub fn build(places: &Places, names: &[&str], address: bool, log: fs::File) -> Result<PathBuf> {
+/// How drivers are built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// For a session: the drivers run fast.
+    Session,
+    /// For a check of some seconds: optimising the code that the passes add would take longer than the run.
+    Check,
+}
+
+/// Builds the drivers of `targets`, with AddressSanitizer if `address` is set, and returns their directory.
+pub fn build(places: &Places, targets: &[&Target], address: bool, pace: Pace, log: fs::File) -> Result<PathBuf> {
     // With two sets of flags in one directory, each build would compile everything again.
     let target = places.target.join(if address { "fuzz-address" } else { "fuzz" });
     let library = runtime::libfuzzer()?;
     let flags: Vec<String> = COVERAGE.iter().map(|f| (*f).to_owned()).chain(library.flags).collect();
     let flags = flags.join(" ");
     let mut command = if address {
-        // Optimising the code that both passes add would take longer than a run of the check.
-        sanitizer::find(Sanitizer::Address)?.cargo("build", &format!("{flags} -Copt-level=1"))
+        sanitizer::find(Sanitizer::Address)?.cargo("build", &flags)
     } else {
         let mut command = Command::new("cargo");
         command.args(["build", "--target", HOST]).env("RUSTFLAGS", flags);
         command
     };
     command.args(["--release", "--locked", "--color", "never", "--target-dir"]).arg(&target);
-    command.args(names.iter().flat_map(|n| ["--bin", n])).current_dir(places.root.join("fuzz")).envs(library.variables);
+    command.args(targets.iter().flat_map(|t| ["--bin", t.name])).current_dir(places.root.join("fuzz"));
+    command.envs(library.variables);
+    if address || pace == Pace::Check {
+        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    }
+    if !targets.iter().any(|t| t.linux) {
+        command.arg("--no-default-features");
+    }
     let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).status();
     if !status.doing(|| "cannot run cargo".to_string())?.success() {
         return Err(Failure::usage("the fuzz targets did not build: see the build's log in target/"));

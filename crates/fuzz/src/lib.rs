@@ -3,24 +3,34 @@
 //! replays them on any toolchain.
 //!
 //! Readers of foreign formats get the bytes as they are. The parts of the memory core get them as a list of operations
-//! ([`Input`]), run beside a simple model that must agree.
+//! ([`Input`]), run beside a simple model that must agree. Without the feature `linux` only these targets exist.
 #![deny(missing_docs)]
 
+#[cfg(feature = "linux")]
 mod archive;
+#[cfg(feature = "linux")]
 mod calls;
+#[cfg(feature = "linux")]
 mod elf;
 mod embedder;
 mod frames;
 mod index;
 mod input;
+#[cfg(feature = "linux")]
 mod ipc;
 mod map;
+#[cfg(feature = "linux")]
 mod memory;
+#[cfg(feature = "linux")]
 mod script;
+#[cfg(feature = "linux")]
 mod sigframe;
+#[cfg(feature = "linux")]
 mod sockets;
+#[cfg(feature = "linux")]
 mod steps;
 mod tables;
+#[cfg(feature = "linux")]
 mod user;
 
 pub use input::Input;
@@ -35,18 +45,26 @@ pub struct Target {
 
 /// All of them.
 pub const TARGETS: &[Target] = &[
+    #[cfg(feature = "linux")]
     Target { name: "calls", run: calls::run },
+    #[cfg(feature = "linux")]
     Target { name: "cpio", run: archive::run },
+    #[cfg(feature = "linux")]
     Target { name: "elf", run: elf::run },
     Target { name: "embedder", run: embedder::run },
     Target { name: "frames", run: frames::run },
     Target { name: "index", run: index::run },
+    #[cfg(feature = "linux")]
     Target { name: "ipc", run: ipc::run },
     Target { name: "map", run: map::run },
+    #[cfg(feature = "linux")]
     Target { name: "script", run: script::run },
+    #[cfg(feature = "linux")]
     Target { name: "sigframe", run: sigframe::run },
+    #[cfg(feature = "linux")]
     Target { name: "sockets", run: sockets::run },
     Target { name: "tables", run: tables::run },
+    #[cfg(feature = "linux")]
     Target { name: "user", run: user::run },
 ];
 

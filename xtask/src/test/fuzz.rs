@@ -10,7 +10,7 @@ use std::{
 use super::{Context, reach, verdict::Check};
 use crate::{
     failure::{Doing, Result},
-    fuzz::{self, TARGETS},
+    fuzz::{self, Pace, TARGETS},
     machine::qemu,
     setup::sanitizer::{self, Sanitizer},
 };
@@ -35,17 +35,16 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         return Ok(());
     }
     for address in [false, true] {
-        let selected: Vec<_> = selected.iter().filter(|t| t.address == address).collect();
+        let selected: Vec<_> = selected.iter().copied().filter(|t| t.address == address).collect();
         if selected.is_empty() {
             continue;
         }
-        let names: Vec<&str> = selected.iter().map(|t| t.name).collect();
         if address && let Err(missing) = sanitizer::find(Sanitizer::Address) {
-            names.iter().for_each(|name| done(Check::skipped(name_of(name), missing.message.clone(), false)));
+            selected.iter().for_each(|t| done(Check::skipped(name_of(t.name), missing.message.clone(), false)));
             continue;
         }
         let log = context.log(if address { "fuzz-address-build" } else { "fuzz-build" })?;
-        let programs = fuzz::build(context.places, &names, address, log)?;
+        let programs = fuzz::build(context.places, &selected, address, Pace::Check, log)?;
         for target in selected {
             let name = name_of(target.name);
             let mut command = fuzz::session(context.places, &programs, target.name)?;

@@ -1,8 +1,9 @@
-//! `./quire test` runs all checks, in two lanes, and ends in one line that counts them.
+//! `./quire test` runs all checks, in three lanes, and ends in one line that counts them.
 //!
 //! A stage reports each check by its full name, and FILTER selects by a part of that name. One lane compiles and runs
-//! the checks on this machine. The other runs the checks in guests. A lane that has no more stages takes those that the
-//! other has not begun, the last first. Neither lane alone fills two processors.
+//! the checks on this machine. The second runs the checks in guests. Both take their stages in order. The third, and a
+//! lane that has no more stages, takes those that the others have not begun, the last first. Two lanes leave a quarter
+//! of two processors idle, because many stages wait for one thread.
 
 mod allocation;
 pub mod api;
@@ -223,19 +224,24 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         board.run(&Stage { run: |context, done| guest::run(context, On::Linux, done), ..GUESTS[0] }, &context);
     } else {
         let left = [HERE, GUESTS].map(|stages| Mutex::new(stages.iter().collect::<VecDeque<_>>()));
-        let lane = |own: usize| {
-            let first = || left[own].lock().ok()?.pop_front();
-            let others = || left[1 - own].lock().ok()?.pop_back();
-            while let Some(stage) = first().or_else(others) {
+        let first = |of: usize| left[of].lock().ok()?.pop_front();
+        let last = |of: usize| left[of].lock().ok()?.pop_back();
+        let lane = |next: &dyn Fn() -> Option<&'static Stage>| {
+            while let Some(stage) = next() {
                 board.run(stage, &context);
             }
         };
         thread::scope(|scope| {
-            scope.spawn(|| lane(1));
-            lane(0);
+            scope.spawn(|| lane(&|| first(1).or_else(|| last(0))));
+            scope.spawn(|| lane(&|| last(0).or_else(|| last(1))));
+            lane(&|| first(0).or_else(|| last(1)));
         });
     }
     let (again, longest) = (board.again.clone(), board.longest());
+    if longest.is_some() {
+        let path = context.log_path("times");
+        fs::write(&path, board.long()).doing(|| format!("cannot write {}", path.display()))?;
+    }
     let checks = board.close();
     for check in &checks {
         match &check.outcome {
@@ -287,11 +293,13 @@ impl Again {
     }
 }
 
-/// Collects and shows the reports of both lanes: a line for each stage, and a bar on a terminal.
+/// Collects and shows the reports of all lanes: a line for each stage, and a bar on a terminal.
 struct Board {
     checks: Mutex<Vec<Check>>,
     /// The seconds of each stage that ran.
     times: Mutex<Vec<(&'static str, f32)>>,
+    /// The seconds between two results of a stage, with the name of the second.
+    between: Mutex<Vec<(f32, String)>>,
     again: Again,
     strict: bool,
     bar: ProgressBar,
@@ -310,14 +318,20 @@ impl Board {
         } else {
             ProgressBar::hidden()
         };
-        let (checks, times) = (Mutex::default(), Mutex::default());
-        Self { checks, times, again: Again::new(options), strict, bar, start: Instant::now() }
+        let (checks, times, between) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { checks, times, between, again: Again::new(options), strict, bar, start: Instant::now() }
     }
 
     fn run(&self, stage: &Stage, context: &Context<'_>) {
         let start = Instant::now();
         let mut mine: Vec<Check> = Vec::new();
+        let mut last = start;
         let result = (stage.run)(context, &mut |check| {
+            let waited = last.elapsed().as_secs_f32();
+            last = Instant::now();
+            if let Ok(mut between) = self.between.lock() {
+                between.push((waited, check.name.clone()));
+            }
             let check = if self.strict { check.strict() } else { check };
             self.bar.inc(1);
             self.bar.set_message(check.name.clone());
@@ -348,6 +362,15 @@ impl Board {
         let times = self.times.lock().ok().filter(|times| times.len() > 1)?;
         let (name, took) = times.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
         Some(format!("the longest stage is {name}: {took:.0} s of {} s", self.start.elapsed().as_secs()))
+    }
+
+    /// A line for each check that came a second or more after the one before it in its stage, the longest first. A
+    /// program of tests gives all its results at its end, so its time stands beside its first test.
+    fn long(&self) -> String {
+        let mut all = self.between.lock().map(|all| all.clone()).unwrap_or_default();
+        all.retain(|(waited, _)| *waited >= 1.0);
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        all.iter().map(|(waited, name)| format!("{waited:7.1} s  {name}\n")).collect()
     }
 
     /// Prints a line: above the bar on a terminal, plain elsewhere.

@@ -149,6 +149,8 @@ fn called(places: &Places, log: fs::File) -> Result<BTreeMap<String, BTreeSet<Fu
     let target = places.target.join("reach");
     let mut command = Command::new("cargo");
     command.args(["rustc", "--profile", "structure", "--locked", "-p", "quire-fuzz", "--lib", "--color", "never"]);
+    // The memory core's targets alone.
+    command.arg("--no-default-features");
     command.arg("--target-dir").arg(&target).current_dir(&places.root);
     // Mangled names must tell traits and types apart. These flags also keep the compiler from inlining
     // `#[inline(always)]` functions.

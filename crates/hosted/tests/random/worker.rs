@@ -58,7 +58,10 @@ pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 impl<'w, F: Simulate> Worker<'w, F> {
     pub fn new(world: &'w World<F>, cpu: &'w Cpu<F>, lane: usize, seed: u64) -> Self {
         let seed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(lane as u64 * 2 + 3) | 1;
-        cpu.disturb_every(world.mix.pauses, seed);
+        // Alone, a CPU would yield to the host's other work only.
+        if world.lanes > 1 {
+            cpu.disturb_every(world.mix.pauses, seed);
+        }
         let history = History::default();
         Worker {
             world,
