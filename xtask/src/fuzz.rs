@@ -144,7 +144,7 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     let log = places.target.join("fuzz-build.log");
     fs::create_dir_all(&places.target).doing(|| format!("cannot make {}", places.target.display()))?;
     let file = fs::File::create(&log).doing(|| format!("cannot make {}", log.display()))?;
-    let programs = build(places, &[target], target.address, Pace::Session, file)?;
+    let programs = build(places, &[target], target.address, file)?;
     drop(step);
     let mut command = match &options.input {
         Some(input) => {
@@ -162,17 +162,8 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     Err(Failure::usage(format_args!("cannot run {}: {}", target.name, command.stdin(Stdio::null()).exec())))
 }
 
-/// How drivers are built.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// For a session: the drivers run fast.
-    Session,
-    /// For a check of some seconds: optimising the code that the passes add would take longer than the run.
-    Check,
-}
-
 /// Builds the drivers of `targets`, with AddressSanitizer if `address` is set, and returns their directory.
-pub fn build(places: &Places, targets: &[&Target], address: bool, pace: Pace, log: fs::File) -> Result<PathBuf> {
+pub fn build(places: &Places, targets: &[&Target], address: bool, log: fs::File) -> Result<PathBuf> {
     // With two sets of flags in one directory, each build would compile everything again.
     let target = places.target.join(if address { "fuzz-address" } else { "fuzz" });
     let library = runtime::libfuzzer()?;
@@ -188,7 +179,8 @@ pub fn build(places: &Places, targets: &[&Target], address: bool, pace: Pace, lo
     command.args(["--release", "--locked", "--color", "never", "--target-dir"]).arg(&target);
     command.args(targets.iter().flat_map(|t| ["--bin", t.name])).current_dir(places.root.join("fuzz"));
     command.envs(library.variables);
-    if address || pace == Pace::Check {
+    if address {
+        // Optimising the code that both passes add would take longer than a run of the check.
         command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
     }
     if !targets.iter().any(|t| t.linux) {

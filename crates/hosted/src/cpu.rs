@@ -160,8 +160,9 @@ impl<F: Simulate> Cpu<F> {
             if x.is_multiple_of(PAUSES.get()) {
                 // Long enough for other CPUs to do whole operations.
                 std::thread::sleep(std::time::Duration::from_micros(50));
-            } else if x.is_multiple_of(32) {
-                (0..x >> 32 & 7).for_each(|_| std::thread::yield_now());
+            } else if x.is_multiple_of(36) {
+                // One at a time: beside other work of the host, each costs the rest of a time slice.
+                std::thread::yield_now();
             }
         }));
     }

@@ -10,7 +10,7 @@ use std::{
 use super::{Context, reach, verdict::Check};
 use crate::{
     failure::{Doing, Result},
-    fuzz::{self, Pace, TARGETS},
+    fuzz::{self, TARGETS},
     machine::qemu,
     setup::sanitizer::{self, Sanitizer},
 };
@@ -44,7 +44,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
             continue;
         }
         let log = context.log(if address { "fuzz-address-build" } else { "fuzz-build" })?;
-        let programs = fuzz::build(context.places, &selected, address, Pace::Check, log)?;
+        let programs = fuzz::build(context.places, &selected, address, log)?;
         for target in selected {
             let name = name_of(target.name);
             let mut command = fuzz::session(context.places, &programs, target.name)?;

@@ -136,10 +136,6 @@ fn build(context: &Context<'_>, sanitizer: Sanitizer) -> Result<Vec<Binary>> {
         "--target-dir",
     ]);
     command.arg(context.places.target.join("sanitize").join(sanitizer.name()));
-    if !context.sanitize {
-        // Optimising takes longer than some seconds of each program.
-        command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
-    }
     let group = format!("sanitize/{}", sanitizer.name());
     compile(context, &group, &format!("sanitize-{}-build", sanitizer.name()), command)
 }
