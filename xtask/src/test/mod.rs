@@ -103,7 +103,7 @@ impl Context<'_> {
                 return Ok(kept);
             }
             // The rename is atomic, so that a run beside this one boots a whole kernel.
-            let fresh = kept.with_extension("new");
+            let fresh = kept.with_extension(format!("new-{}", std::process::id()));
             fs::copy(built, &fresh)
                 .and_then(|_| fs::rename(&fresh, &kept))
                 .doing(|| "cannot keep the kernel".to_string())?;
