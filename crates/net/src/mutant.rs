@@ -7,11 +7,11 @@ quire_sync::mutants! {
         BacklogUntold,
         /// Connections: a client does not look whether its listener closed meanwhile.
         ConnectedUnchecked,
-        /// Files in flight: the collector does not count again what a first count found unreachable.
+        /// Files in flight: the collector counts once, and does not count the unreached sockets again.
         CountedOnce,
         /// Streams: a disconnect does not end the calls that began before it.
         DisconnectUncounted,
-        /// Files in flight: who has dropped the messages of closed sockets does not look for further ones.
+        /// Files in flight: the thread that has dropped the messages of closed sockets does not look for further ones.
         GraveUnseen,
         /// Streams: the end of a peer is announced before it can be seen.
         NotifiedBeforeEnd,

@@ -31,10 +31,10 @@ const LIMIT: Duration = Duration::from_secs(1500);
 const DEBUGGER: Duration = Duration::from_secs(60);
 /// The factor by which random tests run longer with `--soak`.
 const SOAK: u32 = 10;
-/// The seed of random tests and of property tests. Only a soak draws fresh ones.
+/// The seed of random tests and of property tests. Only a soak and a long run of the sanitizers draw fresh ones.
 const SEED: u64 = 1;
 /// Settings of the C library's allocator for a model. It keeps what it has freed, because each schedule makes a machine
-/// anew. Under shuttle, two thirds of the time went to fresh pages of the host.
+/// anew, and the host would clear its memory each time.
 const KEEP: [(&str, &str); 3] =
     [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "4294967296"), ("MALLOC_TOP_PAD_", "67108864")];
 
@@ -145,7 +145,7 @@ pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -
     if context.soak {
         command.env("QUIRE_SOAK", SOAK.to_string());
     }
-    if let Some(seed) = context.seed.or((!context.soak).then_some(SEED)) {
+    if let Some(seed) = context.seed.or((!context.soak && !context.sanitize).then_some(SEED)) {
         command.env("QUIRE_SEED", seed.to_string()).env("PROPTEST_RNG_SEED", seed.to_string());
     }
     command.stdout(file.try_clone().doing(about)?).stderr(file).process_group(0);
