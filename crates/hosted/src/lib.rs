@@ -47,7 +47,7 @@ macro_rules! of_each_architecture {
     };
 }
 
-/// The README's example, compiled and run with the tests.
+/// The documents' example, compiled and run with the tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/embedding.md")]
+struct Embedding;

@@ -1,5 +1,5 @@
 //! The rules for documents and the kept runs in `lab/runs`. The runs are recent, `docs/status.md` shows the newest, and
-//! the README's figures are theirs.
+//! the figures of README.md and docs/figures.md are theirs.
 
 use std::{fs, path::Path, process::Command};
 
@@ -58,7 +58,9 @@ pub fn contradictions(places: &Places) -> Result<Vec<String>> {
     if !read("docs/status.md")?.contains(&status::measured(places)?) {
         wrong.push("the budgets of docs/status.md are of other runs; ./quire lab status writes them".to_owned());
     }
-    wrong.extend(readme(&read("README.md")?, &run, comparisons(&run), &name(&file)));
+    for page in PAGES {
+        wrong.extend(page.contradictions(&read(page.file)?, &run, comparisons(&run), &name(&file)));
+    }
     Ok(wrong)
 }
 
@@ -77,7 +79,15 @@ fn name(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A figure of the README.
+/// A document that states figures of the newest run.
+struct Page {
+    file: &'static str,
+    figures: &'static [Stated],
+    /// Sentences about the run itself: `{date}`, `{file}`, `{behind}` and `{all}` stand for its values.
+    sentences: &'static [&'static str],
+}
+
+/// A figure of a document.
 struct Stated {
     /// The text around it: `{}` stands for the figure.
     text: &'static str,
@@ -95,9 +105,30 @@ const fn ratio(text: &'static str, experiment: &'static str, what: &'static str)
     Stated { text, experiment, measure: "instructions", what, of: None, by: Some(Side::Linux) }
 }
 
-/// The README's figures that a lab run gives.
+/// The documents with figures of a lab run.
+const PAGES: &[Page] = &[
+    Page { file: "README.md", figures: README, sentences: &["`./quire lab --full` on {date}"] },
+    Page {
+        file: "docs/figures.md",
+        figures: FIGURES,
+        sentences: &[
+            "`./quire lab --full` on {date}",
+            "In {behind} of the {all} comparisons of the lab's run of {date} Quire is behind",
+            "`./quire lab report lab/runs/{file} ",
+        ],
+    },
+];
+
 #[rustfmt::skip] // A figure a line.
 const README: &[Stated] = &[
+    ratio("| fork and exit with 64 MiB | {} |", "exec-fork", "fork of 64 MiB + exit"),
+    ratio("| first touch of pages in order | {} |", "zero-fill", "first touch, in a row"),
+    ratio("| `munmap` and `mmap` of a file for each write | {} |", "ranges", "munmap + mmap + write"),
+    Stated { by: Some(Side::LinuxLarge), ..ratio("| the same, against Linux with large pages | {} |", "zero-fill", "first touch, in a row") },
+];
+
+#[rustfmt::skip] // A figure a line.
+const FIGURES: &[Stated] = &[
     ratio("| zero-fill fault of one page | `zerofill --backward 1` | {} |", "zero-fill", "zero-fill fault"),
     ratio("| first touch of pages in order, per page | `zerofill` | {} |", "zero-fill", "first touch, in a row"),
     ratio("| copy-on-write fault | `micro` | {} |", "chains", "copy-on-write fault"),
@@ -121,31 +152,30 @@ const README: &[Stated] = &[
         measure: "kernel_memory", what: "asleep", of: Some(("processes", "1000")), by: None },
 ];
 
-/// The README's figures that are not those of the run, a line each.
-fn readme(text: &str, run: &Run, (behind, all): (usize, usize), file: &str) -> Vec<String> {
-    // A sentence goes on in the next line.
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut wrong = Vec::new();
-    for stated in README {
-        let Some(value) = stated.value(run) else {
-            wrong.push(format!("{file} has no figure for the README's \"{}\"", stated.text));
-            continue;
+impl Page {
+    /// The figures of the page's `text` that are not those of the run, a line each.
+    fn contradictions(&self, text: &str, run: &Run, (behind, all): (usize, usize), file: &str) -> Vec<String> {
+        // A sentence goes on in the next line.
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut wrong = Vec::new();
+        let mut expect = |said: &str| {
+            if !text.contains(said) {
+                wrong.push(format!("{} does not say \"{said}\", as {file} does", self.file));
+            }
         };
-        if !text.contains(&stated.text.replace("{}", &value)) {
-            wrong.push(format!("the README does not say \"{}\", as {file} does", stated.text.replace("{}", &value)));
+        let date = run.began.split('T').next().unwrap_or_default();
+        for sentence in self.sentences {
+            let said = sentence.replace("{date}", date).replace("{file}", file);
+            expect(&said.replace("{behind}", &behind.to_string()).replace("{all}", &all.to_string()));
         }
-    }
-    let date = run.began.split('T').next().unwrap_or_default();
-    for said in [
-        format!("`./quire lab --full` on {date}"),
-        format!("In {behind} of the {all} comparisons of the lab's run of {date} Quire is behind"),
-        format!("`./quire lab report lab/runs/{file} "),
-    ] {
-        if !text.contains(&said) {
-            wrong.push(format!("the README does not say \"{said}\", as {file} does"));
+        let (known, unknown): (Vec<_>, Vec<_>) =
+            self.figures.iter().map(|stated| (stated.text, stated.value(run))).partition(|(_, value)| value.is_some());
+        for (text, value) in known {
+            expect(&text.replace("{}", &value.unwrap_or_default()));
         }
+        wrong.extend(unknown.iter().map(|(said, _)| format!("{file} has no figure for \"{said}\" of {}", self.file)));
+        wrong
     }
-    wrong
 }
 
 impl Stated {
@@ -185,16 +215,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_readme_states_the_figures_of_the_run() {
+    fn documents_state_the_figures_of_the_run() {
         let places = Places::find();
         let (file, run) = newest(&places).unwrap();
-        let text = fs::read_to_string(places.root.join("README.md")).unwrap();
         let counts = comparisons(&run);
-        assert_eq!(readme(&text, &run, counts, &name(&file)), Vec::<String>::new());
-        let other = text.replace("`calibrate` | 0.", "`calibrate` | 9.");
-        assert_eq!(readme(&other, &run, counts, &name(&file)).len(), 1);
-        let older = Run { began: "2020-01-01T00:00:00Z".to_owned(), ..run };
-        assert_eq!(readme(&text, &older, counts, "it").len(), 3);
+        let wrong = |page: &Page, text: &str, run: &Run| page.contradictions(text, run, counts, &name(&file)).len();
+        let older = Run { began: "2020-01-01T00:00:00Z".to_owned(), ..run.clone() };
+        for (page, dated) in PAGES.iter().zip([1, 2]) {
+            let text = fs::read_to_string(places.root.join(page.file)).unwrap();
+            assert_eq!(wrong(page, &text, &run), 0);
+            assert_eq!(wrong(page, &text.replacen("| 0.27 |", "| 9.27 |", 1), &run), 1);
+            assert_eq!(wrong(page, &text, &older), dated);
+        }
     }
 
     #[test]

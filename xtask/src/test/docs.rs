@@ -1,5 +1,5 @@
 //! The names in the documents exist in the code: files that they name, functions that the walkthrough names, items that
-//! the README names.
+//! the page on embedding names.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use super::{Context, api, atomics, clocks, contract, models, safety, verdict::Ch
 use crate::failure::{Doing, Result};
 
 const NAME: &str = "docs/the walkthrough names existing code";
-const README: &str = "docs/the README names existing items";
+const EMBEDDING: &str = "docs/the page on embedding names existing items";
 const FILES: &str = "docs/documents name existing files";
 const CONTRACTS: &str = "docs/every contract has one home";
 const SAFETY: &str = "docs/every unsafe block has its argument";
@@ -20,7 +20,7 @@ const MUTANTS: &str = "docs/every mutant is in the table of models";
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([NAME, README, FILES, CONTRACTS, CLOCKS, SAFETY, ATOMICS, MUTANTS, api::NAME].map(str::to_owned).to_vec())
+    Ok([NAME, EMBEDDING, FILES, CONTRACTS, CLOCKS, SAFETY, ATOMICS, MUTANTS, api::NAME].map(str::to_owned).to_vec())
 }
 
 /// Runs the selected checks.
@@ -41,8 +41,8 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
             done(if wrong.is_empty() { Check::passed(name) } else { Check::failed(name, wrong.join("\n")) });
         }
     }
-    if context.selects(README) {
-        let path = context.places.root.join("README.md");
+    if context.selects(EMBEDDING) {
+        let path = context.places.root.join("docs/embedding.md");
         let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
         let mut missing = Vec::new();
         for (krate, item) in items(&text) {
@@ -53,9 +53,9 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
             }
         }
         done(if missing.is_empty() {
-            Check::passed(README)
+            Check::passed(EMBEDDING)
         } else {
-            Check::failed(README, format!("not in the code: {}", missing.join(", ")))
+            Check::failed(EMBEDDING, format!("not in the code: {}", missing.join(", ")))
         });
     }
     api::run(context, done)?;
