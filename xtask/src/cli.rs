@@ -15,7 +15,7 @@ pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
 
-    /// Install missing tools without a question, as without a terminal
+    /// Install missing tools without a question
     #[arg(long, global = true)]
     pub yes: bool,
 }
@@ -70,6 +70,9 @@ pub enum Command {
     Trace(Trace),
     /// Feed generated inputs to the readers of foreign formats and to the memory core, guided by coverage
     Fuzz(Fuzz),
+    /// Write the help texts that the script prints on machines without a compiler
+    #[command(hide = true)]
+    HelpPages,
 }
 
 const DOCTOR_HELP: &str = "\

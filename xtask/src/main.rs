@@ -2,7 +2,8 @@
 //!
 //! Each command is a module that reads top-down: [`run`], [`mod@test`], [`doctor`], [`debug`], [`compare`],
 //! [`mod@bench`], [`lab`], [`conflicts`], [`counts`], [`profile`], [`mod@trace`], [`fuzz`], [`build`]. Below them are [`image`]
-//! (the guest's files), [`machine`] (QEMU and its ports) and [`setup`] (files that are made or fetched once).
+//! (the guest's files), [`machine`] (QEMU and its ports) and [`setup`] (files that are made or fetched once). [`help`]
+//! keeps the help texts for machines without a compiler.
 
 mod bench;
 mod boot;
@@ -15,6 +16,7 @@ mod debug;
 mod doctor;
 mod failure;
 mod fuzz;
+mod help;
 mod image;
 mod lab;
 mod machine;
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         cli::Command::Profile(options) => profile::command(&places, &options),
         cli::Command::Trace(options) => trace::command(&places, &options),
         cli::Command::Fuzz(options) => fuzz::command(&places, &options),
+        cli::Command::HelpPages => help::command(&places),
     };
     match done {
         Ok(status) => ExitCode::from(status),

@@ -55,17 +55,31 @@ struct Text {
 
 /// Prints the names of the experiments, and what each measures. It builds nothing.
 fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
+    if options.names {
+        texts(places)?.iter().for_each(|experiment| println!("{}", experiment.name));
+    } else {
+        print!("{}", descriptions(&texts(places)?, &["quick", "full"].map(|mode| (mode, last(places, mode)))));
+    }
+    Ok(0)
+}
+
+/// The list without the times that experiments took.
+pub fn listed(places: &Places) -> Result<String> {
+    Ok(descriptions(&texts(places)?, &[]))
+}
+
+fn texts(places: &Places) -> Result<Vec<Text>> {
     let texts = places.root.join("lab/experiments.json");
     let text = std::fs::read_to_string(&texts).doing(|| format!("cannot read {}", texts.display()))?;
-    let experiments: Vec<Text> = serde_json::from_str(&text).doing(|| texts.display().to_string())?;
-    let taken = ["quick", "full"].map(|mode| (mode, last(places, mode)));
-    for experiment in &experiments {
-        if options.names {
-            println!("{}", experiment.name);
-            continue;
-        }
+    serde_json::from_str(&text).doing(|| texts.display().to_string())
+}
+
+/// A line for the name of each experiment, with the times of its last runs by mode, and one for what it measures.
+fn descriptions(experiments: &[Text], taken: &[(&str, Option<quire_results::Run>)]) -> String {
+    let mut described = String::new();
+    for experiment in experiments {
         let mut time = String::new();
-        for (mode, run) in &taken {
+        for (mode, run) in taken {
             let took = run.as_ref().and_then(|run| run.experiments.iter().find(|e| e.name == experiment.name));
             if let Some(e) = took {
                 let seconds = if e.seconds < 100.0 {
@@ -76,10 +90,10 @@ fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
                 time += &format!(", {seconds} with --{mode}");
             }
         }
-        println!("{} [{}{time}]: {}", experiment.name, experiment.source, experiment.title);
-        println!("    {}", experiment.about);
+        described += &format!("{} [{}{time}]: {}\n", experiment.name, experiment.source, experiment.title);
+        described += &format!("    {}\n", experiment.about);
     }
-    Ok(0)
+    described
 }
 
 /// The newest kept run in this mode, for the time that each experiment takes.
