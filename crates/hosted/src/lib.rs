@@ -34,13 +34,14 @@ pub use simulate::{Seen, Simulate};
 pub use tlb::Tlb;
 
 /// Makes tests of functions that are generic over an architecture: `fn name<F: Simulate>()`, each run for x86-64 and
-/// for RISC-V.
+/// for RISC-V. The sanitizers take long to compile, and run the former.
 #[macro_export]
 macro_rules! of_each_architecture {
     ($($name:ident),* $(,)?) => {
         mod x86_64 {
             $(#[test] fn $name() { super::$name::<$crate::X86_64>() })*
         }
+        #[cfg(not(sanitized))]
         mod sv39 {
             $(#[test] fn $name() { super::$name::<$crate::Sv39>() })*
         }
