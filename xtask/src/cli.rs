@@ -3,8 +3,9 @@
 use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
 
 use clap::{
-    Args, Parser, Subcommand,
+    Args, CommandFactory, Parser, Subcommand,
     builder::{OsStringValueParser, PathBufValueParser, TypedValueParser},
+    error::{ContextKind, ContextValue, ErrorKind},
 };
 
 /// Quire: a virtual memory system and a kernel that runs unmodified Linux programs.
@@ -88,7 +89,7 @@ pub struct Guest {
     pub cpus: u32,
 
     /// Size of the guest's memory, like 256M or 2G
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = memory)]
+    #[arg(short, long, value_name = "SIZE", default_value = "512M", value_parser = memory)]
     pub memory: u64,
 
     /// Take a root made of these Debian packages and their dependencies, separated by commas. apt fetches them once
@@ -109,11 +110,11 @@ pub struct Guest {
     pub copy: Vec<OsString>,
 
     /// Set an environment variable of the program
-    #[arg(long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(variable))]
+    #[arg(short, long, value_name = "K=V", value_parser = OsStringValueParser::new().try_map(variable))]
     pub env: Vec<OsString>,
 
     /// Directory of the guest where the program starts
-    #[arg(long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(directory))]
+    #[arg(short = 'w', long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(directory))]
     pub cwd: PathBuf,
 }
 
@@ -153,17 +154,47 @@ pub struct Run {
     #[arg(long, value_name = "GUEST[:HOST]")]
     pub copy_out: Vec<OsString>,
 
-    /// Words for the kernel's command line
-    #[arg(long, hide = true, default_value = "")]
+    /// Words for the kernel's command line, like swap=256M (docs/commands.md lists them)
+    #[arg(long, value_name = "WORDS", default_value = "")]
     pub append: String,
 
     /// Boot Debian's Linux instead, with the same image and the same ports
-    #[arg(long, hide = true)]
+    #[arg(long)]
     pub linux: bool,
+
+    /// Options by habit.
+    #[command(flatten)]
+    pub habits: Habits,
 
     /// Program and its arguments: a path of this machine, or a name inside the guest's root
     #[arg(trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
+}
+
+/// Options that users of other tools type by habit. The first three change nothing: the guest has a terminal where there
+/// is one here, and nothing of it stays. The others are errors that say what to do.
+#[derive(Debug, Clone, Default, Args)]
+#[allow(dead_code)] // The parser alone looks at them.
+pub struct Habits {
+    /// Keep standard input open
+    #[arg(short, long, hide = true)]
+    interactive: bool,
+
+    /// Give the program a terminal
+    #[arg(short, long, hide = true)]
+    tty: bool,
+
+    /// Remove the guest afterwards
+    #[arg(long, hide = true)]
+    rm: bool,
+
+    /// Publish a port
+    #[arg(short, long, hide = true, value_parser = no_ports)]
+    publish: Option<String>,
+
+    /// Share a directory
+    #[arg(long, hide = true, value_parser = no_volumes)]
+    volume: Option<String>,
 }
 
 const RUN_EXAMPLES: &str = "\
@@ -240,7 +271,7 @@ pub struct Test {
     pub table: bool,
 
     /// Run the guest tests on Debian's Linux instead, as a check of the tests themselves
-    #[arg(long, hide = true)]
+    #[arg(long)]
     pub linux: bool,
 }
 
@@ -311,7 +342,7 @@ pub struct Compare {
     pub seed: Option<u64>,
 
     /// Words for the command lines of both kernels
-    #[arg(long, hide = true, default_value = "")]
+    #[arg(long, value_name = "WORDS", default_value = "")]
     pub append: String,
 
     /// Program and its arguments
@@ -617,8 +648,8 @@ pub struct Trace {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
-    /// Words for the kernel's command line
-    #[arg(long, hide = true, default_value = "")]
+    /// Words for the kernel's command line, like swap=256M (docs/commands.md lists them)
+    #[arg(long, value_name = "WORDS", default_value = "")]
     pub append: String,
 
     /// Program and its arguments
@@ -684,6 +715,32 @@ fn mebibytes(text: &str) -> Result<u64, String> {
 /// The least memory of a guest in MiB: the kernel, its tables and a shell fit into it.
 pub const LEAST_MEMORY: u64 = 32;
 
+fn no_ports(_: &str) -> Result<String, String> {
+    Err("a guest's network reaches no other machine, so no port can be published".into())
+}
+
+fn no_volumes(_: &str) -> Result<String, String> {
+    Err("a guest shares no files; --copy copies them into it, and --copy-out copies them back".into())
+}
+
+/// Adds the nearest command to an error about an unknown one, also where letters have changed places.
+pub fn with_nearest(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+        && let Some(ContextValue::String(said)) = error.get(ContextKind::InvalidSubcommand)
+    {
+        let cli = Cli::command();
+        let names = cli.get_subcommands().filter(|c| !c.is_hide_set()).map(clap::Command::get_name);
+        let near =
+            names.map(|name| (strsim::osa_distance(said, name), name)).min().filter(|(distance, _)| *distance <= 2);
+        if let Some((_, name)) = near {
+            let name = ContextValue::Strings(vec![name.to_owned()]);
+            error.insert(ContextKind::SuggestedSubcommand, name);
+        }
+    }
+    error
+}
+
 fn variable(text: OsString) -> Result<OsString, String> {
     match text.as_bytes().iter().position(|b| *b == b'=') {
         Some(1..) => Ok(text),
@@ -705,8 +762,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
@@ -754,6 +809,26 @@ mod tests {
             assert_eq!(error.exit_code(), 2, "{text}");
             assert!(text.contains("'--cpu'") && text.contains("'--cpus'"), "{text}");
             assert_eq!(Cli::try_parse_from(["./quire", command, "-z", "ls"]).unwrap_err().exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_is_an_error_that_names_the_nearest() {
+        let said = |word: &str| with_nearest(Cli::try_parse_from(["./quire", word]).unwrap_err()).to_string();
+        for (word, nearest) in [("rnu", "'run'"), ("tset", "'test'"), ("dcotor", "'doctor'"), ("lba", "'lab'")] {
+            assert!(said(word).contains(nearest), "{}", said(word));
+        }
+        assert!(!said("wibble").contains("similar"), "{}", said("wibble"));
+    }
+
+    #[test]
+    fn options_by_habit_work_or_say_what_to_do() {
+        let line = ["./quire", "run", "-it", "--rm", "-m", "1G", "-e", "A=b", "-w", "/srv", "--", "ls"];
+        let Command::Run(run) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
+        assert_eq!((run.guest.memory, run.guest.env, run.guest.cwd), (1024, vec!["A=b".into()], "/srv".into()));
+        for (option, value, said) in [("-p", "80:80", "no port"), ("--volume", "/a:/b", "--copy copies")] {
+            let error = Cli::try_parse_from(["./quire", "run", option, value, "--", "ls"]).unwrap_err();
+            assert!(error.exit_code() == 2 && error.to_string().contains(said), "{error}");
         }
     }
 

@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::try_parse().unwrap_or_else(|error| cli::with_nearest(error).exit());
     let places = places::Places::find();
     let done = match cli.command {
         cli::Command::Run(options) => run::command(&places, &options),
