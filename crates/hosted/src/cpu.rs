@@ -449,15 +449,11 @@ impl<F: Simulate> Cpu<F> {
     }
 }
 
-/// The address bits that an entry at `level` is found by.
-/// Asks the host for short time slices of the calling thread. A yield gives up the rest of a slice, so beside other work
-/// each then costs a tenth of a millisecond, and not several. Hosts that know no such slices ignore it.
+/// Asks the host for short time slices of the calling thread. A yield gives up the rest of a slice, so it costs less
+/// beside other work. Hosts that know no such slices ignore it.
 fn ask_for_short_slices() {
-    if cfg!(not(target_os = "linux")) || cfg!(miri) {
-        return;
-    }
-    #[cfg(target_os = "linux")]
-    // SAFETY: `attr` is a `sched_attr` of its stated size, of which zeroes are a value, and the calls concern this thread
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: `attr` is a `sched_attr` of its stated size, and zeroes are a value of it. The calls concern this thread
     // alone.
     unsafe {
         let mut attr: libc::sched_attr = std::mem::zeroed();
@@ -468,6 +464,7 @@ fn ask_for_short_slices() {
     }
 }
 
+/// The address bits that an entry at `level` is found by.
 fn prefix(va: u64, level: u32) -> u64 {
     va / span(level)
 }

@@ -136,7 +136,8 @@ impl Binary {
     }
 }
 
-/// Runs a command until it ends or prints nothing for too long, with all output in a log. Returns that output and how the command ended.
+/// Runs a command until it ends or prints nothing for too long, with all output in a log. Returns that output and how
+/// the command ended.
 pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(String, String)> {
     use std::os::unix::process::CommandExt;
     let file = context.log(log)?;
