@@ -206,11 +206,12 @@ P(created) {
     close(me->fd);
 }
 R(unlink) { return done(unlinkat(me->directory, "other", 0)); }
-// The size, and whether the file was written since the last look: the purpose of a write's time.
+// The size, and in bit 0 whether the file was written since the last look: the purpose of a write's time.
+#define WRITTEN 1l
 static long told(struct actor *me, const struct stat *about) {
     struct timespec last = me->written;
     me->written = about->st_mtim;
-    return 2 * about->st_size + (last.tv_sec != me->written.tv_sec || last.tv_nsec != me->written.tv_nsec);
+    return 2 * about->st_size | (last.tv_sec != me->written.tv_sec || last.tv_nsec != me->written.tv_nsec);
 }
 R(stat) {
     struct stat about;
