@@ -40,7 +40,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::per_cpu::{CachePadded, PerCpu};
 use crate::rank::Rank;
 use crate::record;
-use crate::spin::SpinLock;
+use crate::spin::{SpinGuard, SpinLock};
 use core::ptr;
 
 /// Embedded, as the first field, in each value that is retired through a domain.
@@ -76,7 +76,10 @@ pub struct Slot {
     pinned: AtomicU64,
     /// Depth of nested pins. Only this CPU uses it, with preemption off. In builds that check that a CPU is one thread
     /// at a time, the thread's [`tag`](crate::hooks::thread_tag) is in the upper bits.
-    depth: AtomicU64,
+    depth: AtomicU32,
+    /// Depth of nested [`free_list`]s that this CPU executes, of any slot's values. Only this CPU writes it, with
+    /// preemption off.
+    freeing: AtomicU32,
     /// Structures that this CPU has retired since its first retirement in this epoch. Only this CPU writes it.
     count: AtomicU32,
     /// The value of `count` at which the next step is due. Only this CPU writes it.
@@ -156,7 +159,8 @@ impl Slot {
     pub fn new() -> Self {
         Slot {
             pinned: AtomicU64::new(0),
-            depth: AtomicU64::new(0),
+            depth: AtomicU32::new(0),
+            freeing: AtomicU32::new(0),
             count: AtomicU32::new(0),
             due: AtomicU32::new(0),
             ready: AtomicPtr::new(ptr::null_mut()),
@@ -220,9 +224,15 @@ pub struct Pinned<'a> {
     _cpu: PreemptOff,
 }
 
-/// Bits of [`Slot::depth`] that count.
-const DEPTH_BITS: u32 = 32;
-const DEPTH: u64 = (1 << DEPTH_BITS) - 1;
+/// Bits of [`Slot::depth`] that count: all, where no thread's tag is above them.
+const DEPTH_BITS: u32 = 12;
+const DEPTH: u32 = if crate::hooks::TAGS { (1 << DEPTH_BITS) - 1 } else { u32::MAX };
+
+/// The calling thread's tag, above the bits that count.
+#[inline(always)]
+fn owner() -> u32 {
+    (thread_tag() as u32) << DEPTH_BITS
+}
 
 /// Per-CPU state is changed without locks by the thread on that CPU. Two threads that are the same CPU at once break
 /// all of it. Mostly that shows much later: the epoch stops, a waiter is never woken.
@@ -285,9 +295,9 @@ impl Domain {
     pub fn pin(&self) -> Pinned<'_> {
         let cpu = preempt_off();
         let slot = self.slots.mine(&cpu);
-        let (depth, me) = (slot.depth.load(Ordering::Relaxed), thread_tag() << DEPTH_BITS);
-        assert_one_thread(depth == 0 || depth >> DEPTH_BITS == me >> DEPTH_BITS);
-        slot.depth.store(me | ((depth & DEPTH) + 1), Ordering::Relaxed);
+        let depth = slot.depth.load(Ordering::Relaxed);
+        assert_one_thread(depth == 0 || depth & !DEPTH == owner());
+        slot.depth.store(owner() | ((depth & DEPTH) + 1), Ordering::Relaxed);
         if depth == 0 {
             let e = self.global.load(Ordering::Relaxed);
             if mutant(Mutant::PinNoFence) {
@@ -366,9 +376,8 @@ impl Domain {
             slot.due.store(due, Ordering::Relaxed);
             // More than was given up, so the values that are ready become fewer.
             let free = bags.take_ready(weight.saturating_mul(2), &slot.ready);
-            drop(bags);
             // SAFETY: the values are those of an epoch that every reader has left, so no reader can reach them.
-            unsafe { free_list(free) };
+            unsafe { free_list(free, slot, bags) };
             steps
         };
         for _ in 0..steps {
@@ -398,7 +407,7 @@ impl Domain {
     /// As [`collect`](Self::collect), and frees other CPUs' values of two epochs ago: where memory is short.
     pub fn collect_everywhere(&self) -> bool {
         let advanced = self.look(usize::MAX);
-        self.slots.iter().for_each(|slot| self.collect_slot(slot, u32::MAX));
+        self.slots.iter().for_each(|slot| self.collect_whole(slot));
         advanced
     }
 
@@ -414,19 +423,30 @@ impl Domain {
 
     fn collect_mine(&self, most: u32) {
         let cpu = preempt_off();
-        self.collect_slot(self.slots.mine(&cpu), most);
+        let mine = self.slots.mine(&cpu);
+        self.collect_slot(mine, mine, most);
     }
 
-    /// Frees values of a weight of `most` at most that were retired two epochs ago.
-    fn collect_slot(&self, slot: &Slot, most: u32) {
-        let free = {
-            let mut bags = slot.bags.lock();
-            let e = self.global.load(Ordering::Acquire);
-            bags.ripen(e, &slot.ready);
-            bags.take_ready(most, &slot.ready)
+    /// Frees all values of any CPU's `slot` that were retired two epochs ago.
+    fn collect_whole(&self, slot: &Slot) {
+        // A part at a time, so that interrupts can switch threads in between.
+        let part = || {
+            let cpu = preempt_off();
+            self.collect_slot(slot, self.slots.mine(&cpu), self.every.saturating_mul(2))
         };
+        while part() {}
+    }
+
+    /// Frees values of `slot`, of a weight of `most` at most, that were retired two epochs ago. Returns whether there
+    /// were any. The caller keeps preemption off; `mine` is its CPU's slot.
+    fn collect_slot(&self, slot: &Slot, mine: &Slot, most: u32) -> bool {
+        let mut bags = slot.bags.lock();
+        let e = self.global.load(Ordering::Acquire);
+        bags.ripen(e, &slot.ready);
+        let free = bags.take_ready(most, &slot.ready);
         // SAFETY: retired at least two epochs ago.
-        unsafe { free_list(free) };
+        unsafe { free_list(free, mine, bags) };
+        !free.is_null()
     }
 
     /// Waits until readers let the epoch advance, if this CPU has retired very much since the last advance. A writer
@@ -471,8 +491,11 @@ impl Domain {
         self.collect_mine(self.every.saturating_mul(2));
     }
 
-    /// Advances as often as it takes for everything retired so far to be freed, on all CPUs; spins while readers are
-    /// pinned. The caller must not be pinned.
+    /// Advances as often as it takes for everything retired so far to be freed, on all CPUs, also by other threads. Spins
+    /// while readers are pinned.
+    ///
+    /// # Requires
+    /// The caller is not pinned, and is not called by the function that frees a value.
     pub fn drain(&self) {
         let advances = if mutant(Mutant::DrainAdvancesNothing) { 0 } else { 2 };
         let target = self.global.load(Ordering::Acquire) + advances;
@@ -481,7 +504,15 @@ impl Domain {
                 crate::hooks::relax();
             }
         }
-        self.slots.iter().for_each(|slot| self.collect_slot(slot, u32::MAX));
+        for slot in self.slots.iter() {
+            self.collect_whole(slot);
+        }
+        // The bags were empty under their locks, so a CPU that has emptied one, and is freeing still, is seen here.
+        for slot in self.slots.iter() {
+            while slot.freeing.load(Ordering::Acquire) != 0 && !mutant(Mutant::DrainTrustsEmptyBags) {
+                crate::hooks::relax();
+            }
+        }
     }
 
     /// Reads up to `most` slots from where the last call of any CPU ended. Advances the epoch where none is left;
@@ -564,9 +595,19 @@ impl Drop for Pile<'_> {
     }
 }
 
+/// Frees the values of a list that was taken out of the locked `bags`, and unlocks them first. The caller keeps
+/// preemption off; `mine` is its CPU's slot. A drain by another thread waits until they are freed.
+///
 /// # Safety
 /// No reader can reach the values of the list, and each is freed once.
-unsafe fn free_list(mut list: *mut Retired) {
+#[inline]
+unsafe fn free_list(mut list: *mut Retired, mine: &Slot, bags: SpinGuard<'_, Bags>) {
+    if list.is_null() {
+        return;
+    }
+    let depth = mine.freeing.load(Ordering::Relaxed);
+    mine.freeing.store(depth + 1, Ordering::Relaxed);
+    drop(bags);
     while !list.is_null() {
         record::read(list);
         // SAFETY: the list holds retired values, each with its next pointer and function set.
@@ -578,15 +619,16 @@ unsafe fn free_list(mut list: *mut Retired) {
             list = next;
         }
     }
+    mine.freeing.store(depth, Ordering::Release);
 }
 
 impl Drop for Pinned<'_> {
     #[inline]
     fn drop(&mut self) {
         let held = self.slot.depth.load(Ordering::Relaxed);
-        let (owner, depth) = (held >> DEPTH_BITS, (held & DEPTH).wrapping_sub(1));
-        assert_one_thread(owner == thread_tag() && depth <= DEPTH);
-        self.slot.depth.store(if depth == 0 { 0 } else { owner << DEPTH_BITS | depth }, Ordering::Relaxed);
+        let depth = (held & DEPTH).wrapping_sub(1);
+        assert_one_thread(held & !DEPTH == owner() && depth < DEPTH);
+        self.slot.depth.store(if depth == 0 { 0 } else { held & !DEPTH | depth }, Ordering::Relaxed);
         if depth == 0 || mutant(Mutant::NestedPinEnds) {
             self.slot.pinned.store(0, Ordering::Release);
         }

@@ -204,6 +204,29 @@ protocol! {
     DrainAdvancesNothing: "a drain leaves something";
 }
 
+/// A writer drains the domain while another CPU frees what the writer has retired.
+fn drain_against_collector() {
+    let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
+    let freed = Arc::new(AtomicBool::new(false));
+    set_cpu(0);
+    let node = Box::into_raw(Box::new(RetiredNode { header: Retired::new(), freed: freed.clone() }));
+    // SAFETY: no other thread has it; retired once.
+    unsafe { domain.retire(node.cast(), free) };
+    let d = domain.clone();
+    let collector = thread::spawn(move || {
+        set_cpu(1);
+        d.collect_everywhere();
+    });
+    domain.drain();
+    assert!(freed.load(Ordering::SeqCst), "a drain leaves something");
+    collector.join().unwrap();
+}
+
+protocol! {
+    a_drain_waits_for_other_cpus_that_free = drain_against_collector, Some(2);
+    DrainTrustsEmptyBags: "a drain leaves something";
+}
+
 /// A thread sleeps until a flag is set.
 fn wait_against_wake() {
     let queue = Arc::new(WaitQueue::new());

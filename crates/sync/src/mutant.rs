@@ -13,6 +13,7 @@ crate::mutants! {
         FreedTooSoon,
         /// Epoch: a drain frees without advancing the epoch.
         DrainAdvancesNothing,
+        DrainTrustsEmptyBags,
         /// Epoch: slots that were passed in an older epoch are not checked again.
         PassedInAnyEpoch,
         /// Epoch: a writer that has retired very much does not wait for readers.
