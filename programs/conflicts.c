@@ -124,7 +124,7 @@ struct outcome {
     long result[2], after[2];
 };
 
-// What is compared of the result of `one`. The time of a store into a mapped file is renewed once a tick only, so the
+// The compared part of the result of `one`. The time of a store into a mapped file is renewed once a tick only, so the
 // clock decides whether `stat` tells of the store.
 static long compared(const struct operation *one, const struct operation *other, long result) {
     int tells = one->run == run_stat || one->run == run_stat_same || one->run == run_fstat;

@@ -1,7 +1,7 @@
 //! Headers of programs: an accepted header is safe to map.
 
 use quire_linux::exec::elf::{HEADER_LEN, Header, Layout};
-use quire_linux::user::USER_END;
+use quire_linux_state::user::USER_END;
 use quire_vm::PAGE_SIZE;
 
 /// The bytes are a file.

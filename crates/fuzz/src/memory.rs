@@ -1,7 +1,7 @@
 //! A program's memory: some pages, and nothing between them. The kernel's user accesses are done byte by byte.
 
-use quire_linux::user::USER_END;
-use quire_linux::{BadAddress, UserAccess};
+use quire_linux_state::user::USER_END;
+use quire_linux_state::{BadAddress, UserAccess};
 use quire_vm::PAGE_SIZE;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

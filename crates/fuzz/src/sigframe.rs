@@ -3,9 +3,9 @@
 
 use crate::Input;
 use crate::memory::Memory;
-use quire_linux::UserRegs;
 use quire_linux::signal::frame::{FRAME_LEN, check_float, load, place};
-use quire_linux::user::{USER_END, UserMemory};
+use quire_linux_state::UserRegs;
+use quire_linux_state::user::{USER_END, UserMemory};
 use quire_vm::PAGE_SIZE;
 
 /// Offsets of `uc_mcontext`, `uc_stack` and `uc_sigmask` in a frame, behind the return address (asm/ucontext.h).

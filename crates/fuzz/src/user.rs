@@ -3,9 +3,9 @@
 
 use crate::Input;
 use crate::memory::Memory;
-use quire_linux::Errno;
 use quire_linux::exec::strings::{Strings, lay_out};
-use quire_linux::user::{USER_END, UserMemory};
+use quire_linux_state::Errno;
+use quire_linux_state::user::{USER_END, UserMemory};
 use quire_vm::PAGE_SIZE;
 
 /// The neighbourhoods of addresses: the ends of user space, somewhere within, and the other half.

@@ -168,19 +168,19 @@ impl quire_vm::Machine for Machine {
     fn is_ending(&self) -> bool {
         // SAFETY: null or the running thread, which lives while it runs.
         let task = unsafe { current().as_ref() };
-        task.and_then(|task| task.payload().as_ref()).is_some_and(quire_linux::Thread::killed)
+        task.and_then(|task| task.payload().as_ref()).is_some_and(quire_linux_state::Thread::killed)
     }
     #[cfg(debug_assertions)]
     fn refuses_allocation(&self) -> bool {
         // SAFETY: the thread that runs, if there is one, lives while it runs.
         let thread = unsafe { current().as_ref() };
-        thread.and_then(|thread| thread.payload().as_ref()).is_some_and(quire_linux::Thread::is_refused)
+        thread.and_then(|thread| thread.payload().as_ref()).is_some_and(quire_linux_state::Thread::is_refused)
     }
     fn ends_something(&self) -> bool {
         // SAFETY: the thread that runs, if there is one, lives while it runs.
         let thread = unsafe { current().as_ref() };
         // The kernel's own threads free memory, or allocate for boot.
-        thread.and_then(|thread| thread.payload().as_ref()).is_none_or(quire_linux::Thread::ends_something)
+        thread.and_then(|thread| thread.payload().as_ref()).is_none_or(quire_linux_state::Thread::ends_something)
     }
     fn domains(&self) -> usize {
         self.affinity.domains()

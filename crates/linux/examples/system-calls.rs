@@ -1,6 +1,7 @@
 //! Prints the page of supported system calls: `cargo run -p quire-linux --example system-calls > docs/system-calls.md`.
 
-use quire_linux::syscall::page::{self, Program};
+use quire_linux::syscall::page;
+use quire_linux::syscall::page::Program;
 use std::{fs, io, path::PathBuf};
 
 fn main() -> io::Result<()> {

@@ -1,18 +1,20 @@
 //! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
 
-use crate::errno::{Errno, encode};
 use crate::file::{epoll, io, poll, select};
-use crate::machine::Machine;
-use crate::process::sleep::{Served, Sleep};
-use crate::process::thread::{Again, Thread, Trap, work};
 use crate::process::wait;
-use crate::regs::UserRegs;
 use crate::rseq;
-use crate::shortage::ATTEMPTS;
-use crate::signal::info::code;
-use crate::signal::{SigInfo, Signal};
-use crate::syscall::{self, Repeat};
-use crate::{Ctx, Linux, futex, signal, time};
+use crate::syscall;
+use crate::syscall::Repeat;
+use crate::{futex, signal, time};
+use quire_linux_state::errno::{Errno, encode};
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::sleep::{Served, Sleep};
+use quire_linux_state::process::thread::{Again, Thread, Trap, work};
+use quire_linux_state::regs::UserRegs;
+use quire_linux_state::shortage::ATTEMPTS;
+use quire_linux_state::signal::info::code;
+use quire_linux_state::signal::{SigInfo, Signal};
+use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 use quire_vm::{Access, FaultError, FaultKind};
 
@@ -23,313 +25,323 @@ const DEFEATS: u32 = 64;
 /// The return value of a call that failed with ENOMEM.
 const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
 
-impl<M: Machine> Linux<M> {
-    /// Serves the system call in `regs`; its result is in `regs.rax` afterwards, unless the thread has to sleep. The
-    /// kernel has put the call's number in both `rax` and `orig_rax`.
-    #[inline(never)]
-    pub fn syscall(&'static self, regs: &mut UserRegs) -> Served {
-        let thread = self.current();
-        let number = regs.orig_rax;
-        #[cfg(debug_assertions)]
-        thread.refusals.begin();
-        // SAFETY: the thread that runs, at its only entry.
-        let mut ctx = unsafe { Ctx::new(self, thread, regs) };
-        let result = match syscall::dispatch(&mut ctx, number) {
-            Some(result) => result,
-            None => encode(self.unknown_call(number)),
-        };
-        // `rt_sigreturn` and exec leave whole register sets behind.
-        let (replaced, asleep) = (ctx.regs_replaced, ctx.asleep);
-        if !replaced && !asleep {
-            regs.rax = result;
-        }
-        if asleep {
-            return Served::Asleep;
-        }
-        #[cfg(debug_assertions)]
-        if thread.refusals.end() {
-            self.vm.forget_injected();
-            return Served::Done;
-        }
-        if !replaced && result == NO_MEMORY {
-            return self.syscall_again(regs);
-        }
-        Served::Done
+/// Serves the system call in `regs`; its result is in `regs.rax` afterwards, unless the thread has to sleep. The
+/// kernel has put the call's number in both `rax` and `orig_rax`.
+#[inline(never)]
+pub fn syscall<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Served {
+    let thread = linux.current();
+    let number = regs.orig_rax;
+    #[cfg(debug_assertions)]
+    thread.refusals.begin();
+    // SAFETY: the thread that runs, at its only entry.
+    let mut ctx = unsafe { Ctx::new(linux, thread, regs) };
+    let result = match syscall::dispatch(&mut ctx, number) {
+        Some(result) => result,
+        None => encode(unknown_call(linux, number)),
+    };
+    // `rt_sigreturn` and exec leave whole register sets behind.
+    let (replaced, asleep) = (ctx.regs_replaced, ctx.asleep);
+    if !replaced && !asleep {
+        regs.rax = result;
     }
-
-    /// When the calling thread's sleep ends at the latest, in nanoseconds since boot.
-    pub fn sleeps_until(&self) -> Option<u64> {
-        // SAFETY: the thread itself runs this.
-        unsafe { self.current().sleep.get() }.as_ref().and_then(Sleep::deadline)
+    if asleep {
+        return Served::Asleep;
     }
-
-    /// Goes on with the sleeping call of the calling thread, whose registers are `regs`.
-    pub fn go_on(&'static self, regs: &mut UserRegs) -> Served {
-        let thread = self.current();
-        // SAFETY: the thread itself runs this, and nothing borrows the value.
-        let how = unsafe { thread.sleep.replace(None) };
-        // SAFETY: the thread that runs, at its only entry.
-        let mut ctx = unsafe { Ctx::new(self, thread, regs) };
-        let result = match how {
-            Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
-            Some(Sleep::Time(sleep)) => time::sleep::go_on(&mut ctx, sleep),
-            Some(Sleep::Child(child)) => thread.ending(|| wait::go_on(&mut ctx, child)),
-            Some(Sleep::Read(read)) => io::go_on(&mut ctx, read),
-            Some(Sleep::Poll(wait)) => poll::go_on(&mut ctx, wait),
-            Some(Sleep::Select(wait)) => select::go_on(&mut ctx, wait),
-            Some(Sleep::Epoll(wait)) => epoll::go_on(&mut ctx, wait),
-            Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),
-            Some(Sleep::Awaited(wait)) => signal::wait::go_on(&mut ctx, wait),
-            None => return Served::Done,
-        };
-        if ctx.asleep {
-            return Served::Asleep;
-        }
-        regs.rax = encode(result);
-        #[cfg(debug_assertions)]
-        if thread.refusals.end() {
-            self.vm.forget_injected();
-        }
-        Served::Done
+    #[cfg(debug_assertions)]
+    if thread.refusals.end() {
+        linux.vm.forget_injected();
+        return Served::Done;
     }
-
-    /// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated if
-    /// the failed attempt may have left effects that a second would meet ([`Repeat`]), or if its thread must end.
-    #[cold]
-    fn syscall_again(&'static self, regs: &mut UserRegs) -> Served {
-        let thread = self.current();
-        let again = &thread.again;
-        if again.load(Ordering::Relaxed) != Again::NO {
-            // One of the attempts below.
-            again.store(Again::FAILED, Ordering::Relaxed);
-            return Served::Done;
-        }
-        if !Repeat::of(regs.orig_rax).is_some_and(|repeat| repeat != Repeat::Never) {
-            return Served::Done;
-        }
-        let mut served = Served::Done;
-        for _ in 0..ATTEMPTS {
-            // An ending thread needs no result, and must not wait for memory.
-            if thread.killed() || !self.has_made_room() {
-                break;
-            }
-            again.store(Again::TRIES, Ordering::Relaxed);
-            served = self.syscall(regs);
-            if again.load(Ordering::Relaxed) != Again::FAILED {
-                break;
-            }
-        }
-        again.store(Again::NO, Ordering::Relaxed);
-        served
+    if !replaced && result == NO_MEMORY {
+        return syscall_again(linux, regs);
     }
+    Served::Done
+}
 
-    #[cold]
-    fn unknown_call(&self, number: u64) -> Result<usize, Errno> {
-        if self.machine.verbose() && self.unknown.first_time(number) {
-            match syscall::names::name(number) {
-                Some(name) => self.machine.log(format_args!("system call {name} ({number}) is not supported")),
-                None => self.machine.log(format_args!("there is no system call {number}")),
-            }
-        }
-        Err(Errno::ENOSYS)
+/// When the calling thread's sleep ends at the latest, in nanoseconds since boot.
+pub fn sleeps_until<M: Machine>(linux: &Linux<M>) -> Option<u64> {
+    // SAFETY: the thread itself runs this.
+    unsafe { linux.current().sleep.get() }.as_ref().and_then(Sleep::deadline)
+}
+
+/// Goes on with the sleeping call of the calling thread, whose registers are `regs`.
+pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Served {
+    let thread = linux.current();
+    // SAFETY: the thread itself runs this, and nothing borrows the value.
+    let how = unsafe { thread.sleep.replace(None) };
+    // SAFETY: the thread that runs, at its only entry.
+    let mut ctx = unsafe { Ctx::new(linux, thread, regs) };
+    let result = match how {
+        Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
+        Some(Sleep::Time(sleep)) => time::sleep::go_on(&mut ctx, sleep),
+        Some(Sleep::Child(child)) => thread.ending(|| wait::go_on(&mut ctx, child)),
+        Some(Sleep::Read(read)) => io::go_on(&mut ctx, read),
+        Some(Sleep::Poll(wait)) => poll::go_on(&mut ctx, wait),
+        Some(Sleep::Select(wait)) => select::go_on(&mut ctx, wait),
+        Some(Sleep::Epoll(wait)) => epoll::go_on(&mut ctx, wait),
+        Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),
+        Some(Sleep::Awaited(wait)) => signal::wait::go_on(&mut ctx, wait),
+        None => return Served::Done,
+    };
+    if ctx.asleep {
+        return Served::Asleep;
     }
+    regs.rax = encode(result);
+    #[cfg(debug_assertions)]
+    if thread.refusals.end() {
+        linux.vm.forget_injected();
+    }
+    Served::Done
+}
 
-    /// Serves a page fault at `address`. `from_user`: the program itself faulted, and gets a signal if the fault cannot
-    /// be repaired. Otherwise the kernel faulted on a user address, and takes its fix-up path if this returns `false`.
-    pub fn page_fault(&'static self, regs: &mut UserRegs, address: u64, access: Access, from_user: bool) -> bool {
-        if !from_user {
-            return self.kernel_fault(address, access);
+/// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated if
+/// the failed attempt may have left effects that a second would meet ([`Repeat`]), or if its thread must end.
+#[cold]
+fn syscall_again<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Served {
+    let thread = linux.current();
+    let again = &thread.again;
+    if again.load(Ordering::Relaxed) != Again::NO {
+        // One of the attempts below.
+        again.store(Again::FAILED, Ordering::Relaxed);
+        return Served::Done;
+    }
+    if !Repeat::of(regs.orig_rax).is_some_and(|repeat| repeat != Repeat::Never) {
+        return Served::Done;
+    }
+    let mut served = Served::Done;
+    for _ in 0..ATTEMPTS {
+        // An ending thread needs no result, and must not wait for memory.
+        if thread.killed() || !linux.has_made_room() {
+            break;
         }
-        match self.repair(address, access) {
-            Ok(()) => true,
-            Err(error) => {
-                self.fault_signal(regs, address, access, error);
-                false
-            }
+        again.store(Again::TRIES, Ordering::Relaxed);
+        served = syscall(linux, regs);
+        if again.load(Ordering::Relaxed) != Again::FAILED {
+            break;
         }
     }
+    again.store(Again::NO, Ordering::Relaxed);
+    served
+}
 
-    /// As [`page_fault`](Linux::page_fault) for a fault of the kernel itself on user memory.
-    pub fn kernel_fault(&'static self, address: u64, access: Access) -> bool {
-        self.repair(address, access).is_ok()
-    }
-
-    /// Serves a fault; if memory is out, serves it again after a victim has ended. [`FaultError::OutOfMemory`]: the
-    /// calling thread ends.
-    fn repair(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
-        #[cfg(debug_assertions)]
-        if self.current().refusals.misses(address / quire_vm::PAGE_SIZE) {
-            return Err(FaultError::OutOfMemory);
-        }
-        match self.repair_once(address, access) {
-            Err(FaultError::OutOfMemory) => self.repair_again(address, access),
-            done => done,
+#[cold]
+fn unknown_call<M: Machine>(linux: &Linux<M>, number: u64) -> Result<usize, Errno> {
+    if linux.machine.verbose() && linux.unknown.first_time(number) {
+        match syscall::names::name(number) {
+            Some(name) => linux.machine.log(format_args!("system call {name} ({number}) is not supported")),
+            None => linux.machine.log(format_args!("there is no system call {number}")),
         }
     }
+    Err(Errno::ENOSYS)
+}
 
-    #[cold]
-    fn repair_again(&'static self, address: u64, access: Access) -> Result<(), FaultError> {
-        #[cfg(debug_assertions)]
-        if self.current().refusals.has_refused() {
-            self.current().refusals.miss(address / quire_vm::PAGE_SIZE);
-            return Err(FaultError::OutOfMemory);
+/// Serves a page fault at `address`. `from_user`: the program itself faulted, and gets a signal if the fault cannot
+/// be repaired. Otherwise the kernel faulted on a user address, and takes its fix-up path if this returns `false`.
+pub fn page_fault<M: Machine>(
+    linux: &'static Linux<M>,
+    regs: &mut UserRegs,
+    address: u64,
+    access: Access,
+    from_user: bool,
+) -> bool {
+    if !from_user {
+        return kernel_fault(linux, address, access);
+    }
+    match repair(linux, address, access) {
+        Ok(()) => true,
+        Err(error) => {
+            fault_signal(linux, regs, address, access, error);
+            false
         }
-        loop {
-            for _ in 0..DEFEATS {
-                if !self.out_of_memory("a fault") {
-                    return Err(FaultError::OutOfMemory);
-                }
-                match self.repair_once(address, access) {
-                    Err(FaultError::OutOfMemory) => {}
-                    done => return done,
-                }
-            }
-            // Each time memory was free, and the fault still failed.
-            if !self.end_for_defeats("a fault", DEFEATS) {
+    }
+}
+
+/// As [`page_fault`] for a fault of the kernel itself on user memory.
+pub fn kernel_fault<M: Machine>(linux: &'static Linux<M>, address: u64, access: Access) -> bool {
+    repair(linux, address, access).is_ok()
+}
+
+/// Serves a fault; if memory is out, serves it again after a victim has ended. [`FaultError::OutOfMemory`]: the
+/// calling thread ends.
+fn repair<M: Machine>(linux: &'static Linux<M>, address: u64, access: Access) -> Result<(), FaultError> {
+    #[cfg(debug_assertions)]
+    if linux.current().refusals.misses(address / quire_vm::PAGE_SIZE) {
+        return Err(FaultError::OutOfMemory);
+    }
+    match repair_once(linux, address, access) {
+        Err(FaultError::OutOfMemory) => repair_again(linux, address, access),
+        done => done,
+    }
+}
+
+#[cold]
+fn repair_again<M: Machine>(linux: &'static Linux<M>, address: u64, access: Access) -> Result<(), FaultError> {
+    #[cfg(debug_assertions)]
+    if linux.current().refusals.has_refused() {
+        linux.current().refusals.miss(address / quire_vm::PAGE_SIZE);
+        return Err(FaultError::OutOfMemory);
+    }
+    loop {
+        for _ in 0..DEFEATS {
+            if !linux.out_of_memory("a fault") {
                 return Err(FaultError::OutOfMemory);
             }
-        }
-    }
-
-    #[inline(always)]
-    fn repair_once(&self, address: u64, access: Access) -> Result<(), FaultError> {
-        let thread = self.current();
-        // SAFETY: the running thread owns its space and replaces it in `exec` and `exit` only, and no fault runs inside
-        // either.
-        let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
-        let kind = match space.fault(address, access) {
-            // A miss below a stack that may grow: once it has grown, the fault is like any other.
-            Err(FaultError::NotMapped) => {
-                if !crate::memory::lock::stack_may_grow(thread, space, address) {
-                    return Err(FaultError::NotMapped);
-                }
-                space.grow_stack_at_fault(address)?;
-                space.fault(address, access)?
+            match repair_once(linux, address, access) {
+                Err(FaultError::OutOfMemory) => {}
+                done => return done,
             }
-            other => other?,
-        };
-        let count = if kind == FaultKind::PagedIn { &thread.major_faults } else { &thread.minor_faults };
-        // Only this thread writes it.
-        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        Ok(())
+        }
+        // Each time memory was free, and the fault still failed.
+        if !linux.end_for_defeats("a fault", DEFEATS) {
+            return Err(FaultError::OutOfMemory);
+        }
     }
+}
 
-    #[cold]
-    fn fault_signal(&'static self, regs: &UserRegs, address: u64, access: Access, error: FaultError) {
-        let thread = self.current();
-        // The error code as the CPU has it: present, write, user, instruction fetch.
-        let bits = match access {
-            Access::Read => 4,
-            Access::Write => 6,
-            Access::Exec => 0x14,
-        };
-        let trap = Trap { vector: 14, error: bits | u32::from(error == FaultError::Protection), address };
-        // SAFETY: the thread itself runs this.
-        unsafe { thread.trap.replace(trap) };
-        let info = match error {
-            FaultError::NotMapped => SigInfo::fault(Signal::SEGV, code::SEGV_MAPERR, address),
-            FaultError::Protection => SigInfo::fault(Signal::SEGV, code::SEGV_ACCERR, address),
-            FaultError::BeyondEnd | FaultError::Pager | FaultError::NoRoom | FaultError::Foreign => {
-                SigInfo::fault(Signal::BUS, code::BUS_ADRERR, address)
+#[inline(always)]
+fn repair_once<M: Machine>(linux: &Linux<M>, address: u64, access: Access) -> Result<(), FaultError> {
+    let thread = linux.current();
+    // SAFETY: the running thread owns its space and replaces it in `exec` and `exit` only, and no fault runs inside
+    // either.
+    let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
+    let kind = match space.fault(address, access) {
+        // A miss below a stack that may grow: once it has grown, the fault is like any other.
+        Err(FaultError::NotMapped) => {
+            if !crate::memory::lock::stack_may_grow(thread, space, address) {
+                return Err(FaultError::NotMapped);
             }
-            // It ends, on its way back to its program.
-            FaultError::OutOfMemory => return,
-        };
-        // Garbage collectors and sandboxes fault on purpose: a handled signal is no crash.
-        if self.machine.verbose() && !self.handles(thread, info.signal) {
-            let name = *thread.name.lock();
-            self.machine.log(format_args!(
-                "process {} ({}): {:?} at {:#x}, instruction {:#x}, stack {:#x}",
-                thread.process.pid,
-                core::str::from_utf8(name.bytes()).unwrap_or("?"),
-                error,
-                address,
-                regs.rip,
-                regs.rsp
-            ));
+            space.grow_stack_at_fault(address)?;
+            space.fault(address, access)?
         }
-        self.force_signal(thread, info);
-    }
+        other => other?,
+    };
+    let count = if kind == FaultKind::PagedIn { &thread.major_faults } else { &thread.minor_faults };
+    // Only this thread writes it.
+    count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    Ok(())
+}
 
-    /// Serves an exception other than a page fault that a program raised: its vector and error code.
-    pub fn exception(&'static self, regs: &mut UserRegs, vector: u8, error: u64) {
-        let thread = self.current();
-        // SAFETY: the thread itself runs this.
-        let address = unsafe { thread.trap.get() }.address;
-        // The processor's error codes have 32 bits.
-        // SAFETY: the running thread owns its trap, and the view of the old one has ended: the address is a copy.
-        unsafe { thread.trap.replace(Trap { vector: u32::from(vector), error: error as u32, address }) };
-        let info = crate::signal::send::of_exception(vector, error, regs.rip, || self.float_state());
-        self.force_signal(thread, info);
+#[cold]
+fn fault_signal<M: Machine>(
+    linux: &'static Linux<M>,
+    regs: &UserRegs,
+    address: u64,
+    access: Access,
+    error: FaultError,
+) {
+    let thread = linux.current();
+    // The error code as the CPU has it: present, write, user, instruction fetch.
+    let bits = match access {
+        Access::Read => 4,
+        Access::Write => 6,
+        Access::Exec => 0x14,
+    };
+    let trap = Trap { vector: 14, error: bits | u32::from(error == FaultError::Protection), address };
+    // SAFETY: the thread itself runs this.
+    unsafe { thread.trap.replace(trap) };
+    let info = match error {
+        FaultError::NotMapped => SigInfo::fault(Signal::SEGV, code::SEGV_MAPERR, address),
+        FaultError::Protection => SigInfo::fault(Signal::SEGV, code::SEGV_ACCERR, address),
+        FaultError::BeyondEnd | FaultError::Pager | FaultError::NoRoom | FaultError::Foreign => {
+            SigInfo::fault(Signal::BUS, code::BUS_ADRERR, address)
+        }
+        // It ends, on its way back to its program.
+        FaultError::OutOfMemory => return,
+    };
+    // Garbage collectors and sandboxes fault on purpose: a handled signal is no crash.
+    if linux.machine.verbose() && !linux.handles(thread, info.signal) {
+        let name = *thread.name.lock();
+        linux.machine.log(format_args!(
+            "process {} ({}): {:?} at {:#x}, instruction {:#x}, stack {:#x}",
+            thread.process.pid,
+            core::str::from_utf8(name.bytes()).unwrap_or("?"),
+            error,
+            address,
+            regs.rip,
+            regs.rsp
+        ));
     }
+    linux.force_signal(thread, info);
+}
 
-    /// The x87 control and status words, and MXCSR, of the calling thread.
-    #[cold]
-    fn float_state(&self) -> (u16, u16, u32) {
-        let Ok(mut area) = crate::signal::frame::FloatArea::new(self.machine.fpu_len()) else { return (0, 0, 0) };
-        let float = area.bytes();
-        self.machine.fpu_save(float);
-        let half = |at: usize| u16::from_le_bytes([float[at], float[at + 1]]);
-        (half(0), half(2), u32::from(half(24)) | u32::from(half(26)) << 16)
-    }
+/// Serves an exception other than a page fault that a program raised: its vector and error code.
+pub fn exception<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs, vector: u8, error: u64) {
+    let thread = linux.current();
+    // SAFETY: the thread itself runs this.
+    let address = unsafe { thread.trap.get() }.address;
+    // The processor's error codes have 32 bits.
+    // SAFETY: the running thread owns its trap, and the view of the old one has ended: the address is a copy.
+    unsafe { thread.trap.replace(Trap { vector: u32::from(vector), error: error as u32, address }) };
+    let info = quire_linux_state::signal::send::of_exception(vector, error, regs.rip, || float_state(linux));
+    linux.force_signal(thread, info);
+}
 
-    /// Does the [work](Linux::has_work) that is due before a return to user mode: signals, stops, the end of the
-    /// process. Interrupts are on.
-    pub fn return_to_user(&'static self, regs: &mut UserRegs) {
-        let thread = self.current();
-        let mut flags = thread.work.load(Ordering::Acquire);
-        if flags & work::BY_DAY != 0 {
-            flags = thread.ends_wait_by_day();
-        }
-        if flags & !work::RSEQ != 0 {
-            self.work(thread, regs);
-        }
-        // A handler, if one runs, has ended the critical section already.
-        if thread.work.load(Ordering::Acquire) & work::RSEQ != 0 {
-            rseq::resume(self, thread, regs);
-        }
-    }
+/// The x87 control and status words, and MXCSR, of the calling thread.
+#[cold]
+fn float_state<M: Machine>(linux: &Linux<M>) -> (u16, u16, u32) {
+    let Ok(mut area) = crate::signal::frame::FloatArea::new(linux.machine.fpu_len()) else { return (0, 0, 0) };
+    let float = area.bytes();
+    linux.machine.fpu_save(float);
+    let half = |at: usize| u16::from_le_bytes([float[at], float[at + 1]]);
+    (half(0), half(2), u32::from(half(24)) | u32::from(half(26)) << 16)
+}
 
-    #[cold]
-    fn work(&'static self, thread: &Thread<M>, regs: &mut UserRegs) {
-        // A handler's frame and the end of a process may use the last part of the reserve.
-        thread.ending(|| crate::signal::deliver::work(self, thread, regs));
+/// Does the [work](has_work) that is due before a return to user mode: signals, stops, the end of the
+/// process. Interrupts are on.
+pub fn return_to_user<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) {
+    let thread = linux.current();
+    let mut flags = thread.work.load(Ordering::Acquire);
+    if flags & work::BY_DAY != 0 {
+        flags = thread.ends_wait_by_day();
     }
+    if flags & !work::RSEQ != 0 {
+        work(linux, thread, regs);
+    }
+    // A handler, if one runs, has ended the critical section already.
+    if thread.work.load(Ordering::Acquire) & work::RSEQ != 0 {
+        rseq::resume(linux, thread, regs);
+    }
+}
 
-    /// The work of a new thread before its first instruction, in place of [`return_to_user`](Linux::return_to_user).
-    pub fn first_return(&'static self, regs: &mut UserRegs) {
-        let thread = self.current();
-        if thread.process.pid == 1 {
-            self.fill_first_stack(thread);
-        }
-        // Finds signals sent after the process became known by its id and before this thread joined it.
-        thread.look_for_signals();
-        if thread.process.is_exiting() {
-            thread.work.fetch_or(work::KILL, Ordering::AcqRel);
-        }
-        if let Some(limit) = thread.process.cpu_limit.get() {
-            limit.thread_begins(self, &thread.process);
-        }
-        let set = thread.set_tid.load(Ordering::Relaxed);
-        if set != 0 {
-            // As on Linux, a bad address is ignored.
-            let _ignored = crate::user::UserMemory(self.machine).write(set, &thread.tid());
-        }
-        self.return_to_user(regs);
-    }
+#[cold]
+fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs) {
+    // A handler's frame and the end of a process may use the last part of the reserve.
+    thread.ending(|| crate::signal::deliver::work(linux, thread, regs));
+}
 
-    #[cold]
-    fn fill_first_stack(&'static self, thread: &Thread<M>) {
-        let Some(program) = self.first_program.lock().take() else { return };
-        if program.fill(self.machine).is_err() {
-            self.machine.log(format_args!("out of memory: process 1 cannot start"));
-            self.kill_process(&thread.process, Signal::KILL);
-        }
+/// The work of a new thread before its first instruction, in place of [`return_to_user`].
+pub fn first_return<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) {
+    let thread = linux.current();
+    if thread.process.pid == 1 {
+        fill_first_stack(linux, thread);
     }
+    // Finds signals sent after the process became known by its id and before this thread joined it.
+    thread.look_for_signals();
+    if thread.process.is_exiting() {
+        thread.work.fetch_or(work::KILL, Ordering::AcqRel);
+    }
+    if let Some(limit) = thread.process.cpu_limit.get() {
+        limit.thread_begins(linux, &thread.process);
+    }
+    let set = thread.set_tid.load(Ordering::Relaxed);
+    if set != 0 {
+        // As on Linux, a bad address is ignored.
+        let _ignored = quire_linux_state::user::UserMemory(linux.machine).write(set, &thread.tid());
+    }
+    return_to_user(linux, regs);
+}
 
-    /// Whether `thread` has anything to do before it may go to user mode.
-    #[inline(always)]
-    pub fn has_work(thread: &Thread<M>) -> bool {
-        thread.work.load(Ordering::Acquire) != 0
+#[cold]
+fn fill_first_stack<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
+    let Some(program) = linux.first_program.lock().take() else { return };
+    if program.fill(linux.machine).is_err() {
+        linux.machine.log(format_args!("out of memory: process 1 cannot start"));
+        linux.kill_process(&thread.process, Signal::KILL);
     }
+}
+
+/// Whether `thread` has anything to do before it may go to user mode.
+#[inline(always)]
+pub fn has_work<M: Machine>(thread: &Thread<M>) -> bool {
+    thread.work.load(Ordering::Acquire) != 0
 }

@@ -1,7 +1,3 @@
-//! Models of this crate's protocols, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
+//! Models of this crate's protocols, run by `RUSTFLAGS="--cfg loom"`.
 
-#[cfg(loom)]
 mod barrier;
-mod clock_page;
-mod day;
-mod signals;

@@ -1,13 +1,15 @@
 //! `mount` and `umount2`.
 
+use crate::file::AT_FDCWD;
 use crate::file::path::{find_path, only};
-use crate::file::{AT_FDCWD, Dentry, FileHost};
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Errno, Linux, Machine, ipc, proc};
+use crate::ipc;
 use linux_raw_sys::general as raw;
 use quire_fs::mounts::Content;
 use quire_fs::{FileKind, FsError, Limits, NewAttr, OpenFlags, Restrictions};
 use quire_heap::{Arc, Vec};
+use quire_linux_state::file::host::{Dentry, FileHost};
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::{Ctx, Errno, Linux, Machine};
 use quire_vm::PAGE_SIZE;
 
 // Flags of `mount`, from Linux's mount.h.
@@ -219,8 +221,8 @@ pub fn sys_mount<M: Machine>(
             ("tmpfs", Content::Memory { limits: memory.limits, root: memory.root })
         }
         b"ramfs" => ("ramfs", Content::Memory { limits: Limits::NONE, root: NewAttr { mode: 0o755, ..root } }),
-        b"proc" => ("proc", Content::Generated(proc::root(linux)?, 0o555)),
-        b"sysfs" => ("sysfs", Content::Generated(proc::sys_root(linux)?, 0o555)),
+        b"proc" => ("proc", Content::Generated(linux.trees.proc(linux)?, 0o555)),
+        b"sysfs" => ("sysfs", Content::Generated(linux.trees.sys(linux)?, 0o555)),
         b"mqueue" => ("mqueue", Content::Generated(ipc::queue_root(linux)?, 0o1777)),
         b"devpts" => {
             check_terminal_options(&options)?;

@@ -3,34 +3,6 @@
 quire_sync::mutants! {
     /// A step that can be left out; each names the protocol and the step.
     pub enum Mutant {
-        /// Signals: a sender reads the masks before its signal can be seen.
-        SendNoFence,
-        /// Signals: a thread reads the pending signals before its new mask can be seen.
-        BlockNoFence,
-        /// Signals: a thread that unblocks signals does not look for pending ones.
-        UnblockUnlooked,
-        /// Signals: a thread that blocks a signal it may have been notified of notifies no other thread.
-        BlockKeepsTold,
-        /// Signals: a thread clears its signal flag behind its look at the pending signals.
-        FlagClearedLate,
-        /// Signals: a thread looks for an awaited signal before senders can see that it waits.
-        AwaitNoFence,
-        /// Signals: a thread that ends its wait looks a last time before senders can see the end.
-        AwaitEndNoFence,
-        /// Signals: a thread that ends its wait notifies no other thread of the awaited signals that it leaves.
-        AwaitKeepsTold,
-        /// Time of day: a sleeper reads the time before its mark can be seen.
-        DayMarkNoFence,
-        /// Time of day: a setter reads the marks before the new time can be seen.
-        DaySetNoFence,
-        /// Time of day: a setter tells a thread in a second step, whose mark may have gone meanwhile.
-        DayTellNotAtomic,
-        /// Clock page: a writer does not make the count odd.
-        ClockUncounted,
-        /// Clock page: a writer's stores may be seen before the odd count.
-        ClockWriteNoFence,
-        /// Clock page: the last count may be seen before the words.
-        ClockCountEarly,
         /// Barrier: the interrupts may be seen before the caller's stores.
         BarrierNoFence,
         /// Barrier: the caller does not wait for the interrupts.

@@ -4,18 +4,18 @@
 //! critical section it is in. A critical section that the thread is switched away from, or in which a signal handler
 //! begins, continues at its abort address.
 //!
-//! A switch away from a registered thread sets a [work bit](crate::process::thread::work). Only then the return
+//! A switch away from a registered thread sets a [work bit](quire_linux_state::process::thread::work). Only then the return
 //! to user mode reads the area, and it stores the CPU's number only if that has changed.
 
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::plain::Plain;
-use crate::process::thread::{Rseq, Thread, work};
-use crate::regs::UserRegs;
-use crate::signal::{SigInfo, Signal};
-use crate::user::{USER_END, UserMemory, in_user_space};
-use crate::{Ctx, Linux};
 use core::mem::size_of;
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::thread::{Rseq, Thread, work};
+use quire_linux_state::regs::UserRegs;
+use quire_linux_state::signal::{SigInfo, Signal};
+use quire_linux_state::user::{USER_END, UserMemory, in_user_space};
+use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 
 /// Bytes of the first `struct rseq`, and the alignment of every one.

@@ -1,16 +1,29 @@
 //! The start of the first process: the root file system, the order of the program to run, and its execution.
 
-use crate::Linux;
-use crate::errno::Errno;
+use crate::exec;
+use crate::exec::Identity;
 use crate::exec::strings::Strings;
-use crate::exec::{self, Identity};
 use crate::file;
-use crate::machine::Machine;
+use crate::process::fork::{NewThread, place};
 use core::fmt;
 use quire_fs::cpio::Archive;
 use quire_fs::terminal::Size;
 use quire_fs::{Limits, Port};
-use quire_heap::{Arc, OutOfMemory, Vec};
+use quire_heap::{Arc, OutOfMemory, Vec, unsize};
+use quire_linux_state::errno::Errno;
+use quire_linux_state::file::{Files, FsState};
+use quire_linux_state::machine::Fpu;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::credentials::Credentials;
+use quire_linux_state::process::group::{Group, Session};
+use quire_linux_state::process::limits;
+use quire_linux_state::process::thread::{AltStack, Rseq};
+use quire_linux_state::process::timer_slack::Slack;
+use quire_linux_state::process::users::Permit;
+use quire_linux_state::process::{NewProcess, Process};
+use quire_linux_state::signal::{Actions, SigSet};
+use quire_linux_state::{FirstProgram, Linux};
+use quire_task::ThreadRef;
 
 /// The kernel's findings at boot.
 pub struct Boot<'a> {
@@ -141,90 +154,146 @@ impl Order {
     }
 }
 
-impl<M: Machine> Linux<M> {
-    /// Unpacks the initial file system and starts the program of its order as process 1. Returns once it is spawned.
-    pub fn start(&'static self, boot: Boot<'_>) -> Result<(), StartError> {
-        let vfs = self.files.vfs();
-        vfs.unpack(boot.initramfs).map_err(StartError::Initramfs)?;
-        let roots = || Ok((crate::proc::root(self)?, crate::proc::sys_root(self)?));
-        roots().and_then(|roots| self.files.start(self, Some(roots))).map_err(|e| StartError::Step("mounting", e))?;
-        let mut order = self.read_order().ok_or(StartError::Order)?;
-        let results = core::mem::take(&mut order.results);
-        if !results.is_empty() {
-            let no_memory = |_| StartError::Step("noting the results' names", Errno::ENOMEM);
-            self.results.get_or_make(|| results).map_err(no_memory)?;
-        }
+/// Unpacks the initial file system and starts the program of its order as process 1. Returns once it is spawned.
+pub fn start<M: Machine>(linux: &'static Linux<M>, boot: Boot<'_>) -> Result<(), StartError> {
+    let vfs = linux.files.vfs();
+    vfs.unpack(boot.initramfs).map_err(StartError::Initramfs)?;
+    file::start::start(linux).map_err(|e| StartError::Step("mounting", e))?;
+    let mut order = read_order(linux).ok_or(StartError::Order)?;
+    let results = core::mem::take(&mut order.results);
+    if !results.is_empty() {
+        let no_memory = |_| StartError::Step("noting the results' names", Errno::ENOMEM);
+        linux.results.get_or_make(|| results).map_err(no_memory)?;
+    }
 
-        let fs = self.files.first_fs(&order.directory).map_err(|e| StartError::Step("the working directory", e))?;
-        let no_memory = |_| StartError::Step("naming the program", Errno::ENOMEM);
-        let name = Vec::try_copy(&order.arguments[0]).map_err(no_memory)?;
-        let mut failure = StartError::Program(name, Errno::ENOENT);
-        let mut found = None;
-        for path in order.candidates().map_err(no_memory)? {
-            match self.prepare_first(&fs, &order, &path) {
-                Ok(program) => {
-                    found = Some(program);
-                    break;
-                }
-                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
-                Err(e) => failure = StartError::Program(path, e),
+    let fs = linux.files.first_fs(&order.directory).map_err(|e| StartError::Step("the working directory", e))?;
+    let no_memory = |_| StartError::Step("naming the program", Errno::ENOMEM);
+    let name = Vec::try_copy(&order.arguments[0]).map_err(no_memory)?;
+    let mut failure = StartError::Program(name, Errno::ENOENT);
+    let mut found = None;
+    for path in order.candidates().map_err(no_memory)? {
+        match prepare_first(linux, &fs, &order, &path) {
+            Ok(program) => {
+                found = Some(program);
+                break;
             }
+            Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Err(e) => failure = StartError::Program(path, e),
         }
-        let program = found.ok_or(failure)?;
-        let files = file::Files::new(self.vm).map_err(|e| StartError::Step("making the first process", e))?;
-        let task =
-            self.first_process(program, files, fs).map_err(|e| StartError::Step("making the first process", e))?;
-        // The terminal needs process 1's session, so the files are made after the process and before its first
-        // instruction.
-        let files = self
-            .files
-            .standard_files(self, order.terminal, boot.io, boot.error, order.size.unwrap_or(boot.size))
-            .map_err(|e| StartError::Step("opening the standard files", e))?;
-        self.files.set_limits(self.vm, boot.limits);
-        if let Some(thread) = task.payload() {
-            // SAFETY: the thread does not run yet, so its maker acts as the owner.
-            drop(unsafe { thread.files.replace(Some(files)) });
-        }
-        self.scheduler.spawn(task);
-        self.load.start();
-        Ok(())
     }
+    let program = found.ok_or(failure)?;
+    let files = Files::new(linux.vm).map_err(|e| StartError::Step("making the first process", e))?;
+    let task = first_process(linux, program, files, fs).map_err(|e| StartError::Step("making the first process", e))?;
+    // The terminal needs process 1's session, so the files are made after the process and before its first
+    // instruction.
+    let files = file::start::standard_files(
+        &linux.files,
+        linux,
+        order.terminal,
+        boot.io,
+        boot.error,
+        order.size.unwrap_or(boot.size),
+    )
+    .map_err(|e| StartError::Step("opening the standard files", e))?;
+    linux.files.set_limits(linux.vm, boot.limits);
+    if let Some(thread) = task.payload() {
+        // SAFETY: the thread does not run yet, so its maker acts as the owner.
+        drop(unsafe { thread.files.replace(Some(files)) });
+    }
+    linux.scheduler.spawn(task);
+    linux.load.start();
+    Ok(())
+}
 
-    fn read_order(&self) -> Option<Order> {
-        let vfs = self.files.vfs();
-        let dentry = vfs.find(&vfs.view(), vfs.root(), ORDER.as_bytes(), true).ok()?;
-        let object = &dentry.inode.file()?.object.0;
-        let len = object.size();
-        if len > LONGEST_ORDER {
-            return None;
-        }
-        let mut text = Vec::new();
-        text.try_resize(len as usize, 0).ok()?;
-        let got = file::read_kernel(object, 0, &mut text).ok()?;
-        Order::parse(&text[..got])
-    }
+/// Makes process 1, whose only thread starts with `regs`; the caller spawns it.
+fn first_process<M: Machine>(
+    linux: &'static Linux<M>,
+    program: exec::Prepared<M>,
+    files: Arc<Files<M>>,
+    fs: Arc<FsState<M>>,
+) -> Result<ThreadRef<M>, Errno> {
+    let pid = linux.ids.allocate()?;
+    let session = Arc::try_new(Session::new(pid))?;
+    let group = Group::new(linux, pid, session)?;
+    let new = NewProcess {
+        pid,
+        parent: None,
+        group: group.clone(),
+        actions: Arc::try_new(Actions::new())?,
+        exit_signal: 0,
+        credentials: Credentials::root(),
+        limits: Arc::try_new(limits::Limits::initial(linux.pid_max()))?,
+        priority: 20,
+        personality: 0,
+        no_new_privileges: false,
+        oom_adjust: (0, 0),
+    };
+    let process = Arc::try_new(Process::new(linux, new)?)?;
+    let joined = group.join(process.clone(), 0);
+    debug_assert!(joined);
+    Group::begin(&group);
+    let context = linux.machine.new_context(&program.regs, 0, 0, Fpu::Fresh)?;
+    let new = NewThread {
+        process: process.clone(),
+        tid: pid,
+        space: program.space.clone(),
+        files,
+        fs,
+        undos: None,
+        credentials: Credentials::root(),
+        permit: Permit::root(),
+        blocked: SigSet::EMPTY,
+        alt_stack: AltStack::default(),
+        rseq: Rseq::NONE,
+        name: program.name,
+        io_priority: 0,
+        slack: Slack::first(),
+        clear_tid: 0,
+        set_tid: 0,
+    };
+    let task = place(linux, context, new)?;
+    let first: Arc<dyn FirstProgram<M>> = unsize!(Arc::try_new(program)?);
+    linux.ids.name_process(pid, &process);
+    process.threads.lock().begin(task.clone());
+    *linux.first.lock() = Some(process);
+    *linux.first_program.lock() = Some(first);
+    Ok(task)
+}
 
-    fn prepare_first(
-        &'static self,
-        fs: &Arc<file::FsState<M>>,
-        order: &Order,
-        path: &[u8],
-    ) -> Result<exec::Prepared<M>, Errno> {
-        /// Linux's default soft limit.
-        const STACK: u64 = 8 << 20;
-        let mut strings = Strings::new(STACK);
-        for argument in &order.arguments {
-            strings.push(argument)?;
-        }
-        strings.arguments_end();
-        for variable in &order.environment {
-            strings.push(variable)?;
-        }
-        let open = |name: &[u8], _: bool| file::first_executable(self, fs, name);
-        exec::prepare(self, open, path, strings, exec::Limits { stack: STACK, bytes: u64::MAX, data: u64::MAX }, |_| {
-            Identity { dumpable: true, ..Identity::default() }
-        })
+fn read_order<M: Machine>(linux: &Linux<M>) -> Option<Order> {
+    let vfs = linux.files.vfs();
+    let dentry = vfs.find(&vfs.view(), vfs.root(), ORDER.as_bytes(), true).ok()?;
+    let object = &dentry.inode.file()?.object.0;
+    let len = object.size();
+    if len > LONGEST_ORDER {
+        return None;
     }
+    let mut text = Vec::new();
+    text.try_resize(len as usize, 0).ok()?;
+    let got = quire_linux_state::file::read_kernel(object, 0, &mut text).ok()?;
+    Order::parse(&text[..got])
+}
+
+fn prepare_first<M: Machine>(
+    linux: &'static Linux<M>,
+    fs: &Arc<FsState<M>>,
+    order: &Order,
+    path: &[u8],
+) -> Result<exec::Prepared<M>, Errno> {
+    /// Linux's default soft limit.
+    const STACK: u64 = 8 << 20;
+    let mut strings = Strings::new(STACK);
+    for argument in &order.arguments {
+        strings.push(argument)?;
+    }
+    strings.arguments_end();
+    for variable in &order.environment {
+        strings.push(variable)?;
+    }
+    let open = |name: &[u8], _: bool| file::first_executable(linux, fs, name);
+    exec::prepare(linux, open, path, strings, exec::Limits { stack: STACK, bytes: u64::MAX, data: u64::MAX }, |_| {
+        Identity { dumpable: true, ..Identity::default() }
+    })
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -3,11 +3,11 @@
 //! The machine keeps the last lines. A line may come from an interrupt or a panic, which wakes no thread. So a reader
 //! that waits for the next line looks for it in intervals.
 
-use crate::log::{CONSOLE, LEAST, LOG_LINES, LOG_TEXT, Shown};
-use crate::process::credentials::capabilities::cap;
-use crate::settings::Setting;
-use crate::user::in_user_space;
-use crate::{Ctx, Errno, Machine};
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::system::log::{CONSOLE, LEAST, LOG_LINES, LOG_TEXT, Shown};
+use quire_linux_state::system::settings::Setting;
+use quire_linux_state::user::in_user_space;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::WaitOutcome;
 use quire_sync::atomic::Ordering;
 

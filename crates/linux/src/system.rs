@@ -1,13 +1,13 @@
 //! About the machine as a whole: `uname` and its names, `sysinfo`, `getrandom`, `reboot`.
 
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::host_name::{NAME_LEN, name};
-use crate::machine::{End, Machine};
-use crate::plain::Plain;
-use crate::process::credentials::capabilities::cap;
-use crate::random::STEP;
 use linux_raw_sys::general as raw;
+use quire_linux_state::Ctx;
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::{End, Machine};
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::system::host_name::{NAME_LEN, name};
+use quire_linux_state::system::random::STEP;
 use quire_vm::PAGE_SIZE;
 
 /// The version of Linux whose interface this is: programs compare it with the version that they need.
@@ -89,7 +89,7 @@ pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, E
     let linux = ctx.linux;
     let (frames, swap) = (linux.vm.frames(), linux.vm.swap());
     let info = Info {
-        uptime: (ctx.now() / crate::time::SECOND) as i64,
+        uptime: (ctx.now() / quire_linux_state::time::SECOND) as i64,
         loads: linux.load.averages(),
         total: frames.total() * PAGE_SIZE,
         free: frames.free() * PAGE_SIZE,

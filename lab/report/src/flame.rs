@@ -68,7 +68,9 @@ pub fn short(name: &str) -> &str {
 /// The crates' hues, far from each other. The style sheet of the page has the same.
 pub const HUES: &[(&str, u32)] = &[
     ("quire_kernel", 10),
+    ("quire_linux_state", 30),
     ("quire_linux", 45),
+    ("quire_procfs", 60),
     ("quire_drivers", 80),
     ("quire_vm", 130),
     ("quire_pmap", 170),

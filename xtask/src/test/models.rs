@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 use crate::failure::{Doing, Result};
 
 /// Crates whose protocols have models.
-pub const MODELLED: [&str; 9] = [
+pub const MODELLED: [&str; 10] = [
     "quire-sync",
     "quire-lookup",
     "quire-vm",
@@ -15,6 +15,7 @@ pub const MODELLED: [&str; 9] = [
     "quire-fs",
     "quire-ipc",
     "quire-net",
+    "quire-linux-state",
     "quire-linux",
 ];
 /// The two checkers: loom knows weak memory, shuttle more schedules.

@@ -1,10 +1,11 @@
 //! The programs of the machine: process 1, which makes a process for each input, and the calls that the input names.
 
 use crate::Input;
-use quire_linux::test_host::steps::{self, poke, touch};
+use quire_linux::test_host::steps;
+use quire_linux::test_host::steps::{poke, touch};
 use quire_linux::test_host::{One, Programs, files, lock};
-use quire_linux::user::USER_END;
-use quire_linux::{UserAccess, UserRegs};
+use quire_linux_state::user::USER_END;
+use quire_linux_state::{UserAccess, UserRegs};
 use quire_vm::PAGE_SIZE;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
@@ -203,7 +204,7 @@ impl Programs for Program {
     fn thread(&'static self, machine: &'static One, mut regs: UserRegs) {
         machine.started();
         let linux = machine.linux();
-        linux.first_return(&mut regs);
+        quire_linux::entry::first_return(linux, &mut regs);
         if linux.current().process.pid == 1 { self.first(machine, regs) } else { self.caller(machine, regs) }
     }
 }

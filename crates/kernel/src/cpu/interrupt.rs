@@ -4,7 +4,7 @@ use crate::cpu;
 use core::arch::asm;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;
-pub use quire_linux::Interrupt;
+pub use quire_linux_state::Interrupt;
 
 /// The local timer.
 pub const TIMER: u8 = 0xf0;

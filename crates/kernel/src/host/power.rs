@@ -3,7 +3,7 @@
 use crate::cpu;
 use crate::host::ports;
 use quire_drivers::debug_exit;
-use quire_linux::End;
+use quire_linux_state::End;
 
 /// Nanoseconds that the host has to take the bytes written to the ports.
 const PATIENCE: u64 = 10_000_000_000;

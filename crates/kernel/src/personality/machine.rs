@@ -9,7 +9,7 @@ use crate::thread::context::{self, Context};
 use core::arch::x86_64::__cpuid;
 use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
-use quire_linux::{BadAddress, End, Fpu, Interrupt, UserClock, UserRegs, WatchSetting};
+use quire_linux_state::{BadAddress, End, Fpu, Interrupt, UserClock, UserRegs, WatchSetting};
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::preempt_off;
 use quire_vm::OutOfMemory;
@@ -37,7 +37,7 @@ fn my_context() -> *mut Context {
 
 // SAFETY: user memory is accessed only through `user`, which refuses addresses outside user space and turns faults into
 // errors.
-unsafe impl quire_linux::UserAccess for Machine {
+unsafe impl quire_linux_state::UserAccess for Machine {
     #[inline(always)]
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
         // SAFETY: the trait's caller vouches that `to` is valid for writes of `len` bytes.
@@ -73,7 +73,7 @@ unsafe impl quire_linux::UserAccess for Machine {
     }
 }
 
-impl quire_linux::Machine for Machine {
+impl quire_linux_state::Machine for Machine {
     fn new_context(&self, regs: &UserRegs, fs_base: u64, gs_base: u64, fpu: Fpu) -> Result<Context, OutOfMemory> {
         let area = match fpu {
             Fpu::Fresh => fpu::Area::fresh()?,
@@ -196,7 +196,7 @@ impl quire_linux::Machine for Machine {
     fn log(&self, line: fmt::Arguments<'_>) {
         crate::report::log::line(line);
     }
-    fn log_line(&self, at: u64) -> Option<quire_linux::log::LogLine> {
+    fn log_line(&self, at: u64) -> Option<quire_linux_state::system::log::LogLine> {
         crate::report::ring::line(at)
     }
     fn verbose(&self) -> bool {

@@ -11,11 +11,11 @@ pub mod start;
 
 use crate::machine::{Machine, Once};
 use quire_fs::terminal::Key;
-use quire_linux::Linux;
-use quire_linux::signal::Signal;
+use quire_linux_state::Linux;
+use quire_linux_state::signal::Signal;
 
 /// The payload of the scheduler's threads: a Linux thread, or `None` for the kernel's own.
-pub type Payload = Option<quire_linux::Thread<Machine>>;
+pub type Payload = Option<quire_linux_state::Thread<Machine>>;
 
 static LINUX: Once<Linux<Machine>> = Once::new();
 /// The Linux layer.

@@ -12,15 +12,15 @@ use quire_fs::Limits;
 use quire_fs::cpio::Archive;
 use quire_fs::terminal::Size;
 use quire_linux::start::{Boot, StartError};
-use quire_linux::tables::TableMemory;
-use quire_linux::{End, Errno, Linux, UserRegs};
+use quire_linux_state::base::tables::TableMemory;
+use quire_linux_state::{End, Errno, Linux, UserRegs};
 
 /// A program has begun.
 static FIRST_RAN: AtomicBool = AtomicBool::new(false);
 /// Starts the Linux layer and process 1, in a separate thread, because unpacking files may sleep. `memory` bytes of RAM
 /// decide the size of its tables.
 pub fn start(archive: impl Archive + 'static, limits: Limits, memory: u64, tables: TableMemory) {
-    let linux = match Linux::new(vm(), scheduler(), memory, tables) {
+    let linux = match Linux::new(vm(), scheduler(), memory, tables, &quire_procfs::Procfs) {
         Ok(linux) => linux,
         Err(e) => panic!("the Linux layer cannot be built: {e:?}"),
     };
@@ -41,7 +41,10 @@ extern "C" fn first_thread(files: usize) -> ! {
     let mut start = || {
         let no_memory = |_| StartError::Step("opening the machine's ports", Errno::ENOMEM);
         let (io, error) = (ports::shared(0).map_err(no_memory)?, ports::shared(1).map_err(no_memory)?);
-        linux().start(Boot { initramfs: *initramfs, io, error, size: Size::default(), limits: *limits })
+        quire_linux::start::start(
+            linux(),
+            Boot { initramfs: *initramfs, io, error, size: Size::default(), limits: *limits },
+        )
     };
     if let Err(e) = start() {
         log!("{e}");
@@ -58,6 +61,6 @@ pub extern "C" fn user_thread(regs: &mut UserRegs) {
         trace::begin();
         crate::report::watchdog::provoke::sleep_where_asked();
     }
-    linux().first_return(regs);
+    quire_linux::entry::first_return(linux(), regs);
     trap::leave(regs);
 }

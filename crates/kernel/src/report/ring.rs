@@ -2,7 +2,7 @@
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
-use quire_linux::log::{LOG_LINES, LOG_TEXT, LogLine};
+use quire_linux_state::system::log::{LOG_LINES, LOG_TEXT, LogLine};
 
 struct Lines {
     /// The number of the next line.

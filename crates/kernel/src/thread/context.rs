@@ -15,7 +15,7 @@ use crate::machine::{Machine, scheduler};
 use crate::memory::stack::{self, Stack};
 use crate::report::trace::known::Known;
 use core::arch::global_asm;
-use quire_linux::UserRegs;
+use quire_linux_state::UserRegs;
 use quire_pmap_x86_64::X86Pmap;
 use quire_sync::CpuId;
 use quire_task::Thread;
@@ -493,7 +493,7 @@ unsafe fn switch_space(machine: &Machine, prev: &Thread<Machine>, next: &Thread<
 /// The page tables that `thread` runs on.
 ///
 /// # Safety
-/// As [`quire_linux::Thread::pmap`]: the switch to or from that thread.
+/// As [`quire_linux_state::Thread::pmap`]: the switch to or from that thread.
 #[inline(always)]
 unsafe fn pmap(thread: &Thread<Machine>) -> Option<&X86Pmap> {
     // SAFETY: the caller is in the switch to or from that thread, during which its space stays.

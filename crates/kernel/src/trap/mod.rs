@@ -15,9 +15,8 @@ use crate::personality::{linux, try_linux};
 use crate::report::{trace, watchdog};
 use crate::thread::context::{depart, depart_preempted};
 use quire_drivers::local_apic;
-use quire_linux::Linux;
-use quire_linux::Served;
-use quire_linux::UserRegs as Regs;
+use quire_linux_state::Served;
+use quire_linux_state::UserRegs as Regs;
 use quire_task::Thread;
 use quire_vm::Access;
 
@@ -64,15 +63,15 @@ pub fn leave(regs: &mut Regs) {
             preempt(regs);
             continue;
         }
-        if thread.payload().as_ref().is_some_and(Linux::has_work) {
+        if thread.payload().as_ref().is_some_and(quire_linux::entry::has_work) {
             cpu::interrupts_on();
-            linux.return_to_user(regs);
+            quire_linux::entry::return_to_user(linux, regs);
             continue;
         }
         // IRET would fault in the kernel.
         if !is_canonical(regs.rip) {
             cpu::interrupts_on();
-            linux.exception(regs, 13, 0);
+            quire_linux::entry::exception(linux, regs, 13, 0);
             continue;
         }
         break;
@@ -100,7 +99,7 @@ fn is_canonical(address: u64) -> bool {
 pub extern "C" fn syscall(regs: &mut Regs) {
     enter();
     cpu::interrupts_on();
-    if trace::call(regs, |regs| linux().syscall(regs)) == Served::Asleep {
+    if trace::call(regs, |regs| quire_linux::entry::syscall(linux(), regs)) == Served::Asleep {
         sleep(regs);
     }
     leave(regs);
@@ -112,8 +111,8 @@ pub extern "C" fn syscall(regs: &mut Regs) {
 fn sleep(regs: &mut Regs) {
     loop {
         // SAFETY: a program's thread; the frames up to its entry hold nothing that is used or dropped later.
-        unsafe { depart(regs, woken, linux().sleeps_until()) };
-        if trace::call(regs, |regs| linux().go_on(regs)) == Served::Done {
+        unsafe { depart(regs, woken, quire_linux::entry::sleeps_until(linux())) };
+        if trace::call(regs, |regs| quire_linux::entry::go_on(linux(), regs)) == Served::Done {
             return;
         }
     }
@@ -121,7 +120,7 @@ fn sleep(regs: &mut Regs) {
 
 /// A thread that departed in a system call has been woken, and has a stack again.
 extern "C" fn woken(regs: &mut Regs) {
-    if trace::call(regs, |regs| linux().go_on(regs)) == Served::Asleep {
+    if trace::call(regs, |regs| quire_linux::entry::go_on(linux(), regs)) == Served::Asleep {
         sleep(regs);
     }
     leave(regs);
@@ -141,7 +140,7 @@ pub extern "C" fn page_fault(regs: &mut Regs, error: u64) {
     if from_user(regs) {
         enter();
         cpu::interrupts_on();
-        trace::at(regs.rip, || linux().page_fault(regs, address, access, true));
+        trace::at(regs.rip, || quire_linux::entry::page_fault(linux(), regs, address, access, true));
         leave(regs);
     } else {
         kernel_fault(regs, error, address, access);
@@ -155,7 +154,7 @@ fn kernel_fault(regs: &mut Regs, error: u64, address: u64, access: Access) {
     // If sleeping is not allowed (preemption or interrupts are off), the fault is not repaired.
     if regs.rflags & INTERRUPTS != 0 && cpu::preempt_count() == 0 {
         cpu::interrupts_on();
-        let repaired = trace::at(regs.rip, || linux().kernel_fault(address, access));
+        let repaired = trace::at(regs.rip, || quire_linux::entry::kernel_fault(linux(), address, access));
         cpu::interrupts_disable();
         if repaired {
             return;
@@ -177,7 +176,7 @@ pub extern "C" fn exception(regs: &mut Regs, vector: u64, error: u64) {
     }
     enter();
     cpu::interrupts_on();
-    linux().exception(regs, vector as u8, error);
+    quire_linux::entry::exception(linux(), regs, vector as u8, error);
     leave(regs);
 }
 

@@ -1,8 +1,8 @@
 //! Reads ELF headers. Every field is checked here, so that the loader can rely on it.
 
-use crate::errno::Errno;
-use crate::user::USER_END;
 use quire_heap::Vec;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::user::USER_END;
 use quire_vm::{PAGE_SIZE, Prot};
 
 /// Bytes of the file header.

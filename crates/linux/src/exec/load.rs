@@ -1,14 +1,15 @@
 //! Mapping a program's segments into a new address space.
 
-use super::elf::{Header, Layout};
-use super::strings::{Stack, aux};
-use super::{Identity, elf};
-use crate::errno::Errno;
-use crate::file;
-use crate::machine::Machine;
-use crate::memory::Heap;
-use crate::{Linux, signal, vdso};
+use crate::exec::elf::{Header, Layout};
+use crate::exec::strings::{Stack, aux};
+use crate::exec::{Identity, elf};
+use crate::signal;
 use quire_heap::Vec;
+use quire_linux_state::Linux;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::Heap;
+use quire_linux_state::vdso;
 use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{PAGE_SIZE, Prot, Space, SpaceRef};
@@ -33,7 +34,7 @@ impl Program {
         }
         let mut bytes = Vec::new();
         bytes.try_resize(len, 0)?;
-        if file::read_kernel(object, header.segments_at, &mut bytes)? != len {
+        if quire_linux_state::file::read_kernel(object, header.segments_at, &mut bytes)? != len {
             return Err(Errno::ENOEXEC);
         }
         Ok(Program { header, layout: Layout::parse(&header, &bytes)? })
@@ -44,7 +45,10 @@ impl Program {
         let Some((offset, len)) = self.layout.interpreter else { return Ok(None) };
         let mut path = Vec::new();
         path.try_resize(len, 0)?;
-        if file::read_kernel(object, offset, &mut path)? != len || path.pop() != Some(0) || path.contains(&0) {
+        if quire_linux_state::file::read_kernel(object, offset, &mut path)? != len
+            || path.pop() != Some(0)
+            || path.contains(&0)
+        {
             return Err(Errno::ENOEXEC);
         }
         Ok(Some(path))
@@ -176,7 +180,7 @@ pub(crate) fn load<M: Machine>(
     object: &ObjectRef<M>,
     program: &Program,
     interpreter: Option<(&ObjectRef<M>, &Program)>,
-    most: super::Limits,
+    most: crate::exec::Limits,
 ) -> Result<Loaded<M>, Errno> {
     let space = Space::new(linux.vm)?;
     let (bytes, data) = (most.bytes.min(USER.end), most.data);
@@ -223,7 +227,7 @@ fn map_segments<M: Machine>(
     let bias = if program.header.relocatable {
         let align = program.layout.align.max(PAGE_SIZE);
         let at = base.checked_next_multiple_of(align).ok_or(Errno::ENOMEM)?;
-        at.checked_add(end - start).filter(|end| *end <= crate::user::USER_END).ok_or(Errno::ENOMEM)?;
+        at.checked_add(end - start).filter(|end| *end <= quire_linux_state::user::USER_END).ok_or(Errno::ENOMEM)?;
         at.wrapping_sub(start)
     } else {
         0
@@ -300,7 +304,7 @@ impl<M: Machine> Loaded<M> {
             (aux::MINSIGSTKSZ, signal::frame::least_stack(linux.machine) as u64),
             (aux::HWCAP, linux.machine.hwcap()),
             (aux::PAGESZ, PAGE_SIZE),
-            (aux::CLKTCK, crate::time::TICKS_PER_SECOND),
+            (aux::CLKTCK, quire_linux_state::time::TICKS_PER_SECOND),
             (aux::PHDR, program.layout.headers.map_or(0, |at| at.wrapping_add(self.bias))),
             (aux::PHENT, elf::SEGMENT_LEN as u64),
             (aux::PHNUM, program.header.segment_count as u64),

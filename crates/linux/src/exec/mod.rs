@@ -10,24 +10,25 @@ pub mod load;
 pub mod script;
 pub mod strings;
 
-use crate::errno::Errno;
 use crate::file;
-use crate::file::executable::Executable;
-use crate::machine::Machine;
-use crate::memory::AddressSpace;
-use crate::memory::image::Image;
-use crate::process::Process;
-use crate::process::credentials::Credentials;
-use crate::process::credentials::capabilities::{SetIds, Transformed};
-use crate::process::limits::which;
-use crate::process::thread::{AltStack, Name, Rseq, Thread};
-use crate::regs::UserRegs;
-use crate::settings::Setting;
-use crate::signal::Actions;
-use crate::user::UserMemory;
-use crate::{Ctx, Linux};
 use load::Program;
 use quire_heap::{Arc, Vec};
+use quire_linux_state::FirstProgram;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::file::executable::Executable;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::AddressSpace;
+use quire_linux_state::memory::image::Image;
+use quire_linux_state::process::Process;
+use quire_linux_state::process::credentials::Credentials;
+use quire_linux_state::process::credentials::capabilities::{SetIds, Transformed};
+use quire_linux_state::process::limits::which;
+use quire_linux_state::process::thread::{AltStack, Name, Rseq, Thread};
+use quire_linux_state::regs::UserRegs;
+use quire_linux_state::signal::Actions;
+use quire_linux_state::system::settings::Setting;
+use quire_linux_state::user::UserMemory;
+use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 use strings::{Stack, Strings};
 
@@ -104,7 +105,7 @@ fn resolve<M: Machine>(
     for depth in 0..=MOST_SCRIPTS {
         let file = open(&name, depth == 0)?;
         let mut head = [0u8; script::HEAD_LEN];
-        let len = file::read_kernel(file.object()?, 0, &mut head)?;
+        let len = quire_linux_state::file::read_kernel(file.object()?, 0, &mut head)?;
         let Some(line) = script::parse(&head[..len])? else {
             return Ok((file, Vec::try_copy(&head[..len])?));
         };
@@ -144,7 +145,7 @@ pub(crate) fn prepare<M: Machine>(
         Some(path) => {
             let file = open(&path, false)?;
             let mut head = [0u8; elf::HEADER_LEN];
-            let len = file::read_kernel(file.object()?, 0, &mut head)?;
+            let len = quire_linux_state::file::read_kernel(file.object()?, 0, &mut head)?;
             let program = Program::read(file.object()?, &head[..len]).map_err(|_| Errno::ELIBBAD)?;
             if program.layout.interpreter.is_some() {
                 return Err(Errno::ELIBBAD);
@@ -185,9 +186,9 @@ pub(crate) fn prepare<M: Machine>(
     Ok(Prepared { space, regs, name, stack, tails: loaded.tails })
 }
 
-impl<M: Machine> Prepared<M> {
+impl<M: Machine> FirstProgram<M> for Prepared<M> {
     /// Writes the stack and zeroes what must be zero. The space is active.
-    pub(crate) fn fill(&self, machine: &M) -> Result<(), Errno> {
+    fn fill(&self, machine: &M) -> Result<(), Errno> {
         let memory = UserMemory(machine);
         for (at, len) in self.tails.iter().flatten() {
             memory.clear(*at, *len)?;
@@ -228,7 +229,7 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
         }
         drop(threads);
         me.show_credentials();
-        let permit = core::mem::replace(&mut *process.permit.lock(), crate::process::users::Permit::root());
+        let permit = core::mem::replace(&mut *process.permit.lock(), quire_linux_state::process::users::Permit::root());
         drop(permit);
         ctx.linux.ids.forget_process(tid);
         ctx.linux.ids.release(tid);
@@ -240,9 +241,9 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
 
 /// Own copies of resources that a process shared, for its new program. They are made before the old program is left.
 struct Unshared<M: Machine> {
-    files: Option<Arc<file::Files<M>>>,
+    files: Option<Arc<quire_linux_state::file::Files<M>>>,
     actions: Option<Arc<Actions>>,
-    fs: Option<Arc<file::FsState<M>>>,
+    fs: Option<Arc<quire_linux_state::file::FsState<M>>>,
 }
 
 /// Copies shared resources. `sets_ids`: another process must not change the new program's directories either.
@@ -309,7 +310,7 @@ fn become_program<M: Machine>(
     take_credentials(me, new);
     process.execed.store(true, Ordering::Release);
     // As Linux: the exit signal given to `clone` was for the old program.
-    process.exit_signal.store(crate::signal::Signal::CHLD.number(), Ordering::Relaxed);
+    process.exit_signal.store(quire_linux_state::signal::Signal::CHLD.number(), Ordering::Relaxed);
     if let Some(own) = unshared.fs {
         ctx.replace_fs(own);
     }
@@ -435,7 +436,7 @@ fn exec<M: Machine>(
         if linux.machine.verbose() {
             linux.machine.log(format_args!("process {} ran out of memory during exec", ctx.pid()));
         }
-        linux.kill_process(ctx.process(), crate::signal::Signal::KILL);
+        linux.kill_process(ctx.process(), quire_linux_state::signal::Signal::KILL);
         ctx.regs_replaced = true;
     }
     Ok(0)

@@ -1,7 +1,7 @@
 //! `#!` lines.
 
-use crate::errno::Errno;
 use quire_heap::Vec;
+use quire_linux_state::errno::Errno;
 
 /// Bytes at a file's start that decide its format.
 pub const HEAD_LEN: usize = 256;

@@ -1,9 +1,9 @@
 //! Arguments and environment: collected from the old program's memory, laid out on the new one's stack.
 
-use crate::errno::Errno;
-use crate::machine::UserAccess;
-use crate::user::UserMemory;
 use quire_heap::Vec;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::UserAccess;
+use quire_linux_state::user::UserMemory;
 
 /// The longest argument (Linux's MAX_ARG_STRLEN).
 const LONGEST: usize = 128 << 10;

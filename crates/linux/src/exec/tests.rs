@@ -1,8 +1,8 @@
-use super::*;
-use crate::signal::{SigSet, Signal};
+use crate::exec::*;
 use crate::test_host::files;
 use crate::test_host::script::{DATA, Task, exited, killed, run};
 use linux_raw_sys::general::*;
+use quire_linux_state::signal::{SigSet, Signal};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -73,7 +73,7 @@ fn a_refused_program_leaves_the_old_one_as_it_was() {
         let mut cut = files::elf(DATA, DATA, 1, b"");
         cut.truncate(80);
         task.file("/tmp/cut", 0o755, &cut);
-        task.file("/tmp/beyond", 0o755, &files::elf(DATA, crate::user::USER_END - 4096, 2, b""));
+        task.file("/tmp/beyond", 0o755, &files::elf(DATA, quire_linux_state::user::USER_END - 4096, 2, b""));
         let word = task.put(77u64);
         let handler = task.handler(|_| {});
         task.act(Signal::USR1, handler, 0, 0).unwrap();

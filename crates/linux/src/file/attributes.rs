@@ -1,10 +1,10 @@
 //! Changing modes, owners and times.
 
-use super::path::{AT_FDCWD, find, only};
-use super::{Dentry, View};
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::{AT_FDCWD, find, only};
 use linux_raw_sys::general as raw;
 use quire_fs::{FileKind, Happening, Host, Timestamp};
+use quire_linux_state::file::host::{Dentry, View};
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_lookup::Hold;
 
 /// The dentry of a descriptor, for calls that change it; refuses O_PATH files.
@@ -187,4 +187,9 @@ pub fn sys_utime<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, times: u64) -> Res
     };
     let (view, dentry) = find(ctx, AT_FDCWD, path, 0)?;
     set_times(ctx, &view, &dentry, times)
+}
+
+/// `umask`
+pub fn sys_umask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u32) -> Result<usize, Errno> {
+    Ok(usize::from(ctx.fs()?.set_umask(mask as u16)))
 }

@@ -1,8 +1,8 @@
 //! Closing and duplicating descriptors.
 
-use super::path::only;
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::only;
 use linux_raw_sys::general as raw;
+use quire_linux_state::{Ctx, Errno, Machine};
 
 const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
@@ -39,7 +39,9 @@ pub fn sys_dup3<M: Machine>(ctx: &mut Ctx<'_, M>, old: i32, new: i32, flags: u32
     let to = u32::try_from(new).map_err(|_| Errno::EBADF)?;
     let file = ctx.any_file(old)?;
     let files = ctx.files()?;
-    if let Some(closed) = files.replace(file, flags != 0, to, descriptor_limit(ctx.thread))? {
+    if let Some(closed) =
+        files.replace(file, flags != 0, to, quire_linux_state::file::view::descriptor_limit(ctx.thread))?
+    {
         files.closed(&closed);
     }
     Ok(new as usize)
@@ -62,9 +64,4 @@ pub fn sys_close_range<M: Machine>(ctx: &mut Ctx<'_, M>, first: u32, last: u32, 
         files.close_range(first, last);
     }
     Ok(0)
-}
-
-/// The highest number of descriptors that the thread's process may have.
-pub fn descriptor_limit<M: Machine>(thread: &crate::Thread<M>) -> u64 {
-    thread.process.soft_limit(crate::process::limits::which::NOFILE).min(1 << 20)
 }

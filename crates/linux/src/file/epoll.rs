@@ -9,16 +9,17 @@
 //!
 //! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself.
 
-use super::poll::{AT_ONCE, deadline_after, deadline_of, end_temporary_mask, poll_bits, temporary_mask, timeout};
-use super::{File, path::only};
-use crate::process::sleep::{EpollWait, Sleep};
-use crate::process::users::{Account, Charge, Payer};
-use crate::shortage::ATTEMPTS;
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::only;
+use crate::file::poll::{AT_ONCE, deadline_after, deadline_of, end_temporary_mask, poll_bits, temporary_mask, timeout};
 use core::any::Any;
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, Deque, Map, OutOfMemory, SpareEntry, Vec, Weak, unsize};
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::sleep::{EpollWait, Sleep};
+use quire_linux_state::process::users::{Account, Charge, Payer};
+use quire_linux_state::shortage::ATTEMPTS;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock, WaitOutcome};
 

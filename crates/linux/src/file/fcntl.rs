@@ -1,20 +1,37 @@
 //! `fcntl` and `flock`.
 
-use super::File;
-use super::descriptors::descriptor_limit;
-use super::notices::command;
-use super::open::{linux_flags, open_flags};
-use super::{leases, notices, pipes};
-use crate::{Ctx, Errno, Machine};
+use crate::file::inotify::Notifier;
+use crate::file::leases;
+use crate::file::open::{linux_flags, open_flags};
 use linux_raw_sys::general as raw;
 use quire_fs::lock::{Owner, Record};
 use quire_fs::open_file::OFFSET_MAX;
-use quire_fs::{Host, Io, OpenFlags, Seals};
+use quire_fs::{FileKind, Host, Io, OpenFlags, Seals};
 use quire_heap::Arc;
+use quire_linux_state::file::host::File;
+use quire_linux_state::file::notices::command;
+use quire_linux_state::file::view::descriptor_limit;
+use quire_linux_state::file::{notices, pipes};
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 
 // Linux's numbers that are not in the generated constants.
 const F_DUPFD_QUERY: u32 = 1024 + 3;
 const F_CREATED_QUERY: u32 = 1024 + 4;
+
+/// Whether the file signals its readiness. As on Linux, other nameless files store `O_ASYNC` alone. A `signalfd` must
+/// not: it becomes ready by a signal, so that each signal would send another.
+fn tells_readiness<M: Machine>(file: &File<M>) -> bool {
+    match file.dentry.inode.kind() {
+        FileKind::Fifo | FileKind::Socket | FileKind::CharDevice => true,
+        _ => file.stream_as::<Notifier>().is_some() || file.stream_as::<Socket<M>>().is_some(),
+    }
+}
+
+/// Changes `O_ASYNC`.
+pub(super) fn set_async<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, on: bool) -> Result<(), Errno> {
+    if tells_readiness(file) { notices::set_async(ctx, file, fd, on) } else { Ok(()) }
+}
 
 /// `fcntl`
 pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argument: u64) -> Result<usize, Errno> {
@@ -57,7 +74,7 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
                 return Err(Errno::EPERM);
             }
             if (new ^ file.flags()).contains(OpenFlags::ASYNC) {
-                notices::set_async(ctx, &file, fd, new.contains(OpenFlags::ASYNC))?;
+                set_async(ctx, &file, fd, new.contains(OpenFlags::ASYNC))?;
             }
             file.set_flags(new);
             Ok(0)

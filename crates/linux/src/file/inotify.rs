@@ -4,15 +4,15 @@
 //! held. The last event of the queue absorbs an equal one. An event that finds no room, or no memory, is lost: the next
 //! reader of the emptied queue finds the record of an overflow.
 
-use super::path::{AT_FDCWD, find, only};
-use super::{Dentry, View};
-use crate::process::users::{Account, Charge, Payer};
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::{AT_FDCWD, find, only};
 use core::any::Any;
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Happening, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream, Want};
 use quire_fs::{Watch, Watcher};
 use quire_heap::{Arc, Deque, Map, SpareEntry, Vec, Weak, unsize};
+use quire_linux_state::file::host::{Dentry, View};
+use quire_linux_state::process::users::{Account, Charge, Payer};
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_lookup::Hold;
 use quire_sync::atomic::Ordering;
 use quire_sync::{Mutex, Rank, SpinLock};
@@ -125,7 +125,7 @@ impl Notifier {
 
 impl Notifier {
     /// Its watches at some time each, the newest first.
-    pub(crate) fn watches(&self) -> Result<Vec<Arc<Watch>>, FsError> {
+    pub fn watches(&self) -> Result<Vec<Arc<Watch>>, FsError> {
         /// The most that are copied under the lock.
         const BATCH: usize = 64;
         let (mut all, mut from) = (Vec::<Arc<Watch>>::new(), 0);
@@ -149,7 +149,7 @@ impl Notifier {
 }
 
 /// The mask of `watch`, as a program gave it.
-pub(crate) fn mask_of(watch: &Watch) -> u32 {
+pub fn mask_of(watch: &Watch) -> u32 {
     let wanted = watch.wanted();
     let how = [(Happening::ONCE, ONESHOT), (Happening::LISTED_ONLY, EXCL_UNLINK)];
     how.iter().filter(|(of, _)| wanted.contains(*of)).fold(wanted.bits() & EVENTS, |mask, (_, bit)| mask | bit)

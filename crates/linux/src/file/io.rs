@@ -1,20 +1,20 @@
 //! Reading, writing, seeking, and moving data between files.
 
-use super::File;
-use super::path::{AT_FDCWD, find, only};
-use super::splice;
-use super::transfer::{MOST, Vectors};
-use crate::process::limits::which;
-use crate::process::sleep::{ReadWait, Sleep};
-use crate::signal::Signal;
-use crate::socket::host::Socket;
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::{AT_FDCWD, find, only};
+use crate::file::splice;
+use crate::file::transfer::{MOST, Vectors};
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::open_file::{Body, OFFSET_MAX};
 use quire_fs::transfer::Limited;
 use quire_fs::{FileKind, FsError, Happening, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
 use quire_heap::Vec;
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::limits::which;
+use quire_linux_state::process::sleep::{ReadWait, Sleep};
+use quire_linux_state::signal::Signal;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 
 pub(super) fn read_with<M: Machine>(
     ctx: &Ctx<'_, M>,

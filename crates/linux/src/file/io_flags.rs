@@ -1,15 +1,15 @@
 //! `preadv2` and `pwritev2`: reads and writes with flags of their own.
 
-use super::File;
-use super::inotify::Notifier;
-use super::io::{offset, read_with, readable, writable, write_with};
-use super::terminals::ptys::Master;
-use super::transfer::Vectors;
-use crate::{Ctx, Errno, Machine};
+use crate::file::inotify::Notifier;
+use crate::file::io::{offset, read_with, readable, writable, write_with};
+use crate::file::ptys::Master;
+use crate::file::transfer::Vectors;
 use linux_raw_sys::general as raw;
 use quire_fs::Io;
 use quire_fs::open_file::Body;
 use quire_fs::terminal::Terminal;
+use quire_linux_state::file::host::File;
+use quire_linux_state::{Ctx, Errno, Machine};
 
 /// Linux's RWF_NOAPPEND, which the generated constants leave out.
 const NOAPPEND: u32 = 0x20;

@@ -1,18 +1,21 @@
 //! `ioctl`: terminals, and the few requests that every file knows.
 
-use super::terminals::ptys::{Master, open_peer};
-use super::terminals::{self, settings, settings::Termios};
-use super::{File, notices};
-use crate::process::credentials::capabilities::cap;
-use crate::signal::Signal;
-use crate::socket::host::Socket;
+use crate::file::ptys::{Master, open_peer};
+use crate::file::terminals;
+use crate::file::terminals::settings;
+use crate::file::terminals::settings::Termios;
 use crate::socket::loopback;
 use crate::system::random_ioctl;
-use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
 use quire_fs::open_file::Body;
 use quire_fs::terminal::{Size, Terminal};
 use quire_fs::{InodeContent, Io, OpenFlags, device};
+use quire_linux_state::file::host::File;
+use quire_linux_state::file::notices;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::signal::Signal;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Family, Kind};
 
 // From Linux's asm-generic/ioctls.h.
@@ -71,7 +74,7 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
             let flag = if request == FIONBIO { OpenFlags::NONBLOCK } else { OpenFlags::ASYNC };
             let mut flags = file.flags();
             if request == FIOASYNC && flags.contains(flag) != on {
-                notices::set_async(ctx, &file, fd, on)?;
+                super::fcntl::set_async(ctx, &file, fd, on)?;
             }
             flags.set(flag, on);
             file.set_flags(flags);
@@ -109,7 +112,7 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
         return done;
     }
     if let Body::Text(text, _) = file.body() {
-        return crate::proc::memory::ioctl(ctx, &**text, request, argument).unwrap_or(Err(Errno::ENOTTY));
+        return ctx.linux.trees.ioctl(ctx, &**text, request, argument).unwrap_or(Err(Errno::ENOTTY));
     }
     if matches!(file.dentry.inode.node, InodeContent::CharDevice(number) if device::RANDOM.contains(&number)) {
         return random_ioctl(ctx, request, argument);

@@ -1,15 +1,16 @@
 //! `F_SETLEASE` and `F_GETLEASE`.
 
-use super::File;
-use super::notices::{self, Leased, refused};
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Linux};
 use linux_raw_sys::general as raw;
 use quire_fs::OpenFlags;
 use quire_fs::lease::LeaseKind;
 use quire_heap::Arc;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::file::host::File;
+use quire_linux_state::file::notices;
+use quire_linux_state::file::notices::{Leased, refused};
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::{Ctx, Linux};
 
 /// Whether another open file than `file` is of the same inode. An open that is under way on another CPU is not seen,
 /// nor is a file that only a message holds.

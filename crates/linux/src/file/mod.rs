@@ -1,19 +1,14 @@
 //! File system calls: descriptors, paths, flags and errors, between programs and `quire_fs`.
 //!
 //! # Where to start reading
-//! [`files`] is the table of descriptors, [`path`] finds the dentries of path arguments, [`transfer`] moves bytes to
-//! and from user memory. [`host`] has this kernel's types of files. [`objects`] binds `quire_fs` to the memory core: a
-//! file's bytes are an `ObjectRef`. [`start`] sets up the tree; [`terminals`] ties terminals to sessions and process
-//! groups. Each other module is one family of calls.
+//! [`path`] finds the dentries of path arguments, [`transfer`] moves bytes to and from user memory. [`start`] sets up the
+//! tree; [`terminals`] ties terminals to sessions and process groups. Each other module is one family of calls. The
+//! table of descriptors and this kernel's types of files are in [`quire_linux_state::file`].
 
 pub mod attributes;
 pub mod descriptors;
 pub mod epoll;
-pub mod errors;
-pub mod executable;
 pub mod fcntl;
-pub mod files;
-pub mod host;
 pub mod inotify;
 pub mod io;
 pub mod io_flags;
@@ -21,26 +16,17 @@ pub mod ioctl;
 pub mod leases;
 pub mod nameless;
 pub mod names;
-pub mod notices;
-pub mod notify_limits;
-pub mod objects;
 pub mod open;
 pub mod open_how;
 pub mod path;
-pub mod pipe_limits;
-pub mod pipes;
 pub mod poll;
 pub mod ptys;
 pub mod select;
 pub mod splice;
 pub mod start;
 pub mod stat;
-pub mod state;
-pub mod system;
 pub mod terminals;
-pub mod timers;
 pub mod transfer;
-pub mod view;
 pub mod xattr;
 
 pub use attributes::*;
@@ -49,14 +35,11 @@ pub use epoll::{
     sys_epoll_create, sys_epoll_create1, sys_epoll_ctl, sys_epoll_pwait, sys_epoll_pwait2, sys_epoll_wait,
 };
 pub use fcntl::{sys_fcntl, sys_flock};
-pub use files::Files;
-pub use host::{Dentry, File, FileHost, View};
 pub use io::*;
 pub use io_flags::{sys_preadv2, sys_pwritev2};
 pub use ioctl::sys_ioctl;
 pub use nameless::*;
 pub use names::*;
-pub use objects::{FileBytes, read_kernel};
 pub use open::*;
 pub use open_how::{sys_name_to_handle_at, sys_open_by_handle_at, sys_openat2};
 pub use path::AT_FDCWD;
@@ -66,10 +49,6 @@ pub use poll::{restart_poll, sys_poll, sys_ppoll};
 pub use select::{sys_pselect6, sys_select};
 pub use splice::*;
 pub use stat::*;
-pub use state::{FsState, Seen};
-pub use system::System;
 pub use terminals::session_ends;
-pub use timers::*;
 pub(crate) use transfer::Vectors;
-pub use view::sys_umask;
 pub use xattr::*;

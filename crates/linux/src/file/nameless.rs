@@ -1,12 +1,12 @@
 //! Files without names: pipes, event counters, memory files.
 
-use super::File;
-use super::path::only;
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::only;
 use linux_raw_sys::general as raw;
 use quire_fs::event::Event;
 use quire_fs::{FileCredentials, OpenFlags, Seals};
 use quire_heap::{Arc, unsize};
+use quire_linux_state::file::host::File;
+use quire_linux_state::{Ctx, Errno, Machine};
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 

@@ -1,14 +1,14 @@
 //! Making, moving, removing and listing names; the working and root directories of a process.
 
-use super::Dentry;
-use super::path::{AT_FDCWD, find, find_path, only, walk};
-use super::stat::type_bits;
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::{AT_FDCWD, find, find_path, only, walk};
+use crate::file::stat::type_bits;
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::rename::Rename;
 use quire_fs::{Create, DeviceNumber, Final, FsError, Powers};
+use quire_linux_state::file::host::Dentry;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::{Ctx, Errno, Machine};
 
 /// `mkdirat`
 pub fn sys_mkdirat<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, mode: u32) -> Result<usize, Errno> {

@@ -1,16 +1,18 @@
 //! Opening files, also for exec and mmap.
 
-use super::descriptors::descriptor_limit;
-use super::executable::Executable;
-use super::path::{AT_FDCWD, Base, base, find_path};
-use super::{Dentry, File, FsState, View, terminals};
-use crate::{Ctx, Errno, Linux, Machine};
+use crate::file::path::{AT_FDCWD, Base, base, find_path};
+use crate::file::terminals;
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::open_file::Body;
 use quire_fs::seal::ToStore;
 use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Program, Resolve, Restrictions};
 use quire_heap::Arc;
+use quire_linux_state::file::executable::Executable;
+use quire_linux_state::file::host::{Dentry, File, View};
+use quire_linux_state::file::state::FsState;
+use quire_linux_state::file::view::descriptor_limit;
+use quire_linux_state::{Ctx, Errno, Linux, Machine};
 use quire_lookup::Hold;
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
@@ -95,13 +97,6 @@ pub fn linux_flags(flags: OpenFlags) -> u32 {
     if flags.contains(OpenFlags::NAMELESS) { shown | raw::O_DIRECTORY | TMPFILE_BIT } else { shown }
 }
 
-impl<M: Machine> Ctx<'_, M> {
-    /// Gives an open file the lowest free descriptor.
-    pub fn install(&self, file: Arc<File<M>>, close_on_exec: bool) -> Result<usize, Errno> {
-        Ok(self.files()?.insert(file, close_on_exec, 0, descriptor_limit(self.thread))? as usize)
-    }
-}
-
 /// `openat`
 pub fn sys_openat<M: Machine>(
     ctx: &mut Ctx<'_, M>,
@@ -166,7 +161,7 @@ pub fn open_executable<M: Machine>(
     path: &[u8],
     flags: u32,
 ) -> Result<Executable<M>, Errno> {
-    super::path::only(flags, raw::AT_EMPTY_PATH | raw::AT_SYMLINK_NOFOLLOW)?;
+    crate::file::path::only(flags, raw::AT_EMPTY_PATH | raw::AT_SYMLINK_NOFOLLOW)?;
     let (view, dentry) = find_path(ctx, directory, path, flags)?;
     executable(&view, dentry)
 }

@@ -1,12 +1,12 @@
 //! `openat2`: `openat` with limits on the walk, and without unknown flags.
 
-use super::open::{open_at, open_flags};
-use super::path::{Base, base};
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Errno, Machine};
+use crate::file::open::{open_at, open_flags};
+use crate::file::path::{Base, base};
 use linux_raw_sys::general as raw;
 use quire_fs::{Places, Resolve, StartDirectory};
 use quire_heap::Arc;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::{Ctx, Errno, Machine};
 
 /// Bytes of an `open_how` of the first version, and the most that programs may pass.
 const SIZE: u64 = 24;
@@ -90,7 +90,7 @@ pub fn sys_openat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, how: u
     if limits.contains(Resolve::IN_ROOT) {
         // An absolute path begins at the directory too.
         let base = match dir {
-            super::path::AT_FDCWD => view.cwd().clone(),
+            crate::file::path::AT_FDCWD => view.cwd().clone(),
             fd => ctx.any_file(fd)?.dentry.clone(),
         };
         let start = StartDirectory::Counted(base);
@@ -112,9 +112,9 @@ pub fn sys_name_to_handle_at<M: Machine>(
     _mount: u64,
     flags: u32,
 ) -> Result<usize, Errno> {
-    super::path::only(flags, raw::AT_EMPTY_PATH | raw::AT_SYMLINK_FOLLOW | AT_HANDLE_FLAGS)?;
+    crate::file::path::only(flags, raw::AT_EMPTY_PATH | raw::AT_SYMLINK_FOLLOW | AT_HANDLE_FLAGS)?;
     let follow = if flags & raw::AT_SYMLINK_FOLLOW != 0 { 0 } else { raw::AT_SYMLINK_NOFOLLOW };
-    super::path::find(ctx, dir, path, flags & raw::AT_EMPTY_PATH | follow)?;
+    crate::file::path::find(ctx, dir, path, flags & raw::AT_EMPTY_PATH | follow)?;
     Err(Errno::EOPNOTSUPP)
 }
 
@@ -128,7 +128,7 @@ pub fn sys_open_by_handle_at<M: Machine>(
     handle: u64,
     _flags: u32,
 ) -> Result<usize, Errno> {
-    if mount != super::path::AT_FDCWD {
+    if mount != crate::file::path::AT_FDCWD {
         ctx.file(mount)?;
     }
     if !ctx.credentials().may(cap::DAC_READ_SEARCH) {

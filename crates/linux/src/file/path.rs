@@ -1,35 +1,14 @@
 //! Path arguments: directory descriptors, flags, and the walk to dentries.
 
-use super::{Dentry, File, FileHost, View};
-use crate::{Ctx, Errno, Machine};
 use linux_raw_sys::general as raw;
-use quire_fs::{Final, FoundPath, FsError, OpenFlags, Vfs};
+use quire_fs::{Final, FoundPath, FsError};
 use quire_heap::{Arc, Vec};
+use quire_linux_state::file::host::{Dentry, File, FileHost, View};
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_lookup::Hold;
 
 /// Stands for the working directory in place of a directory descriptor.
 pub const AT_FDCWD: i32 = raw::AT_FDCWD;
-
-impl<M: Machine> Ctx<'_, M> {
-    /// All files.
-    pub fn vfs(&self) -> &'static Arc<Vfs<FileHost<M>>> {
-        self.linux.files.vfs()
-    }
-
-    /// The open file of a descriptor argument; refuses O_PATH files.
-    #[inline]
-    pub fn file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
-        let file = self.any_file(fd)?;
-        if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }
-    }
-
-    /// The open file of a descriptor argument; O_PATH files too.
-    #[inline]
-    pub fn any_file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
-        // SAFETY: a context is the calling thread's.
-        unsafe { self.files()?.get(u32::try_from(fd).map_err(|_| Errno::EBADF)?) }
-    }
-}
 
 /// The starting directory of relative path `path`, for directory descriptor `fd`.
 pub fn base<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, path: &[u8]) -> Result<Base<M>, Errno> {

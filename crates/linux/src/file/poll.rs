@@ -1,15 +1,15 @@
 //! `poll`, and what it has in common with other calls that wait for many files at once.
 
-use super::File;
-use super::open::no_restart;
-use crate::process::sleep::{Listening, PollCall, PollWait, Sleep};
-use crate::process::thread::Restart;
-use crate::shortage::ATTEMPTS;
-use crate::signal::SigSet;
-use crate::{Ctx, Errno, Machine};
+use crate::file::open::no_restart;
 use linux_raw_sys::general as raw;
 use quire_fs::{FsError, Ready};
 use quire_heap::{Arc, Vec};
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::sleep::{Listening, PollCall, PollWait, Sleep};
+use quire_linux_state::process::thread::Restart;
+use quire_linux_state::shortage::ATTEMPTS;
+use quire_linux_state::signal::SigSet;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::atomic::Ordering;
 
 /// The `poll` bits of a state.
@@ -132,7 +132,7 @@ enum Asked {
 impl Asked {
     /// The array of `count` entries at `at`.
     fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Self, Errno> {
-        let limit = super::descriptors::descriptor_limit(ctx.thread) as usize;
+        let limit = quire_linux_state::file::view::descriptor_limit(ctx.thread) as usize;
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
         if count > FEW || count > limit {
             return Ok(Asked::Many(ctx.user().read_many(at, count, limit)?));

@@ -1,121 +1,154 @@
-//! The table of pseudo-terminals: an index for each pair, until both of its ends are closed.
+//! `/dev/ptmx` and `/dev/pts`: opening the master of a new pair, and the terminal of an existing one.
 
-use crate::Errno;
+use crate::file::open::open_flags;
+use crate::file::terminals::{Groups, claim_at_open, settings};
+use core::any::Any;
+use linux_raw_sys::general as raw;
+use quire_fs::device::{Driver, PTS};
 use quire_fs::terminal::pty::Pty;
-use quire_heap::{Arc, Vec, Weak};
-use quire_sync::Mutex;
-use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_fs::terminal::{Notice, Processes};
+use quire_fs::{Create, DeviceNumber, FileCredentials, Final, FsError, Io, OpenFlags, Powers, Readiness, Ready};
+use quire_fs::{Sink, Source, Stream};
+use quire_heap::{Arc, OutOfMemory, Vec, try_format, unsize};
+use quire_linux_state::file::ptys::Place;
+use quire_linux_state::file::view::descriptor_limit;
+use quire_linux_state::{Ctx, Errno, Linux, Machine};
 
-/// Linux's `kernel.pty.max`.
-const MOST: u64 = 4096;
-/// Kernel memory of a pair, or a little more: the queues of its line discipline and of its cable.
-const PTY_BYTES: u64 = 40 << 10;
-/// The part of memory that pairs may take: one sixteenth.
-const PART: u64 = 16;
-/// A terminal's number is its index, and above these bits a count of pairs that makes it unique.
-const INDEX_BITS: u32 = 20;
+/// The group of terminals in distributions, which may write to them.
+const TTY_GROUP: u32 = 5;
+/// The permissions of a terminal.
+const MODE: u16 = 0o620;
+const DIRECTORY: &[u8] = b"/dev/pts";
 
-/// See the module.
-pub struct Ptys {
-    slots: Mutex<Vec<Slot>>,
-    /// One more than the most pairs: `kernel.pty.max`.
-    most: AtomicU64,
-    made: AtomicU64,
+/// The process groups, for the terminal of a pair. Dropped with the pair, whose index is free then.
+struct PtyGroups<M: Machine>(Groups<M>, #[allow(dead_code, reason = "its drop frees the index")] Place);
+
+impl<M: Machine> Processes for PtyGroups<M> {
+    fn tell(&self, group: u32, notice: Notice) {
+        self.0.tell(group, notice);
+    }
+    fn check(&self, session: u32, foreground: u32, writing: bool) -> Result<(), FsError> {
+        self.0.check(session, foreground, writing)
+    }
+    fn hung_up(&self, session: u32, foreground: u32) {
+        self.0.hung_up(session, foreground);
+    }
 }
 
-#[derive(Default)]
-enum Slot {
-    #[default]
-    Free,
-    /// A pair is about to be made, or both of its ends were closed and it is about to go.
-    Reserved,
-    Used(Weak<Pty>),
+/// `/dev/ptmx`: each opening makes a pair.
+pub struct Multiplexer<M: Machine>(pub &'static Linux<M>);
+
+impl<M: Machine> Driver for Multiplexer<M> {
+    fn open(&self, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
+        let linux = self.0;
+        let place = linux.files.ptys.reserve().map_err(|why| match why {
+            Errno::ENOMEM => FsError::OutOfMemory,
+            _ => FsError::NoSpace,
+        })?;
+        let (index, number) = (place.index, place.number);
+        let groups = Arc::try_new(PtyGroups(Groups(linux), place))?;
+        let pty = Pty::new(unsize!(groups), settings::of_pty(), number)?;
+        let master = Arc::try_new(Master { linux, pty, index })?;
+        linux.files.ptys.fill(index, &master.pty);
+        // On failure the master's end removes the rest.
+        master.make_node()?;
+        Ok(unsize!(master))
+    }
 }
 
-/// A reserved index; dropping this frees it.
-pub struct Place {
-    ptys: &'static Ptys,
-    /// The index.
+/// The nodes of `/dev/pts`.
+pub struct Terminals<M: Machine>(pub &'static Linux<M>);
+
+impl<M: Machine> Driver for Terminals<M> {
+    fn open(&self, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
+        Err(FsError::NoDevice)
+    }
+
+    fn open_minor(&self, minor: u32, _flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
+        Pty::open_slave(&self.0.files.ptys.get(minor).ok_or(FsError::Io)?)
+    }
+}
+
+/// An open master. Its end hangs the terminal up.
+pub struct Master<M: Machine> {
+    linux: &'static Linux<M>,
+    /// The pair.
+    pub pty: Arc<Pty>,
+    /// Its index.
     pub index: u32,
-    /// The terminal's number.
-    pub number: u64,
 }
 
-impl Drop for Place {
+impl<M: Machine> Master<M> {
+    fn name(&self) -> Result<Vec<u8>, OutOfMemory> {
+        try_format(format_args!("{}", self.index))
+    }
+
+    /// Makes the terminal's node, which belongs to the calling thread's user.
+    fn make_node(&self) -> Result<(), FsError> {
+        let vfs = self.linux.files.vfs();
+        // SAFETY: the calling thread's own.
+        let uid = unsafe { self.linux.current().credentials.get() }.file_user;
+        let mut view = vfs.view();
+        view.credentials = FileCredentials { uid, gid: TTY_GROUP, groups: None, powers: Powers::all() };
+        let directory = vfs.find(&view, vfs.root(), DIRECTORY, true)?;
+        let found = vfs.walk(&view, &directory, &self.name()?, Final::Name)?;
+        let number = DeviceNumber { major: PTS, minor: self.index };
+        vfs.make(&view, &found, Create::CharDevice(number), MODE).map(drop)
+    }
+
+    fn remove_node(&self) -> Result<(), FsError> {
+        let vfs = self.linux.files.vfs();
+        let view = vfs.view();
+        let directory = vfs.find(&view, vfs.root(), DIRECTORY, true)?;
+        let found = vfs.walk(&view, &directory, &self.name()?, Final::Name)?;
+        vfs.unlink(&view, &found)
+    }
+}
+
+impl<M: Machine> Drop for Master<M> {
     fn drop(&mut self) {
-        let old = self.ptys.slots.lock().get_mut(self.index as usize).map(core::mem::take);
-        drop(old);
+        // Without memory the node stays, and leads to no terminal. The next pair with the index gets no node.
+        let _stays = self.remove_node();
+        self.pty.close_master();
     }
 }
 
-/// The index of the terminal with that number.
-pub fn index_of(number: u64) -> u32 {
-    (number & ((1 << INDEX_BITS) - 1)) as u32
+impl<M: Machine> Stream for Master<M> {
+    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        self.pty.read_master(io, sink)
+    }
+
+    fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        self.pty.write_master(io, source)
+    }
+
+    fn ready(&self) -> Ready {
+        self.pty.master_ready()
+    }
+
+    fn readiness(&self) -> Option<&Readiness> {
+        Some(self.pty.master_readiness())
+    }
+
+    fn queued(&self) -> Result<usize, FsError> {
+        Ok(self.pty.master_queued())
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
 }
 
-impl Ptys {
-    /// No pairs, on a machine with `memory` bytes.
-    pub(super) fn new(memory: u64) -> Self {
-        let most = AtomicU64::new((memory / PART / PTY_BYTES).clamp(2, MOST));
-        Ptys { slots: Mutex::new(Vec::new()), most, made: AtomicU64::new(0) }
+/// TIOCGPTPEER: opens the terminal of a master, whatever its name leads to.
+pub fn open_peer<M: Machine>(ctx: &Ctx<'_, M>, master: &Master<M>, flags: u32) -> Result<usize, Errno> {
+    let ours = open_flags(flags)? - OpenFlags::CREATE;
+    let descriptor = ctx.files()?.reserve(flags & raw::O_CLOEXEC != 0, descriptor_limit(ctx.thread))?;
+    let vfs = ctx.vfs();
+    let view = vfs.view();
+    let path = try_format(format_args!("/dev/pts/{}", master.index))?;
+    let file = vfs.open(&view, vfs.root(), &path, ours, 0, &Io::NOW)?;
+    if !ours.contains(OpenFlags::NO_TERMINAL) {
+        claim_at_open(ctx, &file);
     }
-
-    /// One more than the most pairs.
-    pub fn most(&self) -> u64 {
-        self.most.load(Ordering::Relaxed)
-    }
-
-    /// Changes that. Existing pairs stay.
-    pub fn set_most(&self, most: u64) -> Result<(), Errno> {
-        if most >= 1 << INDEX_BITS {
-            return Err(Errno::EINVAL);
-        }
-        self.most.store(most, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.slots.lock().iter().filter(|slot| !matches!(slot, Slot::Free)).count() as u64
-    }
-
-    /// Reserves the lowest free index. ENOSPC if there may be no more pairs.
-    pub(super) fn reserve(&'static self) -> Result<Place, Errno> {
-        let mut slots = self.slots.lock();
-        let used = slots.iter().filter(|slot| !matches!(slot, Slot::Free)).count() as u64;
-        // As on Linux, the limit itself is not reached.
-        if used + 1 >= self.most() {
-            return Err(Errno::ENOSPC);
-        }
-        let index = match slots.iter().position(|slot| matches!(slot, Slot::Free)) {
-            Some(free) => free,
-            None => {
-                slots.try_push(Slot::Free)?;
-                slots.len() - 1
-            }
-        };
-        slots[index] = Slot::Reserved;
-        let serial = self.made.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Place { ptys: self, index: index as u32, number: serial << INDEX_BITS | index as u64 })
-    }
-
-    /// Lets a reserved index lead to its pair.
-    pub(super) fn fill(&self, index: u32, pty: &Arc<Pty>) {
-        if let Some(slot) = self.slots.lock().get_mut(index as usize) {
-            *slot = Slot::Used(Arc::downgrade(pty));
-        }
-    }
-
-    /// The pair with that index.
-    pub fn get(&self, index: u32) -> Option<Arc<Pty>> {
-        match self.slots.lock().get(index as usize) {
-            Some(Slot::Used(pty)) => pty.upgrade(),
-            _ => None,
-        }
-    }
-
-    /// The pair whose terminal has that number.
-    pub fn numbered(&self, number: u64) -> Option<Arc<Pty>> {
-        self.get(index_of(number)).filter(|pty| pty.terminal().number() == number)
-    }
+    Ok(descriptor.fill(file) as usize)
 }

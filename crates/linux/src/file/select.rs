@@ -1,12 +1,12 @@
 //! `select` and `pselect6`.
 
-use super::File;
-use super::poll::{deadline_after, end_temporary_mask, tell_remaining, temporary_mask, timeout};
-use crate::process::sleep::{Listening, SelectCall, SelectWait, Sleep};
-use crate::shortage::ATTEMPTS;
-use crate::{Ctx, Errno, Machine};
+use crate::file::poll::{deadline_after, end_temporary_mask, tell_remaining, temporary_mask, timeout};
 use quire_fs::Ready;
 use quire_heap::{Arc, Vec};
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::sleep::{Listening, SelectCall, SelectWait, Sleep};
+use quire_linux_state::shortage::ATTEMPTS;
+use quire_linux_state::{Ctx, Errno, Machine};
 
 /// The events of the read, write and exceptional sets.
 const SETS: [Ready; 3] =

@@ -3,16 +3,16 @@
 //! Linux moves pages, and this kernel copies bytes. So the calls differ only where a program changes a page after it
 //! has given it away: the pipe keeps the old bytes.
 
-use super::io::{readable, refused_write, writable, writing};
-use super::path::only;
-use super::transfer::{MOST, Vectors};
-use super::{File, FileHost};
-use crate::socket::host::Socket;
-use crate::{Ctx, Errno, Machine};
+use crate::file::io::{readable, refused_write, writable, writing};
+use crate::file::path::only;
+use crate::file::transfer::{MOST, Vectors};
 use quire_fs::open_file::Body;
 use quire_fs::pipe::PipeEnd;
 use quire_fs::{FileKind, FsError, Io, OpenFlags, Ready, SliceSink, SliceSource, Stream};
 use quire_heap::Vec;
+use quire_linux_state::file::host::{File, FileHost};
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::ReceiveFlags;
 
 /// SPLICE_F_MOVE, _NONBLOCK, _MORE and _GIFT.

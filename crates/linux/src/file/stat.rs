@@ -1,11 +1,11 @@
 //! The `stat` family of calls.
 
-use super::path::{AT_FDCWD, find, only};
-use super::{Dentry, View};
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::{AT_FDCWD, find, only};
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::{FileKind, PAGE_SIZE, Restrictions, Status, Timestamp};
+use quire_linux_state::file::host::{Dentry, View};
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_lookup::Hold;
 
 /// The file type bits of `st_mode`.

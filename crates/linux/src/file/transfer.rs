@@ -1,9 +1,9 @@
 //! Moving bytes between files and user memory.
 
-use crate::user::{UserMemory, in_user_space};
-use crate::{Ctx, Errno, Machine};
 use quire_fs::{FsError, Sink, Source};
 use quire_heap::Vec;
+use quire_linux_state::user::{UserMemory, in_user_space};
+use quire_linux_state::{Ctx, Errno, Machine};
 
 /// The most that one call moves, as in Linux.
 pub const MOST: usize = 0x7fff_f000;

@@ -3,14 +3,14 @@
 //! Other file systems have none. Their arguments are checked all the same, so programs tell "no such file" and "bad
 //! name" from "not supported".
 
-use super::path::{AT_FDCWD, find, only};
-use super::{Dentry, View};
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Errno, Machine};
+use crate::file::path::{AT_FDCWD, find, only};
 use linux_raw_sys::general as raw;
 use quire_fs::xattr::{Before, NAME_MAX, SIZE_MAX};
 use quire_fs::{FileKind, Happening, OpenFlags, Want};
 use quire_heap::Vec;
+use quire_linux_state::file::host::{Dentry, View};
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_lookup::Hold;
 
 /// Bytes of the longest list of names.

@@ -1,11 +1,12 @@
 //! `futex_waitv`: a sleep on several words at once.
 
-use super::{ANY, Futexes, key_of};
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::{BadAddress, Machine};
-use crate::time::Timespec;
+use crate::futex::{ANY, key_of};
 use quire_heap::Vec;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::futex::table::Futexes;
+use quire_linux_state::machine::{BadAddress, Machine};
+use quire_linux_state::time::Timespec;
 use quire_task::FutexWait;
 use quire_task::futex::Waiter;
 

@@ -4,19 +4,17 @@ pub mod many;
 pub mod operation;
 pub mod pi;
 pub mod robust;
-pub mod table;
 
-use crate::errno::Errno;
-use crate::machine::{BadAddress, Machine};
-use crate::process::sleep::{FutexSleep, Sleep};
-use crate::process::thread::{Restart, Thread};
-use crate::time::Timespec;
-use crate::user::USER_END;
-use crate::{Ctx, Linux};
 use linux_raw_sys::general as raw;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::{BadAddress, Machine};
+use quire_linux_state::process::sleep::{FutexSleep, Sleep};
+use quire_linux_state::process::thread::{Restart, Thread};
+use quire_linux_state::time::Timespec;
+use quire_linux_state::user::USER_END;
+use quire_linux_state::{Ctx, Linux};
 use quire_task::futex::Mixed;
 use quire_task::{FutexWait, Key};
-pub use table::Futexes;
 
 /// Any waker wakes the waiter.
 pub(crate) const ANY: u32 = u32::MAX;

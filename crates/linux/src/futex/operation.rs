@@ -1,9 +1,9 @@
 //! `FUTEX_WAKE_OP`: changes a second word, and wakes its waiters if its old value passes a comparison.
 
-use super::wake;
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
+use crate::futex::wake;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
 
 /// The operation that an argument encodes: operator, comparison, and their operands (12 bits each, signed).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,8 +59,8 @@ pub(super) fn wake_operation<M: Machine>(
     private: bool,
 ) -> Result<usize, Errno> {
     let operation = Operation::decode(raw)?;
-    super::check_address(first)?;
-    super::check_address(second)?;
+    crate::futex::check_address(first)?;
+    crate::futex::check_address(second)?;
     let machine = ctx.linux.machine;
     let mut old = machine.load_user_u32(second)?;
     loop {
@@ -70,9 +70,9 @@ pub(super) fn wake_operation<M: Machine>(
         }
         old = found;
     }
-    let mut woken = wake(ctx.linux, ctx.thread, first, super::count(wake_first), super::ANY, private)?;
+    let mut woken = wake(ctx.linux, ctx.thread, first, crate::futex::count(wake_first), crate::futex::ANY, private)?;
     if operation.holds(old) {
-        woken += wake(ctx.linux, ctx.thread, second, super::count(wake_second), super::ANY, private)?;
+        woken += wake(ctx.linux, ctx.thread, second, crate::futex::count(wake_second), crate::futex::ANY, private)?;
     }
     Ok(woken)
 }

@@ -1,12 +1,12 @@
 //! Futexes with priority inheritance: the calls over `quire_task`'s locks.
 
-use super::key_of;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::thread::Thread;
-use crate::{Ctx, Linux};
+use crate::futex::key_of;
 use core::ptr::NonNull;
 use quire_heap::Box;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::thread::Thread;
+use quire_linux_state::{Ctx, Linux};
 use quire_task::ThreadRef;
 use quire_task::futex::pi::{PiLock, PiRefused, PiWord};
 
@@ -91,7 +91,7 @@ pub(super) fn lock<M: Machine>(
 /// `FUTEX_UNLOCK_PI`
 pub(super) fn unlock<M: Machine>(ctx: &Ctx<'_, M>, at: u64, private: bool) -> Result<usize, Errno> {
     let (linux, thread) = (ctx.linux, ctx.thread);
-    super::check_address(at)?;
+    crate::futex::check_address(at)?;
     // The owner is checked first: another caller gets EPERM.
     if linux.machine.load_user_u32(at)? & quire_task::futex::pi::OWNER != thread.tid() {
         return Err(Errno::EPERM);

@@ -1,11 +1,11 @@
 //! Robust futexes: those that an ending thread holds are marked, and a waiter is woken.
 
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::access::By;
-use crate::process::thread::Thread;
-use crate::user::UserMemory;
-use crate::{Ctx, Linux, Pid};
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::access::By;
+use quire_linux_state::process::thread::Thread;
+use quire_linux_state::user::UserMemory;
+use quire_linux_state::{Ctx, Linux, Pid};
 use quire_sync::atomic::Ordering;
 use quire_task::futex::pi::{OWNER, OWNER_DIED, WAITERS};
 
@@ -46,7 +46,7 @@ pub(crate) fn walk<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, ends: bool)
     if head != 0 {
         let _wrong_list = follow(linux, thread, head);
     }
-    super::pi::leave(linux, ends);
+    crate::futex::pi::leave(linux, ends);
 }
 
 fn follow<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, head: u64) -> Result<(), Errno> {
@@ -80,11 +80,11 @@ fn owner_died<M: Machine>(
     inherits: bool,
     pending: bool,
 ) -> Result<(), Errno> {
-    super::check_address(word)?;
+    crate::futex::check_address(word)?;
     let wake_one = || {
         if !inherits {
             // As on Linux, the walk goes on whether or not a waiter could be woken.
-            let _none_woken = super::wake_address(linux, thread, word, 1);
+            let _none_woken = crate::futex::wake_address(linux, thread, word, 1);
         }
     };
     let machine = linux.machine;

@@ -1,14 +1,14 @@
 //! `semget`, `semop`, `semtimedop`, `semctl`.
 
-use super::command::{INFO, RMID, SET, STAT};
-use super::host::{IpcHost, Undos};
-use super::permission::{Permission, open};
-use crate::plain::Plain;
-use crate::time::Timespec;
-use crate::{Ctx, Errno, Machine, Process};
+use crate::ipc::command::{INFO, RMID, SET, STAT};
+use crate::ipc::permission::{Permission, open};
 use quire_heap::Vec;
 use quire_ipc::owner::WRITE;
 use quire_ipc::sem::{Array, Operation, Status, VALUE_MAX, Wait};
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::ipc::host::{IpcHost, Undos};
+use quire_linux_state::time::Timespec;
+use quire_linux_state::{Ctx, Errno, Machine, Process};
 use quire_sync::atomic::Ordering;
 use quire_sync::{Rank, SpinLock};
 
@@ -110,39 +110,39 @@ fn own_undos<'a, M: Machine>(ctx: &'a Ctx<'_, M>) -> Result<&'a Undos<M>, Errno>
     }
 }
 
-impl<M: Machine> Ctx<'_, M> {
-    /// The list of undos of a thread that the caller makes, in its process or in another one. `None`: that of its
-    /// process, which is not touched, because nearly no program has one.
-    pub(crate) fn undos_of_new(&self, shared: bool, same_process: bool) -> Result<Option<Undos<M>>, Errno> {
-        // SAFETY: a context is the owner's, and the view ends in this statement.
-        let has_own = unsafe { self.thread.undos.get() }.is_some();
-        match (shared, same_process) {
-            (true, true) if !has_own => Ok(None),
-            (true, _) => Ok(Some(own_undos(self)?.share())),
-            (false, true) => Ok(Some(self.linux.ipc.arrays.undos()?)),
-            (false, false) => Ok(None),
-        }
-    }
-
-    /// Leaves the shared list of undos for one of its own (`unshare`). The last thread's leave reverts the changes.
-    pub(crate) fn leave_undos(&mut self) -> Result<(), Errno> {
-        let own = self.linux.ipc.arrays.undos()?;
-        // SAFETY: the owner is here, and `&mut self` means that no view of the list is borrowed from it.
-        drop(unsafe { self.thread.undos.replace(Some(own)) });
-        if self.process().threads.lock().len() == 1 {
-            self.process().revert_undos();
-        }
-        Ok(())
+/// The list of undos of a thread that the caller makes, in its process or in another one. `None`: that of its
+/// process, which is not touched, because nearly no program has one.
+pub(crate) fn undos_of_new<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    shared: bool,
+    same_process: bool,
+) -> Result<Option<Undos<M>>, Errno> {
+    // SAFETY: a context is the owner's, and the view ends in this statement.
+    let has_own = unsafe { ctx.thread.undos.get() }.is_some();
+    match (shared, same_process) {
+        (true, true) if !has_own => Ok(None),
+        (true, _) => Ok(Some(own_undos(ctx)?.share())),
+        (false, true) => Ok(Some(ctx.linux.ipc.arrays.undos()?)),
+        (false, false) => Ok(None),
     }
 }
 
-impl<M: Machine> Process<M> {
-    /// Gives up the process's share in its list of undos.
-    pub(crate) fn revert_undos(&self) {
-        if let Some(place) = self.undos.get() {
-            let list = place.lock().take();
-            drop(list);
-        }
+/// Leaves the shared list of undos for one of its own (`unshare`). The last thread's leave reverts the changes.
+pub(crate) fn leave_undos<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
+    let own = ctx.linux.ipc.arrays.undos()?;
+    // SAFETY: the owner is here, and `&mut` means that no view of the list is borrowed from it.
+    drop(unsafe { ctx.thread.undos.replace(Some(own)) });
+    if ctx.process().threads.lock().len() == 1 {
+        revert_undos(ctx.process());
+    }
+    Ok(())
+}
+
+/// Gives up the process's share in its list of undos.
+pub(crate) fn revert_undos<M: Machine>(process: &Process<M>) {
+    if let Some(place) = process.undos.get() {
+        let list = place.lock().take();
+        drop(list);
     }
 }
 

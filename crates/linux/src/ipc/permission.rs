@@ -1,11 +1,8 @@
 //! Owners, modes and callers, as programs see them.
 
-use crate::plain::Plain;
-use crate::process::credentials::Credentials;
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Machine};
 use quire_ipc::owner::{Change, MODE};
-use quire_ipc::{Caller, Open, Owner};
+use quire_ipc::{Open, Owner};
+use quire_linux_state::base::plain::Plain;
 
 /// `struct ipc64_perm`.
 #[repr(C)]
@@ -52,31 +49,4 @@ pub(super) fn open(flags: i32) -> Open {
     const CREATE: i32 = 0o1000;
     const EXCLUSIVE: i32 = 0o2000;
     Open { create: flags & CREATE != 0, exclusive: flags & EXCLUSIVE != 0, mode: flags as u32 & MODE }
-}
-
-impl<M: Machine> Ctx<'_, M> {
-    /// As [`as_caller`](Self::as_caller), with the ids and privileges for files.
-    pub(super) fn as_file_caller<R>(&self, with: impl FnOnce(&Caller<'_>) -> R) -> R {
-        let own = self.credentials();
-        let (user, group) = (own.file_user, own.file_group);
-        let ignores_modes = own.may(cap::DAC_OVERRIDE);
-        self.as_caller(|caller| with(&Caller { user, group, ignores_modes, ..*caller }))
-    }
-
-    /// Calls `with` with the calling thread as a caller of `quire_ipc`.
-    pub(super) fn as_caller<R>(&self, with: impl FnOnce(&Caller<'_>) -> R) -> R {
-        let own: &Credentials = self.credentials();
-        let in_group = |group: u32| {
-            own.file_group == group || own.groups.as_ref().is_some_and(|groups| groups.binary_search(&group).is_ok())
-        };
-        with(&Caller {
-            user: own.effective_user,
-            group: own.effective_group,
-            in_group: &in_group,
-            ignores_modes: own.may(cap::IPC_OWNER),
-            administers: own.may(cap::SYS_ADMIN),
-            locks: own.may(cap::IPC_LOCK),
-            exceeds: own.may(cap::SYS_RESOURCE),
-        })
-    }
 }

@@ -1,24 +1,24 @@
 //! `mq_open`, `mq_unlink`, `mq_timedsend`, `mq_timedreceive`, `mq_notify`, `mq_getsetattr`.
 
-use super::host::{IpcHost, PosixQueue, QueueWatch};
-use crate::file::File;
-use crate::process::Process;
-use crate::process::credentials::capabilities::cap;
-use crate::signal::info::code;
-use crate::signal::{Detail, SigInfo, Signal};
 use crate::socket::NoticeSocket;
-use crate::time::Timespec;
-use crate::{Ctx, Errno, Linux, Machine};
 use core::any::Any;
 use linux_raw_sys::general as raw;
 use quire_fs::readiness::Readiness;
 use quire_fs::{FsError, Io, OpenFlags, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, Room, Vec, Weak, unsize};
 use quire_ipc::owner::{MODE, READ, WRITE};
-use quire_ipc::posix::{Attributes, Message, Notify, OpenQueue, Patience, Watch};
+use quire_ipc::posix::{Attributes, Message, Notify, OpenQueue, Patience};
 use quire_ipc::{Error, msg::Text};
+use quire_linux_state::file::host::File;
+use quire_linux_state::ipc::host::{IpcHost, PosixQueue};
+use quire_linux_state::process::Process;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::signal::info::code;
+use quire_linux_state::signal::{Detail, SigInfo, Signal};
+use quire_linux_state::time::Timespec;
+use quire_linux_state::{Ctx, Errno, Linux, Machine};
 use quire_sync::atomic::{AtomicUsize, Ordering};
-use quire_sync::{Rank, SpinLock, WaitQueue};
+use quire_sync::{Rank, SpinLock};
 
 /// Priorities lie below this.
 const PRIORITIES: u32 = 32768;
@@ -33,15 +33,6 @@ const COOKIE: usize = 32;
 const WOKEN: u8 = 1;
 const REMOVED: u8 = 2;
 
-impl Watch for QueueWatch {
-    fn sleepers(&self) -> &WaitQueue {
-        self.0.sleepers()
-    }
-    fn notify(&self) {
-        self.0.notify();
-    }
-}
-
 /// An open queue.
 struct QueueFile<M: Machine> {
     queue: Arc<PosixQueue<M>>,
@@ -53,7 +44,7 @@ struct QueueFile<M: Machine> {
 impl<M: Machine> Stream for QueueFile<M> {
     fn read(&self, _io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let mut text = Vec::<u8>::new();
-        super::queue_tree::describe(&self.queue, &mut text).map_err(|_| FsError::OutOfMemory)?;
+        crate::ipc::queue_tree::describe(&self.queue, &mut text).map_err(|_| FsError::OutOfMemory)?;
         let from = self.read.load(Ordering::Relaxed).min(text.len());
         let n = sink.put(&text[from..])?;
         self.read.store(from + n, Ordering::Relaxed);
@@ -183,7 +174,7 @@ pub fn sys_mq_open<M: Machine>(
     };
     // Before a queue is made, so that none stays for want of a descriptor or memory.
     let files = ctx.files()?.clone();
-    let descriptor = files.reserve(true, crate::file::descriptor_limit(ctx.thread))?;
+    let descriptor = files.reserve(true, quire_linux_state::file::view::descriptor_limit(ctx.thread))?;
     let new = ctx.vfs().nameless(&ctx.file_credentials(), "mqueue", false)?;
     let room = Room::try_new()?;
     let queue = ctx.as_file_caller(|caller| ctx.linux.ipc.posix.open(caller, &name, how))?;

@@ -1,13 +1,13 @@
 //! The file system `mqueue`: a directory of all POSIX message queues.
 
-use super::host::PosixQueue;
-use crate::file::FileHost;
-use crate::{Linux, Machine};
 use core::fmt::{self, Write};
 use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, Text};
 use quire_fs::{FileKind, FsError, NewAttr};
 use quire_heap::{Arc, unsize};
 use quire_ipc::Error;
+use quire_linux_state::file::host::FileHost;
+use quire_linux_state::ipc::host::PosixQueue;
+use quire_linux_state::{Linux, Machine};
 
 /// The inode number of the directory. Those of queues are above.
 const ROOT: u64 = 1;

@@ -1,12 +1,12 @@
 //! `msgget`, `msgsnd`, `msgrcv`, `msgctl`.
 
-use super::command::{INFO, RMID, SET, STAT};
-use super::host::IpcHost;
-use super::permission::{Permission, open};
-use crate::plain::Plain;
-use crate::{Ctx, Errno, Machine};
+use crate::ipc::command::{INFO, RMID, SET, STAT};
+use crate::ipc::permission::{Permission, open};
 use quire_ipc::Error;
 use quire_ipc::msg::{Queue, Receive, Status, Wanted};
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::ipc::host::IpcHost;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::atomic::Ordering;
 
 /// Commands of `msgctl` beside the common ones.

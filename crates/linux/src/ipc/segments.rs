@@ -1,16 +1,17 @@
 //! `shmget`, `shmat`, `shmdt`, `shmctl`.
 
-use super::command::{INFO, RMID, SET, STAT};
-use super::host::Segment;
-use super::memory::{DEVICE, SegmentMemory};
-use super::permission::{Permission, open};
+use crate::ipc::command::{INFO, RMID, SET, STAT};
+use crate::ipc::permission::{Permission, open};
+use crate::memory;
 use crate::memory::promises::{Add, may_add};
-use crate::plain::Plain;
-use crate::process::limits::which;
-use crate::user::USER_END;
-use crate::{Ctx, Errno, Machine, memory};
 use quire_ipc::owner::{EXECUTE, READ, WRITE};
 use quire_ipc::shm::Status;
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::ipc::host::Segment;
+use quire_linux_state::ipc::memory::{DEVICE, SegmentMemory};
+use quire_linux_state::process::limits::which;
+use quire_linux_state::user::USER_END;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::atomic::Ordering;
 use quire_vm::map::{MapRequest, Placement, Wire};
 use quire_vm::object::ObjectRef;
@@ -94,7 +95,7 @@ pub fn sys_shmget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, size: u64, flags: 
                 // The answer of Linux on a machine without huge pages.
                 return Err(quire_ipc::Error::NotFound);
             }
-            let bytes = memory::page_up(size).ok_or(quire_ipc::Error::OutOfMemory)?;
+            let bytes = quire_linux_state::memory::page_up(size).ok_or(quire_ipc::Error::OutOfMemory)?;
             let add = if flags & NORESERVE == 0 { Add::Shared } else { Add::SharedUnreserved };
             may_add(linux, bytes, add).map_err(|_| quire_ipc::Error::OutOfMemory)?;
             SegmentMemory::new(linux, name, attaches, bytes)
@@ -130,7 +131,7 @@ pub fn sys_shmat<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, address: u64, flags:
     }
     let segment = ctx.linux.ipc.segments.find(id)?;
     let object: ObjectRef<M> = ctx.as_caller(|caller| segment.attach(caller, wanted))?;
-    let len = memory::page_up(segment.size()).filter(|len| *len <= USER_END).ok_or(Errno::ENOMEM)?;
+    let len = quire_linux_state::memory::page_up(segment.size()).filter(|len| *len <= USER_END).ok_or(Errno::ENOMEM)?;
     let at = match at {
         None => Placement::Any { hint: 0 },
         Some(at) => {

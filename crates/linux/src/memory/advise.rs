@@ -1,11 +1,11 @@
 //! `madvise`, `msync`, `mincore`.
 
-use super::page_up;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::user::USER_END;
-use crate::{Ctx, user};
 use linux_raw_sys::general as raw;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::page_up;
+use quire_linux_state::user::USER_END;
+use quire_linux_state::{Ctx, user};
 use quire_vm::map::{Advice, Content, Flags, Inherit};
 use quire_vm::{Access, FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 

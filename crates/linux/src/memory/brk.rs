@@ -1,12 +1,12 @@
 //! The heap.
 
-use super::page_up;
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
 use crate::memory::promises::Add;
-use crate::process::limits::which;
-use crate::user::USER_END;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::page_up;
+use quire_linux_state::process::limits::which;
+use quire_linux_state::user::USER_END;
 use quire_vm::map::{MapRequest, Placement, Tag, Wire};
 use quire_vm::{PAGE_SIZE, VirtRange};
 
@@ -27,8 +27,8 @@ pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, E
         }
     } else if to > from {
         let too_much = wanted - heap.start > ctx.process().soft_limit(which::DATA)
-            || super::promises::may_add(ctx.linux, to - from, Add::Private).is_err()
-            || (memory.future() != Wire::No && super::lock::may_add(ctx, to - from).is_err())
+            || crate::memory::promises::may_add(ctx.linux, to - from, Add::Private).is_err()
+            || (memory.future() != Wire::No && crate::memory::lock::may_add(ctx, to - from).is_err())
             || memory.is_mapped(VirtRange { start: from, end: to.saturating_add(GUARD) });
         let request = MapRequest { tag: Tag::Heap, ..MapRequest::private(Placement::FixedNoReplace(from), to - from) };
         if too_much || memory.map(&request).is_err() {

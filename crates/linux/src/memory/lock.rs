@@ -1,14 +1,14 @@
 //! `mlock`, `mlock2`, `munlock`, `mlockall`, `munlockall`, and the limit on locked memory.
 
-use super::{AddressSpace, page_up};
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::credentials::capabilities::cap;
-use crate::process::limits::which;
-use crate::process::thread::Thread;
-use crate::user::USER_END;
 use linux_raw_sys::general as raw;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::{AddressSpace, page_up};
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::process::limits::which;
+use quire_linux_state::process::thread::Thread;
+use quire_linux_state::user::USER_END;
 use quire_vm::map::{Flags, Wire};
 use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 
@@ -142,7 +142,7 @@ pub fn sys_mlockall<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usiz
             let mut at = PAGE_SIZE;
             while let Some(range) = next_mapped(memory, at) {
                 // A page that cannot be made resident is no error here.
-                let _as_far_as_it_goes = super::advise::populate(ctx, range);
+                let _as_far_as_it_goes = crate::memory::advise::populate(ctx, range);
                 at = range.end;
             }
         }

@@ -1,13 +1,13 @@
 //! `mmap` and `munmap`, and the limit on a program's mappings.
 
-use super::page_up;
-use crate::errno::Errno;
 use crate::file;
-use crate::machine::Machine;
 use crate::memory::promises::Add;
-use crate::user::USER_END;
-use crate::{Ctx, Linux};
 use linux_raw_sys::general as raw;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::page_up;
+use quire_linux_state::user::USER_END;
+use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 use quire_vm::map::{MapRequest, Placement, Wire};
 use quire_vm::object::ObjectRef;
@@ -82,15 +82,13 @@ fn refuse_to_replace<M: Machine>(ctx: &Ctx<'_, M>, at: Placement, len: u64) -> R
     if next.is_some_and(|start| start < at + len) { Err(Errno::EEXIST) } else { Ok(()) }
 }
 
-impl<M: Machine> Linux<M> {
-    /// Changes it, for running programs and for new ones. A program that a concurrent fork or exec makes may keep the
-    /// old number.
-    pub fn set_max_map_count(&self, count: u64) {
-        self.map_count.store(count, Ordering::SeqCst);
-        for process in self.ids.processes() {
-            if let Some(memory) = process.memory() {
-                memory.change_limits(|limits| quire_vm::map::Limits { entries: count, ..limits });
-            }
+/// Changes it, for running programs and for new ones. A program that a concurrent fork or exec makes may keep the
+/// old number.
+pub fn set_max_map_count<M: Machine>(linux: &Linux<M>, count: u64) {
+    linux.map_count.store(count, Ordering::SeqCst);
+    for process in linux.ids.processes() {
+        if let Some(memory) = process.memory() {
+            memory.change_limits(|limits| quire_vm::map::Limits { entries: count, ..limits });
         }
     }
 }
@@ -143,11 +141,11 @@ pub fn sys_mmap<M: Machine>(
     let mut request = MapRequest { prot: wanted, shared, ..MapRequest::private(at, len) };
     request.populate = flags & POPULATE != 0 && flags & NONBLOCK == 0;
     if flags & LOCKED != 0 {
-        super::lock::may_lock(ctx)?;
+        crate::memory::lock::may_lock(ctx)?;
         request.wire = Wire::Now;
     }
     if flags & LOCKED != 0 || ctx.space()?.future() != Wire::No {
-        super::lock::may_add(ctx, len)?;
+        crate::memory::lock::may_add(ctx, len)?;
     }
     if flags & ANONYMOUS == 0 {
         let found = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared);
@@ -186,7 +184,7 @@ pub fn sys_mmap<M: Machine>(
             (true, true) => Add::Shared,
             (true, false) => Add::SharedUnreserved,
         };
-        super::promises::may_add(ctx.linux, len, add)?;
+        crate::memory::promises::may_add(ctx.linux, len, add)?;
     }
     if shared && request.object.is_none() {
         fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;

@@ -1,15 +1,15 @@
 //! The limit of the memory that all programs may have together: `vm.overcommit_memory` and its ratio.
 
-use crate::Linux;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::settings::Setting;
+use quire_linux_state::Linux;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::system::settings::Setting;
 use quire_vm::PAGE_SIZE;
 use quire_vm::map::Promises;
 
 /// The kind of requested memory.
 #[derive(Clone, Copy)]
-pub(crate) enum Add {
+pub enum Add {
     Private,
     Shared,
     /// Private memory with MAP_NORESERVE.
@@ -25,7 +25,7 @@ const STRICT: i64 = 2;
 
 /// Refuses a request for more than all memory, in the mode that calls it a mistake. With a limit, refuses shared memory
 /// beyond it. The core refuses private memory itself.
-pub(crate) fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(), Errno> {
+pub fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(), Errno> {
     let all = linux.vm.frames().total() + linux.vm.swap().total();
     let refused = match (linux.settings.get(Setting::OvercommitMode), add) {
         (HEURISTIC, Add::Private | Add::Shared) => bytes / PAGE_SIZE > all,
@@ -36,7 +36,7 @@ pub(crate) fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Res
 }
 
 /// The limit in bytes, by the present ratio or number, in each mode. Swap counts wholly.
-pub(crate) fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
+pub fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
     let number = |setting| linux.settings.get(setting).unsigned_abs();
     let memory = match number(Setting::OvercommitKib) {
         0 => linux.vm.frames().total().saturating_mul(number(Setting::OvercommitRatio)) / 100 * PAGE_SIZE,
@@ -46,12 +46,12 @@ pub(crate) fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
 }
 
 /// Bytes that programs have: private memory that they may store into, and shared memory in use.
-pub(crate) fn promised<M: Machine>(linux: &Linux<M>) -> u64 {
+pub fn promised<M: Machine>(linux: &Linux<M>) -> u64 {
     linux.vm.map_memory().promises().bytes() + linux.vm.stats().shared_pages() * PAGE_SIZE
 }
 
 /// Changes one of the three settings. EINVAL outside of its bounds.
-pub(crate) fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) -> Result<(), Errno> {
+pub fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) -> Result<(), Errno> {
     linux.settings.set(setting, value)?;
     match setting {
         Setting::OvercommitRatio => linux.settings.set(Setting::OvercommitKib, 0)?,

@@ -1,12 +1,12 @@
 //! `mprotect`.
 
-use super::map::prot_of;
-use super::page_up;
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::user::USER_END;
+use crate::memory::map::prot_of;
 use linux_raw_sys::general as raw;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::page_up;
+use quire_linux_state::user::USER_END;
 use quire_vm::map::Flags;
 use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 

@@ -1,11 +1,11 @@
 //! `mremap`.
 
-use super::page_up;
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::user::USER_END;
 use linux_raw_sys::general as raw;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::page_up;
+use quire_linux_state::user::USER_END;
 use quire_vm::map::Move;
 use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 
@@ -49,9 +49,9 @@ pub fn sys_mremap<M: Machine>(
         Move::No
     };
     if new_len > old_len {
-        super::promises::may_add(ctx.linux, new_len - old_len, super::promises::Add::Private)?;
+        crate::memory::promises::may_add(ctx.linux, new_len - old_len, crate::memory::promises::Add::Private)?;
         if ctx.space()?.wired_in(VirtRange { start: old, end: old_end.max(old + PAGE_SIZE) }) != 0 {
-            super::lock::may_add(ctx, new_len - old_len)?;
+            crate::memory::lock::may_add(ctx, new_len - old_len)?;
         }
     }
     match ctx.space()?.remap(VirtRange { start: old, end: old_end }, new_len, how, flags & DONTUNMAP != 0) {

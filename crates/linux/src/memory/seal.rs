@@ -1,10 +1,10 @@
 //! `mseal`.
 
-use super::map::range;
-use super::page_up;
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
+use crate::memory::map::range;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::page_up;
 use quire_vm::{MapError, PAGE_SIZE};
 
 /// `mseal`

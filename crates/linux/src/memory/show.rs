@@ -1,10 +1,10 @@
 //! `remap_file_pages`.
 
-use super::map::range;
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
+use crate::memory::map::range;
 use linux_raw_sys::general as raw;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
 use quire_vm::PAGE_SIZE;
 
 /// `remap_file_pages`: each changed part becomes a mapping of its own, as on Linux since 4.0.

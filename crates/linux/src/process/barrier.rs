@@ -4,10 +4,10 @@
 //! stores before the interrupt visible, since x86 makes stores visible in order. It loads nothing for the program before
 //! it returns from the interrupt, and that return also synchronises its instruction fetch.
 
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::{Interrupt, Machine};
 use crate::mutant::{Mutant, mutant};
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::{Interrupt, Machine};
 use quire_sync::atomic::Ordering;
 use quire_sync::atomic::fence_full;
 use quire_sync::preempt_off;

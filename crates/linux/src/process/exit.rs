@@ -1,16 +1,19 @@
 //! The end of a thread, and of a process with its last thread.
 
-use super::stage::Stage;
-use super::users::Permit;
-use super::{DUMPED, Process, usage, wait};
-use crate::errno::Errno;
-use crate::machine::{End, Machine};
-use crate::process::thread::{Thread, work};
-use crate::signal::action::{Action, flag};
-use crate::signal::send::{stop, tell_signal_files};
-use crate::signal::{Detail, SigInfo, SigSet, Signal, info::code};
-use crate::{Ctx, Linux, futex};
+use crate::futex;
+use crate::process::wait;
 use quire_heap::Arc;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::{End, Machine};
+use quire_linux_state::process::stage::Stage;
+use quire_linux_state::process::thread::{Thread, work};
+use quire_linux_state::process::users::Permit;
+use quire_linux_state::process::{DUMPED, Process, usage};
+use quire_linux_state::signal::action::{Action, flag};
+use quire_linux_state::signal::info::code;
+use quire_linux_state::signal::send::{stop, tell_signal_files};
+use quire_linux_state::signal::{Detail, SigInfo, SigSet, Signal};
+use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 
 /// `exit`: ends the calling thread.
@@ -110,7 +113,7 @@ pub(crate) fn tell_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<
     let shared = unsafe { thread.space.get() }.is_some_and(|space| Arc::strong_count(space) > 1);
     if clear != 0 && shared {
         // As on Linux, a bad address is ignored.
-        if crate::user::UserMemory(linux.machine).write(clear, &0u32).is_ok() {
+        if quire_linux_state::user::UserMemory(linux.machine).write(clear, &0u32).is_ok() {
             let _none_waits = futex::wake_address(linux, thread, clear, 1);
         }
     }
@@ -162,7 +165,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         };
         linux.finish(end);
     }
-    process.revert_undos();
+    crate::ipc::revert_undos(process);
     let group = process.group();
     if group.session.id == process.pid {
         crate::file::session_ends(linux, &group.session);
@@ -289,8 +292,8 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
                 pid: process.pid,
                 uid,
                 status: value,
-                user: crate::time::ticks(own.user),
-                system: crate::time::ticks(own.system),
+                user: quire_linux_state::time::ticks(own.user),
+                system: quire_linux_state::time::ticks(own.system),
             };
             SigInfo { signal, code, errno: 0, detail }
         };

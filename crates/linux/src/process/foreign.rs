@@ -3,15 +3,15 @@
 //! The bytes go through a piece of kernel memory. So a fault in the caller's memory, and one in the other's, each stand
 //! for themselves, and the count of the moved bytes is exact.
 
-use super::access::By;
-use crate::errno::Errno;
 use crate::file::Vectors;
-use crate::machine::Machine;
-use crate::memory::Foreign;
-use crate::process::thread::work;
-use crate::{Ctx, Pid};
 use quire_fs::{FsError, Sink, Source};
 use quire_heap::Vec;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::Foreign;
+use quire_linux_state::process::access::By;
+use quire_linux_state::process::thread::work;
+use quire_linux_state::{Ctx, Pid};
 use quire_sync::atomic::Ordering;
 
 /// Bytes that are moved at a time. They lie on the kernel's stack, which a fault needs too.

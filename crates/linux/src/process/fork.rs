@@ -1,28 +1,30 @@
 //! Making threads and processes.
 
-use super::credentials::Credentials;
-use super::credentials::capabilities::cap;
-use super::group::Group;
-use super::limits::{self, Limits};
-use super::pidfd::Unborn;
-use super::timer_slack::{self, Slack};
-use super::users::Permit;
-use super::{NewProcess, Process};
-use crate::errno::Errno;
-use crate::ipc::host::Undos;
-use crate::machine::{Fpu, Machine};
-use crate::memory::{AddressSpace, OwnSpace};
-use crate::owned::{Owned, Private};
-use crate::process::thread::{Again, AltStack, Name, OwnRseq, Rseq, Thread, Trap, work};
-use crate::regs::UserRegs;
-use crate::signal::pending::PendingQueue;
-use crate::signal::{Actions, SigSet, Signal};
-use crate::user::USER_END;
-use crate::{Ctx, Linux, Pid, file};
+use crate::process::pidfd::NewPidFile;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use linux_raw_sys::general as raw;
 use quire_heap::{Arc, SpareEntry};
+use quire_linux_state::base::owned::{Owned, Private};
+use quire_linux_state::errno::Errno;
+use quire_linux_state::file::{Files, FsState};
+use quire_linux_state::ipc::host::Undos;
+use quire_linux_state::machine::{Fpu, Machine};
+use quire_linux_state::memory::{AddressSpace, OwnSpace};
+use quire_linux_state::process::credentials::Credentials;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::process::group::{self, Group};
+use quire_linux_state::process::limits;
+use quire_linux_state::process::thread::{Again, AltStack, Name, OwnRseq, Rseq, Thread, Trap, work};
+use quire_linux_state::process::timer_slack;
+use quire_linux_state::process::timer_slack::Slack;
+use quire_linux_state::process::users::Permit;
+use quire_linux_state::process::{NewProcess, Process};
+use quire_linux_state::regs::UserRegs;
+use quire_linux_state::signal::pending::PendingQueue;
+use quire_linux_state::signal::{Actions, SigSet, Signal};
+use quire_linux_state::user::USER_END;
+use quire_linux_state::{Ctx, Linux, Pid};
 use quire_sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 use quire_task::{Quiet, Thread as Task, ThreadRef, futex};
@@ -120,8 +122,8 @@ pub(crate) struct NewThread<M: Machine> {
     pub process: Arc<Process<M>>,
     pub tid: Pid,
     pub space: Arc<AddressSpace<M>>,
-    pub files: Arc<file::Files<M>>,
-    pub fs: Arc<file::FsState<M>>,
+    pub files: Arc<Files<M>>,
+    pub fs: Arc<FsState<M>>,
     pub undos: Option<Undos<M>>,
     pub credentials: Credentials,
     pub permit: Permit<M>,
@@ -190,7 +192,7 @@ pub(crate) fn place<M: Machine>(
         ending: AtomicU64::new(0),
         again: AtomicU64::new(Again::NO),
         #[cfg(debug_assertions)]
-        refusals: crate::refusal::Refusals::new(),
+        refusals: quire_linux_state::base::refusal::Refusals::new(),
     };
     let memory = quire_heap::allocate(Layout::new::<Task<M>>())?.cast::<Task<M>>();
     // SAFETY: fresh memory of that layout; `release` frees it; the handle takes over the count that `Task::new` starts
@@ -216,24 +218,50 @@ fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Er
 }
 
 fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
-    let linux = ctx.linux;
-    let me = ctx.thread;
-    let parent = ctx.process();
-    if request.has(PARENT) && parent.pid == 1 && !request.has(THREAD) {
+    let group = ctx.process().group();
+    let quiet = refuse(ctx, &request, &group)?;
+    let new = allocate(ctx, &request, group)?;
+    publish(ctx, &request, new, quiet)
+}
+
+/// Checks what costs nothing. Returns how quiet the group was, if the child joins it.
+///
+/// A signal to the whole group, or to all processes, must not miss the child. A signal sent before this point has
+/// interrupted the parent, or is under way: the fork is refused and repeated. A later signal is noticed when the child
+/// joins its group, and the fork is repeated.
+fn refuse<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, group: &Group<M>) -> Result<Option<Undisturbed>, Errno> {
+    if request.has(PARENT) && ctx.process().pid == 1 && !request.has(THREAD) {
         return Err(Errno::EINVAL);
     }
-    // A signal to the whole group, or to all processes, must not miss the child. A signal sent before this point has
-    // interrupted the parent, or is under way: the fork is refused and repeated. A later signal is noticed when the
-    // child joins its group, and the fork is repeated.
-    let group = parent.group();
-    let quiet = if request.has(THREAD) { None } else { Some(undisturbed(linux, &group)?) };
-    if me.interrupted() {
+    let quiet = if request.has(THREAD) { None } else { Some(undisturbed(ctx.linux, group)?) };
+    if ctx.thread.interrupted() {
         return Err(Errno::ERESTARTNOINTR);
     }
     if request.has(SETTLS) && request.tls >= USER_END {
         return Err(Errno::EPERM);
     }
+    Ok(quiet)
+}
 
+/// A new thread that no other thread can find yet, and the memory that its publication needs.
+struct Unfound<'a, M: Machine> {
+    id: NewId<M>,
+    /// That of the caller, or a new one.
+    process: Arc<Process<M>>,
+    task: ThreadRef<M>,
+    /// Its place in the list of the caller's threads, if it is one of them.
+    entry: Option<SpareEntry<Pid, ThreadRef<M>>>,
+    /// The file that stands for its process.
+    file: Option<NewPidFile<'a, M>>,
+}
+
+/// Makes the thread and its process. All that can fail for lack of memory is here.
+fn allocate<'a, M: Machine>(
+    ctx: &'a Ctx<'_, M>,
+    request: &Request,
+    group: Arc<Group<M>>,
+) -> Result<Unfound<'a, M>, Errno> {
+    let (linux, me, parent) = (ctx.linux, ctx.thread, ctx.process());
     // Checked first, because a refusal then costs nothing, however often a program tries.
     let limit = {
         let own = ctx.credentials();
@@ -245,72 +273,95 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     linux.check_threads()?;
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
-    let files = if request.has(FILES) { file::Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
-    let fs = if request.has(FS) { file::FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
-    let undos = ctx.undos_of_new(request.has(SYSVSEM), request.has(THREAD))?;
+    let files = if request.has(FILES) { Files::share(ctx.files()?)? } else { ctx.files()?.fork()? };
+    let fs = if request.has(FS) { FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
+    let undos = crate::ipc::undos_of_new(ctx, request.has(SYSVSEM), request.has(THREAD))?;
     if request.has(SIGHAND) {
         // Frozen actions are of processes with one thread each. SAFETY: a context is of a thread of its process, and
         // this function holds no view of the actions.
         unsafe { parent.own_actions() }?;
     }
-    let process = if request.has(THREAD) {
-        parent.clone()
-    } else {
-        let child = Process::new(linux, child_of(ctx, &request, id.id, group)?)?;
-        if let Some(files) = parent.signal_files.get() {
-            child.signal_files.get_or_make(|| files.clone())?;
-        }
-        Arc::try_new(child)?
+    let process = process_of_new(ctx, request, id.id, group)?;
+    let entry = if request.has(THREAD) { Some(SpareEntry::try_new()?) } else { None };
+    let context = context_of_new(ctx, request)?;
+    let shares_stack = request.has(VM) && !request.has(VFORK);
+    let new = NewThread {
+        process: process.clone(),
+        tid: id.id,
+        space,
+        files,
+        fs,
+        undos,
+        credentials: ctx.credentials().clone(),
+        permit,
+        blocked: me.blocked(),
+        // SAFETY: a context is the owner's view.
+        alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
+        // The memory of a thread, or of a vfork's child, has the area of its maker.
+        rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
+        name: *me.name.lock(),
+        io_priority: me.io_priority.load(Ordering::Relaxed),
+        slack: Slack::inherited(timer_slack::of(&linux.scheduler.current()))?,
+        clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
+        set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },
     };
-    let joins = if request.has(THREAD) { Some(SpareEntry::try_new()?) } else { None };
+    let task = place(linux, context, new)?;
+    let current = linux.scheduler.current();
+    task.inherit_class(&current);
+    task.inherit_affinity(&current);
+    if request.has(PARENT_SETTID) {
+        ctx.write(request.parent_tid, &id.id)?;
+    }
+    let file = if request.has(PIDFD) { Some(NewPidFile::new(ctx, &process, request.pidfd)?) } else { None };
+    Ok(Unfound { id, process, task, entry, file })
+}
 
+/// The process of a new thread: the caller's, or a new one.
+fn process_of_new<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    request: &Request,
+    pid: Pid,
+    group: Arc<Group<M>>,
+) -> Result<Arc<Process<M>>, Errno> {
+    let parent = ctx.process();
+    if request.has(THREAD) {
+        return Ok(parent.clone());
+    }
+    let child = Process::new(ctx.linux, child_of(ctx, request, pid, group)?)?;
+    if let Some(files) = parent.signal_files.get() {
+        child.signal_files.get_or_make(|| files.clone())?;
+    }
+    Ok(Arc::try_new(child)?)
+}
+
+/// The registers of a new thread: the caller's, with its own stack and thread pointer if it gets them.
+fn context_of_new<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    request: &Request,
+) -> Result<<M as quire_task::Machine>::Context, Errno> {
+    let machine = ctx.linux.machine;
     let mut regs = *ctx.regs;
     regs.rax = 0;
     regs.orig_rax = UserRegs::NOT_A_SYSCALL;
     if request.stack != 0 {
         regs.rsp = request.stack;
     }
-    let fs_base = if request.has(SETTLS) { request.tls } else { linux.machine.fs_base() };
-    let context = linux.machine.new_context(&regs, fs_base, linux.machine.gs_base(), Fpu::Copy)?;
-    let shares_stack = request.has(VM) && !request.has(VFORK);
+    let fs_base = if request.has(SETTLS) { request.tls } else { machine.fs_base() };
+    Ok(machine.new_context(&regs, fs_base, machine.gs_base(), Fpu::Copy)?)
+}
+
+/// Lets others find the new thread, and starts it. Undone on failure.
+fn publish<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    request: &Request,
+    new: Unfound<'_, M>,
+    quiet: Option<Undisturbed>,
+) -> Result<usize, Errno> {
+    let (linux, me) = (ctx.linux, ctx.thread);
+    let Unfound { id, process, task, entry, file } = new;
     let tid = id.id;
-    let name = *me.name.lock();
-    let slack = Slack::inherited(timer_slack::of(&linux.scheduler.current()))?;
-    let task = place(
-        linux,
-        context,
-        NewThread {
-            process: process.clone(),
-            tid,
-            space,
-            files,
-            fs,
-            undos,
-            credentials: ctx.credentials().clone(),
-            permit,
-            blocked: me.blocked(),
-            // SAFETY: a context is the owner's view.
-            alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
-            // The memory of a thread, or of a vfork's child, has the area of its maker.
-            rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
-            name,
-            io_priority: me.io_priority.load(Ordering::Relaxed),
-            slack,
-            clear_tid: if request.has(CHILD_CLEARTID) { request.child_tid } else { 0 },
-            set_tid: if request.has(CHILD_SETTID) { request.child_tid } else { 0 },
-        },
-    )?;
-    let current = linux.scheduler.current();
-    task.inherit_class(&current);
-    task.inherit_affinity(&current);
-    if request.has(PARENT_SETTID) {
-        ctx.write(request.parent_tid, &tid)?;
-    }
-
-    let file = if request.has(PIDFD) { Some(Unborn::new(ctx, &process, request.pidfd)?) } else { None };
-
     linux.ids.name_process(tid, &process);
-    if let Some(memory) = joins {
+    if let Some(memory) = entry {
         let mut threads = process.threads.lock();
         if threads.closed {
             // The thread that closed them also ends the caller, if it has not yet: the call does not return.
@@ -335,7 +386,7 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
             drop(thread);
             // Its id is forgotten before it is freed.
             linux.ids.forget_process(tid);
-            super::group::leave(&process);
+            group::leave(&process);
             return Err(error);
         }
     }
@@ -452,65 +503,9 @@ fn adopt_into_family<M: Machine>(
         process.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         // The caller may still have the signal for the other parent.
         sibling = None;
-        let reaper = super::exit::reaper_of(&parent);
+        let reaper = crate::process::exit::reaper_of(&parent);
         let old = process.replace_parent(reaper);
         drop(old);
-    }
-}
-
-impl<M: Machine> Linux<M> {
-    /// Makes process 1, whose only thread starts with `regs`; the caller spawns it.
-    pub(crate) fn first_process(
-        &'static self,
-        program: crate::exec::Prepared<M>,
-        files: Arc<file::Files<M>>,
-        fs: Arc<file::FsState<M>>,
-    ) -> Result<ThreadRef<M>, Errno> {
-        let pid = self.ids.allocate()?;
-        let session = Arc::try_new(super::group::Session::new(pid))?;
-        let group = super::group::Group::new(self, pid, session)?;
-        let new = NewProcess {
-            pid,
-            parent: None,
-            group: group.clone(),
-            actions: Arc::try_new(Actions::new())?,
-            exit_signal: 0,
-            credentials: Credentials::root(),
-            limits: Arc::try_new(Limits::initial(self.pid_max()))?,
-            priority: 20,
-            personality: 0,
-            no_new_privileges: false,
-            oom_adjust: (0, 0),
-        };
-        let process = Arc::try_new(Process::new(self, new)?)?;
-        let joined = group.join(process.clone(), 0);
-        debug_assert!(joined);
-        super::group::Group::begin(&group);
-        let context = self.machine.new_context(&program.regs, 0, 0, Fpu::Fresh)?;
-        let new = NewThread {
-            process: process.clone(),
-            tid: pid,
-            space: program.space.clone(),
-            files,
-            fs,
-            undos: None,
-            credentials: Credentials::root(),
-            permit: Permit::root(),
-            blocked: SigSet::EMPTY,
-            alt_stack: AltStack::default(),
-            rseq: Rseq::NONE,
-            name: program.name,
-            io_priority: 0,
-            slack: Slack::first(),
-            clear_tid: 0,
-            set_tid: 0,
-        };
-        let task = place(self, context, new)?;
-        self.ids.name_process(pid, &process);
-        process.threads.lock().begin(task.clone());
-        *self.first.lock() = Some(process);
-        *self.first_program.lock() = Some(program);
-        Ok(task)
     }
 }
 

@@ -1,13 +1,13 @@
 //! Priorities for devices: `ioprio_set` and `ioprio_get`. They are stored and inherited, as by a Linux whose disks have
 //! no scheduler that obeys them.
 
-use super::credentials::capabilities::cap;
-use super::scheduling::{meant, named, of_user};
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::{Ctx, Thread};
+use crate::process::scheduling::{meant, named, of_user};
 use linux_raw_sys::general as raw;
 use quire_heap::Vec;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::{Ctx, Thread};
 use quire_sync::atomic::Ordering;
 use quire_task::{Class, ThreadRef};
 

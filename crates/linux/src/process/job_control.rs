@@ -1,11 +1,11 @@
 //! The calls that make and change process groups and sessions.
 
-use super::Process;
-use super::group::{Move, Session, found, move_to};
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::{Ctx, Pid};
 use quire_heap::Arc;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::Process;
+use quire_linux_state::process::group::{Move, Session, found, move_to};
+use quire_linux_state::{Ctx, Pid};
 use quire_sync::atomic::Ordering;
 
 /// `setpgid`

@@ -1,245 +1,77 @@
-//! Resource limits.
-//!
-//! A process has the limits that it inherited until one is changed. Children share them in one piece of memory that
-//! their parent allocates at its first fork. A limit is changed in memory of the process's own, allocated at the first
-//! change. So most processes take no memory for them.
+//! The calls that read and change resource limits.
 
-use super::first_use::FirstUse;
-use crate::machine::Machine;
-use crate::plain::Plain;
-use crate::process::Process;
-use core::alloc::Layout;
-use quire_heap::{Arc, OutOfMemory, Room, allocation};
-use quire_sync::{Rank, Sequenced, SpinLock};
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::process::limits::{COUNT, Limit, which};
+use quire_linux_state::process::timers::cpu_limit::CpuLimit;
 
-/// One limit.
-#[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limit {
-    /// The limit in force.
-    pub soft: u64,
-    /// The value up to which the process may raise it.
-    pub hard: u64,
+/// `getrlimit`
+pub fn sys_getrlimit<M: Machine>(ctx: &mut Ctx<'_, M>, number: u32, to: u64) -> Result<usize, Errno> {
+    if number as usize >= COUNT {
+        return Err(Errno::EINVAL);
+    }
+    let limit = ctx.process().limit(number as usize);
+    ctx.write(to, &limit)?;
+    Ok(0)
 }
 
-// SAFETY: two words of eight bytes leave no padding, and every bit pattern is a value.
-unsafe impl Plain for Limit {}
-
-/// "No limit".
-pub const INFINITY: u64 = u64::MAX;
-/// Number of limits.
-pub const COUNT: usize = 16;
-/// Words that store them: of each limit the soft one, then the hard one.
-pub(crate) const WORDS: usize = 2 * COUNT;
-
-/// The limits' indices: Linux's RLIMIT_ numbers.
-#[allow(missing_docs)]
-pub mod which {
-    pub const CPU: usize = 0;
-    pub const FSIZE: usize = 1;
-    pub const DATA: usize = 2;
-    pub const STACK: usize = 3;
-    pub const CORE: usize = 4;
-    pub const RSS: usize = 5;
-    pub const NPROC: usize = 6;
-    pub const NOFILE: usize = 7;
-    pub const MEMLOCK: usize = 8;
-    pub const AS: usize = 9;
-    pub const LOCKS: usize = 10;
-    pub const SIGPENDING: usize = 11;
-    pub const MSGQUEUE: usize = 12;
-    pub const NICE: usize = 13;
-    pub const RTPRIO: usize = 14;
-    pub const RTTIME: usize = 15;
+/// `setrlimit`
+pub fn sys_setrlimit<M: Machine>(ctx: &mut Ctx<'_, M>, number: u32, from: u64) -> Result<usize, Errno> {
+    sys_prlimit64(ctx, 0, number, from, 0)
 }
 
-/// The most pending signals of process 1's limit: as many as a queue holds in the largest block of memory, 4 MiB.
-const PENDING_MOST: u64 = 32_768;
-
-/// All limits of a process. Aligned, because siblings that come and go write the reference count before them.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[repr(align(64))]
-pub struct Limits(pub [Limit; COUNT]);
-
-impl Limits {
-    /// The limits of process 1: Linux's defaults. `threads` is the highest number of threads that memory allows.
-    pub fn initial(threads: u64) -> Limits {
-        let free = Limit { soft: INFINITY, hard: INFINITY };
-        let mut all = [free; COUNT];
-        all[which::STACK] = Limit { soft: 8 << 20, hard: INFINITY };
-        all[which::CORE] = Limit { soft: 0, hard: INFINITY };
-        all[which::NPROC] = Limit { soft: threads / 2, hard: threads / 2 };
-        all[which::NOFILE] = Limit { soft: 1024, hard: 4096 };
-        all[which::MEMLOCK] = Limit { soft: 8 << 20, hard: 8 << 20 };
-        let pending = (threads / 2).min(PENDING_MOST);
-        all[which::SIGPENDING] = Limit { soft: pending, hard: pending };
-        all[which::MSGQUEUE] = Limit { soft: 819_200, hard: 819_200 };
-        all[which::NICE] = Limit { soft: 0, hard: 0 };
-        all[which::RTPRIO] = Limit { soft: 0, hard: 0 };
-        Limits(all)
+/// `prlimit64`
+pub fn sys_prlimit64<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    pid: i32,
+    number: u32,
+    new: u64,
+    old: u64,
+) -> Result<usize, Errno> {
+    /// The largest table of files, to bound the kernel memory of a process.
+    const MOST_FILES: u64 = 1 << 20;
+    let number = number as usize;
+    let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };
+    let process = match pid {
+        0 => ctx.process().clone(),
+        pid => ctx.linux.ids.process_of_thread(pid as u32).ok_or(Errno::ESRCH)?,
+    };
+    let me = ctx.credentials();
+    let own = pid == 0 || pid as u32 == ctx.thread.tid();
+    let may = || process.credentials_of(pid as u32).is_all_of(me.real_user, me.real_group) || me.may(cap::SYS_RESOURCE);
+    if !own && !may() {
+        return Err(Errno::EPERM);
     }
-
-    /// The stored form.
-    pub(crate) fn words(&self) -> [u64; WORDS] {
-        core::array::from_fn(|i| if i % 2 == 0 { self.0[i / 2].soft } else { self.0[i / 2].hard })
+    if number >= COUNT {
+        return Err(Errno::EINVAL);
     }
-}
-
-/// The name and unit of each limit as `/proc/<pid>/limits` shows them.
-pub static NAMES: [(&str, &str); COUNT] = [
-    ("Max cpu time", "seconds"),
-    ("Max file size", "bytes"),
-    ("Max data size", "bytes"),
-    ("Max stack size", "bytes"),
-    ("Max core file size", "bytes"),
-    ("Max resident set", "bytes"),
-    ("Max processes", "processes"),
-    ("Max open files", "files"),
-    ("Max locked memory", "bytes"),
-    ("Max address space", "bytes"),
-    ("Max file locks", "locks"),
-    ("Max pending signals", "signals"),
-    ("Max msgqueue size", "bytes"),
-    ("Max nice priority", ""),
-    ("Max realtime priority", ""),
-    ("Max realtime timeout", "us"),
-];
-
-/// The limits of one process; see the module.
-pub(crate) struct Held {
-    /// Never changed; shared by its siblings.
-    inherited: Arc<Limits>,
-    /// Its own, once one was changed.
-    own: FirstUse<Sequenced<WORDS>>,
-    /// For its children: as they are now, once it has forked since the last change.
-    children: SpinLock<Option<Arc<Limits>>>,
-}
-
-impl Held {
-    pub fn new(inherited: Arc<Limits>) -> Self {
-        // A lock that is held during a change, which takes the lock of the words.
-        Held { inherited, own: FirstUse::new(), children: SpinLock::new(Rank::PROCESS, None) }
-    }
-
-    /// Whether the inherited ones limit CPU time.
-    pub fn is_of_cpu_time(&self) -> bool {
-        self.inherited.0[which::CPU].soft != INFINITY
-    }
-
-    fn all(&self) -> Limits {
-        let Some(own) = self.own.get() else { return (*self.inherited).clone() };
-        let words = own.read();
-        Limits(core::array::from_fn(|i| Limit { soft: words[2 * i], hard: words[2 * i + 1] }))
-    }
-
-    /// The limits for a child.
-    pub fn for_child(&self) -> Result<Arc<Limits>, OutOfMemory> {
-        if let Some(there) = &*self.children.lock() {
-            return Ok(there.clone());
+    let before = if let Some(limit) = wanted {
+        if limit.soft > limit.hard {
+            return Err(Errno::EINVAL);
         }
-        let room = Room::try_new()?;
-        let mut children = self.children.lock();
-        // No change is under way while the lock is held.
-        let all = children.take().unwrap_or_else(|| room.fill(self.all()));
-        *children = Some(all.clone());
-        Ok(all)
-    }
-
-    /// The bytes that it takes, by `heap`'s prices; its siblings share the inherited ones.
-    pub fn bytes(&self, heap: impl Fn(Layout) -> u64) -> u64 {
-        let own = if self.own.get().is_some() { heap(Layout::new::<Sequenced<WORDS>>()) } else { 0 };
-        own + heap(allocation::<Limits>()) / Arc::strong_count(&self.inherited) as u64
-    }
-
-    /// Makes the memory for a change. A later [`update`](Self::update) needs none.
-    pub fn reserve(&self) -> Result<(), OutOfMemory> {
-        let words = || Sequenced::new(Rank::OWNED, self.inherited.words());
-        self.own.get_or_make(words).map(drop)
-    }
-
-    /// Changes the words by `edit`. Its changes are stored, whatever it returns.
-    pub fn update<R>(&self, edit: impl FnOnce(&mut [u64; WORDS]) -> R) -> Result<R, OutOfMemory> {
-        self.reserve()?;
-        let Some(own) = self.own.get() else { return Err(OutOfMemory) };
-        let mut children = self.children.lock();
-        let result = own.update(edit);
-        let old = children.take();
-        drop(children);
-        drop(old);
-        Ok(result)
-    }
-}
-
-impl<M: Machine> Process<M> {
-    /// Its limits, read without a lock.
-    pub fn limits(&self) -> Limits {
-        self.limits.all()
-    }
-
-    /// One of its limits.
-    pub fn limit(&self, which: usize) -> Limit {
-        let Some(own) = self.limits.own.get() else { return self.limits.inherited.0[which] };
-        let [soft, hard] = own.read_part(2 * which);
-        Limit { soft, hard }
-    }
-
-    /// The soft limit `which`.
-    pub fn soft_limit(&self, which: usize) -> u64 {
-        self.limits.own.get().map_or_else(|| self.limits.inherited.0[which].soft, |own| own.word(2 * which))
-    }
-
-    /// Bytes of data that its mappings may have. If the soft limit is 0, the hard one applies, as on Linux. (Valgrind
-    /// sets it to 0, to move the break itself.)
-    pub(crate) fn data_limit(&self) -> u64 {
-        let limit = self.limit(which::DATA);
-        if limit.soft == 0 { limit.hard } else { limit.soft }
-    }
-
-    /// Raises the soft limit on CPU time, which was reached at `from`, by a second.
-    pub(crate) fn raise_cpu_limit(&self, from: u64) {
-        // A process with this limit has the memory.
-        let _raised = self.limits.update(|words| {
-            let soft = &mut words[2 * which::CPU];
-            if *soft == from {
-                *soft += 1;
+        if number == which::NOFILE && limit.hard > MOST_FILES {
+            return Err(Errno::EPERM);
+        }
+        if number == which::CPU {
+            process.cpu_limit.get_or_make(CpuLimit::new)?;
+        }
+        let before = process.limits.update(|words| {
+            let (soft, hard) = (words[2 * number], words[2 * number + 1]);
+            if limit.hard > hard && !me.may(cap::SYS_RESOURCE) {
+                return Err(Errno::EPERM);
             }
-        });
+            (words[2 * number], words[2 * number + 1]) = (limit.soft, limit.hard);
+            Ok(Limit { soft, hard })
+        })??;
+        process.limits_changed(number);
+        before
+    } else {
+        process.limit(number)
+    };
+    if old != 0 {
+        ctx.write(old, &before)?;
     }
-}
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-
-    fn held() -> Held {
-        Held::new(Arc::try_new(Limits::initial(1000)).expect("memory"))
-    }
-
-    fn set_stack(held: &Held, to: u64) -> Result<u64, OutOfMemory> {
-        held.update(|words| core::mem::replace(&mut words[2 * which::STACK], to))
-    }
-
-    #[test]
-    fn children_share_the_limits_until_one_is_changed() {
-        let parent = held();
-        let [first, second] = [(); 2].map(|()| parent.for_child().expect("memory"));
-        assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &parent.inherited));
-        assert_eq!(set_stack(&parent, 5), Ok(8 << 20));
-        let third = parent.for_child().expect("memory");
-        assert_eq!((first.0[which::STACK].soft, third.0[which::STACK].soft), (8 << 20, 5));
-        let child = Held::new(third);
-        assert_eq!(set_stack(&child, 6), Ok(5));
-        assert_eq!((child.all().0[which::STACK].soft, parent.all().0[which::STACK].soft), (6, 5));
-    }
-
-    #[test]
-    fn a_change_without_memory_changes_nothing_and_a_reserved_one_needs_none() {
-        let limits = held();
-        // The check of lock orders allocates at a thread's first locks.
-        set_stack(&held(), 5).expect("memory");
-        assert!(quire_heap::refusal::at(1, || set_stack(&limits, 5).is_err()).0);
-        assert_eq!(limits.all().0[which::STACK].soft, 8 << 20);
-        limits.reserve().expect("memory");
-        assert!(quire_heap::refusal::at(1, || set_stack(&limits, 5).is_ok()).0);
-    }
+    Ok(0)
 }

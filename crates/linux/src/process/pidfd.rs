@@ -3,22 +3,22 @@
 //! A file holds its process, so its id may name another process once that is reaped. Every use of the id looks at the
 //! stage of the process first.
 
-use super::Process;
-use super::access::By;
-use super::stage::Stage;
-use crate::Pid;
-use crate::ctx::Ctx;
-use crate::errno::Errno;
-use crate::file::File;
-use crate::file::descriptors::descriptor_limit;
-use crate::file::files::Reserved;
 use crate::file::path::only;
-use crate::machine::Machine;
 use core::any::Any;
 use linux_raw_sys::general as raw;
 use quire_fs::generated::Generated;
 use quire_fs::{FileCredentials, FsError, InodeContent, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, unsize};
+use quire_linux_state::Pid;
+use quire_linux_state::ctx::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::file::files::Reserved;
+use quire_linux_state::file::host::File;
+use quire_linux_state::file::view::descriptor_limit;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::Process;
+use quire_linux_state::process::access::By;
+use quire_linux_state::process::stage::Stage;
 
 /// A file that stands for a process.
 pub struct PidFile<M: Machine>(pub Arc<Process<M>>);
@@ -53,19 +53,19 @@ fn file_of<M: Machine>(ctx: &Ctx<'_, M>, process: &Arc<Process<M>>, flags: OpenF
     Ok(ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[pidfd]", unsize!(stream), flags, false)?)
 }
 
-/// A descriptor for a process that is not born yet.
-pub(super) struct Unborn<'a, M: Machine>(Reserved<'a, M>, Arc<File<M>>);
+/// A descriptor for a process that cannot be found yet.
+pub(super) struct NewPidFile<'a, M: Machine>(Reserved<'a, M>, Arc<File<M>>);
 
-impl<'a, M: Machine> Unborn<'a, M> {
+impl<'a, M: Machine> NewPidFile<'a, M> {
     /// Makes the file, and stores its descriptor at the user address `to`.
     pub fn new(ctx: &'a Ctx<'_, M>, process: &Arc<Process<M>>, to: u64) -> Result<Self, Errno> {
         let place = ctx.files()?.reserve(true, descriptor_limit(ctx.thread))?;
         let file = file_of(ctx, process, OpenFlags::empty())?;
         ctx.write(to, &place.number())?;
-        Ok(Unborn(place, file))
+        Ok(NewPidFile(place, file))
     }
 
-    /// The process is born.
+    /// The process can be found: the descriptor leads to its file.
     pub fn open(self) {
         self.0.fill(self.1);
     }

@@ -1,14 +1,15 @@
 //! `prctl` and `arch_prctl`.
 
-use super::{identities, timer_slack};
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::credentials::capabilities::cap;
-use crate::process::thread::Name;
-use crate::signal::Signal;
-use crate::user::USER_END;
+use crate::process::identity as identities;
 use linux_raw_sys::prctl as raw;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::process::thread::Name;
+use quire_linux_state::process::timer_slack;
+use quire_linux_state::signal::Signal;
+use quire_linux_state::user::USER_END;
 use quire_sync::atomic::Ordering;
 
 /// `prctl`

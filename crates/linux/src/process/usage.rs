@@ -1,86 +1,75 @@
-//! Resource usage of processes: exact times, faults by kind, switches, peak memory.
+//! The calls that return resource usage: `getrusage`, `times`.
 
-use crate::machine::Machine;
-use crate::process::Process;
-use quire_task::Thread as Task;
+use quire_linux_state::Ctx;
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::usage::{Usage, of_thread};
+use quire_linux_state::time::Timeval;
 
-/// A sum of usage.
+/// Linux's `struct rusage`.
+#[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Usage {
-    /// Nanoseconds in user mode.
-    pub user: u64,
-    /// Nanoseconds in the kernel.
-    pub system: u64,
-    /// Faults served without a device.
-    pub minor_faults: u64,
-    /// Faults that waited for a device.
-    pub major_faults: u64,
-    /// Switches away because it slept.
-    pub voluntary: u64,
-    /// Switches away because it was preempted.
-    pub involuntary: u64,
-    /// Most resident pages at a time.
-    pub peak_pages: u64,
+pub struct RawUsage {
+    user: Timeval,
+    system: Timeval,
+    max_rss_kib: i64,
+    unused: [i64; 3],
+    minor_faults: i64,
+    major_faults: i64,
+    swaps: i64,
+    blocks: [i64; 2],
+    messages: [i64; 2],
+    signals: i64,
+    voluntary: i64,
+    involuntary: i64,
 }
 
-impl Usage {
-    /// Adds `other`; peaks do not add up.
-    pub fn add(&mut self, other: &Usage) {
-        self.user += other.user;
-        self.system += other.system;
-        self.minor_faults += other.minor_faults;
-        self.major_faults += other.major_faults;
-        self.voluntary += other.voluntary;
-        self.involuntary += other.involuntary;
-        self.peak_pages = self.peak_pages.max(other.peak_pages);
-    }
-}
+// SAFETY: words of eight bytes leave no padding (the size is asserted below), and every bit pattern is a value.
+unsafe impl Plain for RawUsage {}
+const _: () = assert!(core::mem::size_of::<RawUsage>() == 144);
 
-/// A process's sums. Guarded by [`Process::accounts`].
-#[derive(Default)]
-pub struct Accounts {
-    /// Threads of the process that have ended.
-    pub ended_threads: Usage,
-    /// Reaped children, and theirs.
-    pub children: Usage,
-}
-
-/// The usage of one thread so far, without memory, which is its process's.
-pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
-    let times = linux.scheduler.times(task);
-    let (voluntary, involuntary) = task.switches();
-    let Some(thread) = task.payload() else { return Usage::default() };
-    Usage {
-        user: times.user_ns,
-        system: times.system_ns,
-        minor_faults: thread.minor_faults.load(quire_sync::atomic::Ordering::Relaxed),
-        major_faults: thread.major_faults.load(quire_sync::atomic::Ordering::Relaxed),
-        voluntary,
-        involuntary,
-        peak_pages: 0,
-    }
-}
-
-impl<M: Machine> Process<M> {
-    /// The most resident pages of its threads' present memory; 0 if they have left it. Reads no page table.
-    pub fn peak_pages(&self) -> u64 {
-        let memory = {
-            let threads = self.threads.lock();
-            threads.iter().find_map(|task| task.payload().as_ref()?.space.borrow())
-        };
-        memory.map_or(0, |memory| memory.peak_resident())
-    }
-
-    /// The usage of all its threads so far; for memory, the peak of its earlier programs.
-    pub fn usage(&self) -> Usage {
-        let mut sum = Usage::default();
-        {
-            let threads = self.threads.lock();
-            for thread in threads.iter() {
-                sum.add(&of_thread(self.linux, thread));
-            }
+impl From<&Usage> for RawUsage {
+    fn from(u: &Usage) -> RawUsage {
+        RawUsage {
+            user: Timeval::from_nanos(u.user),
+            system: Timeval::from_nanos(u.system),
+            max_rss_kib: (u.peak_pages * 4) as i64,
+            minor_faults: u.minor_faults as i64,
+            major_faults: u.major_faults as i64,
+            voluntary: u.voluntary as i64,
+            involuntary: u.involuntary as i64,
+            ..RawUsage::default()
         }
-        sum.add(&self.accounts.lock().ended_threads);
-        sum
     }
+}
+
+/// `getrusage`
+pub fn sys_getrusage<M: Machine>(ctx: &mut Ctx<'_, M>, who: i32, to: u64) -> Result<usize, Errno> {
+    let usage = match who {
+        0 => {
+            let mut sum = ctx.process().usage();
+            sum.peak_pages = sum.peak_pages.max(ctx.space()?.peak_resident());
+            sum
+        }
+        -1 => ctx.process().accounts.lock().children,
+        1 => {
+            let peak_pages = ctx.space()?.peak_resident();
+            Usage { peak_pages, ..of_thread(ctx.linux, &ctx.linux.scheduler.current()) }
+        }
+        _ => return Err(Errno::EINVAL),
+    };
+    ctx.write(to, &RawUsage::from(&usage))?;
+    Ok(0)
+}
+
+/// `times`
+pub fn sys_times<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errno> {
+    if to != 0 {
+        let own = ctx.process().usage();
+        let children = ctx.process().accounts.lock().children;
+        let ticks = [own.user, own.system, children.user, children.system].map(quire_linux_state::time::ticks);
+        ctx.write(to, &ticks)?;
+    }
+    Ok(quire_linux_state::time::ticks(ctx.now()) as usize)
 }

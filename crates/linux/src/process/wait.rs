@@ -1,17 +1,18 @@
 //! Waiting for children.
 
-use super::pidfd::process_of;
-use super::rusage::RawUsage;
-use super::stage::Stage;
-use super::usage::Usage;
-use super::{DUMPED, Family, Process, Report, group};
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::sleep::{Answer, ChildWait, Sleep, Wanted, Which};
-use crate::signal::{Detail, SigInfo, Signal, info::code};
-use crate::{Ctx, Linux, Pid};
+use crate::process::pidfd::process_of;
+use crate::process::usage::RawUsage;
 use linux_raw_sys::general as raw;
 use quire_heap::Arc;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::sleep::{Answer, ChildWait, Sleep, Wanted, Which};
+use quire_linux_state::process::stage::Stage;
+use quire_linux_state::process::usage::Usage;
+use quire_linux_state::process::{DUMPED, Family, Process, Report, group};
+use quire_linux_state::signal::info::code;
+use quire_linux_state::signal::{Detail, SigInfo, Signal};
+use quire_linux_state::{Ctx, Linux, Pid};
 use quire_sync::atomic::Ordering;
 
 const NOHANG: u32 = raw::WNOHANG;
@@ -59,22 +60,22 @@ impl Event {
     }
 }
 
-impl Wanted {
-    fn fits<M: Machine>(&self, child: &Process<M>) -> bool {
-        let named = match self.which {
-            Which::Any => true,
-            Which::Process(pid) => child.pid == pid,
-            Which::Group(id) => child.group.lock().id == id,
-        };
-        let cloned = child.exit_signal.load(Ordering::Relaxed) != Signal::CHLD.number();
-        named && (self.options & ALL != 0 || cloned == (self.options & CLONE != 0))
-    }
+/// Whether the wait is for `child`.
+fn fits<M: Machine>(wanted: Wanted, child: &Process<M>) -> bool {
+    let named = match wanted.which {
+        Which::Any => true,
+        Which::Process(pid) => child.pid == pid,
+        Which::Group(id) => child.group.lock().id == id,
+    };
+    let cloned = child.exit_signal.load(Ordering::Relaxed) != Signal::CHLD.number();
+    named && (wanted.options & ALL != 0 || cloned == (wanted.options & CLONE != 0))
+}
 
-    fn wants(&self, report: Report) -> bool {
-        match report {
-            Report::Stopped(_) => self.options & UNTRACED != 0,
-            Report::Continued => self.options & CONTINUED != 0,
-        }
+/// Whether the wait is for such a report.
+fn wants(wanted: Wanted, report: Report) -> bool {
+    match report {
+        Report::Stopped(_) => wanted.options & UNTRACED != 0,
+        Report::Continued => wanted.options & CONTINUED != 0,
     }
 }
 
@@ -129,27 +130,27 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
     }
     let anybody = match wanted.which {
         Which::Any if wanted.options & ALL != 0 => !family.children.is_empty() || !family.zombies.is_empty(),
-        Which::Process(_) => named.is_some_and(|child| wanted.fits(child)),
-        _ => family.children.iter().chain(family.zombies.iter()).any(|child| wanted.fits(child)),
+        Which::Process(_) => named.is_some_and(|child| fits(wanted, child)),
+        _ => family.children.iter().chain(family.zombies.iter()).any(|child| fits(wanted, child)),
     };
     if anybody { None } else { Some(Err(Errno::ECHILD)) }
 }
 
 fn zombie<M: Machine>(family: &Family<M>, wanted: Wanted, named: Option<&Process<M>>) -> Option<Arc<Process<M>>> {
     if let Which::Process(_) = wanted.which {
-        let child = named.filter(|child| family.zombies.has(child) && wanted.fits(child))?;
+        let child = named.filter(|child| family.zombies.has(child) && fits(wanted, child))?;
         return family.zombies.counted(child);
     }
-    let found = family.zombies.iter().find(|child| wanted.fits(child))?;
+    let found = family.zombies.iter().find(|child| fits(wanted, child))?;
     family.zombies.counted(found)
 }
 
 fn report<M: Machine>(family: &Family<M>, wanted: Wanted) -> Option<(usize, Arc<Process<M>>)> {
     family.reports.iter().enumerate().find_map(|(at, (pid, report))| {
-        if !wanted.wants(*report) {
+        if !wants(wanted, *report) {
             return None;
         }
-        let child = family.children.iter().find(|child| child.pid == *pid && wanted.fits(child))?;
+        let child = family.children.iter().find(|child| child.pid == *pid && fits(wanted, child))?;
         Some((at, family.children.counted(child)?))
     })
 }
@@ -164,7 +165,7 @@ fn whole<M: Machine>(child: &Process<M>) -> Usage {
 
 /// Frees the id and the place in its group of a reaped process.
 pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
-    let permit = core::mem::replace(&mut *process.permit.lock(), super::users::Permit::root());
+    let permit = core::mem::replace(&mut *process.permit.lock(), quire_linux_state::process::users::Permit::root());
     drop(permit);
     linux.ids.forget_process(process.pid);
     group::leave(process);
@@ -223,7 +224,8 @@ fn answer<M: Machine>(ctx: &mut Ctx<'_, M>, to: Answer, found: Option<FoundChild
 fn raw_info(found: Option<&FoundChild>) -> [u8; 128] {
     let Some(found) = found else { return [0; 128] };
     let (code, status) = found.event.info();
-    let (user, system) = (crate::time::ticks(found.usage.user), crate::time::ticks(found.usage.system));
+    let (user, system) =
+        (quire_linux_state::time::ticks(found.usage.user), quire_linux_state::time::ticks(found.usage.system));
     let detail = Detail::Child { pid: found.pid, uid: found.uid, status, user, system };
     SigInfo { signal: Signal::CHLD, code, errno: 0, detail }.encode()
 }

@@ -1,10 +1,10 @@
 //! The alternate signal stack: `sigaltstack`.
 
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::plain::Plain;
-use crate::process::thread::AltStack;
+use quire_linux_state::Ctx;
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::thread::AltStack;
 
 /// `SS_DISABLE`, `SS_ONSTACK`, `SS_AUTODISARM`.
 pub(crate) const SS_DISABLE: u32 = 2;
@@ -69,7 +69,7 @@ pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) 
             if stack.size < u64::from(linux_raw_sys::general::MINSIGSTKSZ) {
                 return Err(Errno::ENOMEM);
             }
-            if stack.base.checked_add(stack.size).is_none_or(|end| end > crate::user::USER_END) {
+            if stack.base.checked_add(stack.size).is_none_or(|end| end > quire_linux_state::user::USER_END) {
                 return Err(Errno::EFAULT);
             }
             AltStack { base: stack.base, size: stack.size, flags: stack.flags & SS_AUTODISARM }

@@ -1,20 +1,16 @@
 //! The system calls about actions, masks and sending.
 
-use super::action::{Action, flag};
-use super::info::{SIGINFO_LEN, code};
-use super::send::discard_ignored;
-use super::{SigInfo, SigSet, Signal};
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::plain::Plain;
 use crate::process::pidfd::process_or_directory_of;
-use crate::process::stage::Stage;
-use crate::{Ctx, Pid, Process};
 use quire_heap::Arc;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::stage::Stage;
+use quire_linux_state::signal::action::{Action, flag};
+use quire_linux_state::signal::info::{SIGINFO_LEN, code};
+use quire_linux_state::signal::send::discard_ignored;
+use quire_linux_state::signal::{SigInfo, SigSet, Signal};
+use quire_linux_state::{Ctx, Pid, Process};
 use quire_task::ThreadRef;
-
-// SAFETY: a transparent word, of which every bit pattern is a set of signals.
-unsafe impl Plain for SigSet {}
 
 /// Bytes of the kernel's `sigset_t`, the size that programs must pass.
 pub(super) const SET_LEN: usize = 8;

@@ -1,18 +1,19 @@
 //! Delivery: a thread does the work of its flags before it goes to user mode.
 
-use super::action::{Default as DefaultAction, Disposition, flag};
-use super::send::stop;
-use super::set::{SigSet, Signal};
-use super::{Action, SigInfo, frame};
-use crate::Linux;
-use crate::core_file;
-use crate::errno::Errno;
-use crate::machine::Machine;
 use crate::process::exit;
-use crate::process::thread::{Thread, work};
-use crate::regs::UserRegs;
 use crate::rseq;
+use crate::signal::core_file;
+use crate::signal::frame;
 use linux_raw_sys::general::__NR_restart_syscall;
+use quire_linux_state::Linux;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::thread::{Thread, work};
+use quire_linux_state::regs::UserRegs;
+use quire_linux_state::signal::action::{Default as DefaultAction, Disposition, flag};
+use quire_linux_state::signal::send::stop;
+use quire_linux_state::signal::set::{SigSet, Signal};
+use quire_linux_state::signal::{Action, SigInfo};
 use quire_sync::Rank;
 use quire_sync::atomic::Ordering;
 
@@ -143,7 +144,7 @@ fn restart_with_handler(regs: &mut UserRegs, action: &Action) {
         None => {}
         Some(Errno::ERESTARTNOINTR) => again(regs, regs.orig_rax),
         Some(Errno::ERESTARTSYS) if action.flags & flag::RESTART != 0 => again(regs, regs.orig_rax),
-        Some(_) => regs.rax = crate::errno::encode(Err(Errno::EINTR)),
+        Some(_) => regs.rax = quire_linux_state::errno::encode(Err(Errno::EINTR)),
     }
     // Further frames on top of this one must not restart again.
     regs.orig_rax = UserRegs::NOT_A_SYSCALL;
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
 
     fn interrupted(errno: Errno) -> UserRegs {
-        UserRegs { rip: 0x1002, orig_rax: 7, rax: crate::errno::encode(Err(errno)), ..UserRegs::default() }
+        UserRegs { rip: 0x1002, orig_rax: 7, rax: quire_linux_state::errno::encode(Err(errno)), ..UserRegs::default() }
     }
 
     #[test]

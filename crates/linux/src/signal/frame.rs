@@ -1,20 +1,21 @@
 //! Signal frames on a handler's stack, and the return from them. Laid out as on Linux for x86-64
 //! (arch/x86/include/uapi/asm/sigcontext.h, ucontext.h).
 
-use super::action::{Action, flag};
-use super::alt_stack::{self, RawStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
-use super::info::{SIGINFO_LEN, SigInfo};
-use super::set::SigSet;
-use crate::errno::Errno;
-use crate::machine::{Machine, UserAccess};
-use crate::plain::Plain;
-use crate::process::thread::{AltStack, SavedMask, Thread, work};
-use crate::regs::UserRegs;
-use crate::user::UserMemory;
-use crate::{Ctx, Linux};
+use crate::signal::alt_stack;
+use crate::signal::alt_stack::{RawStack, SS_AUTODISARM, SS_DISABLE, SS_ONSTACK};
 use core::alloc::Layout;
 use core::mem::{offset_of, size_of};
 use core::ptr::NonNull;
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::{Machine, UserAccess};
+use quire_linux_state::process::thread::{AltStack, SavedMask, Thread, work};
+use quire_linux_state::regs::UserRegs;
+use quire_linux_state::signal::action::{Action, flag};
+use quire_linux_state::signal::info::{SIGINFO_LEN, SigInfo};
+use quire_linux_state::signal::set::SigSet;
+use quire_linux_state::user::UserMemory;
+use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 
 /// `struct sigcontext`.
@@ -363,7 +364,7 @@ fn restore_float<M: Machine>(linux: &'static Linux<M>, at: u64) -> Result<(), Er
 pub fn sys_rt_sigreturn<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     ctx.regs_replaced = true;
     if restore(ctx).is_err() {
-        let info = SigInfo::kernel(super::Signal::SEGV);
+        let info = SigInfo::kernel(quire_linux_state::signal::Signal::SEGV);
         ctx.linux.force_signal(ctx.thread, info);
     }
     // This call is never repeated.

@@ -4,18 +4,18 @@
 //! notify the announcer of the receiving process. A file has the announcer of the process that made it, and children
 //! inherit both. A process that received the file in a message, and has no announcer yet, takes the file's.
 
-use super::calls::check_len;
-use super::{Detail, SigInfo, SigSet};
-use crate::ctx::Ctx;
-use crate::errno::Errno;
 use crate::file::path::only;
-use crate::linux::Linux;
-use crate::machine::Machine;
-use crate::process::thread::Thread;
+use crate::signal::calls::check_len;
 use core::any::Any;
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Io, OpenFlags, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, OutOfMemory, unsize};
+use quire_linux_state::Linux;
+use quire_linux_state::ctx::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::thread::Thread;
+use quire_linux_state::signal::{Detail, SigInfo, SigSet};
 use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// SFD_CLOEXEC and SFD_NONBLOCK.
@@ -185,7 +185,8 @@ pub fn sys_signalfd<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, wanted: u64, len:
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::signal::{Signal, info::code};
+    use quire_linux_state::signal::Signal;
+    use quire_linux_state::signal::info::code;
 
     #[test]
     fn records_have_the_layout_of_signalfd_siginfo() {

@@ -1,13 +1,13 @@
 //! The system calls that wait for a signal.
 
-use super::SigSet;
-use super::calls::check_len;
-use super::receiver::Wait;
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::sleep::{SignalWait, Sleep};
-use crate::time::Timespec;
+use crate::signal::calls::check_len;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::sleep::{SignalWait, Sleep};
+use quire_linux_state::signal::SigSet;
+use quire_linux_state::signal::receiver::Wait;
+use quire_linux_state::time::Timespec;
 
 /// `pause`
 pub fn sys_pause<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {

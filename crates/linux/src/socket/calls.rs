@@ -1,17 +1,19 @@
 //! Making sockets, naming them, and connecting them.
 
-use super::host::Socket;
-use super::netlink::{self, Netlink};
-use super::user_address::Given;
-use super::{of, raw, told};
-use crate::file::{AT_FDCWD, File, find_path, install_two, walk_path};
-use crate::process::credentials::capabilities::cap;
-use crate::settings::Setting;
-use crate::{Ctx, Errno, Machine};
+use crate::file::{AT_FDCWD, find_path, install_two, walk_path};
+use crate::socket::netlink;
+use crate::socket::netlink::Netlink;
+use crate::socket::user_address::Given;
+use crate::socket::{of, raw, told};
 use core::net::Ipv4Addr;
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
 use quire_fs::{Create, FileKind, Final, FsError, Ident, Io, OpenFlags, Want};
 use quire_heap::{Arc, Vec, unsize};
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::system::settings::Setting;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Destination, Family, Kind, Place};
 
 /// The least number that no type of socket has, and the bits of a type that are flags.
@@ -106,7 +108,7 @@ pub fn sys_socket<M: Machine>(ctx: &mut Ctx<'_, M>, family: u32, kind: u32, prot
     }
     let (family, what) = family_and_kind(ctx, family, kind, protocol)?;
     let socket = Socket::new(ctx.linux.network, family, what)?;
-    super::options::set_first(&socket, &ctx.linux.settings);
+    crate::socket::options::set_first(&socket, &ctx.linux.settings);
     let file = open(ctx, socket, kind & SOCK_NONBLOCK != 0)?;
     ctx.install(file, kind & SOCK_CLOEXEC != 0)
 }
@@ -127,7 +129,7 @@ pub fn sys_socketpair<M: Machine>(
     if family != Family::Unix {
         return Err(Errno::EOPNOTSUPP);
     }
-    let (one, other) = Socket::pair(ctx.linux.network, what, ctx.peer_credentials())?;
+    let (one, other) = Socket::pair(ctx.linux.network, what, super::peer_credentials(ctx))?;
     let nonblock = kind & SOCK_NONBLOCK != 0;
     let ends = (open(ctx, one, nonblock)?, open(ctx, other, nonblock)?);
     install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
@@ -167,7 +169,7 @@ pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) ->
         }
     }
     same_family(&given, socket.family(), Errno::EINVAL)?;
-    let me = ctx.peer_credentials();
+    let me = super::peer_credentials(ctx);
     match given {
         Given::Path(path) => bind_in_tree(ctx, socket, &path)?,
         Given::Abstract(name) => socket.bind(Place::Abstract(&name), me)?,
@@ -200,7 +202,7 @@ fn bind_in_tree<M: Machine>(ctx: &Ctx<'_, M>, socket: &Socket<M>, path: &[u8]) -
         e => e.into(),
     })?;
     let ident = made.inode.ident;
-    if let Err(e) = socket.bind(Place::Path { path, ident, node: made }, ctx.peer_credentials()) {
+    if let Err(e) = socket.bind(Place::Path { path, ident, node: made }, super::peer_credentials(ctx)) {
         // Another thread has bound the socket meanwhile, or there is no memory. The name must not stay.
         if let Ok((view, found)) = walk_path(ctx, AT_FDCWD, path, Final::Name)
             && found.target.as_ref().is_some_and(|there| there.inode.ident == ident)
@@ -284,7 +286,7 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
     let target = Target::of(ctx, given, socket)?;
     let interrupted = || ctx.thread.interrupted();
     let io = Io { interrupted: &interrupted, ..Io::WAIT }.of(file.flags());
-    socket.connect(&io, &target.destination(), ctx.peer_credentials())?;
+    socket.connect(&io, &target.destination(), super::peer_credentials(ctx))?;
     Ok(0)
 }
 
@@ -292,7 +294,7 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
 pub fn sys_listen<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, backlog: u32) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     let most = ctx.linux.settings.get(Setting::MostBacklog);
-    of(&file)?.listen(backlog.min(most as u32), ctx.peer_credentials())?;
+    of(&file)?.listen(backlog.min(most as u32), super::peer_credentials(ctx))?;
     Ok(0)
 }
 
@@ -311,7 +313,8 @@ pub fn sys_accept4<M: Machine>(
     let socket = of(&file)?;
     // Before a connection is taken, so that none is lost for want of a descriptor or memory.
     let files = ctx.files()?.clone();
-    let descriptor = files.reserve(flags & SOCK_CLOEXEC != 0, crate::file::descriptor_limit(ctx.thread))?;
+    let descriptor =
+        files.reserve(flags & SOCK_CLOEXEC != 0, quire_linux_state::file::view::descriptor_limit(ctx.thread))?;
     let interrupted = || ctx.thread.interrupted();
     let io = Io { interrupted: &interrupted, ..Io::WAIT }.of(file.flags());
     let new = ctx.vfs().nameless(&ctx.file_credentials(), "socket", true)?;

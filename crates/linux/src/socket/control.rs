@@ -1,10 +1,10 @@
 //! Control messages: the open files and the credentials that travel with a message, and [`headers`] of datagrams.
 
-use super::{headers, raw};
-use crate::file::File;
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Errno, Machine};
+use crate::socket::{headers, raw};
 use quire_heap::{Arc, Vec};
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Choice, Credentials, FILES_MAX, Family};
 
 /// Bytes of control messages that one call may send, as Linux's `optmem_max`.

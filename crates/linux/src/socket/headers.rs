@@ -1,12 +1,12 @@
 //! Control messages about the headers of internet datagrams: the address that a datagram was sent to or from, its hops
 //! and its class.
 
-use super::control::{Writer, word};
-use super::host::Socket;
-use super::options::kept_value;
-use super::{loopback, raw};
-use crate::{Ctx, Errno, Machine};
+use crate::socket::control::{Writer, word};
+use crate::socket::options::kept_value;
+use crate::socket::{loopback, raw};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Arrival, Choice, Family, Header};
 
 /// Bytes of an `in_pktinfo`: interface, source, destination.

@@ -1,16 +1,16 @@
 //! The one network interface: `lo`, with 127.0.0.1/8 and ::1/128. `ioctl` asks for it here, and netlink in
-//! [`netlink`](super::netlink).
+//! [`netlink`](crate::socket::netlink).
 
-use super::host::Socket;
-use super::user_address::Told;
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Errno, Machine};
+use crate::socket::user_address::Told;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use linux_raw_sys::net as raw;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::Family;
 
 /// Its number.
-pub(crate) const INDEX: u32 = 1;
+pub const INDEX: u32 = 1;
 /// Its name.
 pub(crate) const NAME: &[u8] = b"lo";
 /// The most bytes of a packet, as on Linux.
@@ -22,7 +22,7 @@ pub(crate) const HARDWARE: u16 = 772;
 /// It is up, running and a loopback; its lower layer is up.
 pub(crate) const FLAGS: u32 = 0x1_0049;
 /// The flag of addresses that last for ever.
-pub(crate) const PERMANENT: u32 = 0x80;
+pub const PERMANENT: u32 = 0x80;
 
 /// Bytes of an interface's name in an `ifreq`, its terminator included.
 const NAME_BYTES: usize = 16;

@@ -4,15 +4,12 @@
 //! `setsockopt`. [`netlink`] and [`loopback`] answer requests about the interface. [`user_address`] and [`control`]
 //! translate the bytes that programs write.
 
-mod beneath;
 mod calls;
 mod control;
 mod headers;
-pub mod host;
-pub(crate) mod loopback;
+pub mod loopback;
 mod netlink;
-pub mod netlink_ports;
-pub(crate) mod options;
+pub mod options;
 mod transfer;
 mod user_address;
 
@@ -23,11 +20,11 @@ pub use calls::{
 pub use options::{sys_getsockopt, sys_setsockopt};
 pub use transfer::{sys_recvfrom, sys_recvmmsg, sys_recvmsg, sys_sendmmsg, sys_sendmsg, sys_sendto};
 
-use crate::file::File;
-use crate::{Ctx, Errno, Machine};
-use host::Socket;
 use linux_raw_sys::net as raw;
 use quire_heap::{Arc, Vec};
+use quire_linux_state::file::host::File;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Address, Family};
 use user_address::Told;
 
@@ -71,15 +68,13 @@ fn told(address: &Address, family: Family) -> Told {
     }
 }
 
-impl<M: Machine> Ctx<'_, M> {
-    /// The caller's credentials for a message: the real ids.
-    fn told_credentials(&self) -> quire_net::Credentials {
-        beneath::told(self.pid(), self.credentials())
-    }
+/// The caller's credentials for a message: the real ids.
+fn told_credentials<M: Machine>(ctx: &Ctx<'_, M>) -> quire_net::Credentials {
+    quire_linux_state::socket::told(ctx.pid(), ctx.credentials())
+}
 
-    /// The caller's credentials for the peer of a connection: the effective ids.
-    fn peer_credentials(&self) -> quire_net::Credentials {
-        let own = self.credentials();
-        quire_net::Credentials { pid: self.pid(), uid: own.effective_user, gid: own.effective_group }
-    }
+/// The caller's credentials for the peer of a connection: the effective ids.
+fn peer_credentials<M: Machine>(ctx: &Ctx<'_, M>) -> quire_net::Credentials {
+    let own = ctx.credentials();
+    quire_net::Credentials { pid: ctx.pid(), uid: own.effective_user, gid: own.effective_group }
 }

@@ -3,12 +3,12 @@
 //! Options that change the work of a socket live in `quire_net`. Others have no effect between processes of one machine,
 //! such as the intervals of keep-alive probes. Their values are kept for the program ([`Kept`]).
 
-use super::host::Socket;
-use super::{netlink, of, raw};
-use crate::process::credentials::capabilities::cap;
-use crate::settings::{Setting, Settings};
-use crate::{Ctx, Errno, Machine};
+use crate::socket::{netlink, of, raw};
 use quire_fs::FsError;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::system::settings::{Setting, Settings};
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Family, Flags, Header, Kind, Options, Stage};
 
 /// The least sizes of buffers that Linux sets.
@@ -17,12 +17,12 @@ const LEAST_RECEIVE: u32 = 2304;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
 /// Linux's numbers of the states of TCP sockets.
-pub(crate) const TCP_ESTABLISHED: u8 = 1;
+pub const TCP_ESTABLISHED: u8 = 1;
 const TCP_SYN_SENT: u8 = 2;
 const TCP_FIN_WAIT2: u8 = 5;
-pub(crate) const TCP_CLOSE: u8 = 7;
+pub const TCP_CLOSE: u8 = 7;
 const TCP_CLOSE_WAIT: u8 = 8;
-pub(crate) const TCP_LISTEN: u8 = 10;
+pub const TCP_LISTEN: u8 = 10;
 /// Bytes of `tcp_info` up to its first release's end.
 const TCP_INFO_BYTES: usize = 104;
 /// Bytes of a segment on Linux's loopback.
@@ -30,7 +30,7 @@ const SEGMENT: u32 = 65_483;
 const NANOS: u64 = 1_000_000_000;
 
 /// Linux's state of a TCP socket.
-pub(crate) fn tcp_state(stage: Stage) -> u8 {
+pub fn tcp_state(stage: Stage) -> u8 {
     match stage {
         Stage::Unconnected | Stage::Closed => TCP_CLOSE,
         Stage::Listening => TCP_LISTEN,

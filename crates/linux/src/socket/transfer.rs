@@ -1,21 +1,24 @@
 //! Sending and receiving.
 
-use super::beneath::FlightCharge;
-use super::calls::Target;
-use super::control::{self, Knows, Sent, Writer};
-use super::headers;
-use super::host::Socket;
-use super::netlink::{self, is_socket};
-use super::user_address::{Given, Told};
-use super::{of, raw};
-use crate::file::{File, Vectors};
-use crate::process::credentials::capabilities::cap;
-use crate::process::limits::which;
-use crate::process::users::Account;
-use crate::signal::Signal;
-use crate::{Ctx, Errno, Machine};
+use crate::file::Vectors;
+use crate::socket::calls::Target;
+use crate::socket::control;
+use crate::socket::control::{Knows, Sent, Writer};
+use crate::socket::headers;
+use crate::socket::netlink;
+use crate::socket::netlink::is_socket;
+use crate::socket::user_address::{Given, Told};
+use crate::socket::{of, raw};
 use quire_fs::{FsError, Io, OpenFlags};
 use quire_heap::Arc;
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::process::limits::which;
+use quire_linux_state::process::users::Account;
+use quire_linux_state::signal::Signal;
+use quire_linux_state::socket::host::FlightCharge;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Ancillary, Arrival, Credentials, Family, Flags, Kind, ReceiveFlags};
 
 /// Messages of one `sendmmsg` or `recvmmsg`, as on Linux.
@@ -94,7 +97,8 @@ fn send<M: Machine>(
     };
     let interrupted = || ctx.thread.interrupted();
     let io = waits(file, flags, &interrupted);
-    let credentials = (socket.family() == Family::Unix).then(|| sent.credentials.unwrap_or(ctx.told_credentials()));
+    let credentials =
+        (socket.family() == Family::Unix).then(|| sent.credentials.unwrap_or(super::told_credentials(ctx)));
     let charge = charge_for(ctx, sent.files.len())?;
     let ancillary = Ancillary { files: sent.files, charge, credentials, choice: sent.choice };
     let destination = target.as_ref().map(Target::destination);
@@ -222,7 +226,7 @@ struct Got<M: Machine> {
     flags: u32,
     from: Option<Told>,
     arrival: Option<Arrival>,
-    ancillary: Ancillary<super::host::SocketHost<M>>,
+    ancillary: Ancillary<quire_linux_state::socket::host::SocketHost<M>>,
 }
 
 /// Receives. `named`: the program asks for the sender.
@@ -263,7 +267,7 @@ fn receive<M: Machine>(
     let interrupted = || ctx.thread.interrupted();
     let received = socket.receive(&waits(file, flags, &interrupted), &mut to.transfer(ctx), how)?;
     let flags = if received.truncated { raw::MSG_TRUNC } else { 0 };
-    let from = received.from.map(|address| super::told(&address, socket.family()));
+    let from = received.from.map(|address| crate::socket::told(&address, socket.family()));
     let (len, is_message) = (received.bytes, received.is_message);
     Ok(Got { len, is_message, flags, from, arrival: received.arrival, ancillary: received.ancillary })
 }

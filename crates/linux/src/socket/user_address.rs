@@ -1,10 +1,10 @@
 //! Socket addresses as programs write them: `sockaddr_un`, `sockaddr_in`, `sockaddr_in6` and `sockaddr_nl`.
 
-use super::host::Socket;
-use super::raw;
-use crate::{Ctx, Errno, Machine};
+use crate::socket::raw;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use quire_heap::Vec;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::Family;
 
 /// Bytes of the largest address: Linux's `sockaddr_storage`.

@@ -1,7 +1,7 @@
 //! Converts argument registers to typed parameters, so that a handler is an ordinary function.
 
-use crate::errno::Errno;
-use crate::{Ctx, Machine};
+use quire_linux_state::errno::Errno;
+use quire_linux_state::{Ctx, Machine};
 
 /// A parameter of a system call, taken from the low bits of its register as Linux's own wrappers do.
 pub trait Arg {

@@ -50,4 +50,20 @@ mod tests {
         let unknown: Vec<_> = rows.difference(&supported).collect();
         assert!(unknown.is_empty(), "programs/refusals.c has rows of {unknown:?}, which are not supported");
     }
+
+    #[test]
+    fn only_calls_that_end_things_may_take_the_last_memory() {
+        let ends_things = |name: &str| {
+            let call = SUPPORTED.iter().find(|call| call.name == name).expect("a supported call");
+            quire_linux_state::shortage::ends(u64::from(call.number))
+        };
+        for name in ["exit", "exit_group", "close", "wait4", "munmap", "unlink"] {
+            assert!(ends_things(name), "{name}");
+        }
+        for name in
+            ["fork", "execve", "open", "pipe2", "eventfd2", "mkdir", "dup", "memfd_create", "getpid", "mmap", "kill"]
+        {
+            assert!(!ends_things(name), "{name}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The page of supported calls, made from the table. `docs/system-calls.md` is its output. A test fails when it is
 //! stale, and `cargo run -p quire-linux --example system-calls` prints it anew.
 
-use super::{SUPPORTED, Supported, names};
+use crate::syscall::{SUPPORTED, Supported, names};
 use core::fmt::{self, Write};
 
 /// A test program: a name, and its text in C.

@@ -1,7 +1,7 @@
 //! The calls that may be repeated after ENOMEM.
 //!
 //! While memory is short, a call that failed with ENOMEM waits for pageout and is repeated
-//! ([`Linux::syscall`](crate::Linux::syscall)). That is right only if the failed attempt has left no effects that the
+//! ([`Linux::syscall`](crate::entry::syscall)). That is right only if the failed attempt has left no effects that the
 //! next one could meet. Each supported call is in one of three lists; a call in none is not repeated.
 
 use linux_raw_sys::general as raw;

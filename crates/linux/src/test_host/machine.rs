@@ -2,13 +2,14 @@
 //! walked at each access, without a TLB. Each thread of the scheduler is a thread of the host that runs only while it
 //! has the CPU. The clock advances when it is read, and when all threads sleep until some time.
 
-use super::refusal;
 use crate::start::Boot;
-use crate::tables::TableMemory;
-use crate::{BadAddress, End, Fpu, Interrupt, Linux, UserAccess, UserRegs};
+use crate::test_host::refusal;
 use quire_fs::{Port, Readiness};
 use quire_heap::unsize;
 use quire_hosted::{Arena, Simulate, X86_64};
+use quire_linux_state::base::tables::TableMemory;
+use quire_linux_state::file::trees::Trees;
+use quire_linux_state::{BadAddress, End, Fpu, Interrupt, Linux, UserAccess, UserRegs};
 use quire_pmap::format::index;
 use quire_pmap::{Format, Hardware, KernelTables, Mmu, Request, Tables};
 use quire_sync::CpuId;
@@ -60,7 +61,7 @@ struct Gone;
 /// The programs of a machine. Their instructions are the host's.
 pub trait Programs: Send + Sync {
     /// The body of a new thread of a program. It first calls [`One::started`] and
-    /// [`first_return`](Linux::first_return), and it ends by a system call.
+    /// [`first_return`](crate::entry::first_return), and it ends by a system call.
     fn thread(&'static self, machine: &'static One, regs: UserRegs);
 
     /// A thread of the machine panicked with this text. The machine is of no use any more.
@@ -148,7 +149,7 @@ fn memory(bytes: usize) -> NonNull<u8> {
 
 impl One {
     /// Starts a machine with these files, and with these programs. It runs for ever.
-    pub fn boot(files: Vec<u8>, programs: &'static dyn Programs) -> &'static One {
+    pub fn boot(files: Vec<u8>, programs: &'static dyn Programs, trees: &'static dyn Trees<One>) -> &'static One {
         let arena = Arena::new(FRAMES).expect("the host gives memory for the arena");
         let range = arena.range();
         let (ram, mut taken) = (Ram(&arena), range.start.0);
@@ -194,7 +195,7 @@ impl One {
             let bytes = Linux::<One>::table_bytes(ram, scheduler.cpus());
             // SAFETY: fresh memory of that size, for ever.
             let tables = unsafe { TableMemory::new(memory(bytes), bytes) };
-            let linux = Linux::new(vm, scheduler, ram, tables).expect("the Linux layer can be built");
+            let linux = Linux::new(vm, scheduler, ram, tables, trees).expect("the Linux layer can be built");
             let _ = machine.linux.set(linux);
             let notifier = Context::new(None, 0, 0, [0; FLOAT]);
             notifier.set(State::Waiting);
@@ -214,7 +215,7 @@ impl One {
                 size: Default::default(),
                 limits: Default::default(),
             };
-            linux.start(boot).unwrap_or_else(|e| panic!("{e}"));
+            crate::start::start(linux, boot).unwrap_or_else(|e| panic!("{e}"));
             scheduler.idle()
         });
         machine
@@ -297,7 +298,7 @@ impl One {
             if let Some(at) = self.walk(va, access) {
                 return Some(at);
             }
-            if !self.linux().kernel_fault(va, access) {
+            if !crate::entry::kernel_fault(self.linux(), va, access) {
                 return None;
             }
         }
@@ -356,7 +357,7 @@ impl quire_vm::Machine for One {
         1
     }
     fn store_time(&self) -> u64 {
-        crate::Machine::realtime(self)
+        quire_linux_state::Machine::realtime(self)
     }
     fn refuses_allocation(&self) -> bool {
         refusal::refuses()
@@ -388,7 +389,7 @@ unsafe impl Hardware for One {
 // SAFETY: the one CPU runs one thread at a time, and interrupts come in only where `poll` and `halt` say so.
 unsafe impl quire_task::Machine for One {
     type Context = Arc<Context>;
-    type Payload = Option<crate::Thread<One>>;
+    type Payload = Option<quire_linux_state::Thread<One>>;
 
     fn now(&self) -> u64 {
         self.clock.fetch_add(LOOK, SeqCst)
@@ -411,7 +412,7 @@ unsafe impl quire_task::Machine for One {
                 .ids
                 .processes()
                 .filter(|p| p.pid != 1)
-                .for_each(|p| linux.kill_process(&p, crate::signal::Signal::KILL));
+                .for_each(|p| linux.kill_process(&p, quire_linux_state::signal::Signal::KILL));
         }
         if due != NEVER {
             self.clock.fetch_max(due, SeqCst);
@@ -538,7 +539,7 @@ unsafe impl UserAccess for One {
     }
 }
 
-impl crate::Machine for One {
+impl quire_linux_state::Machine for One {
     fn new_context(&self, regs: &UserRegs, fs: u64, gs: u64, fpu: Fpu) -> Result<Arc<Context>, OutOfMemory> {
         if refusal::refuses() {
             return Err(OutOfMemory);
@@ -561,7 +562,7 @@ impl crate::Machine for One {
         self.context().fs.load(SeqCst)
     }
     fn set_fs_base(&self, base: u64) {
-        assert!(base <= crate::user::USER_END, "{base:#x} is no program's");
+        assert!(base <= quire_linux_state::user::USER_END, "{base:#x} is no program's");
         self.context().fs.store(base, SeqCst);
     }
     fn is_counter_forbidden(&self) -> bool {
@@ -572,7 +573,7 @@ impl crate::Machine for One {
         self.context().gs.load(SeqCst)
     }
     fn set_gs_base(&self, base: u64) {
-        assert!(base <= crate::user::USER_END, "{base:#x} is no program's");
+        assert!(base <= quire_linux_state::user::USER_END, "{base:#x} is no program's");
         self.context().gs.store(base, SeqCst);
     }
     fn stack_len(&self, _thread: &quire_task::Thread<Self>) -> usize {

@@ -5,9 +5,9 @@
 //! consults it here. Allocations for the machine itself (its threads, their contexts, backtraces of locks) always
 //! succeed.
 
-use super::machine::One;
-use crate::Thread;
+use crate::test_host::machine::One;
 use quire_heap::refusal::set_judge;
+use quire_linux_state::Thread;
 use std::cell::Cell;
 
 std::thread_local! {

@@ -7,11 +7,12 @@
 //!
 //! The test fails where a closure panics, where all threads sleep for good, and where a process or a frame is left.
 
-use super::{One, Programs, files, lock, steps};
-use crate::plain::Plain;
-use crate::signal::Signal;
-use crate::{Errno, UserAccess, UserRegs};
+use crate::test_host::{One, Programs, files, lock, steps};
 use linux_raw_sys::general::{self as raw, *};
+use quire_linux_state::base::plain::Plain;
+use quire_linux_state::file::trees::NoTrees;
+use quire_linux_state::signal::Signal;
+use quire_linux_state::{Errno, UserAccess, UserRegs};
 use quire_vm::PAGE_SIZE;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -72,7 +73,7 @@ impl Programs for Scripts {
     fn thread(&'static self, machine: &'static One, regs: UserRegs) {
         machine.started();
         let mut task = Task { machine, scripts: self, regs };
-        machine.linux().first_return(&mut task.regs);
+        crate::entry::first_return(machine.linux(), &mut task.regs);
         if machine.linux().current().process.pid == 1 {
             return task.first();
         }
@@ -100,7 +101,7 @@ pub fn run(body: impl FnOnce(&mut Task) + Send + 'static) {
     let scripts: &'static Scripts = Box::leak(Box::default());
     scripts.put(Code::Body(Box::new(body)));
     let init = files::elf(DATA, DATA, PAGES, b"");
-    One::boot(files::archive(&[("init", 0o100_755, &init), ("tmp", 0o41_777, b"")]), scripts);
+    One::boot(files::archive(&[("init", 0o100_755, &init), ("tmp", 0o41_777, b"")]), scripts, &NoTrees);
     let mut end = lock(&scripts.end);
     loop {
         if let Some(end) = end.take() {

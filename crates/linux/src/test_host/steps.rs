@@ -1,9 +1,9 @@
 //! The CPU's steps between two instructions of a program: system calls, faults, and the way back to user mode.
 
-use super::{One, refusal};
-use crate::user::USER_END;
-use crate::{Linux, Served, UserAccess, UserRegs};
+use crate::test_host::{One, refusal};
 use linux_raw_sys::general::__NR_rt_sigreturn;
+use quire_linux_state::user::USER_END;
+use quire_linux_state::{Linux, Served, UserAccess, UserRegs};
 use quire_vm::Access;
 
 const RT_SIGRETURN: u64 = __NR_rt_sigreturn as u64;
@@ -14,11 +14,11 @@ pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: 
     let linux = machine.linux();
     let [a, b, c, d, e, f] = arguments;
     *regs = UserRegs { rax: number, orig_rax: number, rdi: a, rsi: b, rdx: c, r10: d, r8: e, r9: f, ..*regs };
-    let mut served = refusal::calling(linux.current(), || linux.syscall(regs));
+    let mut served = refusal::calling(linux.current(), || crate::entry::syscall(linux, regs));
     while served == Served::Asleep {
         // SAFETY: on this machine each thread keeps its stack.
-        unsafe { machine.scheduler().depart(linux.sleeps_until()) };
-        served = refusal::calling(linux.current(), || linux.go_on(regs));
+        unsafe { machine.scheduler().depart(crate::entry::sleeps_until(linux)) };
+        served = refusal::calling(linux.current(), || crate::entry::go_on(linux, regs));
     }
     go_back(machine, linux, regs);
     // A frame may say anything, and a program begins with what it likes.
@@ -34,12 +34,12 @@ pub fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut Use
     let canonical = |address: u64| ((address << 16) as i64 >> 16) as u64 == address;
     machine.poll();
     let mut turns = 0;
-    while Linux::has_work(linux.current()) || !canonical(regs.rip) {
-        if Linux::has_work(linux.current()) {
-            linux.return_to_user(regs);
+    while crate::entry::has_work(linux.current()) || !canonical(regs.rip) {
+        if crate::entry::has_work(linux.current()) {
+            crate::entry::return_to_user(linux, regs);
         } else {
             // The program may continue anywhere, but a return to a non-canonical address would fault in the kernel.
-            linux.exception(regs, 13, 0);
+            crate::entry::exception(linux, regs, 13, 0);
         }
         turns += 1;
         assert!(turns < 1000, "work never ends");
@@ -64,7 +64,7 @@ pub fn touch(machine: &'static One, regs: &mut UserRegs, at: u64, write: bool) {
     if at < USER_END {
         let access = if write { Access::Write } else { Access::Read };
         let linux = machine.linux();
-        linux.page_fault(regs, at, access, true);
+        crate::entry::page_fault(linux, regs, at, access, true);
         go_back(machine, linux, regs);
     }
 }

@@ -1,12 +1,12 @@
 //! `adjtimex` and `clock_adjtime`.
 
-use super::SECOND;
-use super::clock::{REALTIME, check_day, is_other_clock};
-use super::discipline::{Timex, at, check, mode, stepped};
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::credentials::capabilities::cap;
+use crate::time::clock::{REALTIME, check_day, is_other_clock};
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::time::SECOND;
+use quire_linux_state::time::discipline::{Timex, at, check, mode, stepped};
 
 /// Applies a request, and writes the answer to the address `to`.
 fn change<M: Machine>(ctx: &Ctx<'_, M>, request: &mut Timex, to: u64) -> Result<usize, Errno> {

@@ -1,11 +1,11 @@
 //! Reading and setting clocks.
 
-use super::{SECOND, Timespec, Timeval};
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::credentials::capabilities::cap;
-use crate::{Ctx, Pid};
 use linux_raw_sys::general as raw;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::time::{SECOND, Timespec, Timeval};
+use quire_linux_state::{Ctx, Pid};
 
 pub(super) const REALTIME: i32 = raw::CLOCK_REALTIME as i32;
 const MONOTONIC: i32 = raw::CLOCK_MONOTONIC as i32;
@@ -21,7 +21,7 @@ const ALARMS: i32 = raw::CLOCK_BOOTTIME_ALARM as i32;
 
 /// The clocks of clock ids.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Clock {
+pub(crate) enum Clock {
     /// Time of day.
     Real,
     /// Time since boot.
@@ -33,7 +33,7 @@ pub(super) enum Clock {
 }
 
 impl Clock {
-    pub(super) fn new(id: i32) -> Result<Clock, Errno> {
+    pub(crate) fn new(id: i32) -> Result<Clock, Errno> {
         Ok(match id {
             REALTIME | REALTIME_COARSE | TAI => Clock::Real,
             MONOTONIC | MONOTONIC_RAW | MONOTONIC_COARSE | BOOTTIME => Clock::Monotonic,
@@ -156,7 +156,7 @@ pub fn sys_time<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, Errn
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
-    use crate::time::moved;
+    use quire_linux_state::time::moved;
 
     #[test]
     fn a_deadline_on_another_clock_is_not_early() {

@@ -1,13 +1,13 @@
 //! Sleeping for a time.
 
-use super::Timespec;
-use super::clock::Clock;
-use crate::Ctx;
-use crate::errno::Errno;
-use crate::machine::Machine;
-use crate::process::sleep::{Sleep, TimeSleep};
-use crate::process::thread::Restart;
+use crate::time::clock::Clock;
 use linux_raw_sys::general as raw;
+use quire_linux_state::Ctx;
+use quire_linux_state::errno::Errno;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::process::sleep::{Sleep, TimeSleep};
+use quire_linux_state::process::thread::Restart;
+use quire_linux_state::time::Timespec;
 
 /// Ends the sleep, or sleeps on, without a kernel stack. If a signal ends a relative sleep, writes the rest, and stores how to resume.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: TimeSleep) -> Result<usize, Errno> {

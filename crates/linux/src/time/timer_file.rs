@@ -1,429 +1,63 @@
-//! The files of `timerfd_create`. [`timers`](crate::file::timers) has the calls.
-//!
-//! The number of expiries follows from the setting and the clock, so an expiry changes no state. It only notifies
-//! waiters. Its callback runs in interrupt context, where no waiter can be notified. It puts the file on a list, and
-//! wakes the *notifier*, a thread of the kernel. A periodic timer is on no wheel between its expiry and the next read,
-//! so a file that is not read costs no interrupts.
+//! Timer files: `timerfd_create` and its kind. Their state is in [`timer_file`](quire_linux_state::time::timer_file).
 
-use super::on_monotonic;
-use crate::machine::Machine;
-use crate::process::posix_timers::Setting;
-use core::any::Any;
-use core::mem::offset_of;
-use core::ptr::NonNull;
-use quire_fs::readiness::Readiness;
-use quire_fs::{FsError, Io, Ready, Sink, Source, Stream};
-use quire_heap::{Arc, OutOfMemory, Weak};
-use quire_sync::atomic::{AtomicBool, Ordering};
-use quire_sync::hooks::{ThreadHandle, current_thread, now, park, unpark};
-use quire_sync::{Rank, SpinLock};
-use quire_task::list::{Adapter, Links, List};
-use quire_task::{IrqLock, Scheduler, Timer};
+use crate::file::path::only;
+use linux_raw_sys::general as raw;
+use quire_fs::{FileCredentials, OpenFlags};
+use quire_heap::unsize;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::time::TimerSpec;
+use quire_linux_state::time::timer_file::TimerFile;
+use quire_linux_state::{Ctx, Errno, Machine};
 
-/// The state of all timer files together.
-pub struct TimerFiles<M: Machine> {
-    expired: IrqLock<Expired<M>>,
-    of_day: SpinLock<OfDay<M>>,
+/// `timerfd_create`
+pub fn sys_timerfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, clock: u32, flags: u32) -> Result<usize, Errno> {
+    only(flags, raw::TFD_CLOEXEC | raw::TFD_NONBLOCK)?;
+    let (day, alarm) = match clock {
+        raw::CLOCK_REALTIME => (true, false),
+        raw::CLOCK_REALTIME_ALARM => (true, true),
+        raw::CLOCK_MONOTONIC | raw::CLOCK_BOOTTIME => (false, false),
+        raw::CLOCK_BOOTTIME_ALARM => (false, true),
+        _ => return Err(Errno::EINVAL),
+    };
+    may_set(ctx, alarm)?;
+    let timer = TimerFile::new(&ctx.linux.timer_files, ctx.linux.scheduler, day, alarm)?;
+    let mut ours = OpenFlags::READ | OpenFlags::WRITE;
+    ours.set(OpenFlags::NONBLOCK, flags & raw::TFD_NONBLOCK != 0);
+    let file = ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[timerfd]", unsize!(timer), ours, false)?;
+    ctx.install(file, flags & raw::TFD_CLOEXEC != 0)
 }
 
-/// Expired files with waiters to notify, and the thread that does so.
-struct Expired<M: Machine> {
-    list: List<OnExpired<M>>,
-    notifier: Option<ThreadHandle>,
+fn may_set<M: Machine>(ctx: &Ctx<'_, M>, alarm: bool) -> Result<(), Errno> {
+    if alarm && !ctx.credentials().may(cap::WAKE_ALARM) { Err(Errno::EPERM) } else { Ok(()) }
 }
 
-/// Files that are set to a time of day.
-struct OfDay<M: Machine> {
-    list: List<OnDay<M>>,
-    len: usize,
+/// `timerfd_settime`
+pub fn sys_timerfd_settime<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    fd: i32,
+    flags: u32,
+    new: u64,
+    old: u64,
+) -> Result<usize, Errno> {
+    let new: TimerSpec = ctx.read(new)?;
+    only(flags, raw::TFD_TIMER_ABSTIME | raw::TFD_TIMER_CANCEL_ON_SET)?;
+    let new = new.setting()?;
+    let file = ctx.file(fd)?;
+    let timer = file.stream_as::<TimerFile<M>>().ok_or(Errno::EINVAL)?;
+    may_set(ctx, timer.alarm)?;
+    let (absolute, reports) = (flags & raw::TFD_TIMER_ABSTIME != 0, flags & raw::TFD_TIMER_CANCEL_ON_SET != 0);
+    let (before, changed) = timer.set(absolute, reports, new);
+    if changed {
+        return Err(Errno::ECANCELED);
+    }
+    ctx.write_optional(old, &TimerSpec::from(before))?;
+    Ok(0)
 }
 
-struct OnExpired<M>(core::marker::PhantomData<M>);
-// SAFETY: a file has one field of these links, and stays in place: it is in an `Arc`.
-unsafe impl<M: Machine> Adapter for OnExpired<M> {
-    type Node = TimerFile<M>;
-    fn links(node: &TimerFile<M>) -> &Links<TimerFile<M>> {
-        &node.among_expired
-    }
-}
-
-struct OnDay<M>(core::marker::PhantomData<M>);
-// SAFETY: a file has one field of these links, and stays in place: it is in an `Arc`.
-unsafe impl<M: Machine> Adapter for OnDay<M> {
-    type Node = TimerFile<M>;
-    fn links(node: &TimerFile<M>) -> &Links<TimerFile<M>> {
-        &node.among_of_day
-    }
-}
-
-/// A setting, in progress.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Course {
-    armed: bool,
-    /// The first expiry that was not read, on the file's clock.
-    expires: u64,
-    every: u64,
-    /// `expires` is a time of day.
-    of_day: bool,
-    /// A change of the time of day is reported by an error.
-    reports: bool,
-    /// Such a change was not reported yet.
-    changed: bool,
-}
-
-impl Course {
-    /// Expiries since the last read.
-    fn expiries(&self, now: u64) -> u64 {
-        match self.every {
-            _ if !self.armed || now < self.expires => 0,
-            0 => 1,
-            every => (now - self.expires) / every + 1,
-        }
-    }
-
-    /// Whether the next expiry that was not read is still to come.
-    fn is_ahead(&self, now: u64) -> bool {
-        self.armed && now < self.expires
-    }
-
-    /// Reads the number of expiries; `None`: there is none.
-    fn take(&mut self, now: u64) -> Option<u64> {
-        let n = self.expiries(now);
-        if n == 0 {
-            return None;
-        }
-        self.armed = self.every != 0;
-        self.expires = self.expires.saturating_add(n.saturating_mul(self.every));
-        Some(n)
-    }
-
-    fn rest(&self, now: u64) -> Setting {
-        let next = self.expires.saturating_add(self.expiries(now).saturating_mul(self.every));
-        Setting { value: if self.armed { next.saturating_sub(now) } else { 0 }, every: self.every }
-    }
-}
-
-/// An open timer file.
-pub struct TimerFile<M: Machine> {
-    timer: Timer,
-    /// Its place on the list of expired files, and whether it is there. Guarded by that list's lock.
-    among_expired: Links<TimerFile<M>>,
-    is_expired: AtomicBool,
-    /// The same for the list of files set to a time of day.
-    among_of_day: Links<TimerFile<M>>,
-    is_of_day: AtomicBool,
-    itself: Weak<TimerFile<M>>,
-    all: &'static TimerFiles<M>,
-    scheduler: &'static Scheduler<M>,
-    /// Its clock is the time of day, not the time since boot.
-    day: bool,
-    /// Its clock would wake a machine that sleeps: setting it needs a capability.
-    pub(crate) alarm: bool,
-    course: SpinLock<Course>,
-    readiness: Readiness,
-}
-
-// SAFETY: the lists' locks guard the links.
-unsafe impl<M: Machine> Send for TimerFile<M> {}
-// SAFETY: shared access goes through the file's lock, and through the lists' for its links.
-unsafe impl<M: Machine> Sync for TimerFile<M> {}
-
-/// Runs in interrupt context.
-///
-/// # Safety
-/// `timer` is the field of a [`TimerFile`] that is alive and in place.
-unsafe fn expire<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
-    // SAFETY: by this function's contract; shared access only.
-    let file = unsafe { timer.byte_sub(offset_of!(TimerFile<M>, timer)).cast::<TimerFile<M>>().as_ref() };
-    let mut expired = file.all.expired.lock(file.scheduler.machine());
-    if !file.is_expired.swap(true, Ordering::Relaxed) {
-        // SAFETY: it was on no list. Its end takes it off the list.
-        unsafe { expired.list.push_back(NonNull::from(file)) };
-    }
-    if let Some(notifier) = expired.notifier {
-        unpark(notifier);
-    }
-    None
-}
-
-impl<M: Machine> Default for TimerFiles<M> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<M: Machine> TimerFiles<M> {
-    /// No files.
-    pub fn new() -> Self {
-        TimerFiles {
-            expired: IrqLock::new(Rank::EXPIRED, Expired { list: List::new(), notifier: None }),
-            of_day: SpinLock::new(Rank::DAY_TIMERS, OfDay { list: List::new(), len: 0 }),
-        }
-    }
-
-    /// Notifies the waiters for expired files, for ever. The caller is a thread of the kernel.
-    pub fn notify(&self, machine: &M) -> ! {
-        self.expired.lock(machine).notifier = Some(current_thread());
-        loop {
-            while let Some(file) = self.next_expired(machine) {
-                file.go_on_if_early();
-                file.readiness.notify();
-            }
-            park(None);
-        }
-    }
-
-    fn next_expired(&self, machine: &M) -> Option<Arc<TimerFile<M>>> {
-        loop {
-            let mut expired = self.expired.lock(machine);
-            let first = expired.list.pop_front()?;
-            // SAFETY: a file on the list is alive, or its end waits for the list's lock.
-            let first = unsafe { first.as_ref() };
-            first.is_expired.store(false, Ordering::Relaxed);
-            let file = first.itself.upgrade();
-            drop(expired);
-            if file.is_some() {
-                return file;
-            }
-        }
-    }
-
-    /// The time of day was set: absolute settings on it expire at other moments, and some report the change.
-    #[cold]
-    pub(crate) fn day_changed(&self) {
-        // The first goes to the end, as often as there are files. Files that leave meanwhile only make some come twice.
-        let files = self.of_day.lock().len;
-        for _ in 0..files {
-            let file = {
-                let mut of_day = self.of_day.lock();
-                let Some(first) = of_day.list.pop_front() else { return };
-                // SAFETY: it was just taken off, and a file on the list is alive, or its end waits for the list's lock.
-                unsafe {
-                    of_day.list.push_back(first);
-                    first.as_ref().itself.upgrade()
-                }
-            };
-            if let Some(file) = file {
-                file.day_changed();
-            }
-        }
-    }
-}
-
-impl<M: Machine> TimerFile<M> {
-    /// A file that is not set. `day`: on the time of day.
-    pub(crate) fn new(
-        all: &'static TimerFiles<M>,
-        scheduler: &'static Scheduler<M>,
-        day: bool,
-        alarm: bool,
-    ) -> Result<Arc<Self>, OutOfMemory> {
-        Arc::try_new_cyclic(|itself| TimerFile {
-            timer: Timer::new(expire::<M>),
-            among_expired: Links::new(),
-            is_expired: AtomicBool::new(false),
-            among_of_day: Links::new(),
-            is_of_day: AtomicBool::new(false),
-            itself: itself.clone(),
-            all,
-            scheduler,
-            day,
-            alarm,
-            course: SpinLock::new(Rank::TIMER_FILE, Course::default()),
-            readiness: Readiness::new(),
-        })
-    }
-
-    fn now(&self, course: &Course) -> u64 {
-        if course.of_day { self.scheduler.machine().realtime() } else { now() }
-    }
-
-    /// Arms the timer for the next expiry that was not read.
-    fn arm(&self, course: &Course) {
-        // Waits for a callback.
-        self.scheduler.cancel(&self.timer);
-        if course.armed {
-            let deadline = match course.of_day {
-                true => on_monotonic(self.scheduler.machine(), course.expires),
-                false => course.expires,
-            };
-            // SAFETY: the file is in an `Arc`, whose end cancels the timer.
-            unsafe { self.scheduler.arm(&self.timer, deadline) };
-        }
-    }
-
-    /// Its callback has run, and took it off the wheel: puts it there again if it has not expired.
-    fn go_on_if_early(&self) {
-        let course = self.course.lock();
-        if course.is_ahead(self.now(&course)) {
-            self.arm(&course);
-        }
-        drop(course);
-    }
-
-    fn list_of_day(&self, listed: bool) {
-        let mut of_day = self.all.of_day.lock();
-        if self.is_of_day.swap(listed, Ordering::Relaxed) == listed {
-            return;
-        }
-        // SAFETY: `is_of_day` said whether it is on the list. Its end takes it off.
-        unsafe {
-            if listed {
-                of_day.list.push_back(NonNull::from(self));
-                of_day.len += 1;
-            } else {
-                of_day.list.remove(NonNull::from(self));
-                of_day.len -= 1;
-            }
-        }
-    }
-
-    /// Sets the timer; `absolute`: `new.value` is a time of its clock. With `reports`, a change of the time of day is
-    /// reported. Returns the rest of the old setting, and whether an earlier change was not reported yet.
-    pub(crate) fn set(&self, absolute: bool, reports: bool, new: Setting) -> (Setting, bool) {
-        let of_day = absolute && self.day;
-        let mut course = self.course.lock();
-        let old = course.rest(self.now(&course));
-        let reports = reports && of_day;
-        let was_changed = course.changed && reports && new.value != 0;
-        *course = Course {
-            armed: new.value != 0,
-            expires: if absolute { new.value } else { now().saturating_add(new.value) },
-            every: new.every,
-            of_day,
-            reports,
-            changed: course.changed && reports && !was_changed,
-        };
-        self.list_of_day(of_day && (course.armed || reports));
-        self.arm(&course);
-        drop(course);
-        // It may have expired already, or be no longer ready.
-        self.readiness.notify();
-        (old, was_changed)
-    }
-
-    /// The rest of its setting.
-    pub(crate) fn get(&self) -> Setting {
-        let course = self.course.lock();
-        course.rest(self.now(&course))
-    }
-
-    fn day_changed(&self) {
-        let mut course = self.course.lock();
-        if course.of_day {
-            course.changed |= course.reports;
-            self.arm(&course);
-        }
-        drop(course);
-        self.readiness.notify();
-    }
-
-    /// Reads the number of expiries. `None`: there is none.
-    fn take(&self) -> Option<Result<u64, FsError>> {
-        let mut course = self.course.lock();
-        let now = self.now(&course);
-        if course.changed {
-            course.changed = false;
-            // The expiries since are lost.
-            let _lost = course.take(now);
-            self.arm(&course);
-            return Some(Err(FsError::Canceled));
-        }
-        let n = course.take(now)?;
-        self.arm(&course);
-        Some(Ok(n))
-    }
-}
-
-impl<M: Machine> Drop for TimerFile<M> {
-    fn drop(&mut self) {
-        self.scheduler.cancel(&self.timer);
-        self.list_of_day(false);
-        let mut expired = self.all.expired.lock(self.scheduler.machine());
-        if self.is_expired.swap(false, Ordering::Relaxed) {
-            // SAFETY: `is_expired` said that it is on the list.
-            unsafe { expired.list.remove(NonNull::from(&*self)) };
-        }
-    }
-}
-
-impl<M: Machine> Stream for TimerFile<M> {
-    fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
-        if sink.room() < 8 {
-            return Err(FsError::Invalid);
-        }
-        let n = self.readiness.wait(io, || self.take())??;
-        match sink.put(&n.to_le_bytes())? {
-            8 => Ok(8),
-            _ => Err(FsError::Fault),
-        }
-    }
-
-    fn write(&self, _io: &Io<'_>, _source: &mut dyn Source) -> Result<usize, FsError> {
-        Err(FsError::Invalid)
-    }
-
-    fn ready(&self) -> Ready {
-        let course = self.course.lock();
-        let ready = course.changed || course.expiries(self.now(&course)) > 0;
-        if ready { Ready::READ } else { Ready::empty() }
-    }
-
-    fn readiness(&self) -> Option<&Readiness> {
-        Some(&self.readiness)
-    }
-
-    fn seek(&self) -> Result<u64, FsError> {
-        Ok(0)
-    }
-
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use super::*;
-
-    fn set(expires: u64, every: u64) -> Course {
-        Course { armed: true, expires, every, ..Course::default() }
-    }
-
-    #[test]
-    fn expiries_are_read_once() {
-        let mut once = set(100, 0);
-        assert_eq!((once.take(99), once.take(5000), once.take(5000)), (None, Some(1), None));
-        let mut often = set(100, 10);
-        assert_eq!((often.take(99), often.take(100), often.take(109)), (None, Some(1), None));
-        assert_eq!((often.take(131), often.take(139), often.take(140)), (Some(3), None, Some(1)));
-        assert_eq!(Course::default().take(u64::MAX), None);
-    }
-
-    #[test]
-    fn a_callback_that_ran_early_has_an_expiry_ahead() {
-        let mut course = set(100, 0);
-        assert!(course.is_ahead(99) && !course.is_ahead(100));
-        assert_eq!((course.take(100), course.is_ahead(100), course.is_ahead(50)), (Some(1), false, false));
-        let mut course = set(100, 10);
-        assert_eq!((course.take(100), course.is_ahead(100), course.is_ahead(110)), (Some(1), true, false));
-    }
-
-    #[test]
-    fn the_rest_is_that_of_the_next_expiry() {
-        assert_eq!(set(100, 0).rest(40), Setting { value: 60, every: 0 });
-        assert_eq!(set(100, 0).rest(140), Setting::default());
-        assert_eq!(set(100, 30).rest(131), Setting { value: 29, every: 30 });
-        let off = Course { every: 30, ..Course::default() };
-        assert_eq!(off.rest(131), Setting { value: 0, every: 30 });
-    }
-
-    #[test]
-    fn counts_end_at_the_largest_number() {
-        let mut course = set(0, 1);
-        assert_eq!(course.take(u64::MAX - 1), Some(u64::MAX));
-        assert_eq!(course.rest(u64::MAX), Setting { value: 0, every: 1 });
-        let mut course = set(u64::MAX - 1, u64::MAX);
-        assert_eq!((course.take(u64::MAX - 1), course.expires), (Some(1), u64::MAX));
-    }
+/// `timerfd_gettime`
+pub fn sys_timerfd_gettime<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64) -> Result<usize, Errno> {
+    let file = ctx.file(fd)?;
+    let rest = file.stream_as::<TimerFile<M>>().ok_or(Errno::EINVAL)?.get();
+    ctx.write(to, &TimerSpec::from(rest))?;
+    Ok(0)
 }

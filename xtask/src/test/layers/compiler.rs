@@ -342,9 +342,20 @@ impl Unit {
             .collect()
     }
 
+    /// The module of a function, by its file. A closure that a macro made has the macro's file, but its function's path.
+    fn module_of_function(&self, at: usize) -> Option<Module> {
+        let entry = &self.entries[at];
+        if entry.name.starts_with("{closure") {
+            let path = self.module_of_type(at)?;
+            let around = self.files.values().filter(|m| m.krate == path.krate && path.path.starts_with(&m.path));
+            return around.max_by_key(|m| m.path.len()).cloned();
+        }
+        entry.file.and_then(|file| self.files.get(&file)).cloned()
+    }
+
     fn tell_function(&self, at: usize, children: &HashMap<usize, Vec<usize>>, program: &mut Program) {
         let declared = &self.entries[self.declared(at)];
-        let Some(module) = declared.file.and_then(|file| self.files.get(&file)).cloned() else { return };
+        let Some(module) = self.module_of_function(self.declared(at)) else { return };
         let passed = self.passed(at, children);
         let name = declared.linkage.clone().or_else(|| self.entries[at].linkage.clone());
         if self.entries[at].has_code {
@@ -391,8 +402,10 @@ impl Unit {
         children: &HashMap<usize, Vec<usize>>,
         program: &mut Program,
     ) {
+        // A generic function that has a type argument of a folder also has values of that argument's own types.
+        let given = |to: &Module| passed.iter().any(|p| p.krate == to.krate && p.path.first() == to.path.first());
         for to in self.modules(type_at, children, 0) {
-            if to != *from && !passed.contains(&to) {
+            if to != *from && !given(&to) {
                 let what = format!("{from}::{user} has a value of a type of {to}");
                 program.types.insert(Use { from: from.clone(), to, what });
             }

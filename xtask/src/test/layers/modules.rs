@@ -30,7 +30,7 @@ impl Module {
     /// The module of an item whose enclosing namespaces are `names`, such as `quire_vm`, `map`, `{impl#3}`.
     pub fn of_path(names: &[&str]) -> Option<Self> {
         let (first, rest) = names.split_first()?;
-        let krate = first.strip_prefix("quire_")?.replace("pmap_x86_64", "pmap-x86_64");
+        let krate = first.strip_prefix("quire_")?.replace('_', "-");
         // Names of types and functions begin differently from those of modules, or stand in braces. A function's own
         // items count to its module.
         let path = rest.iter().take_while(|s| s.starts_with(|c: char| c.is_ascii_lowercase())).map(|&s| s.to_owned());

@@ -3,7 +3,7 @@
 use crate::machine::Machine;
 use quire_kernel::loader::command_line::Unusable;
 use quire_kernel::loader::memory_map::Ram;
-use quire_linux::UserRegs as Regs;
+use quire_linux_state::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{EventKind, Span};
 

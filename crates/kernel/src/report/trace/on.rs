@@ -22,7 +22,7 @@ use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use quire_kernel::loader::command_line::{self, Unusable};
 use quire_kernel::loader::memory_map::Ram;
-use quire_linux::UserRegs as Regs;
+use quire_linux_state::UserRegs as Regs;
 use quire_sync::cpuset::CpuMask;
 use quire_sync::trace::{Event, EventKind, Span, Trace, note};
 use quire_task::Thread;

@@ -10,7 +10,7 @@ use crate::machine::Machine;
 use crate::personality;
 use crate::thread::kthread;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use quire_linux::WatchSetting;
+use quire_linux_state::WatchSetting;
 use quire_sync::hooks::{ThreadHandle, park, unpark};
 use quire_task::{Thread, ThreadRef};
 
@@ -78,7 +78,7 @@ fn look(seconds: u32) {
 /// `own` is the name of a kernel thread.
 fn hung(thread: &Thread<Machine>, own: &str, seconds: u32) {
     let panics = setting(WatchSetting::HungPanics) != 0;
-    let tid = thread.payload().as_ref().map_or(0, quire_linux::Thread::tid);
+    let tid = thread.payload().as_ref().map_or(0, quire_linux_state::Thread::tid);
     let name = thread.payload().as_ref().map(|t| *t.name.lock()).unwrap_or_default();
     let name = name.bytes().utf8_chunks().next().map_or(own, |c| c.valid());
     report(

@@ -26,7 +26,7 @@ use crate::cpu::clock;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_kernel::loader::command_line;
-use quire_linux::WatchSetting;
+use quire_linux_state::WatchSetting;
 use quire_task::{Lockup, Watching};
 
 pub use hung::start;

@@ -7,7 +7,7 @@ use super::stacks::{self, Mine};
 use super::{TICKS, report, setting, threshold};
 use crate::cpu::{self, clock};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use quire_linux::WatchSetting;
+use quire_linux_state::WatchSetting;
 use quire_sync::spin::SPUN;
 
 /// A CPU's wait for a lock, on its own cache line. An interrupt handler that spins too takes over the line; the

@@ -9,7 +9,7 @@ use crate::report::backtrace;
 use crate::thread::context::Context;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_drivers::local_apic;
-use quire_linux::UserRegs as Regs;
+use quire_linux_state::UserRegs as Regs;
 use quire_task::Thread;
 
 /// The most return addresses in a snapshot.
@@ -150,7 +150,7 @@ impl Snapshot {
 fn tid() -> u32 {
     // SAFETY: the running thread is alive, and this CPU does not leave it while it is interrupted.
     let thread = unsafe { (cpu::current_thread() as *const Thread<Machine>).as_ref() };
-    thread.and_then(|thread| thread.payload().as_ref()).map_or(0, quire_linux::Thread::tid)
+    thread.and_then(|thread| thread.payload().as_ref()).map_or(0, quire_linux_state::Thread::tid)
 }
 
 #[cfg(debug_assertions)]

@@ -1,19 +1,18 @@
 //! Terminals and processes: controlling terminals, the foreground, job control.
 
-pub mod ptys;
 pub mod settings;
 
-use super::File;
-use super::ptys::index_of;
-use crate::process::credentials::capabilities::cap;
-use crate::process::group::Session;
-use crate::signal::{SigInfo, Signal};
-use crate::{Ctx, Errno, Linux, Machine};
 use quire_fs::device::{Driver, PTS};
 use quire_fs::terminal::pty::Pty;
 use quire_fs::terminal::{Key, Notice, Processes, Terminal};
 use quire_fs::{FsError, OpenFlags, Stream};
 use quire_heap::{Arc, unsize};
+use quire_linux_state::file::host::File;
+use quire_linux_state::file::ptys::index_of;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::process::group::Session;
+use quire_linux_state::signal::{SigInfo, Signal};
+use quire_linux_state::{Ctx, Errno, Linux, Machine};
 use quire_sync::atomic::Ordering;
 
 /// The number of the console's terminal.

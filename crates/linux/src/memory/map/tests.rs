@@ -1,8 +1,8 @@
-use super::*;
-use crate::signal::Signal;
+use crate::memory::map::*;
 use crate::test_host::script::{Task, run};
 use linux_raw_sys::general::*;
 use proptest::prelude::*;
+use quire_linux_state::signal::Signal;
 
 const RW: u32 = PROT_READ | PROT_WRITE;
 const MINE: u32 = PRIVATE | ANONYMOUS;
@@ -176,7 +176,7 @@ fn the_limit_of_memory_refuses_a_mapping_and_no_smaller_one() {
 fn the_number_of_mappings_is_limited() {
     run(|task| {
         let linux = task.machine.linux();
-        linux.set_max_map_count(task.mappings() + 1);
+        super::set_max_map_count(linux, task.mappings() + 1);
         // Apart, so that they do not merge.
         assert_eq!(mmap(task, AT, PAGE, MINE | FIXED), Ok(AT));
         assert_eq!(mmap(task, AT + 2 * PAGE, PAGE, MINE | FIXED), Err(Errno::ENOMEM));

@@ -1,4 +1,4 @@
-use super::*;
+use crate::process::fork::*;
 use crate::test_host::script::{Task, exited, killed, run};
 use linux_raw_sys::general::*;
 

@@ -1,4 +1,4 @@
-use super::*;
+use crate::process::wait::*;
 use crate::test_host::script::{CONTINUED as GOES_ON, Task, exited, killed, run, stopped};
 use linux_raw_sys::general::*;
 
@@ -211,7 +211,7 @@ fn any_thread_waits_for_the_children_of_its_process() {
 fn a_bad_address_of_the_status_does_not_keep_the_zombie() {
     run(|task| {
         child(task, 1, 4);
-        let bad = crate::user::USER_END - 4096;
+        let bad = quire_linux_state::user::USER_END - 4096;
         assert_eq!(task.call(__NR_wait4, [u64::MAX, bad, 0, 0]), Err(Errno::EFAULT));
         assert_eq!(task.wait(-1, 0), Err(Errno::ECHILD), "as on Linux");
     });

@@ -1,8 +1,8 @@
-use super::*;
-use crate::signal::Signal;
+use crate::signal::frame::*;
 use crate::test_host::script::{Task, killed, run, stopped};
 use linux_raw_sys::general::*;
 use proptest::prelude::*;
+use quire_linux_state::signal::Signal;
 
 const SECOND: u64 = 1_000_000_000;
 /// Where the parts of the frame lie behind the handler's stack pointer.

@@ -8,15 +8,15 @@ mod route;
 
 pub(super) use options::{get_option, set_option};
 
-use super::host::Socket;
-use super::user_address::Told;
-use crate::file::File;
-use crate::process::credentials::capabilities::cap;
-use crate::{Errno, Linux, Machine};
+use crate::socket::user_address::Told;
 use core::any::Any;
 use message::{Answers, Request};
 use quire_fs::{FsError, Host as _, Io, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, Deque, Vec};
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::socket::host::Socket;
+use quire_linux_state::{Errno, Linux, Machine};
 use quire_net::Options;
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Rank, SpinLock};

@@ -1,9 +1,9 @@
 //! Options of the level SOL_NETLINK.
 
-use super::Netlink;
+use crate::socket::netlink::Netlink;
 use crate::socket::options::{Value, set_socket_option, socket_option};
 use crate::socket::raw;
-use crate::{Ctx, Errno, Machine};
+use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::atomic::Ordering;
 
 const ADD_MEMBERSHIP: u32 = 1;

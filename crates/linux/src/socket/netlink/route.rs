@@ -1,11 +1,12 @@
 //! The answers of `NETLINK_ROUTE`: the one interface, its addresses and its routes.
 
-use super::message::{Answers, Header, Request};
-use crate::Errno;
-use crate::socket::loopback::{self, INDEX, MTU, NAME, QUEUE};
+use crate::socket::loopback;
+use crate::socket::loopback::{INDEX, MTU, NAME, QUEUE};
+use crate::socket::netlink::message::{Answers, Header, Request};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use linux_raw_sys::net as raw;
 use quire_fs::FsError;
+use quire_linux_state::Errno;
 
 type Written = Result<(), FsError>;
 
@@ -312,8 +313,8 @@ fn lifetime() -> [u8; 16] {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use super::super::message::requests;
     use super::*;
+    use crate::socket::netlink::message::requests;
 
     fn asked(kind: u16, flags: u16, body: &[u8]) -> Answer {
         let mut bytes = Answers::new();

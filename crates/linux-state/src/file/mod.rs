@@ -1,0 +1,25 @@
+//! Files: descriptors, the host of `quire_fs` in this kernel, and what files share on a machine.
+//!
+//! [`host`] has this kernel's types of files. [`objects`] binds `quire_fs` to the memory core: a file's bytes are an
+//! `ObjectRef`. [`files`] is the table of descriptors.
+
+pub mod errors;
+pub mod executable;
+pub mod files;
+pub mod host;
+pub mod notices;
+pub mod notify_limits;
+pub mod objects;
+pub mod pipe_limits;
+pub mod pipes;
+pub mod ptys;
+pub mod state;
+pub mod system;
+pub mod trees;
+pub mod view;
+
+pub use files::Files;
+pub use host::{Dentry, File, FileHost, View};
+pub use objects::{FileBytes, read_kernel};
+pub use state::{FsState, Seen};
+pub use system::System;

@@ -1,0 +1,33 @@
+//! The limits of `inotify`: files of `/proc/sys/fs/inotify`.
+
+use quire_sync::atomic::AtomicU64;
+
+/// Linux's `fs.inotify` settings.
+const INSTANCES: u64 = 128;
+const QUEUED: u64 = 16384;
+const WATCHES: u64 = 1 << 20;
+/// Kernel memory of a watch, and of a queued event with a long name, or a little more.
+const WATCH_BYTES: u64 = 512;
+const EVENT_BYTES: u64 = 320;
+
+/// The limits of a user's notifiers: `fs.inotify`.
+pub struct NotifyLimits {
+    /// `max_user_instances`
+    pub instances: AtomicU64,
+    /// `max_user_watches`
+    pub watches: AtomicU64,
+    /// `max_queued_events` of a notifier
+    pub queued: AtomicU64,
+}
+
+impl NotifyLimits {
+    /// Linux's limits, or less on a machine of little `memory`: a user's watches take a hundredth of it, and his full
+    /// queues an eighth.
+    pub fn new(memory: u64) -> Self {
+        NotifyLimits {
+            instances: AtomicU64::new(INSTANCES),
+            watches: AtomicU64::new((memory / 100 / WATCH_BYTES).clamp(8192, WATCHES)),
+            queued: AtomicU64::new((memory / 8 / INSTANCES / EVENT_BYTES).clamp(256, QUEUED)),
+        }
+    }
+}

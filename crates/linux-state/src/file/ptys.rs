@@ -1,0 +1,121 @@
+//! The table of pseudo-terminals: an index for each pair, until both of its ends are closed.
+
+use crate::Errno;
+use quire_fs::terminal::pty::Pty;
+use quire_heap::{Arc, Vec, Weak};
+use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicU64, Ordering};
+
+/// Linux's `kernel.pty.max`.
+const MOST: u64 = 4096;
+/// Kernel memory of a pair, or a little more: the queues of its line discipline and of its cable.
+const PTY_BYTES: u64 = 40 << 10;
+/// The part of memory that pairs may take: one sixteenth.
+const PART: u64 = 16;
+/// A terminal's number is its index, and above these bits a count of pairs that makes it unique.
+const INDEX_BITS: u32 = 20;
+
+/// See the module.
+pub struct Ptys {
+    slots: Mutex<Vec<Slot>>,
+    /// One more than the most pairs: `kernel.pty.max`.
+    most: AtomicU64,
+    made: AtomicU64,
+}
+
+#[derive(Default)]
+enum Slot {
+    #[default]
+    Free,
+    /// A pair is about to be made, or both of its ends were closed and it is about to go.
+    Reserved,
+    Used(Weak<Pty>),
+}
+
+/// A reserved index; dropping this frees it.
+pub struct Place {
+    ptys: &'static Ptys,
+    /// The index.
+    pub index: u32,
+    /// The terminal's number.
+    pub number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let old = self.ptys.slots.lock().get_mut(self.index as usize).map(core::mem::take);
+        drop(old);
+    }
+}
+
+/// The index of the terminal with that number.
+pub fn index_of(number: u64) -> u32 {
+    (number & ((1 << INDEX_BITS) - 1)) as u32
+}
+
+impl Ptys {
+    /// No pairs, on a machine with `memory` bytes.
+    pub fn new(memory: u64) -> Self {
+        let most = AtomicU64::new((memory / PART / PTY_BYTES).clamp(2, MOST));
+        Ptys { slots: Mutex::new(Vec::new()), most, made: AtomicU64::new(0) }
+    }
+
+    /// One more than the most pairs.
+    pub fn most(&self) -> u64 {
+        self.most.load(Ordering::Relaxed)
+    }
+
+    /// Changes that. Existing pairs stay.
+    pub fn set_most(&self, most: u64) -> Result<(), Errno> {
+        if most >= 1 << INDEX_BITS {
+            return Err(Errno::EINVAL);
+        }
+        self.most.store(most, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.slots.lock().iter().filter(|slot| !matches!(slot, Slot::Free)).count() as u64
+    }
+
+    /// Reserves the lowest free index. ENOSPC if there may be no more pairs.
+    pub fn reserve(&'static self) -> Result<Place, Errno> {
+        let mut slots = self.slots.lock();
+        let used = slots.iter().filter(|slot| !matches!(slot, Slot::Free)).count() as u64;
+        // As on Linux, the limit itself is not reached.
+        if used + 1 >= self.most() {
+            return Err(Errno::ENOSPC);
+        }
+        let index = match slots.iter().position(|slot| matches!(slot, Slot::Free)) {
+            Some(free) => free,
+            None => {
+                slots.try_push(Slot::Free)?;
+                slots.len() - 1
+            }
+        };
+        slots[index] = Slot::Reserved;
+        let serial = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        Ok(Place { ptys: self, index: index as u32, number: serial << INDEX_BITS | index as u64 })
+    }
+
+    /// Lets a reserved index lead to its pair.
+    pub fn fill(&self, index: u32, pty: &Arc<Pty>) {
+        if let Some(slot) = self.slots.lock().get_mut(index as usize) {
+            *slot = Slot::Used(Arc::downgrade(pty));
+        }
+    }
+
+    /// The pair with that index.
+    pub fn get(&self, index: u32) -> Option<Arc<Pty>> {
+        match self.slots.lock().get(index as usize) {
+            Some(Slot::Used(pty)) => pty.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// The pair whose terminal has that number.
+    pub fn numbered(&self, number: u64) -> Option<Arc<Pty>> {
+        self.get(index_of(number)).filter(|pty| pty.terminal().number() == number)
+    }
+}

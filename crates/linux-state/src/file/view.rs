@@ -1,0 +1,116 @@
+//! A system call's view of files: the descriptors of its process, its directories, and its ids for permission checks.
+
+use crate::file::host::{Dentry, File, FileHost, View};
+use crate::file::state::FsState;
+use crate::process::credentials::Credentials;
+use crate::process::credentials::capabilities::{Caps, cap};
+use crate::{Ctx, Errno, Machine};
+use quire_fs::{FileCredentials, OpenFlags, Places, Powers, Resolve, StartDirectory, Vfs};
+use quire_heap::{Arc, OutOfMemory};
+use quire_sync::atomic::Ordering;
+
+/// Credentials for the checks of the file layer.
+fn with_ids(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> FileCredentials {
+    // All but the last have the bits of their capabilities.
+    const SAME: [(u32, Powers); 5] = [
+        (cap::CHOWN, Powers::CHOWN),
+        (cap::DAC_OVERRIDE, Powers::OVERRIDE),
+        (cap::DAC_READ_SEARCH, Powers::READ_SEARCH),
+        (cap::FOWNER, Powers::OWNER),
+        (cap::FSETID, Powers::SET_IDS),
+    ];
+    const {
+        let mut at = 0;
+        while at < SAME.len() {
+            assert!(1 << SAME[at].0 == SAME[at].1.bits(), "the bit of a power is that of its capability");
+            at += 1;
+        }
+    }
+    let mut powers = Powers::from_bits_truncate(caps.0 as u8) - Powers::DEVICES;
+    powers.set(Powers::DEVICES, caps.has(cap::MKNOD));
+    FileCredentials { uid, gid, groups: c.groups.clone(), powers }
+}
+
+impl<M: Machine> Ctx<'_, M> {
+    /// The caller's view of the tree.
+    pub fn view(&self) -> Result<View<M>, Errno> {
+        let fs = self.fs()?;
+        Ok(View {
+            places: self.places(fs)?,
+            credentials: self.file_credentials(),
+            umask: fs.umask(),
+            resolve: Resolve::empty(),
+        })
+    }
+
+    /// The caller as the owner of new files, and for permission checks.
+    pub fn file_credentials(&self) -> FileCredentials {
+        let c = self.credentials();
+        with_ids(c, c.file_user, c.file_group, c.capabilities.effective)
+    }
+
+    /// Whether files that the caller writes to keep their set-id bits.
+    pub fn keeps_set_ids(&self) -> bool {
+        self.credentials().may(cap::FSETID)
+    }
+
+    /// As [`file_credentials`](Self::file_credentials), by the real ids: for `access`.
+    pub fn real_file_credentials(&self) -> FileCredentials {
+        let c = self.credentials();
+        with_ids(c, c.real_user, c.real_group, c.capabilities.of_real_user(c.real_user))
+    }
+
+    fn places(&self, fs: &FsState<M>) -> Result<Arc<Places<FileHost<M>>>, OutOfMemory> {
+        // SAFETY: a context is the owner's; the reference ends before the value is replaced.
+        let seen = unsafe { self.thread.seen.get() }.as_ref();
+        if let Some(seen) = seen.filter(|seen| seen.changes == fs.changes.load(Ordering::Acquire)) {
+            return Ok(seen.places.clone());
+        }
+        let now = fs.seen()?;
+        let places = now.places.clone();
+        // SAFETY: a context is the owner's, and the view of the old value has ended.
+        drop(unsafe { self.thread.seen.replace(Some(now)) });
+        Ok(places)
+    }
+
+    /// Makes `to` the working directory.
+    pub fn set_cwd(&self, to: Arc<Dentry<M>>) -> Result<(), Errno> {
+        self.fs()?.set_cwd(StartDirectory::new(to, self.vfs().root()));
+        Ok(())
+    }
+
+    /// Makes `to` the root directory.
+    pub fn set_root(&self, to: Arc<Dentry<M>>) -> Result<(), Errno> {
+        self.fs()?.set_root(StartDirectory::new(to, self.vfs().root()));
+        Ok(())
+    }
+
+    /// All files.
+    pub fn vfs(&self) -> &'static Arc<Vfs<FileHost<M>>> {
+        self.linux.files.vfs()
+    }
+
+    /// The open file of a descriptor argument; refuses O_PATH files.
+    #[inline]
+    pub fn file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
+        let file = self.any_file(fd)?;
+        if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }
+    }
+
+    /// The open file of a descriptor argument; O_PATH files too.
+    #[inline]
+    pub fn any_file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
+        // SAFETY: a context is the calling thread's.
+        unsafe { self.files()?.get(u32::try_from(fd).map_err(|_| Errno::EBADF)?) }
+    }
+
+    /// Gives an open file the lowest free descriptor.
+    pub fn install(&self, file: Arc<File<M>>, close_on_exec: bool) -> Result<usize, Errno> {
+        Ok(self.files()?.insert(file, close_on_exec, 0, descriptor_limit(self.thread))? as usize)
+    }
+}
+
+/// The highest number of descriptors that the thread's process may have.
+pub fn descriptor_limit<M: Machine>(thread: &crate::Thread<M>) -> u64 {
+    thread.process.soft_limit(crate::process::limits::which::NOFILE).min(1 << 20)
+}

@@ -1,0 +1,3 @@
+//! Futexes: the table of the machine.
+
+pub mod table;

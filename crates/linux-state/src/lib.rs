@@ -1,0 +1,47 @@
+//! The state behind Linux's system calls: processes, threads, credentials, signals, users, timers, descriptors.
+//!
+//! # Principles
+//! - **No system call is here.** `quire-linux` has the calls, one file a subject, under the name that the subject has
+//!   here. A subject's state and its invariants stand here, and what any thread may do to them.
+//! - **The crate is generic over its machine.** [`Machine`] is all that the Linux layer needs from a kernel, so it also
+//!   runs hosted.
+//! - **This crate and those above it know errnos**; the layers below do not.
+//!
+//! # Where to start reading
+//! [`Linux`] has what all processes share, [`Process`] what a process's threads share, [`Thread`] what one thread has.
+//! [`Ctx`] is a system call's view of all three.
+#![cfg_attr(not(any(test, loom, shuttle)), no_std)]
+
+pub mod base;
+pub mod ctx;
+pub mod ending;
+pub mod errno;
+pub mod file;
+pub mod futex;
+pub mod ipc;
+mod linux;
+pub mod machine;
+pub mod memory;
+pub mod mutant;
+pub mod process;
+pub mod regs;
+pub mod shortage;
+pub mod signal;
+pub mod socket;
+pub mod system;
+pub mod time;
+pub mod user;
+pub mod vdso;
+
+#[cfg(all(test, any(loom, shuttle)))]
+mod models;
+
+pub use base::pid::Pid;
+pub use ctx::Ctx;
+pub use errno::Errno;
+pub use linux::{FirstProgram, Linux};
+pub use machine::{BadAddress, End, Fpu, Interrupt, Machine, UserAccess, UserClock, WatchSetting};
+pub use process::Process;
+pub use process::sleep::Served;
+pub use process::thread::Thread;
+pub use regs::UserRegs;

@@ -1,0 +1,330 @@
+//! The Linux layer as one value: the state that all its processes share.
+
+use crate::base::tables::{TableMemory, padded};
+use crate::errno::Errno;
+use crate::file::pipe_limits::PipeLimits;
+use crate::file::system::System;
+use crate::file::trees::Trees;
+use crate::futex::table::Futexes;
+use crate::ipc::host::Ipc;
+use crate::machine::Machine;
+use crate::memory::victim::dying::Victims;
+use crate::process::Process;
+use crate::process::first_use::FirstUse;
+use crate::process::ids::Ids;
+use crate::process::thread::Thread;
+use crate::process::users::Users;
+use crate::socket::host::{Network, SocketHost};
+use crate::socket::netlink_ports::NetlinkPorts;
+use crate::system::core_pattern::CorePattern;
+use crate::system::host_name::HostName;
+use crate::system::load::Load;
+use crate::system::log::Log;
+use crate::system::random::Random;
+use crate::system::settings::Settings;
+use crate::system::unknown::Unknown;
+use crate::time::discipline::Discipline;
+use crate::time::timer_file::TimerFiles;
+use crate::vdso::Vdso;
+use quire_heap::{Arc, Vec};
+use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::{CachePadded, Rank, SpinLock};
+use quire_task::{Class, MOST_URGENT, RollCall, Scheduler, Thread as Task};
+use quire_vm::{PAGE_SIZE, Vm};
+
+/// The program of process 1, as `exec` has prepared it.
+pub trait FirstProgram<M: Machine>: Send + Sync {
+    /// Fills the stack of the calling thread, which is about to execute the program's first instruction.
+    fn fill(&self, machine: &M) -> Result<(), Errno>;
+}
+
+/// The Linux layer of a running kernel: one a machine, never freed.
+pub struct Linux<M: Machine> {
+    /// The kernel beneath.
+    pub machine: &'static M,
+    /// Memory.
+    pub vm: &'static Vm<M>,
+    /// Threads.
+    pub scheduler: &'static Scheduler<M>,
+    /// Process, thread, group and session ids.
+    pub ids: Ids<M>,
+    /// The load average.
+    pub load: Load<M>,
+    /// Users.
+    pub users: Users<M>,
+    /// Futexes.
+    pub futexes: Futexes<M>,
+    /// Random numbers.
+    pub random: Random,
+    /// Which unknown system calls were logged.
+    pub unknown: Unknown,
+    /// The file layer's state: the root directory, devices.
+    pub files: System<M>,
+    /// `/proc` and `/sys`.
+    pub trees: &'static dyn Trees<M>,
+    /// Paths of trees that the host wants at the end.
+    pub results: FirstUse<Vec<Vec<u8>>>,
+    /// The machine is ending.
+    pub ending: AtomicBool,
+    /// The names of sockets.
+    pub network: &'static Network<M>,
+    /// Shared memory segments, semaphore arrays, message queues.
+    pub ipc: Ipc<M>,
+    /// What tells this boot from others.
+    /// Random bytes that identify this boot.
+    pub boot_id: [u8; 16],
+    /// Numbers of `/proc/sys`.
+    pub settings: Settings,
+    /// The ids of netlink sockets.
+    pub netlink_ports: NetlinkPorts,
+    /// How large pipes may be.
+    pub pipes: PipeLimits,
+    /// The files of `timerfd_create`.
+    pub timer_files: TimerFiles<M>,
+    /// The readers of the kernel's log.
+    pub log: Log,
+    /// The machine's names in `uname`.
+    pub host_name: HostName,
+    /// The values about the clock that `adjtimex` sets.
+    pub discipline: Discipline,
+    /// The names of core files.
+    pub core_pattern: CorePattern,
+    /// Process 1.
+    pub first: SpinLock<Option<Arc<Process<M>>>>,
+    /// The program of process 1, whose stack it fills before its first instruction.
+    pub first_program: SpinLock<Option<Arc<dyn FirstProgram<M>>>>,
+    /// The number of stopped threads. Only job control writes it, so that readers mostly find it in their cache.
+    pub stopped: AtomicUsize,
+    /// Calls to all processes, which a concurrent fork must not miss. Every fork reads it.
+    pub roll_call: CachePadded<RollCall>,
+    /// The most mappings that a new program may have.
+    pub map_count: AtomicU64,
+    /// The most threads that there may be, those of the kernel included. Every fork reads it.
+    pub threads_max: AtomicU64,
+    /// The choice of a process to end when memory is out.
+    pub victims: Victims<M>,
+    /// What each program finds mapped.
+    pub vdso: Vdso<M>,
+}
+
+/// Frames of memory for each id at boot. A sleeping process takes twice as many at least. A user has half of the ids at
+/// most, and can still fill memory with processes.
+const FRAMES_AN_ID: u64 = 2;
+/// `kernel.pid_max` on the smallest machine.
+const LEAST_IDS: u64 = 1024;
+/// The highest `kernel.pid_max`, as on Linux with 64 bits. It is one above the highest id.
+const MOST_IDS: u64 = 4 << 20;
+/// The lowest `kernel.pid_max`, as on Linux.
+const FEWEST_IDS: u64 = 301;
+/// The bounds of `kernel.threads-max`, as on Linux.
+const THREADS: core::ops::RangeInclusive<u64> = 1..=0x3fff_ffff;
+/// `vm.max_map_count`: the value that distributions set; Linux's own is 65,530. A mapping costs no more here.
+const MAP_COUNT: u64 = 1 << 20;
+
+/// Bytes of the tables that boot set aside.
+pub struct TableSizes {
+    /// The directory of ids.
+    pub ids: u64,
+    /// The futex table.
+    pub futexes: u64,
+}
+
+const fn between(value: u64, least: u64, most: u64) -> u64 {
+    if value < least {
+        least
+    } else if value > most {
+        most
+    } else {
+        value
+    }
+}
+
+/// `kernel.pid_max` on a machine of `memory` bytes.
+const fn first_ids(memory: u64) -> u64 {
+    between(memory / PAGE_SIZE / FRAMES_AN_ID, LEAST_IDS, MOST_IDS)
+}
+
+/// The highest `kernel.pid_max` there: one for each frame, since no process takes less.
+const fn most_ids(memory: u64) -> u64 {
+    between(memory / PAGE_SIZE, LEAST_IDS, MOST_IDS)
+}
+
+impl<M: Machine> Linux<M> {
+    /// The sizes of the tables that boot set aside.
+    pub fn table_sizes(&self) -> TableSizes {
+        TableSizes {
+            ids: Ids::<M>::bytes(self.ids.room(), self.scheduler.cpus()) as u64,
+            futexes: self.futexes.table_bytes() as u64,
+        }
+    }
+
+    /// Bytes of the tables that [`Linux::new`] needs on a machine of `memory` bytes and `cpus` CPUs.
+    pub const fn table_bytes(memory: u64, cpus: usize) -> usize {
+        padded(Ids::<M>::bytes(most_ids(memory) as crate::Pid - 1, cpus))
+            + padded(Futexes::<M>::bytes(memory))
+            + padded(Random::bytes(cpus))
+    }
+
+    /// The Linux layer over `vm` and `scheduler`, never freed, on a machine of `memory` bytes. No thread runs yet.
+    /// ENOMEM if `tables` has less than [`Linux::table_bytes`].
+    pub fn new(
+        vm: &'static Vm<M>,
+        scheduler: &'static Scheduler<M>,
+        memory: u64,
+        mut tables: TableMemory,
+        trees: &'static dyn Trees<M>,
+    ) -> Result<&'static Self, Errno> {
+        let (machine, cpus) = (vm.machine(), scheduler.cpus());
+        let first = first_ids(memory);
+        let ids = Ids::new(most_ids(memory) as crate::Pid - 1, cpus, &mut tables)?;
+        ids.set_max(first as crate::Pid - 1);
+        let files = System::new(vm, machine)?;
+        let entropy = machine.entropy();
+        Ok(quire_heap::try_leak(Linux {
+            machine,
+            vm,
+            scheduler,
+            ids,
+            load: Load::new(scheduler),
+            users: Users::new(cpus)?,
+            futexes: Futexes::new(memory, &mut tables)?,
+            random: Random::new(machine.entropy(), cpus, &mut tables)?,
+            unknown: Unknown::new(),
+            results: FirstUse::new(),
+            ending: AtomicBool::new(false),
+            network: Network::new(SocketHost(*files.vfs().host()))?,
+            ipc: Ipc::new(*files.vfs().host())?,
+            boot_id: core::array::from_fn(|at| entropy[at] ^ entropy[at + 16]),
+            settings: Settings::new(),
+            netlink_ports: NetlinkPorts::new(),
+            files,
+            trees,
+            pipes: PipeLimits::new(),
+            timer_files: TimerFiles::new(),
+            log: Log::new(),
+            host_name: HostName::new(),
+            discipline: Discipline::new(),
+            core_pattern: CorePattern::new(),
+            first: SpinLock::new(Rank::OWNED, None),
+            first_program: SpinLock::new(Rank::OWNED, None),
+            stopped: AtomicUsize::new(0),
+            roll_call: CachePadded(RollCall::new()),
+            map_count: AtomicU64::new(MAP_COUNT),
+            threads_max: AtomicU64::new(first),
+            victims: Victims::new(),
+            vdso: Vdso::new(vm, machine)?,
+        })?)
+    }
+
+    /// Notifies the waiters for expired timer files. Called once, by a thread of the kernel, which stays here.
+    pub fn notify_timer_files(&'static self) -> ! {
+        // Programs' real-time threads may wait for it.
+        self.scheduler.set_class(&self.scheduler.current(), Class::Fifo(MOST_URGENT), false);
+        self.timer_files.notify(self.machine)
+    }
+
+    /// The most mappings that a new program may have.
+    pub fn max_map_count(&self) -> u64 {
+        self.map_count.load(Ordering::Relaxed)
+    }
+
+    /// One above the highest id that is handed out: `kernel.pid_max`.
+    pub fn pid_max(&self) -> u64 {
+        u64::from(self.ids.max()) + 1
+    }
+
+    /// Sets it. EINVAL if it is too low, or above the ids that boot made room for.
+    pub fn set_pid_max(&self, most: u64) -> Result<(), Errno> {
+        if most < FEWEST_IDS || most > u64::from(self.ids.room()) + 1 {
+            return Err(Errno::EINVAL);
+        }
+        self.ids.set_max(most as crate::Pid - 1);
+        Ok(())
+    }
+
+    /// Sets the most threads that there may be. Those that are there stay.
+    pub fn set_threads_max(&self, most: u64) -> Result<(), Errno> {
+        if !THREADS.contains(&most) {
+            return Err(Errno::EINVAL);
+        }
+        self.threads_max.store(most, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// EAGAIN if there are as many threads as there may be. The count reads a line of each CPU. So it is made only
+    /// where the ids do not keep the limit anyway.
+    pub fn check_threads(&self) -> Result<(), Errno> {
+        let most = self.threads_max.load(Ordering::Relaxed);
+        if most <= u64::from(self.ids.max()) && self.scheduler.threads() >= most {
+            return Err(Errno::EAGAIN);
+        }
+        Ok(())
+    }
+
+    /// The calling thread.
+    ///
+    /// # Panics
+    /// On a kernel thread: only threads of programs call this.
+    #[inline(always)]
+    pub fn current(&self) -> &'static Thread<M> {
+        let task = quire_task::Machine::current(self.machine);
+        // SAFETY: the machine returns the running thread, which lives while it runs. The returned reference does not
+        // outlive the current system call or fault.
+        let payload = unsafe { (*task).payload() };
+        payload.as_ref().expect("a kernel thread has no process")
+    }
+
+    /// Makes `task` check its work flags soon, even if it sleeps or runs in user mode on another CPU.
+    pub fn poke(&self, task: &Task<M>) {
+        self.scheduler.unpark(task);
+        self.interrupt(task);
+    }
+
+    /// As [`poke`](Self::poke), for a thread whose flags say that it ends.
+    pub(crate) fn poke_to_end(&self, task: &Task<M>) {
+        self.scheduler.unpark_to_end(task);
+        self.interrupt(task);
+    }
+
+    /// Interrupts the CPU that runs `task`, if it is another one.
+    fn interrupt(&self, task: &Task<M>) {
+        if task.is_running() {
+            let home = task.home();
+            if home != quire_sync::current_cpu() {
+                quire_task::Machine::kick(self.machine, home);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use quire_task::IdTable;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_guest_of_20_gib_allows_a_user_more_than_a_million_processes() {
+        assert_eq!(first_ids(20 << 30), 2_621_440);
+        // As the boot of such a guest counts its memory: without what firmware and image take.
+        let limits = crate::process::limits::Limits::initial(first_ids((20 << 30) - 64 * MIB));
+        assert!(limits.0[crate::process::limits::which::NPROC].soft > (1 << 20) + 200_000);
+    }
+
+    #[test]
+    fn ids_follow_memory_between_their_ends() {
+        assert_eq!((first_ids(0), most_ids(0)), (LEAST_IDS, LEAST_IDS));
+        assert_eq!((first_ids(64 * MIB), most_ids(64 * MIB)), (8192, 16384));
+        assert_eq!((first_ids(16 << 40), most_ids(16 << 40)), (MOST_IDS, MOST_IDS));
+    }
+
+    #[test]
+    fn the_directory_of_ids_takes_less_than_a_thousandth_of_memory() {
+        for shift in 0..19 {
+            let memory = (32 * MIB) << shift;
+            let bytes = IdTable::<u64, u64>::bytes(most_ids(memory) as crate::Pid - 1, 4) as u64;
+            assert!(bytes * 1000 < memory, "{bytes} of {memory}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Linux's address spaces: the map, the heap and the program in it, and the calls that change them.
+
+pub mod image;
+pub mod own;
+pub mod victim;
+
+use crate::base::line::Line;
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::memory::image::Image;
+use core::ops::Deref;
+pub use own::{Foreign, OwnSpace};
+use quire_heap::Arc;
+use quire_sync::Mutex;
+use quire_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use quire_task::powers::{self, Openness};
+use quire_vm::{Space, SpaceRef};
+
+/// The first `core_filter`, as on Linux: private and shared memory without a file, the headers of programs, and huge
+/// pages.
+const CORE_FILTER: u32 = 0x33;
+
+/// The heap (`brk`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Heap {
+    /// Its first byte; never moves.
+    pub start: u64,
+    /// The break: one past its last byte.
+    pub end: u64,
+}
+
+/// An address space with its program and heap. Shared by the threads of a process, and with children made by CLONE_VM.
+/// Aligned to cache lines, because neighbouring spaces run on different CPUs.
+#[repr(C, align(64))]
+pub struct AddressSpace<M: Machine> {
+    /// The map.
+    pub space: SpaceRef<M>,
+    /// The program.
+    pub image: Arc<Image<M>>,
+    /// Whether its owner's other processes may read it. Written when the powers of a thread in it change.
+    dumpable: Openness,
+    /// Every fault reads the fields before.
+    _heap: Line,
+    /// The heap. A sleeping lock: `brk` changes the map while it holds it.
+    pub heap: Mutex<Heap>,
+    /// The kinds of barriers that its program has registered for (`membarrier`).
+    pub barriers: AtomicU32,
+    /// Its program wants no large pages. There are none, so this is kept only for it.
+    pub small_pages: AtomicBool,
+    /// The kinds of memory that a core file holds (`coredump_filter`).
+    pub core_filter: AtomicU32,
+}
+
+impl<M: Machine> Deref for AddressSpace<M> {
+    type Target = Space<M>;
+    fn deref(&self) -> &Space<M> {
+        &self.space
+    }
+}
+
+impl<M: Machine> AddressSpace<M> {
+    /// A space that holds the program `image`.
+    pub fn new(space: SpaceRef<M>, heap: Heap, image: Arc<Image<M>>, dumpable: bool) -> Self {
+        let (dumpable, heap) = (Openness::new(dumpable), Mutex::new(heap));
+        AddressSpace {
+            space,
+            image,
+            dumpable,
+            _heap: Line,
+            heap,
+            barriers: AtomicU32::new(0),
+            small_pages: AtomicBool::new(false),
+            core_filter: AtomicU32::new(CORE_FILTER),
+        }
+    }
+
+    /// Whether its owner's other processes may read it.
+    pub fn is_dumpable(&self) -> bool {
+        self.dumpable.is_open()
+    }
+
+    /// The same, for a thread that changes it. It is closed before new ids are shown: see [`powers`].
+    pub fn dumpable(&self) -> &Openness {
+        &self.dumpable
+    }
+
+    /// A copy for a forked child.
+    pub fn fork(&self) -> Result<Arc<Self>, Errno> {
+        let heap = *self.heap.lock();
+        let (space, dumpable) = powers::copy(&self.dumpable, || self.space.fork())?;
+        let new = AddressSpace::new(space, heap, self.image.clone(), dumpable);
+        new.barriers.store(self.barriers.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.small_pages.store(self.small_pages.load(Ordering::Relaxed), Ordering::Relaxed);
+        new.core_filter.store(self.core_filter.load(Ordering::Relaxed), Ordering::Relaxed);
+        Ok(Arc::try_new(new)?)
+    }
+}
+
+/// `value` rounded up to whole pages; `None` where that overflows.
+pub fn page_up(value: u64) -> Option<u64> {
+    value.checked_next_multiple_of(quire_vm::PAGE_SIZE)
+}

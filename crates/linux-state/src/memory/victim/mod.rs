@@ -1,0 +1,324 @@
+//! Out of memory: a process is chosen and ends, and the other threads that need memory wait for its memory.
+//!
+//! # Trigger
+//! The memory core has decided that programs make no progress ([`quire_vm::reclaim::scan`]). A fault or a system call
+//! that needs memory gets its error, and calls [`Linux::out_of_memory`]. There it waits until a victim's memory is
+//! free, and then tries again.
+//!
+//! # Choice of the victim
+//! The victim is the process that holds most: resident pages, pages in swap and page tables. Each point of
+//! `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process with -1000 is exempt. Process 1 ends
+//! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows the
+//! same figure, scaled as Linux does.
+//!
+//! To weigh a process exactly takes a walk over its tables, and over indexes if its tables were dropped. So after
+//! [`WEIGHED`] processes, another one is weighed only if its highest number of resident pages could make it the victim.
+//! This may miss a process with more pages in swap than it ever had in memory at once, or with many tables for few pages.
+//!
+//! # End of the victim
+//! 1. Its threads are killed. A thread that is ending waits for no memory, and may use a part of the reserve
+//!    ([`is_ending`](quire_vm::Machine::is_ending)); interruptible waits end.
+//! 2. If it has not left its memory after [`GRACE`], because a thread of it waits for another event, its memory is
+//!    condemned and freed ([`reap`](quire_vm::Space::reap)). So a victim may hold a lock that waiters need.
+//! 3. If it still has memory after a second ([`victims`](dying)), it is given up, and another victim
+//!    may be chosen.
+//!
+//! There is one victim at a time, so that a burst of refused faults ends one process and not ten.
+//!
+//! | | a waiter | a thread of the victim | another chooser |
+//! |---|---|---|---|
+//! | **chooser** | waits on the same queue, and is woken by the victim's end | is a waiter itself, whose wait its own end interrupts | `choosing`: the second one finds the first one's victim |
+
+pub mod dying;
+
+use crate::Linux;
+use crate::machine::Machine;
+use crate::process::Process;
+use crate::process::thread::Thread;
+use dying::{Dying, GRACE, Step};
+use quire_heap::Arc;
+use quire_sync::atomic::Ordering;
+use quire_sync::hooks::now;
+use quire_vm::PAGE_SIZE;
+use quire_vm::map::Holdings;
+
+/// `oom_score_adj` of a process that is never chosen.
+pub const EXEMPT: i32 = -1000;
+
+impl<M: Machine> Process<M> {
+    /// Its badness as a victim, in pages, and the memory that it holds. `None`: it is exempt, or holds nothing.
+    fn badness(&self) -> Option<(i64, Holdings)> {
+        let held = self.memory()?.holdings();
+        Some((badness(held, self.oom_adjust.load(Ordering::Relaxed), self.linux.total_pages())?, held))
+    }
+
+    /// `/proc/<pid>/oom_score`.
+    pub fn oom_score(&self) -> u64 {
+        self.badness().map_or(0, |(points, _)| score(points, self.linux.total_pages()))
+    }
+}
+
+/// Processes that are weighed exactly in any case.
+const WEIGHED: u32 = 4096;
+
+/// Whether a process with at most `peak` resident pages may have more than `points`.
+fn may_exceed(points: i64, peak: u64, adjust: i32, total: u64) -> bool {
+    let most = Holdings { resident: peak, ..Holdings::default() };
+    badness(most, adjust, total).is_some_and(|most| most > points)
+}
+
+/// Pages that count against a process. `None`: it is exempt.
+fn badness(held: Holdings, adjust: i32, total: u64) -> Option<i64> {
+    if adjust == EXEMPT {
+        return None;
+    }
+    let pages = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    Some(pages(held.total()).saturating_add(i64::from(adjust).saturating_mul(pages(total / 1000))))
+}
+
+/// Linux's scale: 0 to 1333 and beyond, 666 for a process that holds nothing.
+fn score(points: i64, total: u64) -> u64 {
+    let share = points.saturating_mul(1000) / i64::try_from(total.max(1)).unwrap_or(i64::MAX);
+    u64::try_from(share.saturating_add(1000).saturating_mul(2) / 3).unwrap_or(0)
+}
+
+/// A chosen victim.
+struct Choice<M: Machine> {
+    process: Arc<Process<M>>,
+    points: i64,
+    held: Holdings,
+}
+
+impl<M: Machine> Linux<M> {
+    /// Called by a thread that was refused memory that only the end of a process can free; `why` is the situation, for
+    /// the log. Chooses and kills a victim, or waits for a dying one. Returns whether to try again; false if the
+    /// calling thread must end itself. May sleep; the caller holds no lock that a system call's end needs. For faults,
+    /// and for system calls that would fail otherwise.
+    #[cold]
+    pub fn out_of_memory(&'static self, why: &str) -> bool {
+        let me = self.current();
+        loop {
+            if me.killed() {
+                return false;
+            }
+            match self.victims.step(now()) {
+                Step::Done => break,
+                Step::Reap => self.reap_victim(),
+                Step::Until(deadline) => {
+                    if self.wait_for_victim(me, deadline) {
+                        return !me.killed();
+                    }
+                }
+            }
+        }
+        {
+            let _one = self.victims.choosing.lock();
+            // Another thread chose a victim before, or memory was freed meanwhile.
+            if self.victims.process().is_some() || !self.is_short() {
+                return !me.killed();
+            }
+            self.kill_one(me, why);
+        }
+        if me.killed() {
+            return false;
+        }
+        // Most victims have left their memory by the next check.
+        self.wait_for_victim(me, now() + GRACE);
+        !me.killed()
+    }
+
+    /// Called by a thread that was refused memory `times` times, although memory was free each time; `why` is the
+    /// request. Its own process ends. For process 1, and for a process that shares its memory, the process that holds
+    /// most ends instead. Returns whether to try again. May sleep, as [`Linux::out_of_memory`].
+    #[cold]
+    pub fn end_for_defeats(&'static self, why: &str, times: u32) -> bool {
+        let me = self.current();
+        let process = &me.process;
+        let init = self.first.lock().clone();
+        let is_first = init.as_ref().is_some_and(|init| {
+            Arc::ptr_eq(init, process)
+                || init.memory().is_some_and(|theirs| process.memory().is_some_and(|own| own.is_same(&theirs)))
+        });
+        if !is_first {
+            self.machine.log(format_args!(
+                "out of memory: process {} ({}) is killed: {why} was refused {times} times",
+                process.pid,
+                Printed(process)
+            ));
+            self.kill_process(process, crate::signal::Signal::KILL);
+            return false;
+        }
+        {
+            let _one = self.victims.choosing.lock();
+            if self.victims.process().is_none() {
+                self.kill_one(me, why);
+            }
+        }
+        self.wait_for_victim(me, now() + GRACE);
+        // If memory is not short the wait ends at once, and the victim needs a CPU to end.
+        self.scheduler.yield_now();
+        !me.killed()
+    }
+
+    /// Sleeps until the victim has left its memory or other memory is free (true), or until `deadline`.
+    fn wait_for_victim(&self, me: &Thread<M>, deadline: u64) -> bool {
+        let gone = || self.victims.process().is_none_or(|process| process.has_left_memory());
+        let ready = || (gone() || !self.is_short()).then_some(());
+        self.victims.waits.wait_until(Some(deadline), || me.killed(), ready).is_ok()
+    }
+
+    /// Whether memory is still short when the frames cached by CPUs are counted.
+    fn is_short(&self) -> bool {
+        if !self.vm.frames().is_low() {
+            return false;
+        }
+        self.vm.drain_caches();
+        self.vm.frames().is_low()
+    }
+
+    /// Memory and swap, in pages.
+    pub(crate) fn total_pages(&self) -> u64 {
+        self.vm.frames().total() + self.vm.swap().total()
+    }
+
+    /// # Requires
+    /// `choosing` is held.
+    fn kill_one(&'static self, me: &Thread<M>, why: &str) {
+        let Some(choice) = self.choose() else {
+            // Exempt processes hold all memory. Process 1's end stops the machine, as Linux panics here.
+            self.machine.log(format_args!("out of memory: {why}, and all processes are exempt"));
+            if let Some(first) = self.first.lock().clone() {
+                self.kill_process(&first, crate::signal::Signal::KILL);
+            }
+            return;
+        };
+        let victim = choice.process;
+        if !victim.is_exiting() {
+            let kib = |pages: u64| pages * (PAGE_SIZE / 1024);
+            self.machine.log(format_args!(
+                "out of memory: process {} ({}) is killed: {} KiB resident, {} KiB in swap, {} KiB of page tables, oom_score_adj {}; {why} of \
+                 process {} ({})",
+                victim.pid,
+                Printed(&victim),
+                kib(choice.held.resident),
+                kib(choice.held.swapped),
+                kib(choice.held.tables),
+                victim.oom_adjust.load(Ordering::Relaxed),
+                me.process.pid,
+                Printed(&me.process),
+            ));
+        }
+        let memory = victim.memory();
+        let before = self.victims.dying.lock().replace(Dying { process: victim.clone(), since: now(), reaped: false });
+        drop(before);
+        self.kill_process(&victim, crate::signal::Signal::KILL);
+        // Processes that share the memory end too.
+        if let Some(memory) = memory {
+            for other in self.ids.processes() {
+                if !Arc::ptr_eq(&other, &victim) && other.memory().is_some_and(|theirs| theirs.is_same(&memory)) {
+                    self.kill_process(&other, crate::signal::Signal::KILL);
+                }
+            }
+        }
+    }
+
+    /// The process to end. `None`: all processes that hold memory are exempt.
+    fn choose(&self) -> Option<Choice<M>> {
+        let init = self.first.lock().as_ref().cloned();
+        let init_memory = init.as_ref().and_then(|init| init.memory());
+        let mut best: Option<Choice<M>> = None;
+        let (mut first, mut alone, mut weighed) = (None, true, 0);
+        let total = self.total_pages();
+        for process in self.ids.processes() {
+            if process.given_up.load(Ordering::Acquire) {
+                continue;
+            }
+            let Some(memory) = process.memory() else { continue };
+            let shared = init_memory.as_ref().is_some_and(|theirs| memory.is_same(theirs));
+            let peak = memory.peak_resident();
+            drop(memory);
+            if process.is_exiting() && !shared {
+                // A process that is ending already frees its memory, so no other has to end.
+                return Some(Choice { process, points: i64::MAX, held: Holdings::default() });
+            }
+            let adjust = process.oom_adjust.load(Ordering::Relaxed);
+            if weighed >= WEIGHED
+                && !shared
+                && best.as_ref().is_some_and(|best| !may_exceed(best.points, peak, adjust, total))
+            {
+                continue;
+            }
+            weighed += 1;
+            let Some((points, held)) = process.badness() else {
+                alone &= shared;
+                continue;
+            };
+            let choice = Choice { process, points, held };
+            if shared {
+                // Process 1, or its child in a vfork.
+                if first.is_none() {
+                    first = Some(choice);
+                }
+            } else if best.as_ref().is_none_or(|b| b.points < choice.points) {
+                best = Some(choice);
+            }
+        }
+        best.or(first.filter(|_| alone))
+    }
+
+    /// Takes the memory of the victim, which has not left it in time.
+    fn reap_victim(&self) {
+        let Some(memory) = self.victims.process().and_then(|process| process.memory()) else { return };
+        // All processes that share the memory were killed with it.
+        memory.reap();
+        drop(memory);
+        self.victims.waits.wake_all();
+    }
+}
+
+/// A process's name, for the log.
+struct Printed<'a, M: Machine>(&'a Process<M>);
+
+impl<M: Machine> core::fmt::Display for Printed<'_, M> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let name = self.0.any_thread().and_then(|task| Some(*task.payload().as_ref()?.name.lock()));
+        let name = name.unwrap_or_else(|| self.0.last_name());
+        f.write_str(core::str::from_utf8(name.bytes()).unwrap_or("?"))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    const HELD: Holdings = Holdings { resident: 100, swapped: 30, tables: 5 };
+
+    #[test]
+    fn a_process_that_never_had_enough_pages_need_not_be_weighed() {
+        let total = 1_000_000;
+        assert!(may_exceed(99, 100, 0, total));
+        assert!(!may_exceed(100, 100, 0, total));
+        assert!(may_exceed(100, 100, 1, total), "a point is a thousandth of memory");
+        assert!(!may_exceed(i64::MIN, u64::MAX, EXEMPT, total));
+    }
+
+    #[test]
+    fn badness_is_the_held_memory_and_the_adjustment() {
+        assert_eq!(badness(HELD, 0, 10_000), Some(135));
+        assert_eq!(badness(HELD, 1000, 10_000), Some(10_135));
+        assert_eq!(badness(HELD, 1, 10_000), Some(145));
+        assert_eq!(badness(HELD, -999, 10_000), Some(135 - 9990));
+        assert_eq!(badness(HELD, EXEMPT, 10_000), None);
+        assert_eq!(badness(Holdings { resident: u64::MAX / 2, ..HELD }, 1000, u64::MAX), Some(i64::MAX));
+    }
+
+    #[test]
+    fn scores_are_scaled_as_linux_scales_them() {
+        assert_eq!(score(0, 10_000), 666);
+        assert_eq!(score(10_000, 10_000), 1333);
+        assert_eq!(score(-9_990, 10_000), 0);
+        assert_eq!(score(10_000 + 10_000, 10_000), 2000);
+        assert_eq!(score(-20_000, 10_000), 0);
+        assert_eq!(score(5, 0), 4000);
+    }
+}

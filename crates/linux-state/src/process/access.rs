@@ -1,0 +1,156 @@
+//! Whether a thread may access another process: the check of `/proc`, limits and calls that name threads.
+//!
+//! The rule is Linux's `ptrace` access mode: to read. It has three parts.
+//! - Ids: each id of the other process must equal the reader's.
+//! - Capabilities: the reader must have each capability that the other is permitted.
+//! - Memory: it must be *dumpable*. It is not if a set-id program runs in it, or if its process has changed its powers.
+//!
+//! A reader with `CAP_SYS_PTRACE` needs none of them.
+//!
+//! The other's powers may change meanwhile. So both sides take their steps in the order that [`quire_task::powers`]
+//! gives. The reader then sees old ids, or closed memory. A process that has ended stores whether its memory was
+//! closed. A set-id program's memory is closed before any thread has it.
+//!
+//! Access is granted to the memory that was checked: [`Granted`] carries it, and readers use no other. So a reader sees
+//! nothing of a program that the process execs afterwards.
+
+use crate::machine::Machine;
+use crate::memory::{AddressSpace, Foreign};
+use crate::process::Process;
+use crate::process::credentials::Credentials;
+use crate::process::credentials::capabilities::{Caps, cap};
+use crate::process::thread::Thread;
+use crate::{Errno, Pid};
+use quire_task::powers::{self, Looked};
+
+/// The reader's ids that are checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Those for files, and its effective capabilities: for access by a path.
+    Files,
+    /// Its real ones, and its permitted capabilities: for calls.
+    Real,
+}
+
+/// Granted access.
+pub struct Granted<M: Machine> {
+    /// The memory of the other thread; none of a zombie.
+    pub memory: Option<Foreign<M>>,
+}
+
+impl<M: Machine> Granted<M> {
+    /// Whether the process ran the same program at both times, or had left its memory.
+    pub fn is_of_same_program(&self, other: &Self) -> bool {
+        match (&self.memory, &other.memory) {
+            (Some(one), Some(other)) => one.is(other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+}
+
+impl<M: Machine> Process<M> {
+    /// The memory of its thread `tid`, or of another thread if that has ended.
+    pub fn memory_of(&self, tid: Pid) -> Option<Foreign<M>> {
+        let task = {
+            let threads = self.threads.lock();
+            threads.get(tid).or_else(|| threads.any()).cloned()?
+        };
+        task.payload().as_ref()?.space.borrow()
+    }
+
+    /// The calling thread leaves `memory` by `go`, for good. Readers see whether it was open for as long as the process
+    /// has files and directories, which is longer.
+    pub fn leave_memory<R>(&self, memory: Option<&AddressSpace<M>>, go: impl FnOnce() -> R) -> R {
+        powers::leave(memory.map(|memory| memory.dumpable()), &self.left, go)
+    }
+
+    /// Access of `looker`, the running thread, to thread `tid` of this process. EPERM if it is refused.
+    pub fn look_at(&self, tid: Pid, looker: &Thread<M>, by: By) -> Result<Granted<M>, Errno> {
+        let own = core::ptr::eq(&*looker.process, self);
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        let me = unsafe { looker.credentials.get() };
+        let granted = powers::look(&OneOf { process: self, tid }, |other, open| own || admits(me, by, other, open));
+        granted.map(|memory| Granted { memory }).ok_or(Errno::EPERM)
+    }
+}
+
+/// Thread `tid` of `process`, for a reader.
+struct OneOf<'a, M: Machine> {
+    process: &'a Process<M>,
+    tid: Pid,
+}
+
+impl<M: Machine> Looked for OneOf<'_, M> {
+    type Memory = Foreign<M>;
+    type Ids = Credentials;
+
+    fn memory(&self) -> Option<Foreign<M>> {
+        self.process.memory_of(self.tid)
+    }
+    fn ids(&self) -> Credentials {
+        self.process.credentials_of(self.tid)
+    }
+    fn is_open(&self, memory: Option<&Foreign<M>>) -> bool {
+        memory.map_or_else(|| self.process.left.is_open(), |memory| memory.is_dumpable())
+    }
+}
+
+/// The rule, for a reader in another process. `open`: whether the memory is dumpable; called after the ids were read.
+fn admits(me: &Credentials, by: By, other: &Credentials, open: impl Fn() -> bool) -> bool {
+    let (user, group, mine): (u32, u32, Caps) = match by {
+        By::Files => (me.file_user, me.file_group, me.capabilities.effective),
+        By::Real => (me.real_user, me.real_group, me.capabilities.permitted),
+    };
+    let mighty = me.may(cap::SYS_PTRACE);
+    mighty || (other.is_all_of(user, group) && open() && other.capabilities.permitted.within(mine))
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::process::credentials::capabilities::Capabilities;
+
+    fn user(id: u32) -> Credentials {
+        let capabilities = Capabilities { permitted: Caps::NONE, effective: Caps::NONE, ..Capabilities::FIRST };
+        Credentials { capabilities, ..Credentials::of(id, id) }
+    }
+
+    #[test]
+    fn ones_own_may_be_looked_at_while_they_are_open() {
+        for by in [By::Files, By::Real] {
+            assert!(admits(&user(5), by, &user(5), || true));
+            assert!(!admits(&user(5), by, &user(5), || false));
+            assert!(!admits(&user(5), by, &user(6), || true));
+            assert!(!admits(&user(5), by, &Credentials::root(), || true));
+            assert!(admits(&Credentials::root(), by, &user(5), || false));
+        }
+    }
+
+    #[test]
+    fn one_other_id_is_enough_to_refuse() {
+        let one = user(5);
+        for other in [
+            Credentials { real_user: 6, ..one.clone() },
+            Credentials { effective_user: 0, ..one.clone() },
+            Credentials { saved_user: 0, ..one.clone() },
+            Credentials { real_group: 6, ..one.clone() },
+            Credentials { effective_group: 0, ..one.clone() },
+            Credentials { saved_group: 0, ..one.clone() },
+        ] {
+            assert!(!admits(&one, By::Files, &other, || true), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn user_0_without_capabilities_sees_no_process_that_has_some() {
+        assert!(!admits(&user(0), By::Files, &Credentials::root(), || true));
+        assert!(admits(&user(0), By::Files, &user(0), || true));
+    }
+
+    #[test]
+    fn paths_are_checked_by_file_ids_and_calls_by_real_ids() {
+        let acting = Credentials { file_user: 6, file_group: 6, ..user(5) };
+        assert!(admits(&acting, By::Files, &user(6), || true) && !admits(&acting, By::Real, &user(6), || true));
+        assert!(!admits(&acting, By::Files, &user(5), || true) && admits(&acting, By::Real, &user(5), || true));
+    }
+}

@@ -1,0 +1,295 @@
+//! Process groups and sessions.
+
+use crate::errno::Errno;
+use crate::machine::Machine;
+use crate::process::Process;
+use crate::process::arc_list::{ArcList, ListKind, ListPlace, Walk};
+use crate::{Linux, Pid};
+use quire_heap::{Arc, Vec};
+use quire_sync::atomic::{AtomicU32, AtomicU64};
+use quire_sync::{Rank, SpinLock};
+
+/// A session.
+pub struct Session {
+    /// Its id: that of the process that made it.
+    pub id: Pid,
+    /// The file layer's number of its controlling terminal; 0: none.
+    pub terminal: AtomicU64,
+    /// The foreground group when that terminal was hung up; 0: it was not.
+    pub old_foreground: AtomicU32,
+}
+
+impl Session {
+    /// A session without a terminal.
+    pub fn new(id: Pid) -> Self {
+        Session { id, terminal: AtomicU64::new(0), old_foreground: AtomicU32::new(0) }
+    }
+}
+
+/// A process group. Aligned to cache lines, because each fork changes its reference count.
+#[repr(align(64))]
+pub struct Group<M: Machine> {
+    /// Its id: that of the process that made it.
+    pub id: Pid,
+    /// Its session.
+    pub session: Arc<Session>,
+    pub linux: &'static Linux<M>,
+    members: SpinLock<Members<M>>,
+}
+
+struct Members<M: Machine> {
+    list: ArcList<MemberKind<M>>,
+    /// The group lost its last member and its id: it takes no new members.
+    gone: bool,
+    /// The number of signals to all members begun, and those under way: a child that joins meanwhile would miss one.
+    told: u64,
+    telling: usize,
+}
+
+/// The kind of a group's list.
+pub struct MemberKind<M>(core::marker::PhantomData<fn(M)>);
+// SAFETY: `member` is used by no other kind. `move_to` moves a process out of the old list under its lock, then into
+// the new one under its lock. `moving` admits one mover at a time.
+unsafe impl<M: Machine> ListKind for MemberKind<M> {
+    type Node = Process<M>;
+    fn place(node: &Process<M>) -> &ListPlace<Process<M>> {
+        &node.member
+    }
+}
+
+impl<M: Machine> Group<M> {
+    /// A group without members, not yet found by its id.
+    pub fn new(linux: &'static Linux<M>, id: Pid, session: Arc<Session>) -> Result<Arc<Group<M>>, Errno> {
+        Ok(Arc::try_new(Group {
+            id,
+            session,
+            linux,
+            members: SpinLock::new(
+                Rank::MEMBERS,
+                Members { list: ArcList::new(id as usize), gone: false, told: 0, telling: 0 },
+            ),
+        })?)
+    }
+
+    /// Adds the group to the holders of its session's id, where that is not its own. The caller knows the session's id to
+    /// be held.
+    fn hold_session(&self) {
+        if self.session.id != self.id {
+            self.linux.ids.hold(self.session.id);
+        }
+    }
+
+    /// Makes the group's id name it, and holds the id for it. The group has a member. The id is held already and names
+    /// no group.
+    pub fn begin(this: &Arc<Self>) {
+        this.linux.ids.hold(this.id);
+        this.linux.ids.name_group(this);
+    }
+
+    /// The number of signals sent to all members; `None` while one is under way. Called by a forking thread before it
+    /// checks for signals.
+    pub fn told(&self) -> Option<u64> {
+        let members = self.members.lock();
+        (members.telling == 0).then_some(members.told)
+    }
+
+    /// Adds a new process, made since [`told`](Self::told) was `told`. `false` if the group is gone, or was sent a
+    /// signal since, which the child must not miss.
+    pub fn join(&self, process: Arc<Process<M>>, told: u64) -> bool {
+        let mut members = self.members.lock();
+        let fits = !members.gone && members.telling == 0 && members.told == told;
+        fits && members.list.push(process).is_ok()
+    }
+
+    /// Unnames a group without members. Under the lock, so that a thread that finds the group gone also finds its id
+    /// free of it. The last group of a session frees the session's id.
+    fn end_if_empty(&self) {
+        let empty = {
+            let mut members = self.members.lock();
+            let empty = members.list.is_empty() && !members.gone;
+            if empty {
+                members.gone = true;
+                self.linux.ids.forget_group(self.id);
+            }
+            empty
+        };
+        if empty {
+            self.linux.ids.release(self.id);
+            if self.session.id != self.id {
+                self.linux.ids.release(self.session.id);
+            }
+        }
+    }
+
+    /// All members, counted.
+    pub fn members(&self) -> Result<Vec<Arc<Process<M>>>, Errno> {
+        let mut out = Vec::new();
+        loop {
+            let need = self.members.lock().list.len();
+            out.try_reserve(need)?;
+            let members = self.members.lock();
+            if members.list.len() <= out.capacity() {
+                let counted = members.list.iter().filter_map(|process| members.list.counted(process));
+                counted.for_each(|process| out.push_reserved(process));
+                return Ok(out);
+            }
+        }
+    }
+
+    /// Calls `is` for the members with no lock held, once for each that neither joins nor leaves meanwhile. Allocates
+    /// nothing, so that a group can be killed without memory.
+    pub fn any(&self, mut is: impl FnMut(&Arc<Process<M>>) -> bool) -> bool {
+        let walk = Walk::new();
+        let under_way = UnderWay::begin(self, &walk);
+        while let Some(process) = under_way.step() {
+            if is(&process) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether no member has a parent in another group of the same session, which could continue it.
+    pub fn is_orphaned(&self) -> bool {
+        !self.any(|process| {
+            process.parent().is_some_and(|parent| {
+                let group = parent.group();
+                group.id != self.id && group.session.id == self.session.id
+            })
+        })
+    }
+
+    /// Whether a member is stopped.
+    pub fn has_stopped_member(&self) -> bool {
+        self.any(|process| process.job.lock().stopped_threads > 0)
+    }
+}
+
+/// A walk over a group's members.
+struct UnderWay<'a, M: Machine> {
+    group: &'a Group<M>,
+    walk: &'a Walk<MemberKind<M>>,
+}
+
+impl<'a, M: Machine> UnderWay<'a, M> {
+    fn begin(group: &'a Group<M>, walk: &'a Walk<MemberKind<M>>) -> Self {
+        // SAFETY: the walk is borrowed, so it stays in place until this value's drop ends it; the group is borrowed as
+        // long.
+        unsafe { group.members.lock().list.begin_walk(walk) };
+        UnderWay { group, walk }
+    }
+
+    fn step(&self) -> Option<Arc<Process<M>>> {
+        self.group.members.lock().list.step(self.walk)
+    }
+}
+
+impl<M: Machine> Drop for UnderWay<'_, M> {
+    fn drop(&mut self) {
+        // SAFETY: `begin` began the walk on this list, and it ends once, here.
+        unsafe { self.group.members.lock().list.end_walk(self.walk) };
+    }
+}
+
+/// A signal to all members is under way. While this lives no child joins, and afterwards none whose parent had checked
+/// before.
+pub(crate) struct Telling<'a, M: Machine>(&'a Group<M>);
+
+impl<'a, M: Machine> Telling<'a, M> {
+    pub fn begin(group: &'a Group<M>) -> Self {
+        let mut members = group.members.lock();
+        members.told += 1;
+        members.telling += 1;
+        Telling(group)
+    }
+}
+
+impl<M: Machine> Drop for Telling<'_, M> {
+    fn drop(&mut self) {
+        self.0.members.lock().telling -= 1;
+    }
+}
+
+/// The result of a move to a group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Move {
+    Done,
+    /// The group changed meanwhile: the id names another group now, or none.
+    Changed,
+    /// The process has been reaped.
+    NoProcess,
+}
+
+/// Moves `process` from its group to `to`, which has begun.
+pub fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Move {
+    let one_mover = process.moving.lock();
+    let from = process.group();
+    if Arc::ptr_eq(&from, to) {
+        return Move::Done;
+    }
+    {
+        // Both locks are held: a process never moves to a group that is gone. The group at the lower address is locked
+        // first.
+        let ascending = Arc::as_ptr(&from) < Arc::as_ptr(to);
+        let (low, high) = if ascending { (&from, to) } else { (to, &from) };
+        let mut low = low.members.lock();
+        let mut high = high.members.lock_nested();
+        let (old, new) = if ascending { (&mut *low, &mut *high) } else { (&mut *high, &mut *low) };
+        if new.gone {
+            return Move::Changed;
+        }
+        let Some(node) = old.list.remove(process) else { return Move::NoProcess };
+        let pushed = new.list.push(node);
+        debug_assert!(pushed.is_ok());
+    }
+    let old = core::mem::replace(&mut *process.group.lock(), to.clone());
+    drop(one_mover);
+    drop(old);
+    from.end_if_empty();
+    Move::Done
+}
+
+/// Moves `process` to a group of its own, in `session`. Only here its id is made to name a group, under its `moving`.
+/// So of two concurrent callers (a shell and its child) one makes the group, and no group is made for a free id.
+pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Result<Move, Errno> {
+    let linux = process.linux;
+    let group = Group::new(linux, process.pid, session)?;
+    let one_mover = process.moving.lock();
+    let named = linux.ids.group(process.pid);
+    let from = process.group();
+    let node = if named.is_none() {
+        let mut members = from.members.lock();
+        let node = members.list.remove(process);
+        // Under the lock, because the old group holds the session's id until another thread finds it empty.
+        if node.is_some() {
+            group.hold_session();
+        }
+        node
+    } else {
+        None
+    };
+    let Some(node) = node else {
+        drop(one_mover);
+        return Ok(if named.is_some() { Move::Changed } else { Move::NoProcess });
+    };
+    let pushed = group.members.lock().list.push(node);
+    debug_assert!(pushed.is_ok());
+    // A reaped process leaves its group, under `moving`, before it releases its id. So the id is held here.
+    Group::begin(&group);
+    let old = core::mem::replace(&mut *process.group.lock(), group);
+    drop(one_mover);
+    drop(old);
+    from.end_if_empty();
+    Ok(Move::Done)
+}
+
+/// Removes a reaped process from its group. (A zombie still counts: a shell puts the next command of a pipeline into
+/// the group of the first, which may have ended.)
+pub fn leave<M: Machine>(process: &Process<M>) {
+    let one_mover = process.moving.lock();
+    let group = process.group();
+    let left = group.members.lock().list.remove(process);
+    drop(one_mover);
+    drop(left);
+    group.end_if_empty();
+}

@@ -1,0 +1,179 @@
+//! The threads of a process.
+
+use crate::machine::Machine;
+use crate::memory::own::Foreign;
+use crate::process::credentials::Credentials;
+use crate::process::thread::{Thread, work};
+use crate::{Pid, Process};
+use quire_heap::{Map, SpareEntry, Vec};
+use quire_sync::atomic::Ordering;
+use quire_task::ThreadRef;
+
+/// The living threads of a process. Most have one, which costs no allocation. Guarded by [`Process::threads`].
+pub struct Threads<M: Machine> {
+    first: Option<ThreadRef<M>>,
+    others: Map<Pid, ThreadRef<M>>,
+    /// The number of ending threads.
+    leaving: usize,
+    /// No thread may join any more: the process ends, or one of its threads execs.
+    pub closed: bool,
+}
+
+/// The id of a program's thread; 0 for a kernel thread, which is on no list.
+fn tid_of<M: Machine>(task: &ThreadRef<M>) -> Pid {
+    task.payload().as_ref().map_or(0, Thread::tid)
+}
+
+impl<M: Machine> Threads<M> {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Threads { first: None, others: Map::new(), leaving: 0, closed: false }
+    }
+
+    /// Adds the first thread.
+    pub fn begin(&mut self, thread: ThreadRef<M>) {
+        debug_assert!(self.is_empty());
+        self.first = Some(thread);
+    }
+
+    /// Adds a thread, in memory that was allocated for it.
+    pub fn join(&mut self, thread: ThreadRef<M>, memory: SpareEntry<Pid, ThreadRef<M>>) {
+        if self.is_empty() {
+            self.begin(thread);
+        } else {
+            self.others.insert(memory, tid_of(&thread), thread);
+        }
+    }
+
+    /// Removes a thread; the caller drops it without locks.
+    pub fn remove(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
+        if self.first.as_ref().is_some_and(|t| tid_of(t) == tid) {
+            return self.first.take();
+        }
+        self.others.remove(&tid)
+    }
+
+    /// Marks `thread`, the caller, as ending until its [`leave`](Self::leave). Returns whether all threads are ending.
+    pub fn last_leaves(&mut self, thread: &Thread<M>) -> bool {
+        thread.leaving.store(true, Ordering::Relaxed);
+        self.leaving += 1;
+        self.leaving == self.len()
+    }
+
+    /// Removes an ending thread; the caller drops it without locks.
+    pub fn leave(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
+        self.leaving -= 1;
+        self.remove(tid)
+    }
+
+    /// Number of threads.
+    pub fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.len()
+    }
+
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them, the first one first.
+    pub fn iter(&self) -> impl Iterator<Item = &ThreadRef<M>> {
+        self.first.iter().chain(self.others.values())
+    }
+
+    /// The first thread, or, where that one has ended, any.
+    pub fn any(&self) -> Option<&ThreadRef<M>> {
+        self.iter().next()
+    }
+
+    /// The thread with id `tid`.
+    pub fn get(&self, tid: Pid) -> Option<&ThreadRef<M>> {
+        match &self.first {
+            Some(t) if tid_of(t) == tid => Some(t),
+            _ => self.others.get(&tid),
+        }
+    }
+}
+
+impl<M: Machine> Default for Threads<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<M: Machine> Process<M> {
+    /// The first thread, or, where that one has ended, any.
+    pub fn any_thread(&self) -> Option<ThreadRef<M>> {
+        self.threads.lock().any().cloned()
+    }
+
+    /// All threads, counted. May fail for want of memory.
+    pub fn all_threads(&self) -> Result<Vec<ThreadRef<M>>, crate::Errno> {
+        let mut out = Vec::new();
+        loop {
+            let need = self.threads.lock().len();
+            out.try_reserve(need)?;
+            let threads = self.threads.lock();
+            if threads.len() <= out.capacity() {
+                threads.iter().for_each(|thread| out.push_reserved(thread.clone()));
+                return Ok(out);
+            }
+        }
+    }
+
+    /// Makes all threads but `except` end, and wakes them.
+    pub fn kill_threads(&self, except: Option<&Thread<M>>) {
+        let threads = self.threads.lock();
+        for task in threads.iter() {
+            if let Some(thread) = task.payload()
+                && except.is_none_or(|e| !core::ptr::eq(e, thread))
+            {
+                thread.work.fetch_or(work::KILL, Ordering::AcqRel);
+                self.linux.poke_to_end(task);
+            }
+        }
+    }
+
+    /// Its memory; `None` once its threads have left it.
+    pub fn memory(&self) -> Option<Foreign<M>> {
+        let threads = self.threads.lock();
+        threads.iter().find_map(|task| task.payload().as_ref()?.space.borrow())
+    }
+
+    /// Whether its threads have left its memory.
+    pub fn has_left_memory(&self) -> bool {
+        let threads = self.threads.lock();
+        threads.iter().all(|task| task.payload().as_ref().is_none_or(|thread| thread.space.is_left()))
+    }
+
+    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first caller's status counts:
+    /// returns whether that was this call's.
+    pub fn begin_exit(&self, status: i32) -> bool {
+        {
+            let mut threads = self.threads.lock();
+            if self.exiting.swap(true, Ordering::AcqRel) {
+                return false;
+            }
+            self.status.store(status, Ordering::Release);
+            threads.closed = true;
+            let me = quire_task::Machine::current(self.linux.machine);
+            for task in threads.iter() {
+                if let Some(thread) = task.payload() {
+                    thread.work.fetch_or(work::KILL, Ordering::AcqRel);
+                    if !core::ptr::eq(me, &**task) {
+                        self.linux.poke_to_end(task);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// The credentials of thread `tid` of this process; of its first thread if that thread has ended.
+    pub fn credentials_of(&self, tid: crate::Pid) -> Credentials {
+        let task = self.threads.lock().get(tid).cloned();
+        let own =
+            task.as_ref().and_then(|task| task.payload().as_ref()).map(|thread| thread.credentials.look(Clone::clone));
+        own.unwrap_or_else(|| self.credentials())
+    }
+}

@@ -1,0 +1,140 @@
+//! The setting of a timer and the count of its expiries: values without locks.
+
+use crate::time::TimerSetting;
+
+/// Where a timer is in the life of its expiry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// It is off, has expired for good, or notifies of nothing.
+    Off,
+    /// It is on a wheel, on the list of expired timers, or in the tree.
+    Armed,
+    /// Its signal is in a queue.
+    Queued,
+}
+
+/// Counts of expiries and the setting; a value without locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Course {
+    pub status: Status,
+    /// The next expiry, on the timer's clock.
+    pub(super) expires: u64,
+    pub every: u64,
+    /// Expiries since the last signal was taken. The first of them is the signal itself, so the count begins at -1.
+    pub overrun: i64,
+    /// The overrun of the last signal.
+    pub reported: i32,
+    /// Differs after each setting, so that a signal of an older one is recognised.
+    pub setting: u32,
+}
+
+impl Course {
+    pub const fn new() -> Self {
+        Course { status: Status::Off, expires: 0, every: 0, overrun: -1, reported: 0, setting: 0 }
+    }
+
+    /// The setting, if its signal is in a queue or on the way there.
+    pub fn queued(&self) -> Option<u32> {
+        (self.status == Status::Queued).then_some(self.setting)
+    }
+
+    /// Moves the expiry behind `now`, by whole periods, and counts them.
+    pub(super) fn forward(&mut self, now: u64) {
+        if self.every != 0 && now >= self.expires {
+            let periods = (now - self.expires) / self.every + 1;
+            self.expires = self.expires.saturating_add(periods.saturating_mul(self.every));
+            self.overrun = self.overrun.saturating_add(i64::try_from(periods).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// The rest at `now`. `silent`: the timer notifies of nothing.
+    pub fn rest(&mut self, now: u64, silent: bool) -> TimerSetting {
+        if self.every == 0 && self.status != Status::Armed && !silent {
+            return TimerSetting::default();
+        }
+        if self.status != Status::Armed {
+            self.forward(now);
+        }
+        // A timer that is armed has time left, if only a little.
+        let value = self.expires.saturating_sub(now).max(u64::from(!silent));
+        TimerSetting { value, every: self.every }
+    }
+
+    /// Its signal was taken at `now`: begins the next period if there is one. Returns the overrun to report. `now` is
+    /// `None` if the timer measured the CPU time of a thread that has ended: then the timer ends, too.
+    pub fn taken(&mut self, now: Option<u64>) -> i32 {
+        self.status = Status::Off;
+        if self.every == 0 {
+            return 0;
+        }
+        if let Some(now) = now {
+            self.forward(now);
+            self.status = Status::Armed;
+        }
+        self.reported = i32::try_from(self.overrun.max(0)).unwrap_or(i32::MAX);
+        self.overrun = -1;
+        self.reported
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    fn armed(expires: u64, every: u64) -> Course {
+        Course { status: Status::Armed, expires, every, ..Course::new() }
+    }
+
+    #[test]
+    fn the_overrun_counts_the_expiries_behind_the_reported_one() {
+        for (now, overrun, next) in [(100, 0, 110), (109, 0, 110), (110, 1, 120), (195, 9, 200)] {
+            let mut course = armed(100, 10);
+            course.status = Status::Queued;
+            assert_eq!((course.taken(Some(now)), course.expires), (overrun, next), "at {now}");
+            assert_eq!((course.status, course.reported, course.overrun), (Status::Armed, overrun, -1));
+        }
+        let mut once = armed(100, 0);
+        assert_eq!((once.taken(Some(500)), once.status, once.reported), (0, Status::Off, 0));
+    }
+
+    #[test]
+    fn a_timer_ends_with_the_thread_whose_cpu_time_it_measures() {
+        let mut course = Course { status: Status::Queued, ..armed(100, 10) };
+        course.forward(125);
+        assert_eq!((course.taken(None), course.status, course.reported), (2, Status::Off, 2));
+        assert_eq!((course.expires, course.overrun), (130, -1));
+    }
+
+    #[test]
+    fn a_look_at_the_rest_does_not_lose_expiries() {
+        let mut course = armed(100, 10);
+        course.status = Status::Queued;
+        assert_eq!(course.rest(134, false), TimerSetting { value: 6, every: 10 });
+        assert_eq!(course.rest(151, false), TimerSetting { value: 9, every: 10 });
+        // 100 is reported; 110, 120, 130, 140, 150 and 160 come on top.
+        assert_eq!((course.taken(Some(160)), course.expires), (6, 170));
+    }
+
+    #[test]
+    fn the_rest_of_timers_of_each_kind() {
+        assert_eq!(Course::new().rest(50, false), TimerSetting::default());
+        assert_eq!(armed(100, 0).rest(40, false), TimerSetting { value: 60, every: 0 });
+        // It is armed, and has not expired yet.
+        assert_eq!(armed(100, 0).rest(100, false), TimerSetting { value: 1, every: 0 });
+        let silent = |expires, every| Course { expires, every, ..Course::new() };
+        assert_eq!(silent(100, 0).rest(100, true), TimerSetting::default());
+        assert_eq!(silent(100, 30).rest(131, true), TimerSetting { value: 29, every: 30 });
+        let mut queued = Course { status: Status::Queued, ..armed(100, 0) };
+        assert_eq!(queued.rest(90, false), TimerSetting::default());
+    }
+
+    #[test]
+    fn counts_end_at_the_largest_number() {
+        let mut course = Course { status: Status::Queued, ..armed(0, 1) };
+        assert_eq!(course.taken(Some(u64::MAX - 1)), i32::MAX);
+        assert_eq!((course.expires, course.overrun), (u64::MAX, -1));
+        let mut course = armed(u64::MAX - 1, u64::MAX);
+        course.forward(u64::MAX);
+        assert_eq!(course.expires, u64::MAX);
+    }
+}

@@ -1,0 +1,32 @@
+//! The types of sockets of this kernel. [`glue`](super::glue) implements their host.
+
+use crate::Machine;
+use crate::file::host::FileHost;
+use crate::process::users::Charge;
+
+/// The host of sockets: that of files.
+pub struct SocketHost<M: Machine>(pub FileHost<M>);
+
+impl<M: Machine> Clone for SocketHost<M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Machine> Copy for SocketHost<M> {}
+
+/// A socket of this kernel.
+pub type Socket<M> = quire_net::Socket<SocketHost<M>>;
+/// The names of this kernel's sockets.
+pub type Network<M> = quire_net::Network<SocketHost<M>>;
+
+/// The charge to a user for files in messages.
+pub struct FlightCharge {
+    _charge: Charge,
+}
+
+impl From<Charge> for FlightCharge {
+    fn from(charge: Charge) -> Self {
+        FlightCharge { _charge: charge }
+    }
+}

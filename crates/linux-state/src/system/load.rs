@@ -1,0 +1,86 @@
+//! The load average: how many threads run, wait for a CPU or sleep uninterruptibly, averaged over 1, 5 and 15 minutes.
+//!
+//! Each CPU keeps the length of its queue for the scheduler. A timer adds them up every five seconds, so that threads
+//! that come and go write nothing for the average.
+
+use core::mem::offset_of;
+use core::ptr::NonNull;
+use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_task::{Machine, Scheduler, Timer};
+
+/// Between two samples, in nanoseconds. Linux's, so that averages rise and fall as programs expect.
+const PERIOD: u64 = 5_000_000_000;
+/// Bits behind the point, as `sysinfo` has them.
+pub const SHIFT: u32 = 16;
+/// The fraction of an average that remains after a period: e to the power of minus a period over 1, 5, 15 minutes.
+const DECAY: [u64; 3] = [60_296, 64_453, 65_173];
+
+/// See the module.
+pub struct Load<M: Machine> {
+    timer: Timer,
+    averages: [AtomicU64; 3],
+    scheduler: &'static Scheduler<M>,
+}
+
+impl<M: Machine> Load<M> {
+    /// The load of an idle machine.
+    pub fn new(scheduler: &'static Scheduler<M>) -> Self {
+        Load { timer: Timer::new(sample::<M>), averages: core::array::from_fn(|_| AtomicU64::new(0)), scheduler }
+    }
+
+    /// Starts the sampling. Called once.
+    pub fn start(&'static self) {
+        // SAFETY: it lives as long as the machine.
+        unsafe { self.scheduler.arm(&self.timer, self.scheduler.machine().now() + PERIOD) };
+    }
+
+    /// The averages in 65,536ths.
+    pub fn averages(&self) -> [u64; 3] {
+        self.averages.each_ref().map(|average| average.load(Ordering::Relaxed))
+    }
+}
+
+/// The value of `average` a period later, with `threads` as the sample.
+fn decayed(average: u64, decay: u64, threads: u64) -> u64 {
+    // Rounded towards the sample, so that it is reached.
+    let sum = average * decay + (threads << SHIFT) * ((1 << SHIFT) - decay);
+    let up = if threads << SHIFT > average { (1 << SHIFT) - 1 } else { 0 };
+    (sum + up) >> SHIFT
+}
+
+/// # Requires
+/// `timer` is that of a `Load`.
+unsafe fn sample<M: Machine>(timer: NonNull<Timer>, now: u64) -> Option<u64> {
+    // SAFETY: `Load::new` alone makes timers with this function, each a part of a load that lives for ever.
+    let load = unsafe { timer.byte_sub(offset_of!(Load<M>, timer)).cast::<Load<M>>().as_ref() };
+    let threads = (load.scheduler.runnable() + load.scheduler.blocked()) as u64;
+    for (average, decay) in load.averages.iter().zip(DECAY) {
+        // The timer alone writes them.
+        average.store(decayed(average.load(Ordering::Relaxed), decay, threads), Ordering::Relaxed);
+    }
+    Some(now + PERIOD)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn averages_go_towards_the_number_of_threads_and_reach_it() {
+        for threads in [0, 1, 3, 100_000, 4 << 20] {
+            for (decay, minutes) in DECAY.into_iter().zip([1u64, 5, 15]) {
+                for from in [0, 7 << SHIFT, (4 << 20) << SHIFT] {
+                    let after = |periods: u64| (0..periods).fold(from, |a, _| decayed(a, decay, threads));
+                    let gap = |average: u64| average.abs_diff(threads << SHIFT) as f64;
+                    // After its time an e-th of the difference is left; after forty times that, none.
+                    let (left, expected) = (gap(after(minutes * 12)), gap(from) / core::f64::consts::E);
+                    assert!(
+                        (left - expected).abs() <= expected / 100.0 + 200.0,
+                        "{threads} {minutes}: {left} {expected}"
+                    );
+                    assert_eq!(after(minutes * 12 * 40), threads << SHIFT);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! Calls about a process's timers.
+
+pub mod interval;
+pub mod posix;

@@ -1,0 +1,89 @@
+//! The parts of the memory: which mappings there are, and how much of each the file holds.
+
+use core::fmt::Write as _;
+use quire_heap::Vec;
+use quire_linux_state::{Ctx, Errno, Machine};
+use quire_sync::atomic::Ordering;
+use quire_vm::map::{EntryInfo, Flags, Tag};
+use quire_vm::{PAGE_SIZE, Prot, VirtRange};
+
+/// The most mappings that the header of a file can count.
+const MOST: usize = 0xfff0;
+
+/// One mapping.
+pub(super) struct Part {
+    pub range: VirtRange,
+    pub prot: Prot,
+    /// Bytes of it, from its start, that the file holds.
+    pub kept: u64,
+    /// It is the kernel's own memory, which only the program's own loads reach.
+    pub ours: bool,
+}
+
+// The contents of a core file, as bits of `coredump_filter`. There are no huge pages, and no files outside memory.
+const PRIVATE: u32 = 1;
+const SHARED: u32 = 2;
+const PRIVATE_FILE: u32 = 4;
+const SHARED_FILE: u32 = 8;
+const HEADERS: u32 = 16;
+
+/// The mappings of files, for a note: three words for each, and their names.
+#[derive(Default)]
+pub(super) struct Files {
+    pub words: Vec<u64>,
+    pub names: Vec<u8>,
+}
+
+/// The mappings of the caller's space.
+pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(Vec<Part>, Files), Errno> {
+    let (mut parts, mut files) = (Vec::new(), Files::default());
+    let mut result = Ok(());
+    let filter = ctx.space()?.core_filter.load(Ordering::Relaxed);
+    ctx.space()?.entries(PAGE_SIZE, &mut |entry| {
+        result = add(&mut parts, &mut files, entry, filter);
+        result.is_ok()
+    });
+    result.map(|()| (parts, files))
+}
+
+fn add<M: Machine>(parts: &mut Vec<Part>, files: &mut Files, entry: &EntryInfo<M>, filter: u32) -> Result<(), Errno> {
+    if parts.len() == MOST {
+        return Err(Errno::E2BIG);
+    }
+    let ours = matches!(entry.tag(), Tag::Vdso | Tag::Vvar);
+    let mut nameless = false;
+    if entry.ident() != (0, 0) && !ours {
+        files.words.try_extend([entry.range.start, entry.range.end, entry.offset / PAGE_SIZE])?;
+        entry.name(&mut files.names).map_err(|_| Errno::ENOMEM)?;
+        // As listings show it. No other process will find the file by its name.
+        nameless = files.names.ends_with(b"(deleted)");
+        files.names.write_char('\0').map_err(|_| Errno::ENOMEM)?;
+    }
+    let kept = kept(entry, filter, nameless);
+    Ok(parts.try_push(Part { range: entry.range, prot: entry.attributes.prot, kept, ours })?)
+}
+
+/// How much of a mapping the file holds by `filter`. A file that the program has changed for itself counts as private
+/// memory, and a shared one without a name as shared memory.
+fn kept<M: Machine>(entry: &EntryInfo<M>, filter: u32, nameless: bool) -> u64 {
+    let a = entry.attributes;
+    let of_file = entry.ident() != (0, 0);
+    let whole = entry.range.len();
+    match entry.tag() {
+        Tag::Vvar => return 0,
+        Tag::Vdso => return whole,
+        _ if a.flags.contains(Flags::DONT_DUMP) => return 0,
+        _ => {}
+    }
+    let holds = |kind: u32| filter & kind != 0;
+    if a.flags.contains(Flags::SHARED) {
+        let kind = if of_file && !nameless { SHARED_FILE } else { SHARED };
+        return if holds(kind) { whole } else { 0 };
+    }
+    let changed = !of_file || !a.flags.contains(Flags::NEEDS_FRONT);
+    if changed && holds(PRIVATE) || of_file && holds(PRIVATE_FILE) {
+        return whole;
+    }
+    let header = of_file && entry.offset == 0 && a.prot.contains(Prot::READ) && holds(HEADERS);
+    if header { PAGE_SIZE } else { 0 }
+}

@@ -1,0 +1,150 @@
+//! `map_files`: a link for each mapping of a file, called by the mapping's addresses.
+//!
+//! Listing and looking up need access to the process, as `maps` does. Following a link needs CAP_SYS_ADMIN or
+//! CAP_CHECKPOINT_RESTORE besides, because it leads past directories that the follower may not search. The file's own
+//! permission bits are checked at its opening.
+//!
+//! A link leads to the name by which the file was made, or by which it was first opened after that name had gone. That
+//! name must exist, or be open somewhere. A mapping alone does not keep the name, so then the link cannot be followed
+//! (ENOENT). Shared memory without a file has a link as on Linux, which cannot be followed either.
+
+use crate::about::Task;
+use crate::map_query::is_of_file;
+use crate::maps;
+use crate::node::{Directory, Each, Jump, Short, directory as on_heap};
+use quire_fs::generated::{Entry, Generated, GeneratedDirectory, GeneratedLink};
+use quire_fs::{FileKind, FsError, NewAttr};
+use quire_heap::{Arc, Vec, unsize};
+use quire_linux::file::path::absolute;
+use quire_linux_state::file::host::FileHost;
+use quire_linux_state::file::objects;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::Foreign;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_vm::map::{EntryInfo, Flags};
+use quire_vm::{PAGE_SIZE, Prot, VirtRange};
+
+struct Mappings<M: Machine>(Task<M>);
+/// The link of the mapping with exactly these addresses. The mapping is looked up again when the link is used, after
+/// the reader was checked.
+struct Link<M: Machine>(Task<M>, VirtRange);
+
+/// The directory.
+pub(super) fn directory<M: Machine>(about: Task<M>) -> Directory<M> {
+    on_heap(Mappings(about))
+}
+
+/// The addresses in a name: two hexadecimal numbers without leading zeroes. Letters may be capital, as on Linux.
+fn addresses(name: &[u8]) -> Option<VirtRange> {
+    fn hexadecimal(digits: &[u8]) -> Option<u64> {
+        let plain = digits.iter().all(u8::is_ascii_hexdigit) && !(digits.len() > 1 && digits[0] == b'0');
+        u64::from_str_radix(core::str::from_utf8(digits).ok().filter(|_| plain)?, 16).ok()
+    }
+    let dash = name.iter().position(|byte| *byte == b'-')?;
+    Some(VirtRange { start: hexadecimal(&name[..dash])?, end: hexadecimal(&name[dash + 1..])? })
+}
+
+/// The result of `f` for the mapping with exactly the addresses `range`, if it shows a file.
+fn exact<M: Machine, R>(memory: &Foreign<M>, range: VirtRange, f: impl FnOnce(&EntryInfo<M>) -> R) -> Option<R> {
+    let (mut f, mut found) = (Some(f), None);
+    memory.entries(range.start, &mut |entry| {
+        if entry.range == range && is_of_file(entry) {
+            found = f.take().map(|f| f(entry));
+        }
+        false
+    });
+    found
+}
+
+impl<M: Machine> Mappings<M> {
+    /// The same for the same mapping: page numbers have 35 bits, ids 22.
+    fn number(&self, start: u64) -> u64 {
+        1 << 62 | u64::from(self.0.tid) << 36 | (start / PAGE_SIZE)
+    }
+}
+
+impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
+    fn lookup(&self, name: &[u8]) -> Result<Option<Entry<FileHost<M>>>, FsError> {
+        let memory = self.0.look()?.memory;
+        let Some((memory, range)) = memory.zip(addresses(name)) else { return Ok(None) };
+        let mode = exact(&memory, range, |entry| {
+            // The mapping tells these rights of those that its file was opened with.
+            let a = entry.attributes;
+            let stores = a.flags.contains(Flags::SHARED) && a.max_prot.contains(Prot::WRITE);
+            0o400 | if stores { 0o200 } else { 0 }
+        });
+        let Some(mode) = mode else { return Ok(None) };
+        let (uid, gid) = self.0.files_owner();
+        let node = Generated::Link(unsize!(Arc::try_new(Link(self.0.clone(), range))?));
+        Ok(Some(Entry { number: self.number(range.start), attr: NewAttr { mode, uid, gid }, node }))
+    }
+
+    fn admits(&self) -> bool {
+        core::ptr::eq(&*self.0.process.linux.current().process, &*self.0.process)
+    }
+
+    fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
+        let Some(memory) = self.0.look()?.memory else { return Ok(()) };
+        // A cookie is the end of a mapping: the next one ends above it.
+        memory.entries(after, &mut |entry| {
+            let VirtRange { start, end } = entry.range;
+            if !is_of_file(entry) {
+                return true;
+            }
+            let name = Short::new(format_args!("{start:x}-{end:x}"));
+            each(end, name.bytes(), FileKind::Symlink, self.number(start))
+        });
+        Ok(())
+    }
+}
+
+impl<M: Machine> Link<M> {
+    /// The result of `f` for the mapping, after the caller was checked.
+    fn mapping<R>(&self, f: impl FnOnce(&EntryInfo<M>) -> Result<R, FsError>) -> Result<R, FsError> {
+        let memory = self.0.look()?.memory.ok_or(FsError::NotFound)?;
+        exact(&memory, self.1, f).ok_or(FsError::NotFound)?
+    }
+}
+
+impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
+    fn target(&self) -> Result<Vec<u8>, FsError> {
+        self.mapping(|entry| match objects::dentry_of(entry) {
+            Some(dentry) => absolute(self.0.process.linux.files.vfs().root(), &dentry),
+            None => {
+                let mut name = Vec::new();
+                maps::name(entry, &mut name).map_err(|_| FsError::OutOfMemory)?;
+                Ok(name)
+            }
+        })
+    }
+
+    fn jump(&self) -> Option<Jump<M>> {
+        let me = self.0.process.linux.current();
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        let mine = unsafe { me.credentials.get() };
+        if !mine.may(cap::SYS_ADMIN) && !mine.may(cap::CHECKPOINT_RESTORE) {
+            return Some(Err(FsError::NotPermitted));
+        }
+        Some(self.mapping(|entry| objects::dentry_of(entry).ok_or(FsError::NotFound)))
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_addresses_name_a_mapping() {
+        let range = |start, end| Some(VirtRange { start, end });
+        assert_eq!(addresses(b"400000-401000"), range(0x40_0000, 0x40_1000));
+        assert_eq!(addresses(b"7fffF000-7FFffFFFf000"), range(0x7fff_f000, 0x7fff_ffff_f000));
+        assert_eq!((addresses(b"0-1"), addresses(b"0-0")), (range(0, 1), range(0, 0)));
+        assert_eq!(addresses(b"ffffffffffffffff-0"), range(u64::MAX, 0));
+        for bad in
+            ["", "-", "1", "1-", "-1", "01-2", "1-02", "0x1-2", "1-2-3", "1--2", "+1-2", "1-+2", " 1-2", "1-2 ", "g-1"]
+        {
+            assert_eq!(addresses(bad.as_bytes()), None, "{bad}");
+        }
+        assert_eq!(addresses(b"10000000000000000-20000000000000000"), None);
+    }
+}

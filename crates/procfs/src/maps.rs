@@ -1,0 +1,88 @@
+//! `maps`, and the lines that other files share with it.
+
+use core::fmt::Write as _;
+use quire_fs::FsError;
+use quire_fs::generated::{Columns, Text};
+use quire_heap::Vec;
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::Foreign;
+use quire_vm::Prot;
+use quire_vm::map::{EntryInfo, Flags, Tag};
+
+pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<(), FsError> {
+    each(memory, out, &mut |_, _| Ok(()))
+}
+
+/// Whether the program shares the mapping. All programs share the kernel's own pages. They are shown as Linux shows
+/// them: private, and each from its start.
+pub(super) fn is_shared<M: Machine>(entry: &EntryInfo<M>) -> bool {
+    entry.attributes.flags.contains(Flags::SHARED) && !is_ours(entry)
+}
+
+fn is_ours<M: Machine>(entry: &EntryInfo<M>) -> bool {
+    matches!(entry.attributes.tag, Tag::Vdso | Tag::Vvar)
+}
+
+/// Writes the name of a mapping; nothing where it has none.
+pub(super) fn name<M: Machine>(entry: &EntryInfo<M>, to: &mut Vec<u8>) -> core::fmt::Result {
+    match entry.attributes.tag {
+        Tag::Heap => to.write_str("[heap]"),
+        Tag::Stack => to.write_str("[stack]"),
+        Tag::Vdso => to.write_str("[vdso]"),
+        Tag::Vvar => to.write_str("[vvar]"),
+        Tag::None if entry.ident() != (0, 0) => entry.name(to),
+        Tag::None if is_shared(entry) => to.write_str("/dev/zero (deleted)"),
+        Tag::None => Ok(()),
+    }
+}
+
+/// Adds lines behind the line of a mapping.
+pub(super) type More<'a, M> = &'a mut dyn FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>;
+
+/// The lines of all mappings. `more` adds lines behind each.
+pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'_, M>) -> Result<(), FsError> {
+    let mut result = Ok(());
+    // A name may be as long as a path.
+    let mut shown = Vec::<u8>::new();
+    memory.entries(0, &mut |entry| {
+        let a = entry.attributes;
+        let letter = |prot: Prot, c: u8| if a.prot.contains(prot) { c } else { b'-' };
+        let (r, w, x) = (letter(Prot::READ, b'r'), letter(Prot::WRITE, b'w'), letter(Prot::EXEC, b'x'));
+        let s = if is_shared(entry) { b's' } else { b'p' };
+        let offset = if is_ours(entry) { 0 } else { entry.offset };
+        let (device, inode) = entry.ident();
+        let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
+        shown.clear();
+        let mut write = || {
+            name(entry, &mut shown).map_err(|_| FsError::OutOfMemory)?;
+            // Spaces fill it up to the names, which stand in one column if the addresses leave room.
+            let mut line = Columns::<WIDEST>::new();
+            line.push_hexadecimal(entry.range.start, 1);
+            line.push(b"-");
+            line.push_hexadecimal(entry.range.end, 1);
+            line.push(&[b' ', r, w, x, s, b' ']);
+            line.push_hexadecimal(offset, 8);
+            line.push(b" ");
+            line.push_hexadecimal(major, 2);
+            line.push(b":");
+            line.push_hexadecimal(minor, 2);
+            line.push(b" ");
+            line.push_decimal(inode);
+            line.push(b" ");
+            if !shown.is_empty() {
+                line.fill_to(COLUMN);
+            }
+            out.push(line.bytes())?;
+            out.push(&shown)?;
+            out.push(b"\n")
+        };
+        result = write().and_then(|()| more(entry, out));
+        result.is_ok()
+    });
+    result
+}
+
+/// Linux's column of the names.
+const COLUMN: usize = 73;
+/// The most bytes before a name: the largest numbers.
+const WIDEST: usize = 96;

@@ -1,0 +1,135 @@
+//! Files that show another process's memory: arguments, environment, auxiliary vector, map.
+//!
+//! A reader is checked when it opens one of them, and the file is bound to the granted memory. An open file does not
+//! show a program that the process starts later. It does not keep the memory either.
+
+use crate::about::Task;
+use crate::{map_query, maps, pages};
+use core::any::Any;
+use quire_fs::FsError;
+use quire_fs::generated::{GeneratedFile, Text};
+use quire_heap::{Arc, Weak, unsize};
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::{AddressSpace, Foreign};
+use quire_linux_state::{Ctx, Errno};
+use quire_vm::FaultError;
+
+type Write<M> = fn(&Foreign<M>, &mut Text) -> Result<(), FsError>;
+
+/// A text about granted memory.
+struct Bound<M: Machine>(Option<Weak<AddressSpace<M>>>, Write<M>);
+
+impl<M: Machine> GeneratedFile for Bound<M> {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        // Empty for a process that has ended.
+        let memory = self.0.as_ref().and_then(Foreign::again);
+        memory.map_or(Ok(()), |memory| self.1(&memory, out))
+    }
+}
+
+/// The map, which also answers [queries](map_query).
+struct Map<M: Machine>(Bound<M>);
+
+impl<M: Machine> GeneratedFile for Map<M> {
+    fn text(&self, out: &mut Text) -> Result<(), FsError> {
+        self.0.text(out)
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+}
+
+/// Serves an `ioctl` of a file of a process's map; `None` for other files and requests.
+pub(crate) fn ioctl<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    file: &dyn GeneratedFile,
+    request: u32,
+    argument: u64,
+) -> Option<Result<usize, Errno>> {
+    let map = file.as_any()?.downcast_ref::<Map<M>>()?;
+    (request == map_query::QUERY).then(|| map_query::serve(ctx, map.0.0.as_ref().and_then(Foreign::again), argument))
+}
+
+fn bind<M: Machine>(about: &Task<M>, write: Write<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    let granted = about.look()?;
+    Ok(unsize!(Arc::try_new(Bound(granted.memory.as_ref().map(Foreign::downgrade), write))?))
+}
+
+/// Where a text in a process's memory ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// At the end of the range.
+    End,
+    /// Behind the first zero in it.
+    Zero,
+}
+
+/// Copies the bytes `start..end` of the process's memory; stops where they cannot be read. An error where there is no
+/// memory for a page of it.
+fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), to: To, out: &mut Text) -> Result<(), FsError> {
+    /// The most bytes of arguments that are shown at once, as on Linux. Longer ones are rare and truncated.
+    const MOST: u64 = 1 << 20;
+    let end = end.min(start.saturating_add(MOST));
+    let mut at = start;
+    let mut part = [0u8; 256];
+    while at < end {
+        let len = ((end - at) as usize).min(part.len());
+        match memory.read(at, &mut part[..len]) {
+            Ok(n) if n > 0 => {
+                if let Some(zero) = part[..n].iter().position(|byte| to == To::Zero && *byte == 0) {
+                    return out.push(&part[..=zero]);
+                }
+                out.push(&part[..n])?;
+                at += n as u64;
+            }
+            Err(FaultError::OutOfMemory) => return Err(FsError::OutOfMemory),
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// All users may read it. A program that has overwritten the last zero of its arguments shows a title there, which may
+/// run on into its environment and ends with a zero.
+pub(super) fn command_line<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
+    let Some(memory) = about.memory() else { return Ok(()) };
+    let (start, end) = memory.image().arguments;
+    let mut last = [0u8];
+    if end > start && matches!(memory.read(end - 1, &mut last), Ok(1)) && last[0] != 0 {
+        let (_, after) = memory.image().environment;
+        return show(&memory, (start, after.max(end)), To::Zero, out);
+    }
+    show(&memory, (start, end), To::End, out)
+}
+
+pub(super) fn environment<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, |memory, out| show(memory, memory.image().environment, To::End, out))
+}
+
+pub(super) fn vector<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, |memory, out| {
+        for (kind, value) in &memory.image().vector {
+            out.push(&kind.to_le_bytes())?;
+            out.push(&value.to_le_bytes())?;
+        }
+        Ok(())
+    })
+}
+
+pub(super) fn map<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    let granted = about.look()?;
+    Ok(unsize!(Arc::try_new(Map(Bound(granted.memory.as_ref().map(Foreign::downgrade), maps::maps)))?))
+}
+
+pub(super) fn rollup<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, pages::rollup)
+}
+
+pub(super) fn sums<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, pages::smaps)
+}
+
+pub(super) fn domains<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, pages::numa_maps)
+}

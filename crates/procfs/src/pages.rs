@@ -1,0 +1,370 @@
+//! Files about the pages of a process: `smaps`, `smaps_rollup`, `numa_maps`, `pagemap` and `mem`.
+
+use crate::about::Task;
+use crate::frames::words;
+use crate::maps;
+use crate::node::put;
+use quire_fs::generated::{GeneratedFile, Text};
+use quire_fs::{FsError, ROOT_DEVICE, Sink, Source};
+use quire_heap::{Arc, Weak, unsize};
+use quire_linux_state::machine::Machine;
+use quire_linux_state::memory::{AddressSpace, Foreign};
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_vm::map::{EntryInfo, Flags, PagePlace, Tag};
+use quire_vm::{FaultError, PAGE_SIZE, Prot, VirtRange};
+
+type Written = Result<(), FsError>;
+
+/// Bytes of the pages of a range, by kind. A page that several processes can see counts wholly in each of them: the
+/// kernel has no record of a page's sharers.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    size: u64,
+    resident: u64,
+    shared_clean: u64,
+    shared_dirty: u64,
+    private_clean: u64,
+    private_dirty: u64,
+    referenced: u64,
+    anonymous: u64,
+    swapped: u64,
+    locked: u64,
+}
+
+impl Sums {
+    /// The sums over a mapping.
+    fn of<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>) -> Sums {
+        let mut sums = Sums { size: entry.range.len(), ..Sums::default() };
+        let mut rest = entry.range;
+        while let Some(at) = memory.next_leaf(rest) {
+            rest.start = at + PAGE_SIZE;
+            let Some(page) = memory.page_at(at).filter(|page| page.mapped) else { continue };
+            sums.resident += PAGE_SIZE;
+            let kind = match (page.alone, page.dirty) {
+                (false, false) => &mut sums.shared_clean,
+                (false, true) => &mut sums.shared_dirty,
+                (true, false) => &mut sums.private_clean,
+                (true, true) => &mut sums.private_dirty,
+            };
+            *kind += PAGE_SIZE;
+            sums.referenced += if page.accessed { PAGE_SIZE } else { 0 };
+            sums.anonymous += if page.shared { 0 } else { PAGE_SIZE };
+        }
+        sums.swapped = memory.swapped_in(entry.range) * PAGE_SIZE;
+        if entry.attributes.flags.contains(Flags::WIRED) {
+            sums.locked = sums.resident;
+        }
+        sums
+    }
+
+    fn add(&mut self, more: Sums) {
+        let Sums { size, resident, shared_clean, shared_dirty, private_clean, private_dirty, .. } = more;
+        self.size += size;
+        self.resident += resident;
+        self.shared_clean += shared_clean;
+        self.shared_dirty += shared_dirty;
+        self.private_clean += private_clean;
+        self.private_dirty += private_dirty;
+        self.referenced += more.referenced;
+        self.anonymous += more.anonymous;
+        self.swapped += more.swapped;
+        self.locked += more.locked;
+    }
+
+    fn put(&self, out: &mut Text) -> Written {
+        let rows = [
+            ("Rss", self.resident),
+            ("Pss", self.resident),
+            ("Pss_Dirty", self.private_dirty + self.shared_dirty),
+            ("Shared_Clean", self.shared_clean),
+            ("Shared_Dirty", self.shared_dirty),
+            ("Private_Clean", self.private_clean),
+            ("Private_Dirty", self.private_dirty),
+            ("Referenced", self.referenced),
+            ("Anonymous", self.anonymous),
+            ("KSM", 0),
+            ("LazyFree", 0),
+            ("AnonHugePages", 0),
+            ("ShmemPmdMapped", 0),
+            ("FilePmdMapped", 0),
+            ("Shared_Hugetlb", 0),
+            ("Private_Hugetlb", 0),
+            ("Swap", self.swapped),
+            ("SwapPss", self.swapped),
+            ("Locked", self.locked),
+        ];
+        for (name, bytes) in rows {
+            let width = 24usize.saturating_sub(name.len() + 1);
+            put!(out, "{name}:{:>width$} kB\n", bytes / 1024)?;
+        }
+        Ok(())
+    }
+}
+
+/// The resident pages of a process, by kind.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Resident {
+    pub anonymous: u64,
+    /// Pages of files of the root, and of the kernel.
+    pub files: u64,
+    /// Pages of all other memory that processes can share.
+    pub shared: u64,
+}
+
+impl Resident {
+    /// Counts them. Only private mappings of files that have copies are looked at page by page. Memory that was only read counts too,
+    /// because its leaves show the frame of zeroes.
+    pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
+        let mut counts = Resident::default();
+        memory.entries(0, &mut |entry| {
+            let leaves = memory.leaves_in(entry.range);
+            let shared = entry.attributes.flags.contains(Flags::SHARED);
+            let copies = match &entry.object {
+                None => leaves,
+                Some(_) if shared || !entry.copied => 0,
+                Some(_) => copies_in(memory, entry.range).min(leaves),
+            };
+            counts.anonymous += copies;
+            // The kernel's own pages in a private mapping belong to no file system, and count as a file's.
+            let others = match entry.ident().0 {
+                ROOT_DEVICE => &mut counts.files,
+                0 if !shared => &mut counts.files,
+                _ => &mut counts.shared,
+            };
+            *others += leaves - copies;
+            true
+        });
+        counts
+    }
+
+    pub fn all(&self) -> u64 {
+        self.anonymous + self.files + self.shared
+    }
+}
+
+/// The pages in `range` that are the process's own copies.
+fn copies_in<M: Machine>(memory: &Foreign<M>, mut range: VirtRange) -> u64 {
+    let mut copies = 0;
+    while let Some(at) = memory.next_leaf(range) {
+        range.start = at + PAGE_SIZE;
+        copies += u64::from(memory.page_at(at).is_some_and(|page| page.mapped && !page.shared));
+    }
+    copies
+}
+
+/// `smaps`: as `maps`, with sums for each mapping.
+pub(super) fn smaps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written {
+    maps::each(memory, out, &mut |entry, out| {
+        let sums = Sums::of(memory, entry);
+        for (name, bytes) in [("Size", sums.size), ("KernelPageSize", PAGE_SIZE), ("MMUPageSize", PAGE_SIZE)] {
+            let width = 24usize.saturating_sub(name.len() + 1);
+            put!(out, "{name}:{:>width$} kB\n", bytes / 1024)?;
+        }
+        sums.put(out)?;
+        put!(out, "THPeligible:           0\nVmFlags:")?;
+        let a = entry.attributes;
+        let flags = [
+            (a.prot.contains(Prot::READ), "rd"),
+            (a.prot.contains(Prot::WRITE), "wr"),
+            (a.prot.contains(Prot::EXEC), "ex"),
+            (a.flags.contains(Flags::SHARED), "sh"),
+            (a.max_prot.contains(Prot::READ), "mr"),
+            (a.max_prot.contains(Prot::WRITE), "mw"),
+            (a.max_prot.contains(Prot::EXEC), "me"),
+            (a.flags.contains(Flags::SHARED) && a.max_prot.contains(Prot::WRITE), "ms"),
+            (a.flags.contains(Flags::GROWS_DOWN), "gd"),
+            (a.flags.contains(Flags::WIRED), "lo"),
+            (a.flags.contains(Flags::DONT_FORK), "dc"),
+            (a.flags.contains(Flags::WIPE_ON_FORK), "wf"),
+            (a.flags.contains(Flags::DONT_DUMP), "dd"),
+        ];
+        for (_, name) in flags.into_iter().filter(|(is, _)| *is) {
+            put!(out, " {name}")?;
+        }
+        put!(out, " \n")
+    })
+}
+
+/// `smaps_rollup`: sums over the whole space.
+pub(super) fn rollup<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written {
+    let (mut first, mut last, mut sums) = (0, 0, Sums::default());
+    memory.entries(0, &mut |entry| {
+        if first == 0 {
+            first = entry.range.start;
+        }
+        last = entry.range.end;
+        sums.add(Sums::of(memory, entry));
+        true
+    });
+    put!(out, "{first:x}-{last:x} ---p 00000000 00:00 0 [rollup]\n")?;
+    sums.put(out)
+}
+
+/// `numa_maps`: the pages of each mapping. All count as those of the first memory domain, as no policy can be set.
+pub(super) fn numa_maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written {
+    let mut result = Ok(());
+    memory.entries(0, &mut |entry| {
+        result = domain_line(memory, entry, out);
+        result.is_ok()
+    });
+    result
+}
+
+/// A line of `numa_maps`.
+fn domain_line<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{:x} default", entry.range.start)?;
+    match entry.tag() {
+        Tag::Heap => put!(out, " heap")?,
+        Tag::Stack => put!(out, " stack")?,
+        Tag::None if entry.ident().1 != 0 => {
+            put!(out, " file=")?;
+            entry.name(out).map_err(|_| FsError::OutOfMemory)?;
+        }
+        _ => {}
+    }
+    let sums = Sums::of(memory, entry);
+    let (pages, anonymous) = (sums.resident / PAGE_SIZE, sums.anonymous / PAGE_SIZE);
+    let dirty = (sums.private_dirty + sums.shared_dirty) / PAGE_SIZE;
+    if anonymous > 0 {
+        put!(out, " anon={anonymous}")?;
+    }
+    if dirty > 0 {
+        put!(out, " dirty={dirty}")?;
+    }
+    if pages > anonymous {
+        put!(out, " mapped={pages}")?;
+    }
+    if pages > 0 {
+        put!(out, " N0={pages} kernelpagesize_kB=4")?;
+    }
+    put!(out, "\n")
+}
+
+/// A file of granted memory that is read and written at any offset.
+struct Bound<M: Machine> {
+    memory: Option<Weak<AddressSpace<M>>>,
+    kind: Kind,
+}
+
+enum Kind {
+    /// `mem`: the bytes themselves.
+    Bytes,
+    /// `pagemap`: 8 bytes for each page. Frame numbers are shown only to a privileged opener.
+    Pages { frames: bool },
+}
+
+/// Bits of an entry of `pagemap`.
+const ALONE: u64 = 1 << 56;
+const SHARED: u64 = 1 << 61;
+const SWAPPED: u64 = 1 << 62;
+const PRESENT: u64 = 1 << 63;
+/// The page may have changed since 4 was written to `clear_refs`. Set for each page there is, because a leaf has no bit
+/// that would tell pages that have not changed. Of the pages there are, a program takes too many, never too few.
+const MAY_HAVE_CHANGED: u64 = 1 << 55;
+/// Bytes of `mem` that are moved at a time. They lie on the kernel's stack, which a fault needs too.
+const PIECE: usize = 512;
+
+impl<M: Machine> Bound<M> {
+    fn entry(memory: &Foreign<M>, at: u64, frames: bool) -> u64 {
+        let Some(page) = memory.page_at(at) else { return 0 };
+        let place = match page.place {
+            PagePlace::Frame(pfn) => PRESENT | if frames { pfn.0 } else { 0 },
+            PagePlace::Swap => SWAPPED,
+        };
+        place | MAY_HAVE_CHANGED | if page.alone { ALONE } else { 0 } | if page.shared { SHARED } else { 0 }
+    }
+
+    fn read_pages(memory: &Foreign<M>, offset: u64, sink: &mut dyn Sink, frames: bool) -> Result<usize, FsError> {
+        words(offset, sink, |page| {
+            let at = page.checked_mul(PAGE_SIZE).filter(|at| *at < quire_linux_state::user::USER_END)?;
+            Some(Self::entry(memory, at, frames))
+        })
+    }
+
+    fn read_bytes(memory: &Foreign<M>, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
+        let mut piece = [0; PIECE];
+        let mut done = 0;
+        while sink.room() > 0 {
+            let want = sink.room().min(PIECE);
+            let put = memory.read(offset + done as u64, &mut piece[..want]).map_err(fault);
+            match put.and_then(|got| Ok((got, sink.put(&piece[..got])?))) {
+                Ok((_, n)) => {
+                    done += n;
+                    if n < want {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_bytes(memory: &Foreign<M>, offset: u64, source: &mut dyn Source) -> Result<usize, FsError> {
+        let mut piece = [0; PIECE];
+        let mut done = 0;
+        while source.left() > 0 {
+            let want = source.left().min(PIECE);
+            let taken = source.take(&mut piece[..want]);
+            let stored = taken.and_then(|n| memory.store(offset + done as u64, &piece[..n]).map_err(fault));
+            match stored {
+                Ok(n) => {
+                    done += n;
+                    if n < want {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// As on Linux, a byte that cannot be had is an error of the file.
+fn fault(e: FaultError) -> FsError {
+    if e == FaultError::OutOfMemory { FsError::OutOfMemory } else { FsError::Io }
+}
+
+impl<M: Machine> GeneratedFile for Bound<M> {
+    fn text(&self, _out: &mut Text) -> Written {
+        Err(FsError::Invalid)
+    }
+
+    fn read_at(&self, offset: u64, sink: &mut dyn Sink) -> Option<Result<usize, FsError>> {
+        // Empty for a process that has ended.
+        let Some(memory) = self.memory.as_ref().and_then(Foreign::again) else { return Some(Ok(0)) };
+        Some(match self.kind {
+            Kind::Bytes => Self::read_bytes(&memory, offset, sink),
+            Kind::Pages { frames } => Self::read_pages(&memory, offset, sink, frames),
+        })
+    }
+
+    fn write_at(&self, offset: u64, source: &mut dyn Source) -> Option<Result<usize, FsError>> {
+        let Some(memory) = self.memory.as_ref().and_then(Foreign::again) else { return Some(Ok(0)) };
+        Some(match self.kind {
+            Kind::Bytes => Self::write_bytes(&memory, offset, source),
+            Kind::Pages { .. } => Err(FsError::NotPermitted),
+        })
+    }
+}
+
+fn bind<M: Machine>(about: &Task<M>, kind: Kind) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    let memory = about.look()?.memory.as_ref().map(Foreign::downgrade);
+    Ok(unsize!(Arc::try_new(Bound { memory, kind })?))
+}
+
+/// `mem`
+pub(super) fn bytes<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, Kind::Bytes)
+}
+
+/// `pagemap`
+pub(super) fn page_map<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    let me = about.process.linux.current();
+    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    let frames = unsafe { me.credentials.get() }.may(cap::SYS_ADMIN);
+    bind(about, Kind::Pages { frames })
+}
