@@ -9,7 +9,8 @@
 //!
 //! # Calls that end things
 //! Exit, close, munmap and similar calls free memory, and never fail for want of it. Their handlers allocate
-//! nothing here, and the memory core may give them frames below the [floor](quire_vm::phys::frames::Frames::floor), which other calls cannot use.
+//! nothing here, and the memory core may give them frames below the [floor](quire_vm::phys::frames::Frames::floor),
+//! which other calls cannot use.
 
 use crate::Linux;
 use crate::machine::Machine;

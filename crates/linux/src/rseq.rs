@@ -4,8 +4,8 @@
 //! critical section it is in. A critical section that the thread is switched away from, or in which a signal handler
 //! begins, continues at its abort address.
 //!
-//! A switch away from a registered thread sets a [work bit](quire_linux_state::process::thread::work). Only then the return
-//! to user mode reads the area, and it stores the CPU's number only if that has changed.
+//! A switch away from a registered thread sets a [work bit](quire_linux_state::process::thread::work). Only then the
+//! return to user mode reads the area, and it stores the CPU's number only if that has changed.
 
 use core::mem::size_of;
 use quire_linux_state::base::plain::Plain;

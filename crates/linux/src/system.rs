@@ -126,7 +126,8 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
 /// Bits of entropy in the kernel's pool, which is always full.
 pub const POOL_BITS: i32 = 256;
 
-/// A request to `/dev/random` or `/dev/urandom`. Bytes that a program adds are read and not used: the kernel has its own.
+/// A request to `/dev/random` or `/dev/urandom`. Bytes that a program adds are read and not used: the kernel has its
+/// own.
 pub fn random_ioctl<M: Machine>(ctx: &Ctx<'_, M>, request: u32, argument: u64) -> Result<usize, Errno> {
     // From Linux's random.h.
     const RNDZAPENTCNT: u32 = 0x5204;

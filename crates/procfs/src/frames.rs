@@ -12,7 +12,7 @@
 //! | `SLAB`, `PGTABLE`, `ZERO_PAGE` | of the kernel's heap, of page tables, and the frame of zeroes |
 //! | `BUDDY` | that are free, those that CPUs keep for themselves included |
 //! | `MMAP` | that some page table maps; not told of the frame of zeroes, as on Linux |
-//! | `ANON`, `SWAPBACKED`, `SWAPCACHE` | of private memory; of memory and files that go to swap; that have a slot there |
+//! | `ANON`, `SWAPBACKED`, `SWAPCACHE` | private memory; what goes to swap; what has a slot there |
 //! | `UNEVICTABLE`, `MLOCKED` | of locked mappings, and of locked shared memory |
 //! | `RESERVED`, `NOPAGE` | taken before the start; without a descriptor |
 

@@ -3,8 +3,8 @@
 //! The reader walks the process's own structures, so nothing is counted while no process reads the file. Bytes include
 //! the waste of slabs. Private memory that relatives show is divided between them
 //! ([`Structures`](quire_vm::map::Structures)). So are actions and limits that forks share until a change. A table of
-//! files or actions that several processes change together is counted for each of them. Files, pipes, sockets and shared
-//! memory are counted for none.
+//! files or actions that several processes change together is counted for each of them. Files, pipes, sockets and
+//! shared memory are counted for none.
 
 use crate::about::Task;
 use crate::node::put;

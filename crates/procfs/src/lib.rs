@@ -1,8 +1,8 @@
 //! The contents of `/proc` and `/sys`. `quire_fs::generated` generates directories when they are read, and serves reads
 //! by pieces.
 //!
-//! A directory is a table of names (`node::Item`); processes and their descriptors are found by number. The kernel gives
-//! [`Procfs`] to the Linux layer, which knows no more of it than [`Trees`].
+//! A directory is a table of names (`node::Item`); processes and their descriptors are found by number. The kernel
+//! gives [`Procfs`] to the Linux layer, which knows no more of it than [`Trees`].
 #![cfg_attr(not(test), no_std)]
 
 mod about;

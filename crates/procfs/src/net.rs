@@ -136,7 +136,8 @@ fn tcp<M: Machine>(about: &System<M>, family: Family, out: &mut Text) -> Written
             out,
             width,
             format_args!(
-                "{n:4}: {local} {remote} {state:02X} 00000000:{received:08X} 00:00000000 00000000 {uid:5}        0 {inode} 1 {:016x} {end}",
+                "{n:4}: {local} {remote} {state:02X} 00000000:{received:08X} \
+                 00:00000000 00000000 {uid:5}        0 {inode} 1 {:016x} {end}",
                 0
             ),
         )?;
@@ -170,7 +171,8 @@ fn udp<M: Machine>(about: &System<M>, family: Family, out: &mut Text) -> Written
             out,
             width,
             format_args!(
-                "{n:5}: {local} {remote} {state:02X} 00000000:{received:08X} 00:00000000 00000000 {uid:5}        0 {inode} 2 {:016x} 0",
+                "{n:5}: {local} {remote} {state:02X} 00000000:{received:08X} \
+                 00:00000000 00000000 {uid:5}        0 {inode} 2 {:016x} 0",
                 0
             ),
         )?;
@@ -235,7 +237,8 @@ fn counts<M: Machine>(about: &System<M>, family: Family, out: &mut Text) -> Writ
     if family == Family::Inet6 {
         return put!(
             out,
-            "TCP6: inuse {connections}\nUDP6: inuse {datagrams}\nUDPLITE6: inuse 0\nRAW6: inuse 0\nFRAG6: inuse 0 memory 0\n"
+            "TCP6: inuse {connections}\nUDP6: inuse {datagrams}\nUDPLITE6: inuse 0\n\
+             RAW6: inuse 0\nFRAG6: inuse 0 memory 0\n"
         );
     }
     put!(out, "sockets: used {used}\nTCP: inuse {connections} orphan 0 tw 0 alloc {streams} mem 0\n")?;

@@ -112,8 +112,8 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// Counts them. Only private mappings of files that have copies are looked at page by page. Memory that was only read counts too,
-    /// because its leaves show the frame of zeroes.
+    /// Counts them. Only private mappings of files that have copies are looked at page by page. Memory that was only
+    /// read counts too, because its leaves show the frame of zeroes.
     pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
         let mut counts = Resident::default();
         memory.entries(0, &mut |entry| {

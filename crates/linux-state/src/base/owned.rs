@@ -1,5 +1,5 @@
-//! Values that one thread owns. The owner reads an [`Owned`] value without a lock, and changes it under one. Other threads
-//! read it under that lock. Other threads do not reach a [`Private`] value.
+//! Values that one thread owns. The owner reads an [`Owned`] value without a lock, and changes it under one. Other
+//! threads read it under that lock. Other threads do not reach a [`Private`] value.
 
 use core::cell::UnsafeCell;
 use quire_sync::atomic::AtomicBool;
@@ -89,15 +89,15 @@ impl<T> Private<T> {
 }
 
 impl<T> Private<Option<T>> {
-    /// Stores a value where there is none, as a rule. Unlike [`replace`](Private::replace) it moves no old value. Of the
-    /// new value it writes only the parts in use.
+    /// Stores a value where there is none, as a rule. Unlike [`replace`](Private::replace) it moves no old value. Of
+    /// the new value it writes only the parts in use.
     ///
     /// # Safety
     /// The caller is the owner, and holds no reference from [`get`](Private::get).
     #[inline(always)]
     pub unsafe fn put(&self, new: T) {
-        // SAFETY: only the owner reaches the value; it is here, and holds no reference. The write covers `None`, which needs
-        // no drop.
+        // SAFETY: only the owner reaches the value; it is here, and holds no reference. The write covers `None`, which
+        // needs no drop.
         unsafe {
             if (*self.0.get()).is_some() {
                 self.replace(None);

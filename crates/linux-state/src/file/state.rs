@@ -14,8 +14,8 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// Each thread keeps its own copy of the places ([`Seen`]), renewed when the directories have changed. So a path walk
 /// neither changes their reference counts nor takes the lock.
 ///
-/// Each path walk reads the first two fields. Aligned, because each thread that comes or goes writes the reference count
-/// before them.
+/// Each path walk reads the first two fields. Aligned, because each thread that comes or goes writes the reference
+/// count before them.
 #[repr(align(64))]
 pub struct FsState<M: Machine> {
     /// The number of directory changes; written under the lock of `places`.

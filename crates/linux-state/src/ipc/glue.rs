@@ -22,8 +22,8 @@ impl<M: Machine> IpcHost<M> {
     fn thread(&self) -> Option<&'static Thread<M>> {
         let linux = self.0.linux()?;
         let task = quire_task::Machine::current(linux.machine);
-        // SAFETY: the machine returns the running thread, which lives while it runs. The reference is not kept beyond the
-        // call.
+        // SAFETY: the machine returns the running thread, which lives while it runs. The reference is not kept beyond
+        // the call.
         unsafe { (*task).payload() }.as_ref()
     }
 

@@ -71,8 +71,8 @@ impl<M: Machine> Group<M> {
         })?)
     }
 
-    /// Adds the group to the holders of its session's id, where that is not its own. The caller knows the session's id to
-    /// be held.
+    /// Adds the group to the holders of its session's id, where that is not its own. The caller knows the session's id
+    /// to be held.
     fn hold_session(&self) {
         if self.session.id != self.id {
             self.linux.ids.hold(self.session.id);

@@ -242,7 +242,9 @@ pub struct NewProcess<M: Machine> {
 impl<M: Machine> Process<M> {
     /// A process without threads, in no family yet.
     pub fn new(linux: &'static Linux<M>, new: NewProcess<M>) -> Result<Process<M>, OutOfMemory> {
-        const { assert!(allocation::<Process<M>>().size() <= 1024, "a process takes the next larger class of the heap") };
+        const {
+            assert!(allocation::<Process<M>>().size() <= 1024, "a process takes the next larger class of the heap");
+        }
         let cpu_limit = FirstUse::new();
         let limits = limits::Held::new(new.limits);
         if limits.is_of_cpu_time() {

@@ -56,8 +56,8 @@ impl Pending {
 
     /// Whether `info` needs a place in the queue: a standard signal that was sent already does not.
     ///
-    /// A timer's entry neither absorbs nor is absorbed. It goes stale if the timer is set anew, and a signal that it had
-    /// absorbed would be lost with it.
+    /// A timer's entry neither absorbs nor is absorbed. It goes stale if the timer is set anew, and a signal that it
+    /// had absorbed would be lost with it.
     pub(super) fn wants_place(&self, info: &SigInfo) -> bool {
         info.signal.is_queued() || !self.sent.has(info.signal) || is_of_timer(info)
     }
@@ -81,8 +81,8 @@ impl Pending {
         core::mem::swap(&mut self.queue, other);
     }
 
-    /// Adds a signal. A standard signal that was sent already absorbs it. The caller has ensured a free place in the queue if it
-    /// gives a payment.
+    /// Adds a signal. A standard signal that was sent already absorbs it. The caller has ensured a free place in the
+    /// queue if it gives a payment.
     ///
     /// Without a payment there is no place for the details. `kill` and standard signals become pending without them,
     /// others not at all, as on Linux. Nor does a timer's, because its details lead back to the timer.

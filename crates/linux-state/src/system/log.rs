@@ -81,7 +81,8 @@ pub struct Positions {
 pub struct Log {
     pub positions: Mutex<Positions>,
     pub sleepers: WaitQueue,
-    /// `kernel.printk`: of the console, of messages without a level, the least of the console, the first of the console.
+    /// `kernel.printk`: of the console, of messages without a level, the least of the console, the first of the
+    /// console.
     levels: [AtomicI32; 4],
     /// The level of the console before it was turned off; zero while it is on.
     pub saved: AtomicI32,

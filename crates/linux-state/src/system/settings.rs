@@ -114,8 +114,8 @@ settings! {
     RealTimePeriod: 1_000_000, 1_000, INT;
     /// `kernel.sched_rr_timeslice_ms`: the turn under `SCHED_RR`. Zero and less mean the first value.
     RoundRobin: 100, i32::MIN as i64, INT;
-    /// `vm.overcommit_memory`. 0: a request for more than all memory is refused. 1: none is. 2: the sum of all programs'
-    /// private memory has a limit. The kernel acts on it, as on the next two.
+    /// `vm.overcommit_memory`. 0: a request for more than all memory is refused. 1: none is. 2: the sum of all
+    /// programs' private memory has a limit. The kernel acts on it, as on the next two.
     OvercommitMode: 0, 0, 2;
     /// `vm.overcommit_ratio`: this limit, in percent of memory, beside swap.
     OvercommitRatio: 50, 0, INT;

@@ -2,8 +2,8 @@
 //!
 //! # The count
 //! It is odd while a writer stores. A reader reads the count, the words, and the count again. It makes the system call
-//! if the first count is odd, and begins again if the second one differs. The reader is the code of `image.s`. It relies
-//! on the order of loads that x86 keeps.
+//! if the first count is odd, and begins again if the second one differs. The reader is the code of `image.s`. It
+//! relies on the order of loads that x86 keeps.
 
 use crate::machine::UserClock;
 use crate::mutant::{Mutant, mutant};

@@ -263,7 +263,11 @@ fn still(epoch: u64) -> Option<UserClock> {
 
 proptest! {
     #[test]
-    fn nanoseconds_are_split_as_a_division_splits_them(epoch in any::<u64>(), near in 0u64..u64::MAX / SECOND, by in 0u64..3) {
+    fn nanoseconds_are_split_as_a_division_splits_them(
+        epoch in any::<u64>(),
+        near in 0u64..u64::MAX / SECOND,
+        by in 0u64..3,
+    ) {
         let mapped = Mapped::new();
         for epoch in [epoch, (near * SECOND + by).saturating_sub(1)] {
             mapped.page().publish(still(epoch));

@@ -57,9 +57,9 @@ impl Program {
 
 /// The addresses of stack, mappings and heap, where the program does not fix them.
 ///
-/// One random base serves all. Mappings go up from it, and the stack grows down from a little below it. The two pages of
-/// the [`vdso`] lie in between. So a small process's stack, program and libraries share page tables. The
-/// heap starts at the gigabyte boundary below, under the same directory.
+/// One random base serves all. Mappings go up from it, and the stack grows down from a little below it. The two pages
+/// of the [`vdso`] lie in between. So a small process's stack, program and libraries share page tables. The heap starts
+/// at the gigabyte boundary below, under the same directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     /// One past the stack's highest byte.

@@ -249,8 +249,8 @@ fn a_program_that_finds_no_memory_is_refused_and_the_old_one_goes_on() {
     run(|task| {
         task.program("/tmp/program", |task| task.exit_group(5));
         let word = task.put(77u64);
-        // Refusals before the old memory is left are errors. Later ones end the process. A refusal of an allocation that
-        // is not made changes nothing.
+        // Refusals before the old memory is left are errors. Later ones end the process. A refusal of an allocation
+        // that is not made changes nothing.
         let (mut refused, mut ended) = (0, 0);
         for n in 1.. {
             let child = task.fork(move |task| {

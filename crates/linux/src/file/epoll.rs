@@ -581,8 +581,8 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, E
         None if wait.deadline.is_some_and(|d| d == AT_ONCE || d <= ctx.now()) => Ok(0),
         None => {
             let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
-            // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the
-            // set, and `go_on` takes the waiter off.
+            // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps
+            // the set, and `go_on` takes the waiter off.
             match unsafe { epoll.readiness.sleepers().begin(waiter, wait.deadline, interrupted, collect) } {
                 None => Err(ctx.sleep(Sleep::Epoll(wait))),
                 Some(Ok(found)) => found,

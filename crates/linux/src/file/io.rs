@@ -100,8 +100,8 @@ fn wait_and_read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<
     if let Some(readiness) = wait.file.readiness() {
         let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
         let ends = || wait.is_broken() || !wait.file.read_waits(wait.len);
-        // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the file,
-        // and `go_on` takes the waiter off.
+        // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the
+        // file, and `go_on` takes the waiter off.
         match unsafe { readiness.sleepers().begin(waiter, None, interrupted, || ends().then_some(())) } {
             None => return Err(ctx.sleep(Sleep::Read(wait))),
             Some(Err(_)) => return Err(Errno::ERESTARTSYS),

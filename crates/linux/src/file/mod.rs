@@ -1,8 +1,8 @@
 //! File system calls: descriptors, paths, flags and errors, between programs and `quire_fs`.
 //!
 //! # Where to start reading
-//! [`path`] finds the dentries of path arguments, [`transfer`] moves bytes to and from user memory. [`start`] sets up the
-//! tree; [`terminals`] ties terminals to sessions and process groups. Each other module is one family of calls. The
+//! [`path`] finds the dentries of path arguments, [`transfer`] moves bytes to and from user memory. [`start`] sets up
+//! the tree; [`terminals`] ties terminals to sessions and process groups. Each other module is one family of calls. The
 //! table of descriptors and this kernel's types of files are in [`quire_linux_state::file`].
 
 pub mod attributes;

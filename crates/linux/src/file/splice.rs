@@ -157,7 +157,8 @@ fn into<M: Machine>(
             break;
         }
         let part = buffer.len().min(len - done);
-        // Files that come with the bytes are closed without the lock of the pipe, because a close may take those of others.
+        // Files that come with the bytes are closed without the lock of the pipe, because a close may take those of
+        // others.
         let mut unwanted = None;
         let moved = to.receive(&mut buffer[..part], &mut |bytes| {
             let mut sink = SliceSink::new(bytes);

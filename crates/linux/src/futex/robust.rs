@@ -71,8 +71,8 @@ fn follow<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, head: u64) -> Result
     Ok(())
 }
 
-/// Marks the word of a lock that the ending thread owns. With priority inheritance (`inherits`) no waiter is woken here,
-/// because `pi::leave` makes it the owner.
+/// Marks the word of a lock that the ending thread owns. With priority inheritance (`inherits`) no waiter is woken
+/// here, because `pi::leave` makes it the owner.
 fn owner_died<M: Machine>(
     linux: &Linux<M>,
     thread: &Thread<M>,

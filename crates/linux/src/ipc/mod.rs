@@ -1,7 +1,7 @@
 //! System V IPC, and POSIX message queues: the calls of Linux over the objects of `quire_ipc`.
 //!
-//! [`segments`] has shared memory, [`arrays`] semaphores, [`queues`] messages, [`posix_queues`] POSIX message queues, and
-//! [`queue_tree`] their files. [`permission`] translates owners and modes.
+//! [`segments`] has shared memory, [`arrays`] semaphores, [`queues`] messages, [`posix_queues`] POSIX message queues,
+//! and [`queue_tree`] their files. [`permission`] translates owners and modes.
 
 mod arrays;
 mod permission;

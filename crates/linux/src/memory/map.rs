@@ -93,6 +93,91 @@ pub fn set_max_map_count<M: Machine>(linux: &Linux<M>, count: u64) {
     }
 }
 
+/// The arguments of `mmap` but the file, checked.
+struct Wanted {
+    at: Placement,
+    len: u64,
+    prot: Prot,
+    shared: bool,
+    flags: u32,
+    offset: u64,
+}
+
+impl Wanted {
+    /// `len` is not 0.
+    fn new(address: u64, len: u64, prot: u32, flags: u32, offset: u64) -> Result<Self, Errno> {
+        let shared = match flags & TYPE {
+            PRIVATE => false,
+            SHARED => true,
+            SHARED_VALIDATE if flags & ANONYMOUS != 0 => return Err(Errno::EINVAL),
+            SHARED_VALIDATE if flags & SYNC != 0 || flags & !KNOWN != 0 => return Err(Errno::EOPNOTSUPP),
+            SHARED_VALIDATE => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        let len = page_up(len).filter(|len| *len <= USER_END).ok_or(Errno::ENOMEM)?;
+        if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Errno::EOVERFLOW);
+        }
+        if flags & HUGETLB != 0 {
+            // No pool of huge pages was set aside.
+            return Err(Errno::ENOMEM);
+        }
+        let at = placement(address, flags)?;
+        if let Placement::Fixed(at) | Placement::FixedNoReplace(at) = at
+            && at.checked_add(len).is_none_or(|end| end > USER_END)
+        {
+            return Err(Errno::ENOMEM);
+        }
+        Ok(Wanted { at, len, prot: prot_of(prot), shared, flags, offset })
+    }
+
+    fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Checks the limits of locked memory.
+    fn check_lock<M: Machine>(&self, ctx: &Ctx<'_, M>) -> Result<(), Errno> {
+        if self.has(LOCKED) {
+            crate::memory::lock::may_lock(ctx)?;
+        }
+        if self.has(LOCKED) || ctx.space()?.future() != Wire::No {
+            crate::memory::lock::may_add(ctx, self.len)?;
+        }
+        Ok(())
+    }
+
+    /// The file of a mapping that has one. A mapping without one may grow down only where it is private.
+    fn file<M: Machine>(&self, ctx: &Ctx<'_, M>, fd: i32) -> Result<Option<file::Mappable<M>>, Errno> {
+        if self.has(ANONYMOUS) {
+            return if self.has(GROWSDOWN) && self.shared { Err(Errno::EINVAL) } else { Ok(None) };
+        }
+        let found = file::mappable(ctx, fd, self.prot.contains(Prot::WRITE), self.shared);
+        // Mappings in the way are reported before the file's permissions, as on Linux.
+        if !matches!(found, Err(Errno::EBADF)) {
+            refuse_to_replace(ctx, self.at, self.len)?;
+        }
+        let file = found?;
+        if self.has(GROWSDOWN) {
+            return Err(Errno::EINVAL);
+        }
+        if !file.max_prot.contains(self.prot) {
+            return Err(if file.max_prot.contains(self.prot & Prot::EXEC) { Errno::EACCES } else { Errno::EPERM });
+        }
+        Ok(Some(file))
+    }
+
+    /// Whether there may be so much more memory without a file.
+    fn check_commit<M: Machine>(&self, ctx: &Ctx<'_, M>) -> Result<(), Errno> {
+        let add = match (self.shared, !self.has(NORESERVE)) {
+            (false, true) => Add::Private,
+            (false, false) => Add::PrivateUnreserved,
+            (true, true) => Add::Shared,
+            (true, false) => Add::SharedUnreserved,
+        };
+        crate::memory::promises::may_add(ctx.linux, self.len, add)
+    }
+}
+
 /// `mmap`
 pub fn sys_mmap<M: Machine>(
     ctx: &mut Ctx<'_, M>,
@@ -108,91 +193,46 @@ pub fn sys_mmap<M: Machine>(
     }
     if len == 0 {
         // Linux checks the descriptor first.
-        return if flags & ANONYMOUS == 0 {
-            Err(ctx.file(fd).err().unwrap_or(Errno::EINVAL))
-        } else {
-            Err(Errno::EINVAL)
-        };
+        let file = if flags & ANONYMOUS == 0 { ctx.file(fd).err() } else { None };
+        return Err(file.unwrap_or(Errno::EINVAL));
     }
-    let shared = match flags & TYPE {
-        PRIVATE => false,
-        SHARED => true,
-        SHARED_VALIDATE if flags & ANONYMOUS != 0 => return Err(Errno::EINVAL),
-        SHARED_VALIDATE if flags & SYNC != 0 || flags & !KNOWN != 0 => return Err(Errno::EOPNOTSUPP),
-        SHARED_VALIDATE => true,
-        _ => return Err(Errno::EINVAL),
-    };
-    let len = page_up(len).filter(|len| *len <= USER_END).ok_or(Errno::ENOMEM)?;
-    if offset.checked_add(len).is_none_or(|end| end > i64::MAX as u64) {
-        return Err(Errno::EOVERFLOW);
-    }
-    if flags & HUGETLB != 0 {
-        // No pool of huge pages was set aside.
-        return Err(Errno::ENOMEM);
-    }
-    let at = placement(address, flags)?;
-    if let Placement::Fixed(at) | Placement::FixedNoReplace(at) = at
-        && at.checked_add(len).is_none_or(|end| end > USER_END)
-    {
-        return Err(Errno::ENOMEM);
-    }
-    let wanted = prot_of(prot);
+    let wanted = Wanted::new(address, len, prot, flags, offset)?;
+    wanted.check_lock(ctx)?;
+    let (at, len, prot, shared) = (wanted.at, wanted.len, wanted.prot, wanted.shared);
     let (file, fresh, to_store);
-    let mut request = MapRequest { prot: wanted, shared, ..MapRequest::private(at, len) };
-    request.populate = flags & POPULATE != 0 && flags & NONBLOCK == 0;
-    if flags & LOCKED != 0 {
-        crate::memory::lock::may_lock(ctx)?;
+    let mut request = MapRequest { prot, shared, ..MapRequest::private(at, len) };
+    request.populate = wanted.has(POPULATE) && !wanted.has(NONBLOCK);
+    if wanted.has(LOCKED) {
         request.wire = Wire::Now;
     }
-    if flags & LOCKED != 0 || ctx.space()?.future() != Wire::No {
-        crate::memory::lock::may_add(ctx, len)?;
-    }
-    if flags & ANONYMOUS == 0 {
-        let found = file::mappable(ctx, fd, wanted.contains(Prot::WRITE), shared);
-        // Mappings in the way are reported before the file's permissions, as on Linux.
-        if !matches!(found, Err(Errno::EBADF)) {
-            refuse_to_replace(ctx, at, len)?;
-        }
-        file = found?;
-        if flags & GROWSDOWN != 0 {
-            return Err(Errno::EINVAL);
-        }
-        if !file.max_prot.contains(wanted) {
-            return Err(if file.max_prot.contains(wanted & Prot::EXEC) { Errno::EACCES } else { Errno::EPERM });
-        }
+    file = wanted.file(ctx, fd)?;
+    if let Some(file) = &file {
         request.max_prot = file.max_prot;
         // Announced until the mapping exists, so that a seal against writing finds the announcement or the mapping.
         to_store = if shared && file.max_prot.contains(Prot::WRITE) { file.to_store() } else { Ok(None) };
         if let Err(sealed) = &to_store {
-            if wanted.contains(Prot::WRITE) {
+            if prot.contains(Prot::WRITE) {
                 return Err(*sealed);
             }
             request.max_prot -= Prot::WRITE;
         }
         // Without an object (`/dev/zero`) it is fresh memory.
-        request.object = file.object().map(|object| (object, offset));
+        request.object = file.object().map(|object| (object, wanted.offset));
     } else {
-        request.grows_down = flags & GROWSDOWN != 0 && !shared;
-        if flags & GROWSDOWN != 0 && shared {
-            return Err(Errno::EINVAL);
+        request.grows_down = wanted.has(GROWSDOWN);
+    }
+    if request.object.is_none() {
+        if shared || prot.contains(Prot::WRITE) {
+            wanted.check_commit(ctx)?;
         }
-    }
-    if request.object.is_none() && (shared || wanted.contains(Prot::WRITE)) {
-        let add = match (shared, flags & NORESERVE == 0) {
-            (false, true) => Add::Private,
-            (false, false) => Add::PrivateUnreserved,
-            (true, true) => Add::Shared,
-            (true, false) => Add::SharedUnreserved,
-        };
-        crate::memory::promises::may_add(ctx.linux, len, add)?;
-    }
-    if shared && request.object.is_none() {
-        fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;
-        request.object = Some((&fresh, 0));
+        if shared {
+            fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;
+            request.object = Some((&fresh, 0));
+        }
     }
     let space = ctx.space()?;
     let at = space.map(&request)?;
-    if flags & BELOW_4_GIB != 0 && matches!(request.at, Placement::Any { .. }) && at + len > LOW.1 {
+    if wanted.has(BELOW_4_GIB) && matches!(request.at, Placement::Any { .. }) && at + len > LOW.1 {
         space.unmap(VirtRange { start: at, end: at + len })?;
         return Err(Errno::ENOMEM);
     }

@@ -1,8 +1,8 @@
 //! `membarrier`: a barrier on every CPU that runs a thread of the caller's program.
 //!
 //! The caller interrupts each other CPU, and waits until that CPU has counted the interrupt. The CPU has then made all
-//! stores before the interrupt visible, since x86 makes stores visible in order. It loads nothing for the program before
-//! it returns from the interrupt, and that return also synchronises its instruction fetch.
+//! stores before the interrupt visible, since x86 makes stores visible in order. It loads nothing for the program
+//! before it returns from the interrupt, and that return also synchronises its instruction fetch.
 
 use crate::mutant::{Mutant, mutant};
 use quire_linux_state::Ctx;

@@ -92,8 +92,8 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
         drop(family);
         counted = linux.ids.process(pid);
         family = me.family.lock();
-        // Under this lock a child stays one, and stays on its list. A child that another thread has reaped is on no list,
-        // though its id may lead to it for a moment. A wait for it would have no end.
+        // Under this lock a child stays one, and stays on its list. A child that another thread has reaped is on no
+        // list, though its id may lead to it for a moment. A wait for it would have no end.
         let listed = |child: &Process<M>| family.children.has(child) || family.zombies.has(child);
         named = counted.as_deref().filter(|child| child.is_child_of(me) && listed(child));
     }
@@ -184,8 +184,8 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errn
         return answer(ctx, wait.answer, None);
     }
     let look = || look(linux, me, wanted);
-    // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, whose process has the queue, and
-    // `go_on` takes it off.
+    // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, whose process has the queue,
+    // and `go_on` takes it off.
     match unsafe { me.child_events.begin(&ctx.thread.queued, None, || ctx.interrupted(), look) } {
         None => Err(ctx.sleep(Sleep::Child(wait))),
         Some(Ok(found)) => answer(ctx, wait.answer, Some(found?)),

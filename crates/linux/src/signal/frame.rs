@@ -9,11 +9,11 @@ use core::ptr::NonNull;
 use quire_linux_state::base::plain::Plain;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::{Machine, UserAccess};
-use quire_linux_state::process::thread::{AltStack, SavedMask, Thread, work};
+use quire_linux_state::process::thread::{AltStack, SavedMask, Thread, Trap, work};
 use quire_linux_state::regs::UserRegs;
 use quire_linux_state::signal::action::{Action, flag};
 use quire_linux_state::signal::info::{SIGINFO_LEN, SigInfo};
-use quire_linux_state::signal::set::SigSet;
+use quire_linux_state::signal::set::{SigSet, Signal};
 use quire_linux_state::user::UserMemory;
 use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
@@ -218,18 +218,11 @@ pub(crate) fn push<M: Machine>(
         return Err(Errno::EFAULT);
     }
 
-    let mut area = float_area(linux, float_len)?;
-    let float = area.bytes();
-    linux.machine.fpu_save(float);
-    describe_float(float, linux.machine.fpu_features());
-    memory.write_bytes(at.float, float)?;
-    memory.write(at.float + float_len as u64, &MAGIC_2)?;
-    drop(area);
+    save_float(linux, &at)?;
 
     // SAFETY: the thread itself runs this.
     let mask = unsafe { thread.saved_mask.replace(None) }.map_or(thread.blocked(), SavedMask::get);
     thread.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
-    let trap = thread.last_trap();
     let stack_flags = if alt.size == 0 {
         SS_DISABLE
     } else if on_alt {
@@ -243,36 +236,7 @@ pub(crate) fn push<M: Machine>(
             flags: USER_CONTEXT_FLAGS,
             link: 0,
             stack: RawStack::new(alt.base, stack_flags | (alt.flags & SS_AUTODISARM), alt.size),
-            context: Context {
-                r8: regs.r8,
-                r9: regs.r9,
-                r10: regs.r10,
-                r11: regs.r11,
-                r12: regs.r12,
-                r13: regs.r13,
-                r14: regs.r14,
-                r15: regs.r15,
-                rdi: regs.rdi,
-                rsi: regs.rsi,
-                rbp: regs.rbp,
-                rbx: regs.rbx,
-                rdx: regs.rdx,
-                rax: regs.rax,
-                rcx: regs.rcx,
-                rsp: regs.rsp,
-                rip: regs.rip,
-                rflags: regs.rflags,
-                cs: regs.cs as u16,
-                gs: 0,
-                fs: 0,
-                ss: regs.ss as u16,
-                error: trap.error.into(),
-                trap: trap.vector.into(),
-                old_mask: mask.0,
-                fault_address: trap.address,
-                float: at.float,
-                reserved: [0; 8],
-            },
+            context: context_of(regs, thread.last_trap(), mask, at.float),
             mask,
         },
         info: info.encode(),
@@ -289,19 +253,71 @@ pub(crate) fn push<M: Machine>(
     }
     thread.set_blocked(blocked);
 
+    enter(linux, regs, action.handler, at.frame, info.signal);
+    Ok(())
+}
+
+/// Makes `regs` those of the first instruction of `handler`, which gets `signal` and its `frame`.
+fn enter<M: Machine>(linux: &Linux<M>, regs: &mut UserRegs, handler: u64, frame: u64, signal: Signal) {
     // A handler does not inherit rounding, unmasked exceptions or a full stack of numbers.
     linux.machine.fpu_reset();
-    regs.rip = action.handler;
-    regs.rsp = at.frame;
-    regs.rdi = u64::from(info.signal.number());
-    regs.rsi = at.frame + offset_of!(Frame, info) as u64;
-    regs.rdx = at.frame + offset_of!(Frame, user) as u64;
+    regs.rip = handler;
+    regs.rsp = frame;
+    regs.rdi = u64::from(signal.number());
+    regs.rsi = frame + offset_of!(Frame, info) as u64;
+    regs.rdx = frame + offset_of!(Frame, user) as u64;
     regs.rax = 0;
     // Direction, resume and trap flags are clear in a handler.
     regs.rflags &= !0x1_0500;
     regs.cs = UserRegs::USER_CS;
     regs.ss = UserRegs::USER_SS;
+}
+
+/// Writes the floating-point state of the calling thread behind its frame.
+fn save_float<M: Machine>(linux: &'static Linux<M>, at: &Placement) -> Result<(), Errno> {
+    let memory = UserMemory(linux.machine);
+    let len = linux.machine.fpu_len();
+    let mut area = float_area(linux, len)?;
+    let float = area.bytes();
+    linux.machine.fpu_save(float);
+    describe_float(float, linux.machine.fpu_features());
+    memory.write_bytes(at.float, float)?;
+    memory.write(at.float + len as u64, &MAGIC_2)?;
     Ok(())
+}
+
+/// The registers of the interrupted program, as its handler finds them.
+fn context_of(regs: &UserRegs, trap: Trap, mask: SigSet, float: u64) -> Context {
+    Context {
+        r8: regs.r8,
+        r9: regs.r9,
+        r10: regs.r10,
+        r11: regs.r11,
+        r12: regs.r12,
+        r13: regs.r13,
+        r14: regs.r14,
+        r15: regs.r15,
+        rdi: regs.rdi,
+        rsi: regs.rsi,
+        rbp: regs.rbp,
+        rbx: regs.rbx,
+        rdx: regs.rdx,
+        rax: regs.rax,
+        rcx: regs.rcx,
+        rsp: regs.rsp,
+        rip: regs.rip,
+        rflags: regs.rflags,
+        cs: regs.cs as u16,
+        gs: 0,
+        fs: 0,
+        ss: regs.ss as u16,
+        error: trap.error.into(),
+        trap: trap.vector.into(),
+        old_mask: mask.0,
+        fault_address: trap.address,
+        float,
+        reserved: [0; 8],
+    }
 }
 
 /// Fills in the part of the legacy area that gives the state's length and components.

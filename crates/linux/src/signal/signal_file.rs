@@ -1,8 +1,8 @@
 //! Signal files: `signalfd` and `signalfd4`.
 //!
-//! A read takes pending signals of the reading thread and of its process, also if another process made the file. Senders
-//! notify the announcer of the receiving process. A file has the announcer of the process that made it, and children
-//! inherit both. A process that received the file in a message, and has no announcer yet, takes the file's.
+//! A read takes pending signals of the reading thread and of its process, also if another process made the file.
+//! Senders notify the announcer of the receiving process. A file has the announcer of the process that made it, and
+//! children inherit both. A process that received the file in a message, and has no announcer yet, takes the file's.
 
 use crate::file::path::only;
 use crate::signal::calls::check_len;

@@ -1,7 +1,7 @@
 //! `getsockopt` and `setsockopt`.
 //!
-//! Options that change the work of a socket live in `quire_net`. Others have no effect between processes of one machine,
-//! such as the intervals of keep-alive probes. Their values are kept for the program ([`Kept`]).
+//! Options that change the work of a socket live in `quire_net`. Others have no effect between processes of one
+//! machine, such as the intervals of keep-alive probes. Their values are kept for the program ([`Kept`]).
 
 use crate::socket::{netlink, of, raw};
 use quire_fs::FsError;

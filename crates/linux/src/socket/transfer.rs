@@ -110,7 +110,8 @@ fn send<M: Machine>(
     })
 }
 
-/// Charges the caller's user for files in flight. ETOOMANYREFS if it has more of them than it may open, and no privilege.
+/// Charges the caller's user for files in flight. ETOOMANYREFS if it has more of them than it may open, and no
+/// privilege.
 fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<FlightCharge>, Errno> {
     if files == 0 {
         return Ok(None);

@@ -196,8 +196,8 @@ impl Told {
         told
     }
 
-    /// Stores the address at `at`, where the `i32` at `len_at` says how much room there is. It becomes the whole length,
-    /// as on Linux.
+    /// Stores the address at `at`, where the `i32` at `len_at` says how much room there is. It becomes the whole
+    /// length, as on Linux.
     pub(super) fn store<M: Machine>(&self, ctx: &Ctx<'_, M>, at: u64, len_at: u64) -> Result<(), Errno> {
         let room: i32 = ctx.read(len_at)?;
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;

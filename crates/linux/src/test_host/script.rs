@@ -1,9 +1,9 @@
 //! Unit tests of system calls: programs whose instructions are closures.
 //!
 //! [`run`] starts a machine of its own, and a process whose first thread runs the closure. The thread is a [`Task`]. It
-//! makes calls with numbers, registers and user memory, as a CPU would. Closures also are the code of children, threads,
-//! executed programs and signal handlers: each lies at an address, and the kernel's choice of the instruction pointer
-//! selects it. So a frame, a restarted call and an `execve` take the way that they take on a CPU.
+//! makes calls with numbers, registers and user memory, as a CPU would. Closures also are the code of children,
+//! threads, executed programs and signal handlers: each lies at an address, and the kernel's choice of the instruction
+//! pointer selects it. So a frame, a restarted call and an `execve` take the way that they take on a CPU.
 //!
 //! The test fails where a closure panics, where all threads sleep for good, and where a process or a frame is left.
 

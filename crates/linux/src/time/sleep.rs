@@ -9,7 +9,8 @@ use quire_linux_state::process::sleep::{Sleep, TimeSleep};
 use quire_linux_state::process::thread::Restart;
 use quire_linux_state::time::Timespec;
 
-/// Ends the sleep, or sleeps on, without a kernel stack. If a signal ends a relative sleep, writes the rest, and stores how to resume.
+/// Ends the sleep, or sleeps on, without a kernel stack. If a signal ends a relative sleep, writes the rest, and stores
+/// how to resume.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: TimeSleep) -> Result<usize, Errno> {
     let TimeSleep { deadline, relative } = sleep;
     // A deadline that was left behind by setting the clock does not count.

@@ -13,7 +13,8 @@
 //!
 //! To weigh a process exactly takes a walk over its tables, and over indexes if its tables were dropped. So after
 //! [`WEIGHED`] processes, another one is weighed only if its highest number of resident pages could make it the victim.
-//! This may miss a process with more pages in swap than it ever had in memory at once, or with many tables for few pages.
+//! This may miss a process with more pages in swap than it ever had in memory at once, or with many tables for few
+//! pages.
 //!
 //! # End of the victim
 //! 1. Its threads are killed. A thread that is ending waits for no memory, and may use a part of the reserve
@@ -25,9 +26,9 @@
 //!
 //! There is one victim at a time, so that a burst of refused faults ends one process and not ten.
 //!
-//! | | a waiter | a thread of the victim | another chooser |
-//! |---|---|---|---|
-//! | **chooser** | waits on the same queue, and is woken by the victim's end | is a waiter itself, whose wait its own end interrupts | `choosing`: the second one finds the first one's victim |
+//! A chooser meets three others. A waiter waits on the same queue, and the victim's end wakes both. A thread of the
+//! victim is a waiter itself, whose wait its own end interrupts. Another chooser waits for `choosing`, and then finds
+//! the first one's victim.
 
 pub mod dying;
 
@@ -196,7 +197,8 @@ impl<M: Machine> Linux<M> {
         if !victim.is_exiting() {
             let kib = |pages: u64| pages * (PAGE_SIZE / 1024);
             self.machine.log(format_args!(
-                "out of memory: process {} ({}) is killed: {} KiB resident, {} KiB in swap, {} KiB of page tables, oom_score_adj {}; {why} of \
+                "out of memory: process {} ({}) is killed: {} KiB resident, {} KiB in swap, \
+                 {} KiB of page tables, oom_score_adj {}; {why} of \
                  process {} ({})",
                 victim.pid,
                 Printed(&victim),

@@ -1,10 +1,10 @@
 //! The limit on CPU time, `RLIMIT_CPU`, and timers on CPU time.
 //!
 //! No tick checks them. A process with the limit or such timers has a timer, set to the earliest moment at which the
-//! next of them can be reached. That is the remaining time, divided by the threads that can run at once. When the timer expires, a thread
-//! of the process counts, and sets it anew. The count of a thread in user mode ends at its last entry to the kernel. So
-//! if there are several threads, the CPUs that run the others are interrupted first, and the count follows a little
-//! later.
+//! next of them can be reached. That is the remaining time, divided by the threads that can run at once. When the timer
+//! expires, a thread of the process counts, and sets it anew. The count of a thread in user mode ends at its last entry
+//! to the kernel. So if there are several threads, the CPUs that run the others are interrupted first, and the count
+//! follows a little later.
 
 use crate::machine::Machine;
 use crate::process::limits::{INFINITY, Limit, which};

@@ -175,8 +175,8 @@ impl<M: Machine> Timers<M> {
 }
 
 impl<M: Machine> Process<M> {
-    /// Sets its interval timer: first after `value` nanoseconds (0: off), then every `every`. Returns the old setting as
-    /// (value, every). ENOMEM if it was never set, and there is no memory.
+    /// Sets its interval timer: first after `value` nanoseconds (0: off), then every `every`. Returns the old setting
+    /// as (value, every). ENOMEM if it was never set, and there is no memory.
     pub fn set_timer(&self, target: ThreadRef<M>, value: u64, every: u64) -> Result<(u64, u64), Errno> {
         if value == 0 && self.timers.get().is_none() {
             return Ok((0, 0));

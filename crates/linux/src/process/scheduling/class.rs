@@ -1,5 +1,5 @@
-//! The classes of scheduling: `SCHED_NORMAL`, `SCHED_BATCH`, `SCHED_IDLE`, `SCHED_FIFO` and `SCHED_RR`. `SCHED_DEADLINE`
-//! is refused with EPERM.
+//! The classes of scheduling: `SCHED_NORMAL`, `SCHED_BATCH`, `SCHED_IDLE`, `SCHED_FIFO` and `SCHED_RR`.
+//! `SCHED_DEADLINE` is refused with EPERM.
 
 use crate::process::scheduling::{schedulable, thread_or_self};
 use linux_raw_sys::general as raw;
@@ -118,8 +118,8 @@ fn change<M: Machine>(
     let allowed = |nice: i32| mighty || (20 - nice) as u64 <= limit;
     let now = i32::from(thread.nice());
     let nice = nice.map(|nice| nice.clamp(-20, 19));
-    // A thread that is real-time, or more urgent, than before needs a right to its new priority. Without one, a thread may
-    // keep its class with the priority that it has, or less.
+    // A thread that is real-time, or more urgent, than before needs a right to its new priority. Without one, a thread
+    // may keep its class with the priority that it has, or less.
     let (urgent, was) = (self::priority(new), self::priority(old));
     if urgent > 0 && !mighty {
         let most = thread.payload().as_ref().map_or(u64::MAX, |t| t.process.soft_limit(which::RTPRIO));

@@ -5,9 +5,9 @@
 //! description of the process, and [`parts`] chooses the memory that it holds, by the process's filter.
 //!
 //! # Differences from Linux
-//! The file describes one thread, because the others have ended. No program can be given the file. The file is cut where
-//! free memory is low. Pages that the program may not read are holes, and so are those after the first 64 GiB of its
-//! mappings.
+//! The file describes one thread, because the others have ended. No program can be given the file. The file is cut
+//! where free memory is low. Pages that the program may not read are holes, and so are those after the first 64 GiB of
+//! its mappings.
 
 mod elf;
 mod notes;

@@ -9,7 +9,8 @@
 //!    signal costs no interrupt, and a timer has at most one signal in a queue.
 //!
 //! Arming, cancelling and expiring of a timer on a clock of time take O(1) steps. Timers on CPU time lie in a tree of
-//! their process. They are checked when the process's CPU time is counted ([`cpu_limit`](crate::process::timers::cpu_limit)).
+//! their process. They are checked when the process's CPU time is counted
+//! ([`cpu_limit`](crate::process::timers::cpu_limit)).
 //!
 //! # Locks
 //! A timer's `state` comes first, then the list or the tree. A timer expires by leaving the list or the tree, under
@@ -104,8 +105,8 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// Makes a timer that is off. `tell` gives its id to the program, and the timer is made only if that succeeds. Until
-    /// then no other thread finds the timer under this id.
+    /// Makes a timer that is off. `tell` gives its id to the program, and the timer is made only if that succeeds.
+    /// Until then no other thread finds the timer under this id.
     pub fn create(
         &self,
         clock: TimerClock,

@@ -40,8 +40,8 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// The signal `sent` of `timer` is in a queue: takes it off again if the timer was set anew or deleted before it came
-    /// there, since the setter then found nothing to take off. Otherwise a later setter finds it.
+    /// The signal `sent` of `timer` is in a queue: takes it off again if the timer was set anew or deleted before it
+    /// came there, since the setter then found nothing to take off. Otherwise a later setter finds it.
     pub fn sent(&self, process: &Process<M>, timer: &PosixTimer<M>, sent: &SigInfo) {
         let Detail::Timer { setting, .. } = sent.detail else { return };
         let now = timer.state.lock().course.setting;
