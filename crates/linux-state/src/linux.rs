@@ -23,7 +23,6 @@ use crate::system::log::Log;
 use crate::system::random::Random;
 use crate::system::settings::Settings;
 use crate::system::unknown::Unknown;
-use crate::time::discipline::Discipline;
 use crate::time::timer_file::TimerFiles;
 use crate::vdso::Vdso;
 use quire_heap::{Arc, Vec};
@@ -85,8 +84,6 @@ pub struct Linux<M: Machine> {
     pub log: Log,
     /// The machine's names in `uname`.
     pub host_name: HostName,
-    /// The values about the clock that `adjtimex` sets.
-    pub discipline: Discipline,
     /// The names of core files.
     pub core_pattern: CorePattern,
     /// Process 1.
@@ -203,7 +200,6 @@ impl<M: Machine> Linux<M> {
             timer_files: TimerFiles::new(),
             log: Log::new(),
             host_name: HostName::new(),
-            discipline: Discipline::new(),
             core_pattern: CorePattern::new(),
             first: SpinLock::new(Rank::OWNED, None),
             first_program: SpinLock::new(Rank::OWNED, None),

@@ -1,7 +1,6 @@
 //! Clocks, sleeping, timers.
 
 pub mod day;
-pub mod discipline;
 pub mod timer_file;
 
 use crate::base::plain::Plain;

@@ -264,9 +264,9 @@ table! {
          and do nothing: timers end at their deadlines; others EINVAL, and PR_SET_MM is EPERM without CAP_SYS_RESOURCE";
     158 arch_prctl => process::prctl::sys_arch_prctl, flags "ARCH_SET_FS, ARCH_GET_FS, ARCH_SET_GS, ARCH_GET_GS, \
          ARCH_GET_CPUID", "no ARCH_SET_CPUID: ENODEV; others EINVAL";
-    159 adjtimex => time::adjust::sys_adjtimex, flags "ADJ_SETOFFSET, ADJ_STATUS (STA_UNSYNC), ADJ_MAXERROR, \
-         ADJ_ESTERROR, ADJ_TIMECONST, ADJ_NANO, ADJ_MICRO, ADJ_OFFSET_SS_READ", "The clock has one rate. Another \
-         frequency, tick, TAI offset or slew is EINVAL, and so are STA_PLL and the other bits of the status.";
+    159 adjtimex => time::adjust::sys_adjtimex, flags "ADJ_SETOFFSET, ADJ_NANO, ADJ_MICRO, ADJ_OFFSET_SS_READ", "The \
+         clock has one rate and is not synchronised: another value than the present one is EINVAL. Times are in the \
+         unit of the request.";
     160 setrlimit => process::limits::sys_setrlimit, flags "RLIMIT_CPU, RLIMIT_FSIZE, RLIMIT_DATA, RLIMIT_STACK, \
          RLIMIT_CORE, RLIMIT_NPROC, RLIMIT_NOFILE, RLIMIT_MEMLOCK, RLIMIT_AS, RLIMIT_SIGPENDING, RLIMIT_MSGQUEUE, \
          RLIMIT_NICE, RLIMIT_RTPRIO", "as `prlimit64`";

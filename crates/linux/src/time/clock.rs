@@ -114,7 +114,6 @@ pub(super) fn check_day(nanos: u64, capable: bool, now: impl FnOnce() -> u64) ->
 fn set_realtime<M: Machine>(ctx: &Ctx<'_, M>, nanos: u64) -> Result<usize, Errno> {
     check_day(nanos, ctx.credentials().may(cap::SYS_TIME), || ctx.now())?;
     ctx.linux.vdso.change_realtime(ctx.linux.machine, |_| Ok(nanos))?;
-    ctx.linux.discipline.clear();
     ctx.linux.day_changed();
     Ok(0)
 }
