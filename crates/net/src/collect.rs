@@ -39,11 +39,9 @@
 //! with such messages goes to a list. The first thread that finds no other one at work drops the messages of all.
 
 use crate::address::Credentials;
-use crate::endpoint::{Backlog, Endpoint};
 use crate::host::{Ancillary, FILES_MAX, Host};
-use crate::inbox::{Cargo, Removed};
+use crate::inbox::{Cargo, Inbox, Removed};
 use crate::mutant::{Mutant, mutant};
-use crate::network::Network;
 use core::mem;
 use quire_fs::FsError;
 use quire_heap::{Arc, Box, Vec};
@@ -58,31 +56,63 @@ const MANY: usize = 1024;
 /// socket is bounded.
 const RATIO: usize = 16;
 
+/// The shared part of a socket, as the collector sees it.
+pub(crate) trait Member: Sized + 'static {
+    /// The system whose files travel.
+    type Host: Host;
+    /// Connections that wait to be accepted.
+    type Backlog;
+
+    /// The books of its network.
+    fn flights(&self) -> &'static Flights<Self>;
+    /// Its part of them.
+    fn marks(&self) -> &FlightMarks<Self>;
+    /// The messages that wait at it.
+    fn inbox(&self) -> &Inbox<Flight<Self>>;
+    /// Whether files in messages can reach it.
+    fn is_unix(&self) -> bool;
+    /// The Unix socket that `file` is.
+    fn of_file(file: &FileOf<Self>) -> Option<&Arc<Self>>;
+    /// Calls `f` for the server's end of each connection in its backlog, under the lock of its connection.
+    fn each_unaccepted(&self, f: impl FnMut(&Self));
+    /// Takes its backlog.
+    fn take_backlog(&self) -> Option<Self::Backlog>;
+    /// Drops connections that no call has accepted.
+    fn abort_all(backlog: Option<Self::Backlog>);
+}
+
+/// A file that travels.
+type FileOf<M> = <<M as Member>::Host as Host>::File;
+
 /// The files and credentials of a message that waits.
-pub(crate) struct Flight<H: Host> {
-    files: Vec<H::File>,
-    _charge: Option<H::Charge>,
+pub(crate) struct Flight<M: Member> {
+    files: Vec<FileOf<M>>,
+    _charge: Option<<M::Host as Host>::Charge>,
     pub credentials: Option<Credentials>,
-    /// The network whose sockets in flight include those of `files`.
-    counted: Option<&'static Network<H>>,
+    /// The books whose sockets in flight include those of `files`.
+    counted: Option<&'static Flights<M>>,
 }
 
 /// The sockets in flight.
-struct Flying<H: Host> {
+struct Flying<M: Member> {
     /// Each once.
-    all: Vec<Arc<Endpoint<H>>>,
+    all: Vec<Arc<M>>,
     /// The number of them at which sending looks for garbage.
     due: usize,
 }
 
 /// A socket that is garbage, with all that it keeps alive.
-type Garbage<H> = (Arc<Endpoint<H>>, Removed<Flight<H>>, Option<Backlog<H>>);
+struct Garbage<M: Member> {
+    _member: Arc<M>,
+    messages: Removed<Flight<M>>,
+    backlog: Option<M::Backlog>,
+}
 
 /// The books of a network about files in flight.
-pub(crate) struct Flights<H: Host> {
-    flying: Mutex<Flying<H>>,
+pub(crate) struct Flights<M: Member> {
+    flying: Mutex<Flying<M>>,
     /// The first closed endpoint whose messages must be dropped.
-    graves: SpinLock<Option<Arc<Endpoint<H>>>>,
+    graves: SpinLock<Option<Arc<M>>>,
     /// A thread drops the messages of closed endpoints.
     digging: AtomicBool,
     /// A thread looks for garbage, or drops it.
@@ -94,7 +124,7 @@ pub(crate) struct Flights<H: Host> {
 }
 
 /// An endpoint's part of the books. All but `next` is guarded by the lock of [`Flying`].
-pub(crate) struct FlightMarks<H: Host> {
+pub(crate) struct FlightMarks<M: Member> {
     in_flight: AtomicUsize,
     /// Its place in the list of sockets in flight.
     at: AtomicUsize,
@@ -102,10 +132,10 @@ pub(crate) struct FlightMarks<H: Host> {
     references: AtomicUsize,
     reachable: AtomicBool,
     /// The next closed endpoint; guarded by the lock of `graves`.
-    next: SpinLock<Option<Arc<Endpoint<H>>>>,
+    next: SpinLock<Option<Arc<M>>>,
 }
 
-impl<H: Host> FlightMarks<H> {
+impl<M: Member> FlightMarks<M> {
     pub(crate) fn new() -> Self {
         FlightMarks {
             in_flight: AtomicUsize::new(0),
@@ -116,24 +146,22 @@ impl<H: Host> FlightMarks<H> {
             next: SpinLock::new(Rank::INBOX, None),
         }
     }
-
-    fn get(cell: &AtomicUsize) -> usize {
-        cell.load(Ordering::Relaxed)
-    }
-
-    fn set(cell: &AtomicUsize, value: usize) {
-        cell.store(value, Ordering::Relaxed);
-    }
 }
 
-/// The Unix socket that `file` is.
-fn socket_of<H: Host>(file: &H::File) -> Option<&Arc<Endpoint<H>>> {
-    H::socket_of(file).map(|socket| &socket.endpoint).filter(|endpoint| endpoint.is_unix())
+fn get(cell: &AtomicUsize) -> usize {
+    cell.load(Ordering::Relaxed)
 }
 
-impl<H: Host> Flight<H> {
+fn set(cell: &AtomicUsize, value: usize) {
+    cell.store(value, Ordering::Relaxed);
+}
+
+impl<M: Member> Flight<M> {
     /// Puts files and credentials into a message. `None` if there are none.
-    pub(crate) fn launch(network: &'static Network<H>, ancillary: Ancillary<H>) -> Result<Option<Box<Self>>, FsError> {
+    pub(crate) fn launch(
+        flights: &'static Flights<M>,
+        ancillary: Ancillary<M::Host>,
+    ) -> Result<Option<Box<Self>>, FsError> {
         let Ancillary { files, charge, credentials, .. } = ancillary;
         if files.is_empty() && credentials.is_none() {
             return Ok(None);
@@ -142,20 +170,19 @@ impl<H: Host> Flight<H> {
             return Err(FsError::Invalid);
         }
         let mut flight = Box::try_new(Flight { files, _charge: charge, credentials, counted: None })?;
-        let sockets = flight.files.iter().filter_map(socket_of::<H>).count();
+        let sockets = flight.files.iter().filter_map(M::of_file).count();
         if sockets == 0 {
             return Ok(Some(flight));
         }
-        let flights = &network.flights;
         let mut flying = flights.flying.lock();
         let all = &mut flying.all;
         all.try_reserve(sockets)?;
-        for endpoint in flight.files.iter().filter_map(socket_of::<H>) {
-            let marks = &endpoint.marks;
-            let before = FlightMarks::<H>::get(&marks.in_flight);
-            FlightMarks::<H>::set(&marks.in_flight, before + 1);
+        for endpoint in flight.files.iter().filter_map(M::of_file) {
+            let marks = endpoint.marks();
+            let before = get(&marks.in_flight);
+            set(&marks.in_flight, before + 1);
             if before == 0 {
-                FlightMarks::<H>::set(&marks.at, all.len());
+                set(&marks.at, all.len());
                 all.push_reserved(endpoint.clone());
             }
         }
@@ -163,107 +190,80 @@ impl<H: Host> Flight<H> {
         flights.number.store(number, Ordering::Relaxed);
         let due = number >= flying.due;
         drop(flying);
-        flight.counted = Some(network);
+        flight.counted = Some(flights);
         if due {
-            network.collect();
+            flights.collect();
         }
         Ok(Some(flight))
     }
 
     /// Takes the files out for a receiver.
-    pub(crate) fn land(mut self) -> Ancillary<H> {
+    pub(crate) fn land(mut self) -> Ancillary<M::Host> {
         self.uncount();
         Ancillary { files: mem::take(&mut self.files), credentials: self.credentials.take(), ..Ancillary::none() }
     }
 
     /// A copy for a receiver that leaves the message where it is.
-    pub(crate) fn copy(&self) -> Result<Ancillary<H>, FsError> {
+    pub(crate) fn copy(&self) -> Result<Ancillary<M::Host>, FsError> {
         // The collector relies on that no file comes out of a message meanwhile.
-        let _flying = self.counted.as_ref().map(|network| network.flights.flying.lock());
+        let _flying = self.counted.map(|flights| flights.flying.lock());
         let files = Vec::try_from_iter(self.files.iter().cloned())?;
         Ok(Ancillary { files, credentials: self.credentials, ..Ancillary::none() })
     }
 
     fn uncount(&mut self) {
-        let Some(network) = self.counted.take() else { return };
-        let mut flying = network.flights.flying.lock();
+        let Some(flights) = self.counted.take() else { return };
+        let mut flying = flights.flying.lock();
         let all = &mut flying.all;
-        for endpoint in self.files.iter().filter_map(socket_of::<H>) {
-            let marks = &endpoint.marks;
-            let left = FlightMarks::<H>::get(&marks.in_flight) - 1;
-            FlightMarks::<H>::set(&marks.in_flight, left);
+        for endpoint in self.files.iter().filter_map(M::of_file) {
+            let marks = endpoint.marks();
+            let left = get(&marks.in_flight) - 1;
+            set(&marks.in_flight, left);
             if left == 0 {
-                let at = FlightMarks::<H>::get(&marks.at);
+                let at = get(&marks.at);
                 // The file still has the endpoint, so this is not the last reference.
                 all.swap_remove(at);
                 if let Some(moved) = all.get(at) {
-                    FlightMarks::<H>::set(&moved.marks.at, at);
+                    set(&moved.marks().at, at);
                 }
             }
         }
-        network.flights.number.store(all.len(), Ordering::Relaxed);
+        flights.number.store(all.len(), Ordering::Relaxed);
         let memory = if all.is_empty() { mem::take(all) } else { Vec::new() };
         drop(flying);
         drop(memory);
     }
 }
 
-impl<H: Host> Drop for Flight<H> {
+impl<M: Member> Drop for Flight<M> {
     fn drop(&mut self) {
         self.uncount();
     }
 }
 
-impl<H: Host> Cargo for Flight<H> {
+impl<M: Member> Cargo for Flight<M> {
     /// A file has a place here. If it is a socket, it has a place in the list of those in flight, too.
     fn memory(&self) -> usize {
-        self.files.len() * (size_of::<H::File>() + size_of::<Arc<Endpoint<H>>>())
+        self.files.len() * (size_of::<FileOf<M>>() + size_of::<Arc<M>>())
     }
 }
 
 /// Calls `f` for each socket in a message at `endpoint`, or at a connection that waits there to be accepted.
-fn each_socket<H: Host>(endpoint: &Endpoint<H>, mut f: impl FnMut(&Arc<Endpoint<H>>, &H::File)) {
-    let mut look = |endpoint: &Endpoint<H>| {
-        let queue = endpoint.inbox.queue();
+fn each_socket<M: Member>(endpoint: &M, mut f: impl FnMut(&Arc<M>, &FileOf<M>)) {
+    let mut look = |endpoint: &M| {
+        let queue = endpoint.inbox().queue();
         let files = queue.iter().filter_map(|message| message.cargo.as_ref()).flat_map(|flight| flight.files.iter());
         files.for_each(|file| {
-            if let Some(socket) = socket_of::<H>(file) {
+            if let Some(socket) = M::of_file(file) {
                 f(socket, file);
             }
         });
     };
     look(endpoint);
-    let state = endpoint.state();
-    if let Some(backlog) = &state.backlog {
-        backlog.queue.iter().for_each(|server| look(server));
-    }
+    endpoint.each_unaccepted(look);
 }
 
-impl<H: Host> Network<H> {
-    /// Drops the messages of sockets that only such messages keep alive. Closing a Unix socket does so, too. Without
-    /// memory for its lists, or while another thread does the same, it does nothing.
-    pub fn collect(&self) {
-        let flights = &self.flights;
-        loop {
-            if flights.collecting.swap(true, Ordering::AcqRel) {
-                return;
-            }
-            flights.closed.store(0, Ordering::Relaxed);
-            let mut garbage = flights.take_garbage().unwrap_or_default();
-            while let Some((endpoint, messages, backlog)) = garbage.pop() {
-                endpoint.abort_all(backlog);
-                drop(messages);
-            }
-            // A thread that saw the mark has counted its socket before. This swap reads its swap, so the count is seen.
-            flights.collecting.swap(false, Ordering::AcqRel);
-            if !flights.is_due() {
-                return;
-            }
-        }
-    }
-}
-
-impl<H: Host> Flights<H> {
+impl<M: Member> Flights<M> {
     pub(crate) fn new() -> Self {
         Flights {
             flying: Mutex::new(Flying { all: Vec::new(), due: MANY }),
@@ -275,40 +275,59 @@ impl<H: Host> Flights<H> {
         }
     }
 
+    /// Drops the messages of sockets that only such messages keep alive. Without memory for its lists, or while another
+    /// thread does the same, it does nothing.
+    pub(crate) fn collect(&self) {
+        loop {
+            if self.collecting.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            self.closed.store(0, Ordering::Relaxed);
+            let mut garbage = self.take_garbage().unwrap_or_default();
+            while let Some(Garbage { _member, messages, backlog }) = garbage.pop() {
+                M::abort_all(backlog);
+                drop(messages);
+            }
+            // A thread that saw the mark has counted its socket before. This swap reads its swap, so the count is seen.
+            self.collecting.swap(false, Ordering::AcqRel);
+            if !self.is_due() {
+                return;
+            }
+        }
+    }
+
     /// Takes all from the sockets that are garbage, to be dropped without a lock. `None` without memory.
-    fn take_garbage(&self) -> Option<Vec<Garbage<H>>> {
+    fn take_garbage(&self) -> Option<Vec<Garbage<M>>> {
         let mut flying = self.flying.lock();
         let all = &flying.all;
-        let mut reached = Vec::<Arc<Endpoint<H>>>::try_with_capacity(all.len()).ok()?;
-        let reach = |reached: &mut Vec<Arc<Endpoint<H>>>, endpoint: &Arc<Endpoint<H>>| {
+        let mut reached = Vec::<Arc<M>>::try_with_capacity(all.len()).ok()?;
+        let reach = |reached: &mut Vec<Arc<M>>, endpoint: &Arc<M>| {
             // A socket of another machine is not in the list.
-            if FlightMarks::<H>::get(&endpoint.marks.in_flight) > 0
-                && !endpoint.marks.reachable.swap(true, Ordering::Relaxed)
-            {
+            if get(&endpoint.marks().in_flight) > 0 && !endpoint.marks().reachable.swap(true, Ordering::Relaxed) {
                 reached.push_reserved(endpoint.clone());
             }
         };
-        let unreached = || all.iter().filter(|endpoint| !endpoint.marks.reachable.load(Ordering::Relaxed));
-        all.iter().for_each(|endpoint| endpoint.marks.reachable.store(false, Ordering::Relaxed));
+        let unreached = || all.iter().filter(|endpoint| !endpoint.marks().reachable.load(Ordering::Relaxed));
+        all.iter().for_each(|endpoint| endpoint.marks().reachable.store(false, Ordering::Relaxed));
         let mut first = true;
         loop {
             for endpoint in unreached() {
-                FlightMarks::<H>::set(&endpoint.marks.found, 0);
-                FlightMarks::<H>::set(&endpoint.marks.references, 0);
+                set(&endpoint.marks().found, 0);
+                set(&endpoint.marks().references, 0);
             }
             for endpoint in unreached() {
-                each_socket(endpoint, |socket, file| {
-                    let marks = &socket.marks;
-                    FlightMarks::<H>::set(&marks.found, FlightMarks::<H>::get(&marks.found) + 1);
-                    FlightMarks::<H>::set(&marks.references, H::references(file));
+                each_socket(&**endpoint, |socket, file| {
+                    let marks = socket.marks();
+                    set(&marks.found, get(&marks.found) + 1);
+                    set(&marks.references, M::Host::references(file));
                 });
             }
             // The counts were read without order. From here on, all that threads did before they dropped references is seen.
             // No model can refute this fence, because both checkers run a thread's steps in their order.
             fence(Ordering::Acquire);
             for endpoint in unreached() {
-                let found = FlightMarks::<H>::get(&endpoint.marks.found);
-                if found == 0 || found < FlightMarks::<H>::get(&endpoint.marks.references) {
+                let found = get(&endpoint.marks().found);
+                if found == 0 || found < get(&endpoint.marks().references) {
                     reach(&mut reached, endpoint);
                 }
             }
@@ -317,15 +336,15 @@ impl<H: Host> Flights<H> {
             }
             first = false;
             while let Some(endpoint) = reached.pop() {
-                each_socket(&endpoint, |socket, _| reach(&mut reached, socket));
+                each_socket(&*endpoint, |socket, _| reach(&mut reached, socket));
             }
         }
         let number = unreached().count();
         let mut garbage = Vec::try_with_capacity(number).ok()?;
         for endpoint in unreached() {
-            let backlog = endpoint.state().backlog.take();
-            let messages = endpoint.inbox.queue().take_all();
-            garbage.push_reserved((endpoint.clone(), messages, backlog));
+            let backlog = endpoint.take_backlog();
+            let messages = endpoint.inbox().queue().take_all();
+            garbage.push_reserved(Garbage { _member: endpoint.clone(), messages, backlog });
         }
         flying.due = ((all.len() - number) * 2).max(MANY);
         Some(garbage)
@@ -344,16 +363,16 @@ impl<H: Host> Flights<H> {
     }
 
     /// Drops the messages of a closed endpoint.
-    pub(crate) fn bury(endpoint: &Arc<Endpoint<H>>) {
-        let flights = &endpoint.network.flights;
+    pub(crate) fn bury(endpoint: &Arc<M>) {
+        let flights = endpoint.flights();
         let (removed, deep) = {
-            let mut queue = endpoint.inbox.queue();
+            let mut queue = endpoint.inbox().queue();
             let deep = queue.iter().any(|message| message.cargo.is_some());
             ((!deep).then(|| queue.take_all()), deep)
         };
         if deep {
             let mut graves = flights.graves.lock();
-            *endpoint.marks.next.lock() = graves.take();
+            *endpoint.marks().next.lock() = graves.take();
             *graves = Some(endpoint.clone());
         }
         drop(removed);
@@ -364,7 +383,7 @@ impl<H: Host> Flights<H> {
         }
         flights.closed.fetch_add(1, Ordering::Relaxed);
         if dug && flights.is_due() {
-            endpoint.network.collect();
+            flights.collect();
         }
     }
 
@@ -375,7 +394,7 @@ impl<H: Host> Flights<H> {
                 return false;
             }
             while let Some(endpoint) = self.next_grave() {
-                let removed = endpoint.inbox.queue().take_all();
+                let removed = endpoint.inbox().queue().take_all();
                 drop(removed);
             }
             self.digging.store(false, Ordering::Release);
@@ -387,10 +406,10 @@ impl<H: Host> Flights<H> {
         }
     }
 
-    fn next_grave(&self) -> Option<Arc<Endpoint<H>>> {
+    fn next_grave(&self) -> Option<Arc<M>> {
         let mut graves = self.graves.lock();
         let first = graves.take()?;
-        *graves = first.marks.next.lock().take();
+        *graves = first.marks().next.lock().take();
         Some(first)
     }
 }

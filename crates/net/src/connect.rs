@@ -1,6 +1,7 @@
 //! Connections: listening, connecting, accepting, and shutting down.
 
 use crate::address::{Address, Credentials, Destination, Place};
+use crate::collect::Member;
 use crate::endpoint::{Backlog, Endpoint, Phase};
 use crate::host::Host;
 use crate::listing::Stage;
@@ -344,7 +345,7 @@ impl<H: Host> Endpoint<H> {
             return Ok(());
         }
         if backlog.is_some() {
-            this.abort_all(backlog);
+            Endpoint::abort_all(backlog);
             this.room.notify();
         }
         this.shut_down(phase, peer, read, write)

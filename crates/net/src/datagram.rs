@@ -55,7 +55,7 @@ impl<H: Host> Endpoint<H> {
         source: &mut dyn Source,
         to: Option<&Destination<'_>>,
         choice: Choice,
-        cargo: Option<Box<Flight<H>>>,
+        cargo: Option<Box<Flight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         if this.shut.load(Ordering::Acquire) {
             return Err(FsError::BrokenPipe);
@@ -74,7 +74,7 @@ impl<H: Host> Endpoint<H> {
         io: &Io<'_>,
         source: &mut dyn Source,
         to: Option<&Destination<'_>>,
-        cargo: Option<Box<Flight<H>>>,
+        cargo: Option<Box<Flight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
         let io = this.writing(io, &mut limited);
@@ -163,7 +163,7 @@ impl<H: Host> Endpoint<H> {
         this: &Arc<Self>,
         io: &Io<'_>,
         source: &mut dyn Source,
-        cargo: Option<Box<Flight<H>>>,
+        cargo: Option<Box<Flight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
         let io = this.writing(io, &mut limited);
@@ -178,7 +178,7 @@ impl<H: Host> Endpoint<H> {
         io: &Io<'_>,
         receiver: &Endpoint<H>,
         room: &Readiness,
-        message: Message<Flight<H>>,
+        message: Message<Flight<Endpoint<H>>>,
         gone: FsError,
     ) -> Result<usize, FsError> {
         let bytes = message.len();
@@ -221,8 +221,8 @@ impl<H: Host> Endpoint<H> {
         &self,
         source: &mut dyn Source,
         most: usize,
-        cargo: Option<Box<Flight<H>>>,
-    ) -> Result<Message<Flight<H>>, FsError> {
+        cargo: Option<Box<Flight<Endpoint<H>>>>,
+    ) -> Result<Message<Flight<Endpoint<H>>>, FsError> {
         let size = source.left();
         if size.saturating_add(RESERVE) > most {
             return Err(FsError::MessageTooLong);

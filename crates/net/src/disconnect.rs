@@ -5,7 +5,7 @@
 //! Calls on this socket that began before compare the number of disconnects.
 
 use crate::address::Address;
-use crate::collect::Flight;
+use crate::collect::{Flight, Member};
 use crate::endpoint::{Calls, Endpoint, Phase, State};
 use crate::host::Host;
 use crate::inbox::{NO_SENDER, Queue};
@@ -108,10 +108,10 @@ impl<H: Host> Endpoint<H> {
         if let Some(peer) = peer {
             peer.readiness.notify();
         }
-        this.abort_all(backlog);
+        Endpoint::abort_all(backlog);
     }
 
-    fn count_disconnect(&self, _queue: &Queue<Flight<H>>, counted: bool) {
+    fn count_disconnect(&self, _queue: &Queue<Flight<Endpoint<H>>>, counted: bool) {
         if counted && !mutant(Mutant::DisconnectUncounted) {
             self.disconnects.fetch_add(1, Ordering::AcqRel);
         }

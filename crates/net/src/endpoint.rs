@@ -9,7 +9,7 @@
 //! not take it: they look under `state` whether the socket is still their peer.
 
 use crate::address::{Address, Credentials, Family, Kind};
-use crate::collect::{Flight, FlightMarks, Flights};
+use crate::collect::{Flight, FlightMarks, Flights, Member};
 use crate::host::Host;
 use crate::inbox::Inbox;
 use crate::mutant::{Mutant, mutant};
@@ -107,7 +107,7 @@ pub struct Endpoint<H: Host> {
     pub(crate) room: Readiness,
     /// Datagram sockets whose polls wait for room here: each once, in the order of their addresses.
     pub(crate) polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
-    pub(crate) inbox: Inbox<Flight<H>>,
+    pub(crate) inbox: Inbox<Flight<Self>>,
     error: AtomicU8,
     /// This socket sends no more.
     pub(crate) shut: AtomicBool,
@@ -119,10 +119,15 @@ pub struct Endpoint<H: Host> {
     /// it, because the socket may have another connection already.
     pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
-    pub(crate) marks: FlightMarks<H>,
+    pub(crate) marks: FlightMarks<Self>,
     /// The number of its inode, and the user that made it, for the list of sockets.
     pub(crate) inode: AtomicU64,
     pub(crate) uid: AtomicU32,
+}
+
+/// A socket. Dropping it closes it.
+pub struct Socket<H: Host> {
+    pub(crate) endpoint: Arc<Endpoint<H>>,
 }
 
 /// The order of the calls that start or end connections.
@@ -332,7 +337,7 @@ impl<H: Host> Endpoint<H> {
             peer.hang_up(this, if lost { this.reset_of(&peer) } else { None });
         }
         this.announce_room();
-        this.abort_all(backlog);
+        Self::abort_all(backlog);
         drop(node);
         Flights::bury(this);
     }
@@ -353,14 +358,6 @@ impl<H: Host> Endpoint<H> {
         let mut queue = self.inbox.queue();
         (queue.ended, queue.deaf, queue.closed) = (true, true, true);
         !queue.is_empty()
-    }
-
-    /// Drops the connections that no call has accepted.
-    pub(crate) fn abort_all(&self, backlog: Option<Backlog<H>>) {
-        let Some(mut backlog) = backlog else { return };
-        while let Some(server) = backlog.queue.pop_front() {
-            Endpoint::abort(&server);
-        }
     }
 
     /// Drops a connection that no call has accepted.
@@ -388,6 +385,50 @@ impl<H: Host> Endpoint<H> {
             }
         }
         Flights::bury(this);
+    }
+}
+
+impl<H: Host> Member for Endpoint<H> {
+    type Host = H;
+    type Backlog = Backlog<H>;
+
+    fn flights(&self) -> &'static Flights<Self> {
+        &self.network.flights
+    }
+
+    fn marks(&self) -> &FlightMarks<Self> {
+        &self.marks
+    }
+
+    fn inbox(&self) -> &Inbox<Flight<Self>> {
+        &self.inbox
+    }
+
+    fn is_unix(&self) -> bool {
+        self.family == Family::Unix
+    }
+
+    fn of_file(file: &H::File) -> Option<&Arc<Self>> {
+        let socket = H::stream_of(file)?.as_any().downcast_ref::<Socket<H>>()?;
+        Some(&socket.endpoint).filter(|endpoint| endpoint.is_unix())
+    }
+
+    fn each_unaccepted(&self, mut f: impl FnMut(&Self)) {
+        let state = self.state();
+        if let Some(backlog) = &state.backlog {
+            backlog.queue.iter().for_each(|server| f(server));
+        }
+    }
+
+    fn take_backlog(&self) -> Option<Backlog<H>> {
+        self.state().backlog.take()
+    }
+
+    fn abort_all(backlog: Option<Backlog<H>>) {
+        let Some(mut backlog) = backlog else { return };
+        while let Some(server) = backlog.queue.pop_front() {
+            Endpoint::abort(&server);
+        }
     }
 }
 

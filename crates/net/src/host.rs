@@ -1,8 +1,8 @@
 //! The system beneath the sockets, and the parts of a message that it knows.
 
 use crate::address::{Address, Credentials};
-use crate::socket::Socket;
 use core::net::IpAddr;
+use quire_fs::Stream;
 use quire_heap::{Arc, Vec};
 
 /// The files a message can carry, and random numbers.
@@ -14,8 +14,8 @@ pub trait Host: Clone + Send + Sync + 'static {
     /// A charge to the sender of files, until the message has arrived or is lost.
     type Charge: Send + Sync + 'static;
 
-    /// The socket that `file` is.
-    fn socket_of(file: &Self::File) -> Option<&Socket<Self>>;
+    /// The stream that `file` opens, such as a [`Socket`](crate::Socket).
+    fn stream_of(file: &Self::File) -> Option<&dyn Stream>;
     /// The number of references to the file, this one included. A socket has one file.
     fn references(file: &Self::File) -> usize;
     /// The calling thread's credentials.

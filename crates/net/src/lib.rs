@@ -48,8 +48,8 @@ mod test_host;
 mod tests;
 
 pub use address::{Address, Credentials, Destination, Family, Kind, Place};
+pub use endpoint::Socket;
 pub use host::{Ancillary, Arrival, Choice, FILES_MAX, Header, Host, ReceiveFlags, Received};
 pub use listing::{Row, Stage};
 pub use network::Network;
 pub use options::{Flags, KEPT, Options};
-pub use socket::Socket;

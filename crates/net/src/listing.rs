@@ -3,11 +3,11 @@
 use crate::address::{Address, Family, Kind};
 use crate::endpoint::{Endpoint, Phase};
 use crate::host::Host;
-use crate::network::Network;
+use crate::network::{Listed, Network};
 use crate::table::mix;
 use core::net::SocketAddr;
 use quire_fs::FsError;
-use quire_heap::{Arc, Weak};
+use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
 
 /// The state of a socket as a table shows it.
@@ -48,13 +48,6 @@ pub struct Row {
     pub uid: u32,
     /// Bytes that wait in its inbox; connections, if it listens.
     pub received: usize,
-}
-
-/// An entry of the list. It does not keep the endpoint.
-pub(crate) struct Listed<H: Host> {
-    /// The address of the endpoint.
-    at: usize,
-    endpoint: Weak<Endpoint<H>>,
 }
 
 impl<H: Host> Endpoint<H> {

@@ -18,7 +18,7 @@ impl Host for ModelHost {
     type Node = ();
     type Charge = ();
 
-    fn socket_of(_file: &()) -> Option<&Socket> {
+    fn stream_of(_file: &()) -> Option<&dyn Stream> {
         None
     }
     fn references(_file: &()) -> usize {

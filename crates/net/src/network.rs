@@ -3,12 +3,11 @@
 use crate::collect::Flights;
 use crate::endpoint::Endpoint;
 use crate::host::{Host, NameBytes};
-use crate::listing::Listed;
 use crate::table::Table;
 use core::net::SocketAddr;
 use core::ops::RangeInclusive;
 use quire_fs::{FsError, Ident};
-use quire_heap::{Arc, try_leak};
+use quire_heap::{Arc, Weak, try_leak};
 use quire_sync::atomic::{AtomicU32, Ordering};
 
 /// The name of a Unix socket in its table.
@@ -42,6 +41,13 @@ pub(crate) struct PortEntry<H: Host> {
     pub endpoint: Arc<Endpoint<H>>,
 }
 
+/// An entry of the list of all sockets. It does not keep the endpoint.
+pub(crate) struct Listed<H: Host> {
+    /// The address of the endpoint.
+    pub at: usize,
+    pub endpoint: Weak<Endpoint<H>>,
+}
+
 /// The sockets of one machine, by their names.
 ///
 /// An endpoint is in a table until it is closed or disconnects, so the tables keep no endpoint alive.
@@ -50,7 +56,7 @@ pub struct Network<H: Host> {
     pub(crate) names: Table<NameEntry<H>>,
     pub(crate) tcp: Table<PortEntry<H>>,
     pub(crate) udp: Table<PortEntry<H>>,
-    pub(crate) flights: Flights<H>,
+    pub(crate) flights: Flights<Endpoint<H>>,
     /// All endpoints.
     pub(crate) all: Table<Listed<H>>,
     /// The first and the last port that a search for a free one gives, as its halves.
@@ -69,6 +75,12 @@ impl<H: Host> Network<H> {
             all: Table::new()?,
             ports: AtomicU32::new(32_768 << 16 | 60_999),
         })?)
+    }
+
+    /// Drops the messages of sockets that only such messages keep alive. Closing a Unix socket does so, too. Without
+    /// memory for its lists, or while another thread does the same, it does nothing.
+    pub fn collect(&self) {
+        self.flights.collect();
     }
 
     /// The ports that `bind` and `connect` choose.

@@ -2,7 +2,7 @@
 
 use crate::address::{Address, Credentials, Destination, Family, Kind, Place};
 use crate::collect::Flight;
-use crate::endpoint::{Endpoint, Phase};
+use crate::endpoint::{Endpoint, Phase, Socket};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
 use crate::listing::Stage;
 use crate::network::{Name, Network};
@@ -12,11 +12,6 @@ use core::net::IpAddr;
 use quire_fs::{FsError, Io, Readiness, Ready, Sink, Source, Stream};
 use quire_heap::{Arc, Room};
 use quire_sync::atomic::Ordering;
-
-/// A socket. Dropping it closes it.
-pub struct Socket<H: Host> {
-    pub(crate) endpoint: Arc<Endpoint<H>>,
-}
 
 impl<H: Host> Socket<H> {
     /// A socket without a name or a peer. [`FsError::Unsupported`] if the family does not have the kind.
@@ -149,7 +144,7 @@ impl<H: Host> Socket<H> {
         &self,
         to: Option<&Destination<'_>>,
         mut ancillary: Ancillary<H>,
-    ) -> Result<Option<quire_heap::Box<Flight<H>>>, FsError> {
+    ) -> Result<Option<quire_heap::Box<Flight<Endpoint<H>>>>, FsError> {
         if ancillary.credentials.is_some() && !self.endpoint.options.has(Flags::PASS_CREDENTIALS) {
             let asks = match to {
                 Some(to) => self.endpoint.network.find_unix(to).is_ok_and(|receiver| receiver.takes_credentials()),
@@ -159,7 +154,7 @@ impl<H: Host> Socket<H> {
                 ancillary.credentials = None;
             }
         }
-        Flight::launch(self.endpoint.network, ancillary)
+        Flight::launch(&self.endpoint.network.flights, ancillary)
     }
 
     /// Receives bytes or a message. No bytes from a connection mean its end.

@@ -74,7 +74,7 @@ impl<H: Host> Endpoint<H> {
         &self,
         io: &Io<'_>,
         source: &mut dyn Source,
-        mut cargo: Option<&mut Option<Box<Flight<H>>>>,
+        mut cargo: Option<&mut Option<Box<Flight<Endpoint<H>>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
         let io = self.writing(io, &mut limited);
@@ -174,7 +174,7 @@ impl<H: Host> Endpoint<H> {
         peer: &Endpoint<H>,
         source: &mut dyn Source,
         n: usize,
-        (mut cargo, since): (Option<&mut Option<Box<Flight<H>>>>, u32),
+        (mut cargo, since): (Option<&mut Option<Box<Flight<Endpoint<H>>>>>, u32),
     ) -> Result<usize, FsError> {
         let mut chunks = [const { Vec::new() }; BATCH];
         let (mut copied, mut used) = (0, 0);
@@ -206,7 +206,7 @@ impl<H: Host> Endpoint<H> {
     fn queue_chunks(
         &self,
         peer: &Endpoint<H>,
-        messages: impl Iterator<Item = Message<Flight<H>>>,
+        messages: impl Iterator<Item = Message<Flight<Endpoint<H>>>>,
         (number, bytes): (usize, usize),
         since: u32,
     ) -> Result<usize, FsError> {
@@ -441,7 +441,13 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Takes out chunk `at`. If other credentials belong to it than to the bytes before, it sets `stop` instead.
-    fn borrow(&self, at: usize, since: u32, out: &Received<H>, stop: &mut bool) -> Option<Borrowed<Flight<H>>> {
+    fn borrow(
+        &self,
+        at: usize,
+        since: u32,
+        out: &Received<H>,
+        stop: &mut bool,
+    ) -> Option<Borrowed<Flight<Endpoint<H>>>> {
         let mut queue = self.inbox.queue();
         // The bytes are those of another connection.
         if self.disconnects() != since {

@@ -1,6 +1,7 @@
 //! A system for tests: a file is a socket or a number.
 
 use crate::{Credentials, Host, Socket};
+use quire_fs::Stream;
 use quire_heap::Arc;
 use std::boxed::Box;
 use std::cell::RefCell;
@@ -49,9 +50,9 @@ impl Host for TestHost {
     type Node = Arc<u32>;
     type Charge = Arc<u32>;
 
-    fn socket_of(file: &TestFile) -> Option<&Socket<Self>> {
+    fn stream_of(file: &TestFile) -> Option<&dyn Stream> {
         match file {
-            TestFile::Socket(open) => Some(&open.0),
+            TestFile::Socket(open) => Some(&*open.0),
             TestFile::Number(_) | TestFile::Holder(_) => None,
         }
     }

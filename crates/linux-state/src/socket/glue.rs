@@ -2,9 +2,9 @@
 
 use crate::file::host::{Dentry, File};
 use crate::process::credentials::Credentials as Own;
-use crate::socket::host::{FlightCharge, Socket, SocketHost};
+use crate::socket::host::{FlightCharge, SocketHost};
 use crate::{Linux, Machine};
-use quire_fs::Host as _;
+use quire_fs::{Host as _, Stream};
 use quire_heap::Arc;
 use quire_net::{Credentials, Host};
 
@@ -18,8 +18,8 @@ impl<M: Machine> Host for SocketHost<M> {
     type Node = Arc<Dentry<M>>;
     type Charge = FlightCharge;
 
-    fn socket_of(file: &Self::File) -> Option<&Socket<M>> {
-        file.stream_as()
+    fn stream_of(file: &Self::File) -> Option<&dyn Stream> {
+        file.stream().map(|stream| &**stream)
     }
 
     fn references(file: &Self::File) -> usize {

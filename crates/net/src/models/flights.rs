@@ -43,8 +43,8 @@ impl Host for Passing {
     type Node = ();
     type Charge = ();
 
-    fn socket_of(file: &File) -> Option<&Socket> {
-        Some(&file.0.socket)
+    fn stream_of(file: &File) -> Option<&dyn Stream> {
+        Some(&*file.0.socket)
     }
     fn references(file: &File) -> usize {
         file.0.references.load(Ordering::Relaxed)

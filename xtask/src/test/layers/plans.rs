@@ -230,16 +230,9 @@ pub const PLANS: &[Plan] = &[
             "datagram",
             "socket",
         ],
-        exceptions: &[
-            ("host", "socket", "the host finds the socket of a file that travels"),
-            ("network", "endpoint", "the tables lead to endpoints, and an endpoint belongs to a network"),
-            ("network", "listing", "the network has the list of all sockets"),
-            ("collect", "network", "files in flight are counted in their network"),
-            ("collect", "endpoint", "the collector follows the messages that wait at endpoints"),
-            ("collect", "socket", "a file in a message leads to its socket"),
-        ],
+        exceptions: &[("network", "endpoint", "the tables lead to endpoints, and an endpoint belongs to a network")],
         debts: &[],
-        limit: 6,
+        limit: 1,
     },
     Plan {
         krate: "ipc",
