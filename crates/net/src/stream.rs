@@ -20,6 +20,15 @@ const TINY: usize = 32;
 /// A chunk for small writes that follow others.
 const SHARED: usize = 1024;
 
+/// A piece of a write, which is queued at once.
+struct Round<'p, H: Host> {
+    peer: &'p Endpoint<H>,
+    /// The most bytes.
+    most: usize,
+    /// This socket's disconnects when the write began.
+    since: u32,
+}
+
 impl<H: Host> Endpoint<H> {
     /// The peer that takes this socket's bytes. `since` is the number of disconnects when the call began.
     pub(crate) fn writable_peer(&self, io: &Io<'_>, since: u32) -> Result<Arc<Self>, FsError> {
@@ -98,10 +107,11 @@ impl<H: Host> Endpoint<H> {
                     return self.wait_writable(io, &peer, since).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
+                let round = Round { peer: &peer, most: n, since };
                 let put = if n <= SMALL && cargo.as_ref().is_none_or(|cargo| cargo.is_none()) {
-                    self.put_small(&peer, source, n, (queued, since))
+                    self.put_small(round, source, queued)
                 } else {
-                    self.put_chunks(&peer, source, n, (cargo.as_deref_mut(), since))
+                    self.put_chunks(round, source, cargo.as_deref_mut())
                 };
                 // Fewer bytes than wanted: the source's memory has ended.
                 put.map(|put| (put, put < n))
@@ -119,31 +129,25 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Adds a few bytes to the last chunk at `peer`, or as a chunk of their own.
-    fn put_small(
-        &self,
-        peer: &Endpoint<H>,
-        source: &mut dyn Source,
-        n: usize,
-        (queued, since): (bool, u32),
-    ) -> Result<usize, FsError> {
+    /// Adds a few bytes to the last chunk at the peer, if chunks are `queued` there, or as a chunk of their own.
+    fn put_small(&self, round: Round<'_, H>, source: &mut dyn Source, queued: bool) -> Result<usize, FsError> {
         // A buffer is filled with zeroes first.
-        match n {
-            ..=TINY => self.put_small_by::<TINY>(peer, source, n, (queued, since)),
-            _ => self.put_small_by::<SMALL>(peer, source, n, (queued, since)),
+        match round.most {
+            ..=TINY => self.put_small_by::<TINY>(round, source, queued),
+            _ => self.put_small_by::<SMALL>(round, source, queued),
         }
     }
 
     /// The same, by a buffer of `ROOM` bytes.
     fn put_small_by<const ROOM: usize>(
         &self,
-        peer: &Endpoint<H>,
+        round: Round<'_, H>,
         source: &mut dyn Source,
-        n: usize,
-        (queued, since): (bool, u32),
+        queued: bool,
     ) -> Result<usize, FsError> {
+        let Round { peer, most, since } = round;
         let mut bytes = [0; ROOM];
-        let n = source.take(&mut bytes[..n])?;
+        let n = source.take(&mut bytes[..most])?;
         let bytes = &bytes[..n];
         if n == 0 {
             return Ok(0);
@@ -168,18 +172,17 @@ impl<H: Host> Endpoint<H> {
         Ok(n)
     }
 
-    /// Copies up to `n` bytes into chunks and queues them at `peer`.
+    /// Copies bytes into chunks and queues them at the peer. `cargo` goes with the first chunk.
     fn put_chunks(
         &self,
-        peer: &Endpoint<H>,
+        round: Round<'_, H>,
         source: &mut dyn Source,
-        n: usize,
-        (mut cargo, since): (Option<&mut Option<Box<Flight<Endpoint<H>>>>>, u32),
+        mut cargo: Option<&mut Option<Box<Flight<Endpoint<H>>>>>,
     ) -> Result<usize, FsError> {
         let mut chunks = [const { Vec::new() }; BATCH];
         let (mut copied, mut used) = (0, 0);
         for chunk in &mut chunks {
-            let size = (n - copied).min(CHUNK);
+            let size = (round.most - copied).min(CHUNK);
             if size == 0 {
                 break;
             }
@@ -199,17 +202,18 @@ impl<H: Host> Endpoint<H> {
         }
         let mut carried = || cargo.as_mut().and_then(|cargo| cargo.take());
         let messages = chunks.into_iter().take(used).map(|chunk| Message::new(chunk, carried()));
-        self.queue_chunks(peer, messages, (used, copied), since)
+        self.queue_chunks(round, messages, used, copied)
     }
 
-    /// Queues a `number` of chunks with `bytes` bytes at `peer`.
+    /// Queues a `number` of chunks with `bytes` bytes at the peer.
     fn queue_chunks(
         &self,
-        peer: &Endpoint<H>,
+        round: Round<'_, H>,
         messages: impl Iterator<Item = Message<Flight<Endpoint<H>>>>,
-        (number, bytes): (usize, usize),
-        since: u32,
+        number: usize,
+        bytes: usize,
     ) -> Result<usize, FsError> {
+        let Round { peer, since, .. } = round;
         {
             let mut queue = peer.inbox.queue();
             if queue.refuses(self.place()) {
