@@ -4,7 +4,7 @@ use crate::host::PAGE_SIZE;
 use crate::stream::transfer::{SliceSink, SliceSource};
 use crate::test_host::{TestHost, read_file, write_file};
 use crate::tree::attr::NewAttr;
-use crate::tree::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
+use crate::tree::inode::generated::{Entry, Generated, GeneratedDirectory, GeneratedFile, GeneratedLink, Text};
 use crate::{
     Create, Dentry, FileCredentials, FileKind, Final, FsError, Host, Io, Limits, OpenFile, OpenFlags, Places,
     StartDirectory, Vfs, Whence,

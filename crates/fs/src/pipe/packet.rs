@@ -32,16 +32,26 @@ impl Mark {
         Mark((page + 1) << BITS | ((len as u64 - 1) << 1) | u64::from(packet))
     }
 
-    /// For the page at position `at`: its number of bytes, and whether they are a packet.
+    /// What it says of the page at position `at`.
     #[inline(always)]
-    pub(super) fn of(self, at: u64) -> Option<(usize, bool)> {
+    pub(super) fn of(self, at: u64) -> Option<MarkedPage> {
         if self == Self::NONE { None } else { self.of_page(at / PAGE_SIZE as u64) }
     }
 
     #[cold]
-    fn of_page(self, page: u64) -> Option<(usize, bool)> {
-        (self.0 >> BITS == page + 1).then_some(((self.0 >> 1) as usize % PAGE_SIZE + 1, self.0 & 1 != 0))
+    fn of_page(self, page: u64) -> Option<MarkedPage> {
+        let len = (self.0 >> 1) as usize % PAGE_SIZE + 1;
+        (self.0 >> BITS == page + 1).then_some(MarkedPage { len, packet: self.0 & 1 != 0 })
     }
+}
+
+/// What the mark of a page says.
+#[derive(Clone, Copy)]
+pub(super) struct MarkedPage {
+    /// Bytes of the page that were written.
+    pub len: usize,
+    /// They are a packet.
+    pub packet: bool,
 }
 
 /// The bytes that a reader took from a page with a mark.
@@ -59,7 +69,7 @@ impl<H: Host> Pipe<H> {
     pub(super) fn take_marked(
         &self,
         place: &RingPage<H>,
-        (len, packet): (usize, bool),
+        MarkedPage { len, packet }: MarkedPage,
         from: usize,
         n: usize,
         sink: &mut dyn Sink,

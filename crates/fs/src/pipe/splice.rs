@@ -8,6 +8,7 @@
 //! A reader's lock of any pipe is taken before a writer's lock of any pipe. A thread that has a writer's lock waits for no other
 //! lock but pages', each held for one copy.
 
+use super::packet::MarkedPage;
 use super::{Large, Pipe, PipeEnd, place};
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
@@ -181,14 +182,14 @@ impl<H: Host> Pipe<H> {
             let bytes = slot.page.as_ref().ok_or(FsError::Io)?; // written bytes have a page
             let marked = slot.mark.of(at);
             // The bytes of a page, and the positions behind them that have none.
-            let len = marked.map_or(PAGE_SIZE.min(from + (end - at) as usize), |(len, _)| len);
+            let len = marked.map_or(PAGE_SIZE.min(from + (end - at) as usize), |page| page.len);
             let n = len.saturating_sub(from).min(sink.room());
             let moved = if n == 0 { 0 } else { sink.put(&bytes[from..from + n])? };
             drop(slot);
             done += moved;
             match marked {
                 // The rest of a packet goes with its first bytes, but not to another file.
-                Some((len, packet)) if packet || from + moved >= len => {
+                Some(MarkedPage { len, packet }) if packet || from + moved >= len => {
                     gaps += PAGE_SIZE - len;
                     at += (PAGE_SIZE - from) as u64;
                     if packet {

@@ -2,8 +2,8 @@
 
 pub(crate) mod bind;
 
-use super::generated::Entry;
 use super::inode::Inode;
+use super::inode::generated::Entry;
 use super::system::Restrictions;
 use super::watch::Happening;
 use crate::FsError;

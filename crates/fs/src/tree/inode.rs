@@ -1,13 +1,13 @@
 //! Inodes: the files that names lead to.
 
+pub mod directory;
+pub mod generated;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 mod watches;
 mod xattrs;
 
 use super::attr::{Attr, DeviceNumber, EXECUTE, FileKind, Ident, NewAttr, Rights, Status, Timestamp, without_set_ids};
-use super::directory::Directory;
-use super::generated::Generated;
 use super::system::{Admitted, FileSystem};
 use super::{watch, xattr};
 use crate::file::lease;
@@ -17,6 +17,8 @@ use crate::file::text::TextUse;
 use crate::host::{FileObject, Host, Origin, PAGE_SIZE};
 use crate::pipe::Pipe;
 use crate::{FsError, Io};
+use directory::Directory;
+use generated::Generated;
 use quire_heap::{Arc, Room, Vec};
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Mutex, MutexGuard, Rank, Sequenced};
@@ -391,14 +393,6 @@ impl<H: Host> Inode<H> {
             return;
         }
         self.change(host.realtime(), |a| a.mode = without_set_ids(a.mode));
-    }
-
-    /// As [`truncate`](Self::truncate), for a caller that has not opened it for writing: a running program is not
-    /// truncated.
-    pub fn truncate_by_name(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
-        let _writer = self.file().map(|file| file.writing.text.write()).transpose()?;
-        self.break_leases(host, true, io)?;
-        self.truncate(host, size, io)
     }
 
     /// Makes a regular file `size` bytes long.

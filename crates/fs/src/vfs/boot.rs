@@ -3,12 +3,13 @@
 use super::Vfs;
 use super::found::{Final, Last};
 use super::make::Create;
-use super::mounts::{Mount, root_inode};
+use super::mounts::root_inode;
+use super::mounts::table::Mount;
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::attr::NewAttr;
 use crate::tree::dentry::Dentry;
-use crate::tree::generated::GeneratedDirectory;
+use crate::tree::inode::generated::GeneratedDirectory;
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::Limits;
 use quire_heap::{Arc, Room, SpareEntry};
@@ -58,7 +59,7 @@ impl<H: Host> Vfs<H> {
         };
         let id = self.mounts.lock().number();
         mounted.inode.system().set_mount(id);
-        let mount = room.fill(Mount::new(id, around.id, (mounted.clone(), source), Some(hidden), true));
+        let mount = room.fill(Mount::new(id, around.id, mounted.clone(), source, Some(hidden), true));
         around.carry(true);
         self.mounts.lock().list(listed, mount);
         let hidden = directory.lock().put(memory, name, mounted.clone());

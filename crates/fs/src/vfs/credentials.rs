@@ -4,7 +4,7 @@ use crate::FsError;
 use crate::host::Host;
 use crate::tree::attr::{Attr, FileKind, without_set_ids};
 use crate::tree::dentry::Dentry;
-use crate::tree::generated::Generated;
+use crate::tree::inode::generated::Generated;
 use crate::tree::inode::{Inode, InodeContent};
 use quire_heap::{Arc, Vec};
 

@@ -11,7 +11,7 @@ use crate::host::Host;
 use crate::pipe::Pipe;
 use crate::tree::attr::{EXECUTE, FileKind, NewAttr};
 use crate::tree::dentry::Dentry;
-use crate::tree::generated::Digits;
+use crate::tree::inode::generated::Digits;
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::Restrictions;
 use crate::tree::watch::Happening;

@@ -10,8 +10,8 @@
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::dentry::Dentry;
-use crate::tree::directory::{Directory, EntryMemory, Locked};
 use crate::tree::inode::InodeContent;
+use crate::tree::inode::directory::{Directory, EntryMemory, Locked};
 use crate::tree::watch::Happening;
 use crate::vfs::Vfs;
 use crate::vfs::credentials::Want;

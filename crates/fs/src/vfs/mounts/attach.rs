@@ -3,13 +3,14 @@
 //! A mount takes the place of an entry of its directory, or, where a bind mount shows the directory, a place in the bind
 //! mount's map. All memory for leaving a place is taken before any place changes.
 
-use super::{InUse, Mount};
+use super::InUse;
+use super::table::Mount;
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::dentry::Dentry;
 use crate::tree::dentry::bind::Bind;
-use crate::tree::directory::{Directory, ShownMemory};
 use crate::tree::inode::InodeContent;
+use crate::tree::inode::directory::{Directory, ShownMemory};
 use crate::vfs::Vfs;
 use quire_heap::{Arc, SpareEntry};
 
@@ -37,7 +38,7 @@ impl<H: Host> Vfs<H> {
         let around = self.mount_around(target).ok_or(FsError::Invalid)?;
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
         let hidden = Some(target.clone());
-        let mount = Arc::try_new(Mount::new(id, around.id, (root.clone(), source), hidden, false))?;
+        let mount = Arc::try_new(Mount::new(id, around.id, root.clone(), source, hidden, false))?;
         // A mount that moves has its place in the list.
         let earlier = self.mounts.lock().relist(mount.clone());
         if earlier.is_none() {
@@ -45,7 +46,7 @@ impl<H: Host> Vfs<H> {
             self.mounts.lock().list(memory, mount.clone());
         }
         let attached = match parent.through() {
-            Some(through) => self.cover(&through.bind, (parent, name), directory, target, root),
+            Some(through) => self.cover(&through.bind, parent, name, directory, target, root),
             None => directory.shown_memory().map(|memory| {
                 let mut entries = directory.lock();
                 // Another thread may have moved or removed the directory, or mounted on it.
@@ -80,7 +81,8 @@ impl<H: Host> Vfs<H> {
     pub(super) fn cover(
         &self,
         bind: &Bind<H>,
-        (parent, name): (&Arc<Dentry<H>>, &Arc<[u8]>),
+        parent: &Arc<Dentry<H>>,
+        name: &Arc<[u8]>,
         directory: &Directory<H>,
         target: &Arc<Dentry<H>>,
         root: Arc<Dentry<H>>,

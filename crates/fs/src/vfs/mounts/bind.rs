@@ -3,16 +3,16 @@
 //! A bind mount sees the tree of one file system. A mount in that tree belongs to the paths of another mount, so lookups
 //! through a bind mount look below it. A recursive bind mount adds bind mounts of those below its source.
 
-use super::{InUse, Mount};
+use super::InUse;
+use super::table::{Changes, Mount};
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::dentry::Dentry;
 use crate::tree::dentry::bind::{Bind, Through};
-use crate::tree::generated::Generated;
 use crate::tree::inode::InodeContent;
+use crate::tree::inode::generated::Generated;
 use crate::tree::system::Restrictions;
 use crate::vfs::Vfs;
-use crate::vfs::mounts::Changes;
 use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_lookup::names;
 

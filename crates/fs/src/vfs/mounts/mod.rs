@@ -14,133 +14,23 @@
 
 mod attach;
 mod bind;
+pub(crate) mod table;
 
 use super::Vfs;
 use crate::FsError;
 use crate::host::Host;
-use crate::stream::readiness::Readiness;
 use crate::tree::attr::NewAttr;
 use crate::tree::dentry::Dentry;
-use crate::tree::generated::{Generated, GeneratedDirectory};
+use crate::tree::inode::generated::{Generated, GeneratedDirectory};
 use crate::tree::inode::{Inode, InodeContent};
 use crate::tree::system::{FileSystem, Limits, Restrictions, Space};
-use quire_heap::{Arc, Map, SpareEntry, Vec};
-use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// The most mounts at once, as Linux's `fs.mount-max`.
-pub const MOUNTS_MAX: usize = 100_000;
-
-/// The number of the first mount; Linux's are low numbers, too.
-pub const FIRST_MOUNT: u64 = 21;
-
-/// A mounted file system.
-pub struct Mount<H: Host> {
-    /// Its number, which no other mount gets later. A move keeps it.
-    pub id: u64,
-    /// The number of the mount that its place is in; 1 for the root of the tree.
-    pub on: u64,
-    /// The mounts that have their place in it. Written under the lock of [`Changes`].
-    carried: AtomicUsize,
-    /// Its root.
-    pub root: Arc<Dentry<H>>,
-    /// The name that the mounting program gave to its source.
-    pub source: Arc<[u8]>,
-    /// The hidden directory or file; `None` for the root of the tree.
-    pub(super) hidden: Option<Arc<Dentry<H>>>,
-    /// A mount of boot, which stays.
-    pub(super) permanent: bool,
-}
+use quire_heap::{Arc, Vec};
+use quire_sync::atomic::Ordering;
+use table::Changes;
+pub use table::{FIRST_MOUNT, MOUNTS_MAX, Mount, MountChanges};
 
 /// Whether any process uses a tree: as a working directory, by an open file, or by a mapping.
 pub type InUse<'a, H> = &'a dyn Fn(&Arc<Dentry<H>>) -> Result<bool, FsError>;
-
-/// The mounts by their numbers, so in the order in which they were made.
-pub(super) struct Mounts<H: Host> {
-    all: Map<u64, Arc<Mount<H>>>,
-    next: u64,
-}
-
-/// The memory of a place among the mounts.
-type MountMemory<H> = SpareEntry<u64, Arc<Mount<H>>>;
-
-/// A place among the mounts, taken out.
-type Listed<H> = (MountMemory<H>, u64, Arc<Mount<H>>);
-
-impl<H: Host> Mounts<H> {
-    /// The root of the tree alone.
-    pub fn new(first: Arc<Mount<H>>) -> Result<Self, FsError> {
-        let mut all = Map::new();
-        all.try_insert(first.id, first)?;
-        Ok(Mounts { all, next: FIRST_MOUNT + 1 })
-    }
-
-    /// The number of a new mount.
-    pub fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next - 1
-    }
-
-    /// Whether `mount` is the one of its number.
-    pub fn lists(&self, mount: &Arc<Mount<H>>) -> bool {
-        self.all.get(&mount.id).is_some_and(|listed| Arc::ptr_eq(listed, mount))
-    }
-
-    /// Takes mount `id` off the list. The caller drops it without locks.
-    pub fn unlist(&mut self, id: u64) -> Option<Listed<H>> {
-        self.all.take(&id)
-    }
-
-    /// Lists `mount` instead of the earlier one of its number, and returns that.
-    pub fn relist(&mut self, mount: Arc<Mount<H>>) -> Option<Arc<Mount<H>>> {
-        self.all.get_mut(&mount.id).map(|listed| core::mem::replace(listed, mount))
-    }
-
-    /// Lists `mount`, whose number no other mount has.
-    pub fn list(&mut self, memory: MountMemory<H>, mount: Arc<Mount<H>>) {
-        let earlier = self.all.insert(memory, mount.id, mount);
-        debug_assert!(earlier.is_none());
-    }
-}
-
-/// The mounts that users change, under one lock.
-pub(crate) struct Changes<H: Host> {
-    pub(super) detached: Vec<Arc<Mount<H>>>,
-    /// File systems of ended mounts, of which a thread may still hold a file that it has looked up.
-    emptying: Vec<&'static FileSystem>,
-    /// Those without files. They are never freed, and serve the next mounts of their kind.
-    spare: Vec<&'static FileSystem>,
-}
-
-impl<H: Host> Changes<H> {
-    pub(crate) const fn new() -> Self {
-        Changes { detached: Vec::new(), emptying: Vec::new(), spare: Vec::new() }
-    }
-}
-
-/// Announces each change of the mounts.
-#[derive(Default)]
-pub struct MountChanges {
-    count: AtomicU64,
-    readiness: Readiness,
-}
-
-impl MountChanges {
-    /// The number of changes so far.
-    pub fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// The announcer.
-    pub fn readiness(&self) -> &Readiness {
-        &self.readiness
-    }
-
-    /// Announces a change that is visible. The caller holds no lock.
-    fn announce(&self) {
-        self.count.fetch_add(1, Ordering::AcqRel);
-        self.readiness.notify();
-    }
-}
 
 /// A file system to mount.
 pub enum Content<H: Host> {
@@ -223,7 +113,7 @@ impl<H: Host> Vfs<H> {
 
     /// Makes room for one more mount, and for its end.
     pub(super) fn one_more(&self, changes: &mut Changes<H>) -> Result<(), FsError> {
-        if self.mounts.lock().all.len() + changes.detached.len() >= MOUNTS_MAX {
+        if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
             return Err(FsError::NoSpace);
         }
         changes.detached.try_reserve(1)?;
@@ -364,7 +254,7 @@ impl<H: Host> Vfs<H> {
     }
 
     pub(super) fn mount_numbered(&self, id: u64) -> Option<Arc<Mount<H>>> {
-        self.mounts.lock().all.get(&id).cloned()
+        self.mounts.lock().numbered(id)
     }
 
     /// The number of the mount that leads to `dentry`.
@@ -375,7 +265,7 @@ impl<H: Host> Vfs<H> {
     /// The root of the first mounted file system of that kind.
     pub fn mounted(&self, kind: &str) -> Option<Arc<Dentry<H>>> {
         let mounts = self.mounts.lock();
-        let found = mounts.all.values().find(|mount| mount.is_first() && mount.system().kind == kind);
+        let found = mounts.iter().find(|mount| mount.is_first() && mount.system().kind == kind);
         found.map(|mount| mount.root.clone())
     }
 
@@ -390,7 +280,7 @@ impl<H: Host> Vfs<H> {
     pub(super) fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
         let mut next = 0;
         core::iter::from_fn(move || {
-            let mount = self.mounts.lock().all.iter_from(&next).next().map(|(_, mount)| mount.clone())?;
+            let mount = self.mounts.lock().from(next)?;
             next = mount.id + 1;
             Some(mount)
         })
@@ -414,52 +304,6 @@ impl<H: Host> Vfs<H> {
         // A removed directory is counted until no lookup can still be in it.
         self.host.epoch().drain();
         inode.system().space()
-    }
-}
-
-impl<H: Host> Mount<H> {
-    /// The mount of the root of the tree.
-    pub(crate) fn first(root: &Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
-        root.inode.system().set_mount(FIRST_MOUNT);
-        let shown = (root.clone(), Arc::try_copy(b"rootfs")?);
-        Ok(Arc::try_new(Mount::new(FIRST_MOUNT, 1, shown, None, true))?)
-    }
-
-    /// Mount `id` of a root, with the name of its source, in the place of `hidden` in mount `on`.
-    pub(super) fn new(
-        id: u64,
-        on: u64,
-        (root, source): (Arc<Dentry<H>>, Arc<[u8]>),
-        hidden: Option<Arc<Dentry<H>>>,
-        permanent: bool,
-    ) -> Self {
-        Mount { id, on, carried: AtomicUsize::new(0), root, source, hidden, permanent }
-    }
-
-    /// Whether mounts have their place in it.
-    pub(super) fn carries(&self) -> bool {
-        self.carried.load(Ordering::Relaxed) > 0
-    }
-
-    /// Counts a mount that gets or leaves a place in it.
-    pub(super) fn carry(&self, comes: bool) {
-        let now = self.carried.load(Ordering::Relaxed);
-        self.carried.store(if comes { now + 1 } else { now - 1 }, Ordering::Relaxed);
-    }
-
-    /// Takes over what `earlier` carries.
-    fn take_carried(&self, earlier: &Self) {
-        self.carried.store(earlier.carried.load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-
-    /// Whether it is the first mount of its file system, and no bind mount.
-    pub fn is_first(&self) -> bool {
-        self.root.through().is_none()
-    }
-
-    /// Its file system.
-    pub fn system(&self) -> &'static FileSystem {
-        self.root.inode.system()
     }
 }
 

@@ -1,8 +1,8 @@
 //! A directory of a memory file system: its entries, by name and in the order of creation.
 
-use super::dentry::Dentry;
 use crate::FsError;
 use crate::host::Host;
+use crate::tree::dentry::Dentry;
 use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_lookup::Names;
 use quire_lookup::names::{self, FoundName};

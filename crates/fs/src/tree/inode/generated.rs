@@ -2,10 +2,10 @@
 //! [`GeneratedDirectory`], [`GeneratedFile`] and [`GeneratedLink`]. Names, paths, reads by pieces and listings are
 //! here.
 
-use super::attr::{FileKind, NewAttr};
-use super::dentry::Dentry;
 use crate::host::Host;
 use crate::stream::readiness::{Readiness, Ready};
+use crate::tree::attr::{FileKind, NewAttr};
+use crate::tree::dentry::Dentry;
 use crate::{FsError, Sink, Source};
 use core::any::Any;
 use core::fmt;
