@@ -32,7 +32,7 @@ use crate::cow::found::FoundPage;
 use crate::cow::last_sharer;
 use crate::fault::{Attempt, FaultContext};
 use crate::machine::{Enter, Machine, Table};
-use crate::map::Maps;
+use crate::map::maps::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::backing::Backing;

@@ -8,7 +8,7 @@
 
 use crate::fault::{FaultContext, FoundPage};
 use crate::machine::{Enter, Machine, Table};
-use crate::map::Flags;
+use crate::map::entry::Flags;
 use crate::object::Object;
 use crate::object::index::Slot;
 use crate::stats::Event;

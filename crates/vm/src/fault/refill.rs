@@ -2,8 +2,10 @@
 
 use super::{Attempt, FaultContext};
 use crate::machine::{Machine, Table};
-use crate::map::piece::layers;
-use crate::map::{Entry, SMALL, Space};
+use crate::map::entry::Entry;
+use crate::map::entry::piece::layers;
+use crate::map::space::Space;
+use crate::map::space::idle::SMALL;
 use crate::object::backing::Backing;
 use crate::object::index::{Cursor, Slot};
 use crate::sleep::MaySleep;

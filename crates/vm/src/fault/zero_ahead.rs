@@ -32,8 +32,8 @@ mod tests;
 
 use crate::fault::{FaultContext, Walk};
 use crate::machine::{Enter, Machine, PREFETCHED_BEFORE, Table};
-use crate::map::Flags;
-use crate::map::Maps;
+use crate::map::entry::Flags;
+use crate::map::maps::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::object::Object;
 use crate::object::backing::Backing;

@@ -1,13 +1,13 @@
 //! Derives every invariant of a map again: its tree, its entries, their chains, and the page tables that cache them.
 
 use super::arena::Writer;
-use super::covered::Covered;
 use super::entry::{Entry, Flags};
-use super::piece::layers;
-use super::query::shown;
 use super::space::Space;
 use crate::check::Broken;
 use crate::machine::{Leaf, Machine, Pmap, Table};
+use crate::map::arena::covered::Covered;
+use crate::map::entry::piece::layers;
+use crate::map::space::query::shown;
 use crate::object::backing::Backing;
 use crate::object::index::Slot;
 use crate::object::interval::Interval;

@@ -28,7 +28,7 @@ use super::memory::{FAN_OUT, Nodes};
 use super::tree::{Cursor, Item, Owner, Tree};
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::KernelPages;
-use crate::map::Maps;
+use crate::map::maps::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::paging::waiting::Reclaim;
 use crate::phys::frames::{Fill, For, Frame};

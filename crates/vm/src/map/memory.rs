@@ -1,16 +1,16 @@
 //! The memory of maps' structures.
 
 use super::arena::Arena;
-use super::arenas::Fan;
 use super::entry::Entry;
 use super::kernel::Region;
-use super::promises::{Posts, Promises};
 use super::space::Space;
-use super::spaces::Spaces;
 use super::tree::{NodeAlloc, NodeSize};
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
-use crate::map::Maps;
+use crate::map::arena::arenas::Fan;
+use crate::map::maps::Maps;
+use crate::map::space::promises::{Posts, Promises};
+use crate::map::space::spaces::Spaces;
 use crate::phys::boot::BootMemory;
 use crate::phys::slab::{Cache, Slab};
 use core::alloc::Layout;

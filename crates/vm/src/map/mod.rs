@@ -32,62 +32,56 @@
 //!
 //! | | fault | other writer | reverse scan |
 //! |---|---|---|---|
-//! | **mark** | sees it under its table page's lock, after a fence on both sides | arena lock | does not look at entries |
+//! | **mark** | sees it under its table page's lock; both sides fence | arena lock | does not look at entries |
 //! | **leaves** | table page's lock | arena lock | table page's lock; unflushed counts |
 //! | **swap** | old or new entry; a miss counts if the sequence stood still | arena lock | - |
-//! | **unlink** | chains live until the epoch | shards' locks | shard's lock: sees the old backing, the new one, or both |
+//! | **unlink** | chains live until the epoch | shards' locks | shard's lock: the old backing, the new one, or both |
 //!
 //! # Where to start reading
-//! [`space`](self): a space and its limits. `arenas`: the lock and the tree of an address. `find_space`: the place of a
-//! new mapping. `update`: a change of the map. Then the operations.
+//! | folder | subject |
+//! |---|---|
+//! | `space` | a space and its limits, the list of spaces, idle tables, what a space shows of its entries and pages |
+//! | `arena` | the lock and the tree of an address, the arenas of a space, the place of a new mapping |
+//! | `entry` | an entry, the pieces that replace it, and its marks of wiring |
+//! | `update` | a change of the map, and its work on the leaves |
+//! | [`tree`] | the ordered tree that is read without locks |
+//! | [`kernel`] | the map of the kernel's own addresses |
+//! | `ops` | the operations |
 //!
 //! The structure (all but `ops`) knows objects and pageout's waits, and no fault. The operations stand above the fault.
 
-mod accesses;
-mod arena;
-mod arenas;
+pub(crate) mod arena;
 mod check;
-mod covered;
-mod entry;
-pub(crate) mod find_space;
+pub(crate) mod entry;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod hostile_arguments;
-mod idle;
 pub mod kernel;
 pub(crate) mod maps;
 mod memory;
 mod ops;
-mod pages;
-pub(crate) mod piece;
-mod promises;
-pub(crate) mod pte_update;
-pub(crate) mod query;
-mod space;
-mod spaces;
+pub(crate) mod space;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
 pub mod tree;
-mod update;
-pub(crate) mod wired;
+pub(crate) mod update;
 
 pub use crate::check::Broken;
-pub use crate::map::ops::advise::Advice;
-pub use crate::map::ops::inherit::{Content, Inherit};
-pub use crate::map::ops::remap::Move;
-pub use crate::map::wired::Wire;
 pub use arena::Writer;
-pub use arenas::{Changed, Moment, SPAN};
-pub use covered::Covered;
+pub use arena::arenas::{Changed, Moment, SPAN};
+pub use arena::covered::Covered;
+pub use arena::find_space::{MapRequest, Placement};
+pub use entry::wired::Wire;
 pub use entry::{Attributes, Entry, Flags, Tag};
-pub use find_space::{MapRequest, Placement};
-pub use idle::{Dropped, SMALL};
 pub use maps::Maps;
 pub use memory::{FAN_OUT, MapMemory};
+pub use ops::advise::Advice;
+pub use ops::inherit::{Content, Inherit};
 pub use ops::reap::Holdings;
+pub use ops::remap::Move;
 pub use ops::structures::Structures;
-pub use pages::{PageInfo, PagePlace};
-pub use promises::Promises;
-pub use query::EntryInfo;
+pub use space::idle::{Dropped, SMALL};
+pub use space::pages::{PageInfo, PagePlace};
+pub use space::promises::Promises;
+pub use space::query::EntryInfo;
+pub use space::spaces::IDLE;
 pub use space::{Limits, STACK_GUARD, Space, SpaceRef, SpaceStats, USER};
-pub use spaces::IDLE;
-pub(crate) use spaces::{Hand, Which};

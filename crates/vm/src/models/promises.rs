@@ -1,4 +1,4 @@
-//! Two spaces that want more memory than the limit of promises allows together (`map/promises.rs`).
+//! Two spaces that want more memory than the limit of promises allows together (`map/space/promises.rs`).
 
 use super::*;
 

@@ -6,7 +6,7 @@
 //! there is fail, instead of taking each other's tables for ever.
 
 use crate::machine::Machine;
-use crate::map::{IDLE, Which};
+use crate::map::space::spaces::{IDLE, Which};
 pub use crate::paging::waiting::Reclaim;
 use crate::reclaim::Reclaimer;
 use crate::reclaim::scan::{Hands, SHADOWED};

@@ -3,7 +3,7 @@
 use super::daemon::Daemons;
 use super::scan::Pageout;
 use crate::machine::Machine;
-use crate::map::Maps;
+use crate::map::maps::Maps;
 use crate::phys::boot::write_storey;
 use core::ops::Deref;
 

@@ -57,7 +57,7 @@ use super::memory_wait::Asking;
 use super::progress::{MOST_TURNOVER, Progress, STARVED, TURNOVER, Tally};
 use crate::error::FaultError;
 use crate::machine::Machine;
-use crate::map::Hand;
+use crate::map::space::spaces::Hand;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
 use crate::object::kept::KeptObject;

@@ -4,7 +4,7 @@ pub mod frame_census;
 pub mod frame_info;
 
 use crate::machine::Machine;
-use crate::map::Maps;
+use crate::map::maps::Maps;
 use crate::object::Objects;
 use crate::paging::io::Io;
 use crate::phys::boot::BootMemory;

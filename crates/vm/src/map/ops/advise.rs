@@ -2,14 +2,14 @@
 
 use crate::error::MapError;
 use crate::machine::Machine;
-use crate::map::Maps;
 use crate::map::arena::Writer;
+use crate::map::entry::piece::{Piece, layers};
 use crate::map::entry::{Entry, Flags};
+use crate::map::maps::Maps;
 use crate::map::ops::seal::keeps_content;
-use crate::map::piece::{Piece, layers};
-use crate::map::pte_update::{Sweep, Work};
 use crate::map::space::Space;
 use crate::map::update::Update;
+use crate::map::update::pte_update::{Sweep, Work};
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::object::index::{FillError, Slot};

@@ -4,9 +4,9 @@ use crate::error::MapError;
 use crate::machine::Machine;
 use crate::map::entry::{Attributes, Entry, Flags};
 use crate::map::ops::advise::covered;
-use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
+use crate::map::update::pte_update::Work;
 use crate::types::VirtRange;
 
 impl<M: Machine> Space<M> {

@@ -10,7 +10,7 @@
 use crate::error::FaultError;
 use crate::fault::{Attempt, FaultContext, Walk};
 use crate::machine::{Machine, Pmap, Table, bytes};
-use crate::map::arenas::Changed;
+use crate::map::arena::arenas::Changed;
 use crate::map::space::Space;
 use crate::mutant::{Mutant, mutant};
 use crate::paging::page_in::PageIn;

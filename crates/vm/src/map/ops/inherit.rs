@@ -5,9 +5,9 @@ use crate::machine::Machine;
 use crate::map::entry::{Attributes, Entry, Flags};
 use crate::map::ops::advise::{covered, shows_file};
 use crate::map::ops::seal::keeps_content;
-use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
+use crate::map::update::pte_update::Work;
 use crate::types::VirtRange;
 
 /// The content of a range that the child gets.

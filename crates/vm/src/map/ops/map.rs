@@ -2,13 +2,13 @@
 
 use crate::error::MapError;
 use crate::machine::Machine;
+use crate::map::arena::find_space::{MapRequest, Placement, validate};
+use crate::map::entry::piece::{ChainSource, Piece};
+use crate::map::entry::wired::Wire;
 use crate::map::entry::{Attributes, Flags};
-use crate::map::find_space::{MapRequest, Placement, validate};
-use crate::map::piece::{ChainSource, Piece};
-use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
-use crate::map::wired::Wire;
+use crate::map::update::pte_update::Work;
 use crate::object::ObjectRef;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 use quire_sync::trace::{EventKind, Span};

@@ -2,11 +2,11 @@
 
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
-use crate::map::covered::Class;
+use crate::map::arena::covered::Class;
 use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries};
-use crate::map::pte_update::{Sweep, Work};
 use crate::map::space::Space;
 use crate::map::update::Update;
+use crate::map::update::pte_update::{Sweep, Work};
 use crate::mutant::{Mutant, mutant};
 use crate::types::{Access, Prot, VirtRange};
 use core::ptr::NonNull;
@@ -99,7 +99,7 @@ impl<M: Machine> Space<M> {
     /// change (relies on C3).
     fn protect_whole(
         &self,
-        mut writer: crate::map::Writer<'_, M>,
+        mut writer: crate::map::arena::Writer<'_, M>,
         e: &Entry<M>,
         a: Attributes,
         lost: Prot,

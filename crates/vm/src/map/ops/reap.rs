@@ -14,10 +14,10 @@
 //! other. Its holder may wait for a page that is being read, but for nothing that waits for memory.
 
 use crate::machine::{Machine, Pmap};
+use crate::map::entry::piece::layers;
 use crate::map::entry::{Entry, Flags};
-use crate::map::piece::layers;
-use crate::map::pte_update::{Sweep, Work};
 use crate::map::space::Space;
+use crate::map::update::pte_update::{Sweep, Work};
 use crate::mutant::{Mutant, mutant};
 use crate::object::SlotFilter;
 use crate::object::removal;

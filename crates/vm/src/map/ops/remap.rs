@@ -3,11 +3,11 @@
 
 use crate::error::MapError;
 use crate::machine::Machine;
-use crate::map::Writer;
+use crate::map::arena::Writer;
+use crate::map::entry::piece::{ChainSource, Piece};
 use crate::map::entry::{Attributes, Entry, Flags};
-use crate::map::piece::{ChainSource, Piece};
-use crate::map::pte_update::Work;
 use crate::map::space::Space;
+use crate::map::update::pte_update::Work;
 use crate::map::update::{Row, Update};
 use crate::types::{PAGE_SIZE, VirtRange};
 use quire_sync::trace::{EventKind, Span};
@@ -242,7 +242,7 @@ fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<
 
 /// Whether more of its object, and not zeroes, lies beyond the entry's end.
 fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
-    crate::map::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
+    crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }
 
 /// Whether a copy of the front may reach further than the entry: no page that another front of its object shows can lie
@@ -253,7 +253,7 @@ fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
 
 /// Whether some layer has anonymous pages: after a fork those behind an empty front do.
 fn has_pages<M: Machine>(entry: &Entry<M>) -> bool {
-    crate::map::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
+    crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
 
 fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {

@@ -2,10 +2,10 @@
 
 use crate::error::MapError;
 use crate::machine::Machine;
-use crate::map::piece::{ChainSource, Piece, layers};
-use crate::map::pte_update::Work;
+use crate::map::entry::piece::{ChainSource, Piece, layers};
 use crate::map::space::Space;
 use crate::map::update::Update;
+use crate::map::update::pte_update::Work;
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtRange};
 

@@ -3,10 +3,10 @@
 use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::Flags;
-use crate::map::piece::{ChainSource, Piece};
-use crate::map::pte_update::Work;
+use crate::map::entry::piece::{ChainSource, Piece};
 use crate::map::space::{STACK_GUARD, Space};
 use crate::map::update::Update;
+use crate::map::update::pte_update::Work;
 use crate::paging::waiting::Patience;
 use crate::sleep::MaySleep;
 use crate::types::{PAGE_SIZE, VirtRange};

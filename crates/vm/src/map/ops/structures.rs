@@ -6,7 +6,7 @@
 //! to no space and are left out.
 
 use crate::machine::{Machine, Pmap};
-use crate::map::piece::layers;
+use crate::map::entry::piece::layers;
 use crate::map::space::Space;
 use crate::object::index::NodeCount;
 use crate::types::PAGE_SIZE;

@@ -19,11 +19,11 @@
 
 use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
+use crate::map::entry::wired::{WIRED, Wire};
 use crate::map::entry::{Attributes, Entry, Flags};
-use crate::map::pte_update::Work;
 use crate::map::space::Space;
 use crate::map::update::Update;
-use crate::map::wired::{WIRED, Wire};
+use crate::map::update::pte_update::Work;
 use crate::types::{Access, Prot, VirtRange};
 use quire_sync::trace::{EventKind, Span};
 

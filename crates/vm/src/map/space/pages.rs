@@ -1,10 +1,10 @@
 //! The pages of a space, for tools: `smaps` and `pagemap` of Linux. Nothing here takes the map's lock, and the answer is
 //! that of a moment.
 
-use super::arenas::Changed;
-use super::piece::layers;
-use super::space::Space;
 use crate::machine::{Machine, Pmap, Table};
+use crate::map::arena::arenas::Changed;
+use crate::map::entry::piece::layers;
+use crate::map::space::Space;
 use crate::object::index::Slot;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
 

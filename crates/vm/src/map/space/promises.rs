@@ -17,7 +17,7 @@ pub struct Promises {
 
 /// The posts of a CPU, in bytes. Two counts, because a thread may post on one CPU and take back on another: a sum that
 /// reads all that went before all that came is never too low.
-pub(super) struct Posts {
+pub(in crate::map) struct Posts {
     came: AtomicU64,
     gone: AtomicU64,
 }
@@ -42,7 +42,7 @@ impl Promises {
     /// The limit that refuses nothing.
     pub const UNLIMITED: u64 = u64::MAX;
 
-    pub(super) fn new(posts: PerCpu<Posts>) -> Self {
+    pub(in crate::map) fn new(posts: PerCpu<Posts>) -> Self {
         Promises { limit: AtomicU64::new(Self::UNLIMITED), posts }
     }
 
@@ -57,7 +57,7 @@ impl Promises {
     }
 
     #[inline(always)]
-    pub(super) fn is_limited(&self) -> bool {
+    pub(in crate::map) fn is_limited(&self) -> bool {
         self.limit() != Self::UNLIMITED
     }
 
@@ -74,7 +74,7 @@ impl Promises {
 
     /// Adds `by` modulo 2^64 to this CPU's posts.
     #[inline]
-    pub(super) fn post(&self, by: u64) {
+    pub(in crate::map) fn post(&self, by: u64) {
         let cpu = preempt_off();
         self.posts.mine(&cpu).add(by);
     }

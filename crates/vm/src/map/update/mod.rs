@@ -16,15 +16,17 @@
 //! continues where the other ends. The same holds for neighbours outside the changed range. So `brk`, and programs that
 //! map or protect piece by piece, do not pay an entry for each call.
 
+pub(crate) mod pte_update;
+
 use super::arena::{EntryChange, Writer};
-use super::covered::Class;
 use super::entry::{Attributes, Entry, Flags, How, NewEntries, Notes};
-use super::piece::{ChainSource, Piece, STACK_ROOM, continues, grows, layers, with_room};
-use super::pte_update::{Sweep, Work};
 use super::space::Space;
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
-use crate::map::wired::mark_chain;
+use crate::map::arena::covered::Class;
+use crate::map::entry::piece::{ChainSource, Piece, STACK_ROOM, continues, grows, layers, with_room};
+use crate::map::entry::wired::mark_chain;
+use crate::map::update::pte_update::{Sweep, Work};
 use crate::mutant::{Mutant, mutant};
 use crate::object::ObjectRef;
 use crate::object::backing::{self, SpareBackings};

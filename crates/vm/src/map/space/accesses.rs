@@ -4,8 +4,8 @@
 //! concurrent fault, reverse scan, map operation or drop of the tables meets the leaf with or without its access bit.
 //! None of them relies on the bit.
 
-use super::space::Space;
 use crate::machine::{Machine, Pmap, Table};
+use crate::map::space::Space;
 use crate::phys::page::State;
 use crate::types::{PAGE_SIZE, VirtRange};
 

@@ -1,8 +1,8 @@
 //! Pieces: the parts that replace a range in a map change, and when two of them are joined.
 
-use super::entry::{Attributes, Entry, Flags};
-use super::space::USER;
 use crate::machine::Machine;
+use crate::map::entry::{Attributes, Entry, Flags};
+use crate::map::space::USER;
 use crate::object::backing::Backing;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ptr;
@@ -12,10 +12,10 @@ use core::ptr;
 const ROOM: u64 = 1 << 30;
 
 /// A stack's front covers at least this much, downward: 64 pages are one node of its object's index.
-pub(super) const STACK_ROOM: u64 = 64 * PAGE_SIZE;
+pub(in crate::map) const STACK_ROOM: u64 = 64 * PAGE_SIZE;
 
 /// A part of the row that replaces a range.
-pub(super) struct Piece<'s, M: Machine> {
+pub(in crate::map) struct Piece<'s, M: Machine> {
     pub range: VirtRange,
     pub attributes: Attributes,
     /// Where its chain comes from.
@@ -27,7 +27,7 @@ pub(super) struct Piece<'s, M: Machine> {
 }
 
 /// Where a piece's chain comes from.
-pub(super) enum ChainSource<'s, M: Machine> {
+pub(in crate::map) enum ChainSource<'s, M: Machine> {
     /// This entry's chain there (or, in an update that moves, at the old place).
     Entry(&'s Entry<M>),
     /// Private, empty memory.
@@ -74,7 +74,7 @@ impl<'s, M: Machine> Piece<'s, M> {
 
 /// Whether `p`, private and anonymous, can grow over the empty memory `next`. A page that is not in `p`'s chain is zero
 /// there, and no other mapping has its front.
-pub(super) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool {
+pub(in crate::map) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool {
     let own = !p.attributes.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT);
     let empty = match next.from {
         ChainSource::Empty => true,
@@ -97,7 +97,7 @@ pub(super) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u6
 }
 
 /// Whether each layer of `next` continues where the same layer of `p` ends, so that one chain can show both.
-pub(super) fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
+pub(in crate::map) fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>) -> bool {
     let (ChainSource::Entry(a), ChainSource::Entry(b)) = (p.from, next.from) else { return false };
     let (mut left, mut right) = (layers(a.front()), layers(b.front()));
     let mut front = true;
@@ -132,7 +132,7 @@ pub(crate) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Ba
 }
 
 /// The range that the front of private memory over `range` covers: with room to grow where it may.
-pub(super) fn with_room(range: VirtRange, flags: Flags, stack: u64) -> VirtRange {
+pub(in crate::map) fn with_room(range: VirtRange, flags: Flags, stack: u64) -> VirtRange {
     if flags.contains(Flags::GROWS_DOWN) {
         let room = range.len().max(stack);
         VirtRange { start: range.end.saturating_sub(room).max(USER.start), end: range.end }

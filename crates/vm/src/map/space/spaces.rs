@@ -13,10 +13,10 @@
 //! return of dropped tables does the same with one list ([`Maps::drop_early`]). So a thread that makes tables drops idle
 //! ones itself, without pageout.
 
-use super::idle::SMALL;
-use super::space::{Space, SpaceRef};
 use crate::machine::{Machine, Pmap};
-use crate::map::Maps;
+use crate::map::maps::Maps;
+use crate::map::space::idle::SMALL;
+use crate::map::space::{Space, SpaceRef};
 use crate::phys::boot::BootMemory;
 use crate::stats::Event;
 use core::cell::Cell;
@@ -31,7 +31,7 @@ pub const IDLE: u64 = 1_000_000_000;
 /// A space's place on a list, the times of its use, and the number of its handles. On a line of its own: neighbours on
 /// the list write it. Handles are rare too: a fork, an end, a look through `/proc`.
 #[repr(align(64))]
-pub(super) struct SpacePlace<M: Machine> {
+pub(in crate::map) struct SpacePlace<M: Machine> {
     list: CpuId,
     /// The row on which it stands. Guarded by the list's lock, as the next two.
     row: Cell<Row>,
@@ -42,7 +42,7 @@ pub(super) struct SpacePlace<M: Machine> {
     /// When its tables were dropped last; 0: never.
     dropped: AtomicU64,
     /// Handles.
-    pub(super) refs: AtomicUsize,
+    pub(in crate::map) refs: AtomicUsize,
 }
 
 // SAFETY: the links are guarded by the list's lock; the rest never changes or is atomic.
@@ -91,7 +91,7 @@ struct SpaceList<M: Machine> {
 }
 
 /// The lists.
-pub(super) struct Spaces<M: Machine>(PerCpu<SpaceList<M>>);
+pub(in crate::map) struct Spaces<M: Machine>(PerCpu<SpaceList<M>>);
 
 /// Where pageout continues: a list, and how many spaces of its first row are still to be visited.
 #[derive(Default)]

@@ -1,14 +1,14 @@
 //! How many bytes of an address space entries cover, by class. Each change of the tree updates the counts, so no query
 //! needs a walk.
 
-use super::entry::{Attributes, Entry, Flags};
 use crate::machine::Machine;
+use crate::map::entry::{Attributes, Entry, Flags};
 use crate::types::Prot;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// The class of a range, by its protection and flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Class {
+pub(in crate::map) enum Class {
     /// A program can store into it, and only the program sees that.
     Data,
     /// It grows downward.
@@ -64,7 +64,7 @@ impl Class {
 pub struct Covered {
     /// All.
     pub bytes: u64,
-    pub(super) classes: [u64; CLASSES],
+    pub(in crate::map) classes: [u64; CLASSES],
 }
 
 impl Covered {
@@ -82,32 +82,32 @@ impl Covered {
     }
 
     /// Adds `bytes` with these attributes.
-    pub(super) fn come(&mut self, bytes: u64, a: &Attributes) {
+    pub(in crate::map) fn come(&mut self, bytes: u64, a: &Attributes) {
         self.bytes = self.bytes.wrapping_add(bytes);
         let class = &mut self.classes[Class::of(a) as usize];
         *class = class.wrapping_add(bytes);
     }
 
     /// Adds all of an entry.
-    pub(super) fn come_entry<M: Machine>(&mut self, e: &Entry<M>) {
+    pub(in crate::map) fn come_entry<M: Machine>(&mut self, e: &Entry<M>) {
         self.come(e.range().bytes(), &e.attributes());
     }
 
     /// This less `other`.
-    pub(super) fn less(&self, other: &Covered) -> Covered {
+    pub(in crate::map) fn less(&self, other: &Covered) -> Covered {
         let classes = core::array::from_fn(|i| self.classes[i].wrapping_sub(other.classes[i]));
         Covered { bytes: self.bytes.wrapping_sub(other.bytes), classes }
     }
 
     /// The sum of both.
-    pub(super) fn and(&self, other: &Covered) -> Covered {
+    pub(in crate::map) fn and(&self, other: &Covered) -> Covered {
         let classes = core::array::from_fn(|i| self.classes[i].wrapping_add(other.classes[i]));
         Covered { bytes: self.bytes.wrapping_add(other.bytes), classes }
     }
 }
 
 /// The bytes that an arena covers. Only its writer writes them; limits and statistics read them without a lock.
-pub(super) struct Counts {
+pub(in crate::map) struct Counts {
     bytes: AtomicU64,
     classes: [AtomicU64; CLASSES],
 }

@@ -1,14 +1,21 @@
 //! Address spaces: a map and its page tables, counted by handles.
 
+pub(crate) mod accesses;
+pub(crate) mod idle;
+pub(crate) mod pages;
+pub(crate) mod promises;
+pub(crate) mod query;
+pub(crate) mod spaces;
+
 use super::arena::Arena;
-use super::arenas::Arenas;
-use super::covered::Covered;
 use super::entry::Entry;
-use super::spaces::SpacePlace;
 use crate::error::{MapError, OutOfMemory};
 use crate::machine::{Machine, Pmap};
-use crate::map::Maps;
-use crate::map::wired::Wire;
+use crate::map::arena::arenas::Arenas;
+use crate::map::arena::covered::Covered;
+use crate::map::entry::wired::Wire;
+use crate::map::maps::Maps;
+use crate::map::space::spaces::SpacePlace;
 use crate::tlb::flush::{NeverMapped, NoTranslation};
 use crate::types::{PAGE_SIZE, VirtRange};
 use core::mem::ManuallyDrop;

@@ -1,14 +1,14 @@
 //! Making mappings, and choosing their place.
 
-use super::arena::Writer;
-use super::arenas::STRETCHES;
-use super::covered::Class;
-use super::entry::{Attributes, Entry, Flags, Tag};
-use super::space::{Limits, STACK_GUARD, Space};
-use super::wired::Wire;
 use crate::error::MapError;
 use crate::machine::{Machine, Pmap};
-use crate::map::Maps;
+use crate::map::arena::Writer;
+use crate::map::arena::arenas::STRETCHES;
+use crate::map::arena::covered::Class;
+use crate::map::entry::wired::Wire;
+use crate::map::entry::{Attributes, Entry, Flags, Tag};
+use crate::map::maps::Maps;
+use crate::map::space::{Limits, STACK_GUARD, Space};
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
@@ -79,7 +79,7 @@ impl<M: Machine> Space<M> {
     ///
     /// # Requires
     /// The caller removes older mappings in a fixed range.
-    pub(super) fn place_new(&self, at: Placement, len: u64) -> Result<(Writer<'_, M>, VirtRange), MapError> {
+    pub(in crate::map) fn place_new(&self, at: Placement, len: u64) -> Result<(Writer<'_, M>, VirtRange), MapError> {
         if let Placement::Fixed(start) | Placement::FixedNoReplace(start) = at {
             let range = self.range_at(start, len)?;
             return Ok((self.write(range)?, range));
@@ -111,7 +111,7 @@ impl<M: Machine> Space<M> {
 
     /// A hole of the writer's arena, as [`find_in`] chooses it. In the home arena: at or above the base, or below it if
     /// there is none above; not in the stretches while others are open.
-    pub(super) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
+    pub(in crate::map) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
         let find_in = |lo, hi| find_in(writer, len, lo, hi);
         let bounds = writer.arena().bounds();
         if bounds != M::Pmap::USER {
@@ -135,7 +135,7 @@ impl<M: Machine> Space<M> {
     /// Whether the space would exceed its limit of bytes, or of data, with `more` of these attributes. Exact while one
     /// arena is open. Otherwise it may miss mappings that other CPUs make at the same moment: the limit may be passed
     /// by one mapping a CPU.
-    pub(super) fn exceeds(&self, more: u64, a: &Attributes) -> bool {
+    pub(in crate::map) fn exceeds(&self, more: u64, a: &Attributes) -> bool {
         let Limits { bytes, data, .. } = self.limits();
         // If the limit is the address space itself, no arena reads another's count.
         (bytes < M::Pmap::USER.len() && self.mapped().saturating_add(more) > bytes)
@@ -143,13 +143,13 @@ impl<M: Machine> Space<M> {
     }
 
     /// Whether the space would have more data than `limit`, with `more`.
-    pub(super) fn data_exceeds(&self, more: u64, limit: u64) -> bool {
+    pub(in crate::map) fn data_exceeds(&self, more: u64, limit: u64) -> bool {
         limit < M::Pmap::USER.len() && self.data().saturating_add(more) > limit
     }
 
     /// Whether the space would exceed its limit of entries, with `more` in the writer's arena. Each arena has a share
     /// that it may use without counting the others'. All shares together are half the limit.
-    pub(super) fn too_many(&self, writer: &Writer<'_, M>, more: usize) -> bool {
+    pub(in crate::map) fn too_many(&self, writer: &Writer<'_, M>, more: usize) -> bool {
         let limit = self.limits().entries;
         let own = (writer.arena().len() + more) as u64;
         if self.arenas.fanned_out() && own <= limit / SHARES {
@@ -211,7 +211,7 @@ fn is_free<M: Machine>(writer: &Writer<'_, M>, range: VirtRange) -> bool {
 }
 
 /// Relies on C10. Returns the first page of the object that the mapping shows.
-pub(super) fn validate<M: Machine>(vm: &'static Maps<M>, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
+pub(in crate::map) fn validate<M: Machine>(vm: &'static Maps<M>, r: &MapRequest<'_, M>) -> Result<u64, MapError> {
     if r.len == 0 || !r.len.is_multiple_of(PAGE_SIZE) {
         return Err(MapError::Invalid);
     }

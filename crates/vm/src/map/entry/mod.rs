@@ -1,8 +1,11 @@
 //! Entries: a map's record of a range. Immutable once published; replaced, never edited.
 
+pub(crate) mod piece;
+pub(crate) mod wired;
+
 use crate::error::OutOfMemory;
 use crate::machine::Machine;
-use crate::map::Maps;
+use crate::map::maps::Maps;
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::Backing;
 use crate::types::{Prot, VirtRange};

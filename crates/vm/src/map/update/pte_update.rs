@@ -3,8 +3,8 @@
 //! Cost follows resident pages: absent levels are skipped whole, and a table page's bitmap finds its present leaves
 //! (relies on C7).
 
-use super::space::Space;
 use crate::machine::{Machine, Pmap, Table};
+use crate::map::space::Space;
 use crate::mutant::{Mutant, mutant};
 use crate::rmap::dirty::credit;
 use crate::stats::Event;
@@ -13,7 +13,7 @@ use crate::types::{Prot, VirtRange};
 
 /// The effect of a change on the leaves of its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Work {
+pub(in crate::map) enum Work {
     /// Nothing: they stay right.
     None,
     /// All are cleared.
@@ -38,10 +38,10 @@ impl Work {
 }
 
 /// Everything but stores.
-pub(super) const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
+pub(in crate::map) const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
 /// Work on leaves whose flush is owed.
-pub(super) struct Sweep<'s, M: Machine> {
+pub(in crate::map) struct Sweep<'s, M: Machine> {
     space: &'s Space<M>,
     owed: Obligation<'s, M>,
     /// From the first to the last table page that a clearing emptied.

@@ -10,8 +10,8 @@
 //! | **drop** | table page's lock: it goes, or comes after; a table page with a leaf is not pruned | its leaf, or the unflushed count | its leaf, or the unflushed count | the caller holds a handle |
 //! | **refill** | table page's lock, checks as a fault's | busy and generation, as a fault | stale mark, as a fault | as above |
 
-use super::space::Space;
 use crate::machine::{Machine, Pmap, Removed, Table};
+use crate::map::space::Space;
 use crate::phys::page::State;
 use crate::rmap::dirty::credit;
 use crate::stats::Event;

@@ -29,13 +29,13 @@
 //!   counts only if the address still belongs to the searched arena (mutant [`Mutant::MissInClosedArena`]).
 //! - A closed arena's memory stays until the space goes, and is used when that CPU contends again.
 
-use super::arena::{Arena, Writer};
-use super::covered::Covered;
-use super::entry::Entry;
-use super::space::Space;
 use crate::error::OutOfMemory;
 use crate::machine::{Machine, Pmap};
-use crate::map::Maps;
+use crate::map::arena::covered::Covered;
+use crate::map::arena::{Arena, Writer};
+use crate::map::entry::Entry;
+use crate::map::maps::Maps;
+use crate::map::space::Space;
 use crate::mutant::{Mutant, mutant};
 use crate::types::VirtRange;
 use core::ptr::{self, NonNull};
@@ -66,7 +66,7 @@ const FIRST: u64 = 80 << SPAN_SHIFT;
 #[cfg(any(test, loom, shuttle))]
 const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else { 8 * SPAN };
 /// All stretches.
-pub(super) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
+pub(in crate::map) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
 
 /// Waits for the home arena's writers, by any CPU, after which a CPU gets an arena of its own.
 #[cfg(not(any(test, loom, shuttle)))]
@@ -86,7 +86,7 @@ pub struct Moment<M: Machine> {
 pub struct Changed;
 
 /// Pointers to the arenas, in the order of their stretches.
-pub(super) struct Fan<M: Machine> {
+pub(in crate::map) struct Fan<M: Machine> {
     /// Which of them have their stretches, one bit each. Apart from the arenas, because writers write an arena's lines.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
@@ -149,7 +149,7 @@ impl<M: Machine> Fan<M> {
 
 /// All arenas of a space; see the module.
 #[repr(C)]
-pub(super) struct Arenas<M: Machine> {
+pub(in crate::map) struct Arenas<M: Machine> {
     home: Arena<M>,
     // Faults read the line that begins here.
     /// Null until a CPU gets an arena of its own.
@@ -348,7 +348,7 @@ impl<M: Machine> Arenas<M> {
 
 impl<M: Machine> Space<M> {
     /// The writer of the arena that has `va`, and the end of that arena's addresses from there on.
-    pub(super) fn write_at(&self, va: u64) -> (Writer<'_, M>, u64) {
+    pub(in crate::map) fn write_at(&self, va: u64) -> (Writer<'_, M>, u64) {
         loop {
             let arena = self.arenas.of(va);
             let writer = arena.write(self);
@@ -360,13 +360,13 @@ impl<M: Machine> Space<M> {
     }
 
     /// Whether `writer` has all of `range`, which is in order.
-    pub(super) fn has(&self, writer: &Writer<'_, M>, range: VirtRange) -> bool {
+    pub(in crate::map) fn has(&self, writer: &Writer<'_, M>, range: VirtRange) -> bool {
         let arena = self.arenas.of(range.start);
         ptr::eq(arena, writer.arena()) && self.arenas.end_of(arena, range.start) >= range.end
     }
 
     /// The writer that has all of `range`, which is in order; joins arenas where several have parts of it.
-    pub(super) fn write(&self, range: VirtRange) -> Result<Writer<'_, M>, OutOfMemory> {
+    pub(in crate::map) fn write(&self, range: VirtRange) -> Result<Writer<'_, M>, OutOfMemory> {
         let (writer, end) = self.write_at(range.start);
         if end >= range.end {
             return Ok(writer);
@@ -376,12 +376,12 @@ impl<M: Machine> Space<M> {
     }
 
     /// The writer of everything: joins all arenas.
-    pub(super) fn write_all(&self) -> Result<Writer<'_, M>, OutOfMemory> {
+    pub(in crate::map) fn write_all(&self) -> Result<Writer<'_, M>, OutOfMemory> {
         self.arenas.join(self)
     }
 
     /// The writer for a mapping without an address: of the calling CPU's own arena, if it has one.
-    pub(super) fn write_somewhere(&self) -> Writer<'_, M> {
+    pub(in crate::map) fn write_somewhere(&self) -> Writer<'_, M> {
         let arenas = &self.arenas;
         let cpu = current_cpu();
         let n = slot_of(cpu);

@@ -1,13 +1,17 @@
 //! An arena: a tree of entries, the lock of its writers, and the sequence with which readers check a miss.
 
-use super::covered::{Class, Counts, Covered};
+pub(crate) mod arenas;
+pub(crate) mod covered;
+pub(crate) mod find_space;
+
 use super::entry::{Attributes, Entry};
 use super::memory::{FAN_OUT, Nodes};
 use super::space::Space;
 use super::tree::{Change, Cursor, Item, Owner, Tree};
 use crate::check::Due;
 use crate::machine::{Machine, Pmap};
-use crate::map::Maps;
+use crate::map::arena::covered::{Class, Counts, Covered};
+use crate::map::maps::Maps;
 use crate::types::{PAGE_SIZE, VirtRange};
 use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicU64, Ordering, fence};
@@ -26,7 +30,7 @@ const TURNS: u32 = 16;
 const TURNS: u32 = 4;
 
 /// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
-/// [`arenas`](super::arenas) decides its addresses. It has lines of its own, and faults read the first: a fault that
+/// [`arenas`](crate::map::arena::arenas) decides its addresses. It has lines of its own, and faults read the first: a fault that
 /// finds an entry reads the tree's root and nothing else of the arena.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {

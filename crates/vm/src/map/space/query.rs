@@ -1,11 +1,11 @@
 //! Queries of a map: entries for tools, residency, keys for futexes. Nothing here takes the map's lock.
 
-use super::arenas::Changed;
-use super::entry::{Attributes, Entry, Tag};
-use super::piece::layers;
-use super::space::Space;
 use crate::error::{FaultError, MapError};
 use crate::machine::Machine;
+use crate::map::arena::arenas::Changed;
+use crate::map::entry::piece::layers;
+use crate::map::entry::{Attributes, Entry, Tag};
+use crate::map::space::Space;
 use crate::object::ObjectRef;
 use crate::object::index::Slot;
 use crate::paging::pager::PagerError;
@@ -177,7 +177,7 @@ impl<M: Machine> Space<M> {
 }
 
 /// The slot that a fault at `va` would find.
-pub(super) fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> Slot {
+pub(in crate::map) fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<'_>) -> Slot {
     let mut zero_marker = false;
     for (object, key) in layers(entry.front()).filter_map(|b| b.layer(va)) {
         if zero_marker && object.is_private() {

@@ -1,8 +1,8 @@
-//! The marks of wired ranges on entries and chains; the operation stands in [`ops::wire`](super::ops::wire).
+//! The marks of wired ranges on entries and chains; the operation stands in [`ops::wire`](crate::map::ops::wire).
 
-use super::entry::{Attributes, Flags};
-use super::piece::layers;
 use crate::machine::Machine;
+use crate::map::entry::piece::layers;
+use crate::map::entry::{Attributes, Flags};
 use crate::object::backing::Backing;
 
 /// Whether a range is wired.
@@ -17,7 +17,7 @@ pub enum Wire {
     OnFault,
 }
 
-pub(super) const WIRED: Flags = Flags::WIRED.union(Flags::WIRED_ON_FAULT);
+pub(in crate::map) const WIRED: Flags = Flags::WIRED.union(Flags::WIRED_ON_FAULT);
 
 impl Wire {
     pub(in crate::map) fn flags(self) -> Flags {
