@@ -78,6 +78,20 @@ fn slashes(path: &[u8]) -> usize {
     path.iter().take_while(|&&b| b == b'/').count()
 }
 
+/// Refuses a path that is empty or too long, or that leaves the directory to which `view` confines it at once.
+fn may_begin<H: Host>(view: &View<H>, path: &[u8]) -> Result<(), FsError> {
+    if path.is_empty() {
+        return Err(FsError::NotFound);
+    }
+    if path.len() >= PATH_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if path[0] == b'/' && view.resolve.contains(Resolve::BENEATH) {
+        return Err(FsError::CrossDevice);
+    }
+    Ok(())
+}
+
 impl<H: Host> Vfs<H> {
     /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are
     /// always followed, a link at the end according to `end`. With a trailing slash the last component must be a
@@ -174,15 +188,7 @@ impl<H: Host> Vfs<H> {
         end: Final,
         last_name: Option<&mut Name>,
     ) -> Result<Reached<'w, H>, FsError> {
-        if path.is_empty() {
-            return Err(FsError::NotFound);
-        }
-        if path.len() >= PATH_MAX {
-            return Err(FsError::NameTooLong);
-        }
-        if path[0] == b'/' && view.resolve.contains(Resolve::BENEATH) {
-            return Err(FsError::CrossDevice);
-        }
+        may_begin(view, path)?;
         let mut here = Here::Start(if path[0] == b'/' { view.root() } else { base });
         let mut rest = Rest::Path(path);
         let mut links = 0;
