@@ -74,6 +74,104 @@ pub(crate) fn is_laundry(page: &Page) -> bool {
     state.valid() && state.dirty() && !state.laundering() && (page.holds() == 1 || mutant(Mutant::NoHoldCheck))
 }
 
+/// Neighbouring pages of an object on their way to their pager. Each method is a step, in this order.
+struct Wash<'w, M: Machine> {
+    object: &'w Object<M>,
+    to: Option<Where<'w>>,
+    /// The place of the pages there.
+    slots: SwapSlots,
+    /// The slots are those that the pages have already.
+    own: bool,
+    /// The busy pages that are written.
+    pages: &'w [(u64, Pfn)],
+}
+
+impl<'w, M: Machine> Wash<'w, M> {
+    /// Finds places for the pages, and frees those without a place from being busy. Also returns the number of pages
+    /// that are left out before the first one.
+    fn find_places(object: &'w Object<M>, pages: &'w [(u64, Pfn)]) -> (usize, Self) {
+        let vm = object.vm();
+        let to = destination(object);
+        let (mut slots, mut own) = (SwapSlots { first: 0, len: 0 }, false);
+        let mut from = 0;
+        match &to {
+            Some(Where::Swap) => match vm.swap().allocate(pages.len()) {
+                Some(found) => slots = found,
+                // Swap is full: pages that have slots may overwrite them.
+                None => (own, (from, slots)) = (true, own_slots(vm, pages)),
+            },
+            Some(Where::Pager(_)) => {
+                slots = SwapSlots { first: pages.first().map_or(0, |p| p.0), len: pages.len() as u64 };
+            }
+            None => {}
+        }
+        let (before, pages) = pages.split_at(from);
+        let (pages, rest) = pages.split_at((slots.len as usize).min(pages.len()));
+        before.iter().chain(rest).for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+        (from, Wash { object, to, slots, own, pages })
+    }
+
+    fn goes_to_swap(&self) -> bool {
+        matches!(self.to, Some(Where::Swap))
+    }
+
+    fn unbusy(&self) {
+        let vm = self.object.vm();
+        self.pages.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+    }
+
+    /// Leaves held pages, and the pages behind them, for another time.
+    fn leave_held(&mut self, may: &mut MaySleep) {
+        let vm = self.object.vm();
+        let n = match mutant(Mutant::NoHoldCheck) {
+            true => self.pages.len(),
+            false => self.pages.iter().take_while(|(_, pfn)| vm.page(*pfn).holds() == 1).count(),
+        };
+        let (pages, rest) = self.pages.split_at(n);
+        {
+            let pin = may.pin(vm.epoch());
+            for (key, pfn) in rest {
+                stain(self.object, *key, vm.page(*pfn), &pin);
+            }
+        }
+        rest.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+        if self.goes_to_swap() && !self.own {
+            let SwapSlots { first, len } = self.slots;
+            vm.swap().release(SwapSlots { first: first + n as u64, len: len - n as u64 });
+        }
+        self.pages = pages;
+    }
+
+    /// Lists the pages in the request, which holds them until they are written.
+    fn list(&self, body: &mut Body) {
+        let vm = self.object.vm();
+        body.direction = Direction::Write;
+        body.swap = self.goes_to_swap();
+        body.first = self.slots.first;
+        for (key, pfn) in self.pages {
+            let page = vm.page(*pfn);
+            if let Some(old) = page.take_swap_slot()
+                && !self.own
+            {
+                vm.swap().release(SwapSlots { first: old, len: 1 });
+            }
+            let held = page.try_hold();
+            debug_assert!(held, "a busy page has an identity, which is a hold");
+            page.set(State::LAUNDERING);
+            body.push(vm, *key, *pfn);
+        }
+    }
+
+    /// Clears the tags of the listed pages. A pager must live until the write is done, so its object is kept.
+    fn untag_and_keep(&self, body: &mut Body, may: &mut MaySleep) {
+        let pin = may.pin(self.object.vm().epoch());
+        untag(self.object, self.pages, &pin);
+        if !self.goes_to_swap() {
+            body.object = KeptObject::new(self.object, &pin).map_or(core::ptr::null(), KeptObject::into_raw);
+        }
+    }
+}
+
 /// Writes pages of `object` that have neighbouring keys and for which [`is_laundry`] holds; the caller has set them
 /// busy. They are not busy any more when this returns; pages that could not be written are dirty as before. Returns
 /// which are being written: fewer than all where swap has fewer adjacent slots. The pager may sleep; this does not wait
@@ -85,31 +183,14 @@ pub(crate) fn launder<M: Machine>(
     may: &mut MaySleep,
 ) -> Range<usize> {
     let vm = object.vm();
-    let pages = batch.as_slice();
-    let to = destination(object);
-    let (mut slots, mut own) = (SwapSlots { first: 0, len: 0 }, false);
-    // The first page of the batch that is written.
-    let mut from = 0;
-    match &to {
-        Some(Where::Swap) => match vm.swap().allocate(pages.len()) {
-            Some(found) => slots = found,
-            // Swap is full: pages that have slots may overwrite them.
-            None => (own, (from, slots)) = (true, own_slots(vm, pages)),
-        },
-        Some(Where::Pager(_)) => slots = SwapSlots { first: pages.first().map_or(0, |p| p.0), len: pages.len() as u64 },
-        None => {}
-    }
-    let (before, pages) = pages.split_at(from);
-    let (wash, rest) = pages.split_at((slots.len as usize).min(pages.len()));
-    before.iter().chain(rest).for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
-    if wash.is_empty() {
+    let (from, mut wash) = Wash::find_places(object, batch.as_slice());
+    if wash.pages.is_empty() {
         return 0..0;
     }
     let mut batch = Batch::new();
-    wash.iter().for_each(|(key, pfn)| batch.push(*key, *pfn));
-    let early = mutant(Mutant::ReadBeforeProtect);
+    wash.pages.iter().for_each(|(key, pfn)| batch.push(*key, *pfn));
     mark_clean(object, &batch);
-    let flushed = match early {
+    let flushed = match mutant(Mutant::ReadBeforeProtect) {
         false => rmap::write_protect(object, &batch),
         // This is the step that the mutants leave out.
         true => Pass::over(object.address()).end(),
@@ -117,63 +198,26 @@ pub(crate) fn launder<M: Machine>(
     if mutant(Mutant::UntagEarly) {
         untag(object, batch.as_slice(), &may.pin(vm.epoch()));
     }
-    // Held pages, and the pages behind them, are left for another time.
-    let n = match mutant(Mutant::NoHoldCheck) {
-        true => wash.len(),
-        false => wash.iter().take_while(|(_, pfn)| vm.page(*pfn).holds() == 1).count(),
-    };
-    let (wash, rest) = wash.split_at(n);
-    {
-        let pin = may.pin(vm.epoch());
-        for (key, pfn) in rest {
-            stain(object, *key, vm.page(*pfn), &pin);
-        }
-    }
-    rest.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
-    let swap = matches!(to, Some(Where::Swap));
-    if swap && !own {
-        vm.swap().release(SwapSlots { first: slots.first + n as u64, len: slots.len - n as u64 });
-    }
+    wash.leave_held(may);
+    let n = wash.pages.len();
     if n == 0 {
         return 0..0;
     }
-    let body = taken.body();
-    body.direction = Direction::Write;
-    body.swap = swap;
-    body.first = slots.first;
-    for (key, pfn) in wash {
-        let page = vm.page(*pfn);
-        if let Some(old) = page.take_swap_slot()
-            && !own
-        {
-            vm.swap().release(SwapSlots { first: old, len: 1 });
-        }
-        let held = page.try_hold();
-        debug_assert!(held, "a busy page has an identity, which is a hold");
-        page.set(State::LAUNDERING);
-        body.push(vm, *key, *pfn);
-    }
-    {
-        let pin = may.pin(vm.epoch());
-        untag(object, wash, &pin);
-        if !swap {
-            // The pager must live until the write is done.
-            body.object = KeptObject::new(object, &pin).map_or(core::ptr::null(), KeptObject::into_raw);
-        }
-    }
+    wash.list(taken.body());
+    wash.untag_and_keep(taken.body(), may);
     let request = taken.start_writing(&flushed);
     if !mutant(Mutant::ReadBeforeProtect) {
-        wash.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+        wash.unbusy();
     }
-    vm.stats().add(if swap { Event::SwapOut } else { Event::PageOut }, n as u64);
-    match (to, vm.swap().store()) {
+    vm.stats().add(if wash.goes_to_swap() { Event::SwapOut } else { Event::PageOut }, n as u64);
+    match (&wash.to, vm.swap().store()) {
         (Some(Where::Pager(pager)), _) => pager.start(request),
         (_, Some(store)) => store.start(request),
         (_, None) => drop(request),
     }
     if mutant(Mutant::ReadBeforeProtect) {
         let _flushed = rmap::write_protect(object, &batch);
-        wash.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+        wash.unbusy();
     }
     from..from + n
 }
