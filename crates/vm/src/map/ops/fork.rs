@@ -18,14 +18,17 @@ use crate::cow::collapse::collapse;
 use crate::error::MapError;
 use crate::machine::Machine;
 use crate::map::arena::covered::Class;
+use crate::map::arena::{EntryChange, Writer};
 use crate::map::entry::piece::layers;
 use crate::map::entry::wired::mark_chain;
 use crate::map::entry::{Attributes, Entry, Flags, How, NewEntries, Notes};
+use crate::map::maps::Maps;
 use crate::map::space::{NewSpace, Space, SpaceRef, USER};
 use crate::map::update::pte_update::{Sweep, UNWRITABLE};
 use crate::mutant::{Mutant, mutant};
 use crate::object::backing::{self, SpareBackings};
 use crate::stats::Event;
+use crate::tlb::flush::Flushed;
 use crate::types::{Prot, VirtRange};
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::fence_full;
@@ -56,6 +59,35 @@ fn is_private(a: &Attributes) -> bool {
 /// Marks taken back, unless everything went well.
 struct MarkedEntries<M: Machine> {
     list: *const Entry<M>,
+}
+
+impl<M: Machine> MarkedEntries<M> {
+    /// Marks all private entries stale.
+    fn mark(writer: &Writer<'_, M>) -> Self {
+        let mut marks = MarkedEntries { list: ptr::null() };
+        for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {
+            e.mark_stale_for_fork();
+            e.link.set(marks.list);
+            marks.list = e;
+        }
+        marks
+    }
+
+    /// After the commit: takes the marks of entries that stay, and retires those that were replaced.
+    fn end(mut self) {
+        let mut at = core::mem::replace(&mut self.list, ptr::null());
+        // SAFETY: marked entries are in the tree, or were until now and are retired here, once.
+        while let Some(e) = unsafe { at.as_ref() } {
+            at = e.link.get();
+            if e.noted(Notes::CHAIN_TAKEN) {
+                // SAFETY: the commit took the entry out of the tree, the list has it once, and its chain is its
+                // successor's now.
+                unsafe { Entry::retire(NonNull::from(e)) };
+            } else {
+                e.unmark_stale();
+            }
+        }
+    }
 }
 
 impl<M: Machine> Drop for MarkedEntries<M> {
@@ -89,17 +121,46 @@ impl<M: Machine> Space<M> {
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
-
-        let mut marks = MarkedEntries { list: ptr::null() };
-        for e in writer.overlapping(USER.start, USER.end).filter(|e| is_private(&e.attributes())) {
-            e.mark_stale_for_fork();
-            e.link.set(marks.list);
-            marks.list = e;
-        }
+        let marks = MarkedEntries::mark(&writer);
         if !mutant(Mutant::NoFenceAfterMark) {
             fence_full();
         }
+        let proof = self.take_stores_away(&writer);
+        let mut copies = Copies::plan(vm, &writer)?;
+        if !child.home().promise_first(vm, copies.promised) {
+            return Err(MapError::NoSpace);
+        }
+        let born = child.home().prepare_first(copies.theirs.len(), copies.theirs.iter())?;
+        let change = copies.prepare_ours(&mut writer)?;
 
+        // Nothing from here on can fail.
+        // SAFETY: the writer of all arenas is held, private entries are stale, and their leaves were weakened and
+        // flushed. The child's page tables outlive its chains.
+        unsafe { copies.make_chains(child.pmap()) };
+        for entry in copies.theirs.iter() {
+            // SAFETY: entries of `theirs` are published after this loop, so they are alive.
+            child.home().counts().come(unsafe { entry.as_ref() });
+        }
+        child.home().commit_first(born);
+        copies.theirs.published();
+        // Relies on C4: the child may run, since the parent's translations that could store are gone.
+        let child = child.born(&proof);
+        if vm.check_level() != Level::Never {
+            drop(child.arenas.home().write(&child));
+        }
+        if let Some(change) = change {
+            // The parent's new entries say what the old ones said, fronts apart.
+            writer.commit(change);
+            copies.ours.published();
+        }
+        marks.end();
+        drop(writer);
+        vm.stats().count(Event::Fork);
+        Ok(child)
+    }
+
+    /// Takes the right to store from the leaves of private memory, and flushes.
+    fn take_stores_away(&self, writer: &Writer<'_, M>) -> Flushed {
         let mut sweep = Sweep::new(self);
         let stored = writer
             .overlapping(USER.start, USER.end)
@@ -107,13 +168,35 @@ impl<M: Machine> Space<M> {
             .filter(|e| !e.has_no_stores() && has_content(e))
             .inspect(|e| e.note_no_stores());
         sweep.weaken_all(stored.map(|e| (e.range(), UNWRITABLE)));
-        let proof = sweep.finish();
+        sweep.finish()
+    }
+}
 
-        let mut theirs = NewEntries::new(vm);
-        let mut ours = NewEntries::new(vm);
-        let mut spare = SpareBackings::empty(vm);
-        let mut replaced = VirtRange { start: u64::MAX, end: 0 };
-        let mut promised = 0;
+/// The new entries of both sides, and the memory for their chains.
+struct Copies<M: Machine> {
+    spare: SpareBackings<M>,
+    /// The parent's, for private memory with content.
+    ours: NewEntries<M>,
+    /// The child's.
+    theirs: NewEntries<M>,
+    /// From the first to the last entry that `ours` replaces.
+    replaced: VirtRange,
+    /// The bytes that the child's entries promise.
+    promised: u64,
+}
+
+impl<M: Machine> Copies<M> {
+    /// Decides each entry's treatment, and makes the new entries without their chains. Until its chain is made, a new
+    /// entry has its origin in the chain's place.
+    fn plan(vm: &'static Maps<M>, writer: &Writer<'_, M>) -> Result<Self, MapError> {
+        let mut copies = Copies {
+            spare: SpareBackings::empty(vm),
+            ours: NewEntries::new(vm),
+            theirs: NewEntries::new(vm),
+            replaced: VirtRange { start: u64::MAX, end: 0 },
+            promised: 0,
+        };
+        let Copies { spare, ours, theirs, replaced, promised } = &mut copies;
         for e in writer.overlapping(USER.start, USER.end) {
             let mut a = e.attributes();
             let fate = shorten_and_decide(e);
@@ -130,9 +213,8 @@ impl<M: Machine> Space<M> {
                 }
                 Fate::Keep | Fate::Split => spare.reserve_more(backing::fork_needs(e.front(), fate == Fate::Keep))?,
             }
-            // Until its chain is made, a new entry has its origin in the chain's place.
             theirs.push(e.range(), a.inherited(), How::Copied, e)?;
-            promised += if Class::of(&a).is_promise() { e.range().len() } else { 0 };
+            *promised += if Class::of(&a).is_promise() { e.range().len() } else { 0 };
             if matches!(fate, Fate::Freeze | Fate::Split) {
                 let own = ours.push(e.range(), a, How::Taken, e)?;
                 if e.has_no_stores() {
@@ -143,40 +225,47 @@ impl<M: Machine> Space<M> {
                 replaced.end = e.range().end;
             }
         }
-        if !child.home().promise_first(vm, promised) {
-            return Err(MapError::NoSpace);
-        }
-        let born = child.home().prepare_first(theirs.len(), theirs.iter())?;
-        let change = if ours.len() == 0 {
-            None
-        } else {
-            let count = writer.overlapping(replaced.start, replaced.end).count();
-            let mut new = ours.iter().peekable();
-            let row = writer.overlapping(replaced.start, replaced.end).map(|e| {
-                // SAFETY: entries of `ours` are freed by its `drop` only, which comes after the change is prepared.
-                match new.next_if(|n| unsafe { n.as_ref() }.range().start == e.range().start) {
-                    Some(n) => n,
-                    None => NonNull::from(e),
-                }
-            });
-            Some(writer.prepare(replaced.start, replaced.end, count, row)?)
-        };
+        Ok(copies)
+    }
 
-        // Nothing from here on can fail.
-        let mut new = ours.iter().peekable();
-        for entry in theirs.iter() {
-            // SAFETY: the entries are not published yet, and their origins stay in the parent's tree until the commit below.
+    /// Prepares the change of the parent's tree, if it changes.
+    fn prepare_ours(&self, writer: &mut Writer<'_, M>) -> Result<Option<EntryChange<M>>, MapError> {
+        if self.ours.len() == 0 {
+            return Ok(None);
+        }
+        let VirtRange { start, end } = self.replaced;
+        let count = writer.overlapping(start, end).count();
+        let mut new = self.ours.iter().peekable();
+        let row = writer.overlapping(start, end).map(|e| {
+            // SAFETY: entries of `ours` are freed by its `drop` only, which comes after the change is prepared.
+            match new.next_if(|n| unsafe { n.as_ref() }.range().start == e.range().start) {
+                Some(n) => n,
+                None => NonNull::from(e),
+            }
+        });
+        Ok(Some(writer.prepare(start, end, count, row)?))
+    }
+
+    /// Makes the chains of all new entries; the child's show their pages through `pmap`.
+    ///
+    /// # Safety
+    /// The writer of all arenas is held, and no entry is published yet. Private entries are stale, and their leaves were
+    /// weakened and flushed. `pmap` outlives the child's chains.
+    unsafe fn make_chains(&mut self, pmap: &M::Pmap) {
+        let spare = &mut self.spare;
+        let mut new = self.ours.iter().peekable();
+        for entry in self.theirs.iter() {
+            // SAFETY: the entries are not published yet, and their origins stay in the parent's tree until its commit.
             let (entry, e) = unsafe { (entry.as_ref(), entry.as_ref().origin()) };
             // SAFETY: entries of `ours` are not published before this loop ends, so they are alive.
             let own = new.next_if(|n| unsafe { n.as_ref() }.range().start == e.range().start);
             let range = e.range();
             let split = own.is_some() && !entry.flags().contains(Flags::NEEDS_FRONT);
             let front = if entry.flags().contains(Flags::WIPE_ON_FORK) {
-                backing::private(&mut spare, child.pmap(), range, 0, None)
+                backing::private(spare, pmap, range, 0, None)
             } else if is_private(&entry.attributes()) {
-                // SAFETY: the writer is held, the entry is stale, its leaves were weakened and flushed; the child's page
-                // tables outlive its chains.
-                let f = unsafe { backing::fork(&mut spare, e.front_ptr(), !split, child.pmap()) };
+                // SAFETY: by this function's contract.
+                let f = unsafe { backing::fork(spare, e.front_ptr(), !split, pmap) };
                 if let Some(own) = own {
                     // SAFETY: entries of `ours` are not published before this loop ends, so they are alive.
                     let own = unsafe { own.as_ref() };
@@ -191,42 +280,11 @@ impl<M: Machine> Space<M> {
                     unsafe { own.as_ref() }.set_front(e.front_ptr());
                     e.note(Notes::CHAIN_TAKEN);
                 }
-                // SAFETY: the writer of all arenas is held, and the child's page tables outlive its chains; a shared front has an
-                // object.
-                unsafe { backing::replicate(&mut spare, e.front(), range, range.start, child.pmap()) }
+                // SAFETY: by this function's contract; a shared front has an object.
+                unsafe { backing::replicate(spare, e.front(), range, range.start, pmap) }
             };
             entry.set_front(front);
         }
-        for entry in theirs.iter() {
-            // SAFETY: entries of `theirs` are published after this loop, so they are alive.
-            child.home().counts().come(unsafe { entry.as_ref() });
-        }
-        child.home().commit_first(born);
-        theirs.published();
-        // Relies on C4: the child may run, since the parent's translations that could store are gone.
-        let child = child.born(&proof);
-        if vm.check_level() != Level::Never {
-            drop(child.arenas.home().write(&child));
-        }
-        if let Some(change) = change {
-            // The parent's new entries say what the old ones said, fronts apart.
-            writer.commit(change);
-            ours.published();
-        }
-        let mut at = core::mem::replace(&mut marks.list, ptr::null());
-        // SAFETY: marked entries are in the tree, or were until now and are retired here, once.
-        while let Some(e) = unsafe { at.as_ref() } {
-            at = e.link.get();
-            if e.noted(Notes::CHAIN_TAKEN) {
-                // SAFETY: the commit took the entry out of the tree, the list has it once, and its chain is its successor's now.
-                unsafe { Entry::retire(NonNull::from(e)) };
-            } else {
-                e.unmark_stale();
-            }
-        }
-        drop(writer);
-        vm.stats().count(Event::Fork);
-        Ok(child)
     }
 }
 
