@@ -212,6 +212,71 @@ unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut TreeNode<A, F>, onto: &
     }
 }
 
+/// The neighbour whose slots a thin node takes in: one of the two, or none.
+struct Neighbour<A: NodeAlloc, const F: usize> {
+    before: *mut TreeNode<A, F>,
+    after: *mut TreeNode<A, F>,
+    slots: usize,
+}
+
+impl<A: NodeAlloc, const F: usize> Neighbour<A, F> {
+    /// That of the node of `total` slots that replaces those from `left` to `right` at `level`, if the node is thin and
+    /// both fit into one.
+    ///
+    /// # Safety
+    /// The caller is the writer, and the paths lead through its tree.
+    unsafe fn of_thin(left: &Path<A, F>, right: &Path<A, F>, level: usize, total: usize) -> Self {
+        let mut found = Neighbour { before: ptr::null_mut(), after: ptr::null_mut(), slots: 0 };
+        if level + 1 < left.height() && total > 0 && total <= thin(F) {
+            let (li, ri) = (left.index(level + 1), right.index(level + 1));
+            let (lp, rp) = (left.node(level + 1), right.node(level + 1));
+            // SAFETY: by this function's contract, reachable nodes stay, and only the caller changes them.
+            unsafe {
+                if li > 0 && (*(*lp).child(li - 1)).len() + total < F - 1 {
+                    found.before = (*lp).child(li - 1);
+                    found.slots = (*found.before).len();
+                } else if ri + 1 < (*rp).len() && (*(*rp).child(ri + 1)).len() + total < F - 1 {
+                    found.after = (*rp).child(ri + 1);
+                    found.slots = (*found.after).len();
+                }
+            }
+        }
+        found
+    }
+}
+
+impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
+    /// Adds `node` to the replaced nodes, if it is not null.
+    ///
+    /// # Safety
+    /// The caller is the writer, and the node is in its tree and in no list.
+    unsafe fn replace_one(&mut self, node: *mut TreeNode<A, F>) {
+        if !node.is_null() {
+            // SAFETY: by this function's contract.
+            unsafe { (*node).link.set(self.replaced) };
+            self.replaced = node;
+        }
+    }
+
+    /// Adds the nodes of `level` from the path `from` to the node `last`.
+    ///
+    /// # Safety
+    /// As [`replace_one`](Self::replace_one), for all of these nodes. `last` does not lie left of the path.
+    unsafe fn replace_between(&mut self, mut from: Path<A, F>, last: *mut TreeNode<A, F>, level: usize) {
+        loop {
+            let node = from.node(level);
+            // SAFETY: by this function's contract.
+            unsafe { self.replace_one(node) };
+            if node == last {
+                break;
+            }
+            // SAFETY: by this function's contract.
+            let more = unsafe { from.advance(level) };
+            debug_assert!(more, "the right path lies right of the left one");
+        }
+    }
+}
+
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// Prepares to replace the items that start in `lo..hi` by `items`: `count` disjoint items, ascending, that lie in
     /// `lo..hi` and overlap no other item. Readers see nothing yet. On an error nothing has happened.
@@ -259,19 +324,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 let (keep, resume) = (left.index(level), right.index(level) + usize::from(level > 0));
                 let new = if level == 0 { count } else { below.count };
                 let mut total = keep + new + ((*r).len() - resume);
-                // A thin node takes a neighbour's slots in, if both fit into one.
-                let (mut before, mut after) = (ptr::null_mut::<TreeNode<A, F>>(), ptr::null_mut::<TreeNode<A, F>>());
-                if level + 1 < left.height() && total > 0 && total <= thin(F) {
-                    let (li, ri) = (left.index(level + 1), right.index(level + 1));
-                    let (lp, rp) = (left.node(level + 1), right.node(level + 1));
-                    if li > 0 && (*(*lp).child(li - 1)).len() + total < F - 1 {
-                        before = (*lp).child(li - 1);
-                        total += (*before).len();
-                    } else if ri + 1 < (*rp).len() && (*(*rp).child(ri + 1)).len() + total < F - 1 {
-                        after = (*rp).child(ri + 1);
-                        total += (*after).len();
-                    }
-                }
+                let Neighbour { before, after, slots } = Neighbour::of_thin(&left, &right, level, total);
+                total += slots;
                 appends &= resume == (*r).len();
                 let at_end = appends && after.is_null();
                 let mut row = Level::plan(level as u8, total, 1 + usize::from(l != r), at_end);
@@ -294,24 +348,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 .inspect_err(|_| chain(below.first, &mut change.built))?;
                 chain(below.first, &mut change.built);
                 below = row;
-                // Everything between the two paths at this level is replaced, and the neighbour that was taken in.
-                let mut walk = left;
-                loop {
-                    let node = walk.node(level);
-                    (*node).link.set(change.replaced);
-                    change.replaced = node;
-                    if node == r {
-                        break;
-                    }
-                    let more = walk.advance(level);
-                    debug_assert!(more, "the right path lies right of the left one");
-                }
-                for extra in [before, after] {
-                    if !extra.is_null() {
-                        (*extra).link.set(change.replaced);
-                        change.replaced = extra;
-                    }
-                }
+                change.replace_between(left, r, level);
+                [before, after].into_iter().for_each(|extra| change.replace_one(extra));
                 if level + 1 == left.height() {
                     break;
                 }
