@@ -130,9 +130,10 @@ fn merge<M: Machine>(vm: &'static Objects<M>, layer: &Backing<M>, a: &Object<M>,
         let va = from.va(key);
         let other = to.key(va);
         let moved = if down {
-            move_down(vm, (a, key), slot, (b, other), (behind, va), &pin)
+            move_down(vm, At { object: a, key }, slot, At { object: b, key: other }, behind, va, &pin)
         } else {
-            move_up(vm, (b, key), slot, (a, other), behind.behind().is_some(), &pin)
+            let to = At { object: a, key: other };
+            move_up(vm, At { object: b, key }, slot, to, behind.behind().is_some(), &pin)
         };
         if moved.is_err() {
             return;
@@ -179,6 +180,20 @@ fn front_is_smaller<M: Machine>(
 /// There is no memory to continue.
 struct Full;
 
+/// The slot of a key in an object's index.
+struct At<'o, M: Machine> {
+    object: &'o Object<M>,
+    key: u64,
+}
+
+impl<M: Machine> Clone for At<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M: Machine> Copy for At<'_, M> {}
+
 /// The moved page or marker, held so that it stays where it is meanwhile.
 enum HeldSlot<'p, M: Machine> {
     /// A page, busy.
@@ -192,29 +207,22 @@ enum HeldSlot<'p, M: Machine> {
 
 impl<'p, M: Machine> HeldSlot<'p, M> {
     /// `None`: another thread holds it, or there is nothing to move.
-    fn take(vm: &'static Objects<M>, from: (&'p Object<M>, u64), slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
+    fn take(vm: &'static Objects<M>, from: At<'p, M>, slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
         match slot {
-            Slot::Page(pfn) => vm.try_busy_page(from.0, from.1, vm.page(pfn)).map(HeldSlot::Page),
+            Slot::Page(pfn) => vm.try_busy_page(from.object, from.key, vm.page(pfn)).map(HeldSlot::Page),
             Slot::Swap(_) if mutant(Mutant::SwapInTwoSlots) => Some(HeldSlot::ZeroMarker),
-            Slot::Swap(_) => from.0.index().take(from.1, slot, pin).map(HeldSlot::Swap),
+            Slot::Swap(_) => from.object.index().take(from.key, slot, pin).map(HeldSlot::Swap),
             Slot::ZeroMarker => Some(HeldSlot::ZeroMarker),
             _ => None,
         }
     }
 
     /// The new slot is filled: completes the move.
-    fn settle(
-        self,
-        vm: &'static Objects<M>,
-        slot: Slot,
-        from: (&Object<M>, u64),
-        to: (&Object<M>, u64),
-        pin: &Pinned<'_>,
-    ) {
+    fn settle(self, vm: &'static Objects<M>, slot: Slot, from: At<'_, M>, to: At<'_, M>, pin: &Pinned<'_>) {
         match self {
             HeldSlot::Page(page) => {
-                page.rename(to.0.address(), to.1);
-                from.0.index().clear(from.1, slot, pin);
+                page.rename(to.object.address(), to.key);
+                from.object.index().clear(from.key, slot, pin);
                 vm.unbusy(page);
                 vm.stats().count(Event::PageMoved);
             }
@@ -223,7 +231,7 @@ impl<'p, M: Machine> HeldSlot<'p, M> {
                 vm.stats().count(Event::PageMoved);
             }
             // A fault may have put a page there meanwhile: that page stays in front, as it should.
-            HeldSlot::ZeroMarker => _ = from.0.index().clear(from.1, slot, pin),
+            HeldSlot::ZeroMarker => _ = from.object.index().clear(from.key, slot, pin),
         }
     }
 
@@ -235,21 +243,21 @@ impl<'p, M: Machine> HeldSlot<'p, M> {
     }
 
     /// Destroys it: it is hidden for good.
-    fn destroy(self, vm: &'static Objects<M>, slot: Slot, from: (&Object<M>, u64), pin: &Pinned<'_>) {
+    fn destroy(self, vm: &'static Objects<M>, slot: Slot, from: At<'_, M>, pin: &Pinned<'_>) {
         match (self, slot) {
             (HeldSlot::Page(page), Slot::Page(pfn)) => {
                 // Hidden, so hardly mapped, but a leaf may still be about to be cleared.
                 let mut batch = Batch::new();
-                batch.push(from.1, pfn);
-                let _flushed = rmap::unmap(from.0, &batch);
-                from.0.index().clear(from.1, slot, pin);
+                batch.push(from.key, pfn);
+                let _flushed = rmap::unmap(from.object, &batch);
+                from.object.index().clear(from.key, slot, pin);
                 vm.release_page(page);
             }
             (HeldSlot::Swap(taken), Slot::Swap(at)) => {
                 taken.empty();
                 vm.swap().release(SwapSlots { first: at, len: 1 });
             }
-            _ => _ = from.0.index().clear(from.1, slot, pin),
+            _ => _ = from.object.index().clear(from.key, slot, pin),
         }
     }
 }
@@ -257,24 +265,25 @@ impl<'p, M: Machine> HeldSlot<'p, M> {
 /// Moves the slot at `from` (in front) into `to` (behind it), whose content it hides. `behind` shows `to` at `va`.
 fn move_down<M: Machine>(
     vm: &'static Objects<M>,
-    from: (&Object<M>, u64),
+    from: At<'_, M>,
     slot: Slot,
-    to: (&Object<M>, u64),
-    (behind, va): (&Backing<M>, u64),
+    to: At<'_, M>,
+    behind: &Backing<M>,
+    va: u64,
     pin: &Pinned<'_>,
 ) -> Result<(), Full> {
     let more = behind.behind().is_some();
     let Some(held) = HeldSlot::take(vm, from, slot, pin) else { return Ok(()) };
     // A zero marker with no layer behind it hides nothing.
     let keeps = slot != Slot::ZeroMarker || more;
-    let there = to.0.index().get(to.1, pin);
+    let there = to.object.index().get(to.key, pin);
     let done = match there {
         Slot::Page(_) | Slot::Swap(_) => match HeldSlot::take(vm, to, there, pin) {
             Some(HeldSlot::Page(hidden)) if keeps => {
                 let mut batch = Batch::new();
-                batch.push(to.1, vm.pfn_of_page(hidden));
-                let _flushed = rmap::unmap(to.0, &batch);
-                let replaced = to.0.index().replace(to.1, there, slot, pin);
+                batch.push(to.key, vm.pfn_of_page(hidden));
+                let _flushed = rmap::unmap(to.object, &batch);
+                let replaced = to.object.index().replace(to.key, there, slot, pin);
                 debug_assert!(replaced, "a busy page stays in its slot");
                 vm.release_page(hidden);
                 true
@@ -292,16 +301,16 @@ fn move_down<M: Machine>(
             }
             None => false,
         },
-        Slot::ZeroMarker => slot == Slot::ZeroMarker || to.0.index().replace(to.1, Slot::ZeroMarker, slot, pin),
+        Slot::ZeroMarker => slot == Slot::ZeroMarker || to.object.index().replace(to.key, Slot::ZeroMarker, slot, pin),
         Slot::Empty if !keeps => true,
-        Slot::Empty => match to.0.index().fill(to.1, slot, vm, pin) {
+        Slot::Empty => match to.object.index().fill(to.key, slot, vm, pin) {
             Ok(()) => {
                 // Relies on C2, *insert*: a later truncation finds it here, and this sees an earlier one.
                 fence_full();
                 let stays = !behind.is_cut_off(va) || mutant(Mutant::MovesCutOff);
                 // If a page in swap is being read in from here, its fault saw the longer file: then the page is found
                 // here.
-                stays || !to.0.index().clear(to.1, slot, pin)
+                stays || !to.object.index().clear(to.key, slot, pin)
             }
             Err(FillError::OutOfMemory) => {
                 held.stay(vm);
@@ -322,9 +331,9 @@ fn move_down<M: Machine>(
 /// Moves the slot at `from` (behind) into `to` (in front of it), or destroys it where `to` hides it.
 fn move_up<M: Machine>(
     vm: &'static Objects<M>,
-    from: (&Object<M>, u64),
+    from: At<'_, M>,
     slot: Slot,
-    to: (&Object<M>, u64),
+    to: At<'_, M>,
     more: bool,
     pin: &Pinned<'_>,
 ) -> Result<(), Full> {
@@ -334,15 +343,15 @@ fn move_up<M: Machine>(
         return Ok(());
     }
     if mutant(Mutant::EmptyBeforeFill) {
-        from.0.index().clear(from.1, slot, pin);
+        from.object.index().clear(from.key, slot, pin);
     }
-    match to.0.index().fill(to.1, slot, vm, pin) {
+    match to.object.index().fill(to.key, slot, vm, pin) {
         Ok(()) => held.settle(vm, slot, from, to, pin),
         Err(FillError::Taken(taken @ (Slot::Page(_) | Slot::Swap(_) | Slot::ZeroMarker))) => {
             // The slot in front hides this one only if its content stays. A page that a fault is making may be a copy
             // of this one, and be given up. (A page that is being read from swap goes back there at worst.)
             let over = match taken {
-                Slot::Page(pfn) => match vm.try_busy_page(to.0, to.1, vm.page(pfn)) {
+                Slot::Page(pfn) => match vm.try_busy_page(to.object, to.key, vm.page(pfn)) {
                     Some(over) => Some(over),
                     None if mutant(Mutant::BusyHides) => None,
                     None => {
