@@ -479,7 +479,7 @@ impl<M: Machine> FutexTable<M> {
                 chosen = self.choose(self.bucket(a), &mut source, from, ANY, wake - woken, &mut batch);
                 woken += batch.len;
                 let more = chosen.is_err() || batch.len == BATCH && woken < wake;
-                moved = (!more).then(|| self.transfer((a, &mut source), (b, target.as_deref_mut()), from, to, requeue));
+                moved = (!more).then(|| self.transfer(&mut source, target.as_deref_mut(), from, to, requeue));
             }
             batch.unpark(scheduler);
             match (chosen, moved) {
@@ -551,12 +551,13 @@ impl<M: Machine> FutexTable<M> {
     /// Moves up to `most` waiters of `from` to `to`; `target` is `None` where both are in one bucket.
     fn transfer(
         &self,
-        (a, source): (usize, &mut Chain<M>),
-        (b, mut target): (usize, Option<&mut Chain<M>>),
+        source: &mut Chain<M>,
+        mut target: Option<&mut Chain<M>>,
         from: Key,
         to: Key,
         most: usize,
     ) -> Result<usize, Mixed> {
+        let (a, b) = (self.index_of(from), self.index_of(to));
         let mut moved = 0;
         while moved < most
             && from != to

@@ -134,6 +134,15 @@ enum How {
     Try,
 }
 
+/// Where an attempt looks: the lock of `key`, in the locked chain of a bucket, and its word.
+struct Place<'l, M: Machine, W> {
+    bucket: &'l Bucket<M>,
+    chain: &'l mut Chain<M>,
+    index: usize,
+    key: Key,
+    word: &'l W,
+}
+
 /// Whether an attempt made its thread the owner at once, or found the lock to wait for.
 enum Attempt<M: Machine> {
     Taken,
@@ -181,7 +190,8 @@ impl<M: Machine> FutexTable<M> {
             let bucket = self.bucket(index);
             let waits = self.attempts(word, |owner, spare| {
                 let mut chain = bucket.chain.lock();
-                Ok(match self.attempt(scheduler, bucket, &mut chain, index, key, word, &me, how, owner, spare)? {
+                let at = Place { bucket, chain: &mut chain, index, key, word };
+                Ok(match self.attempt(scheduler, at, &me, how, owner, spare)? {
                     Attempt::Taken => None,
                     // SAFETY: the lock is in this bucket, which is locked. The waiter stays until the wait has ended.
                     Attempt::Wait(lock) => Some(unsafe { self.block(scheduler, lock.as_ref(), &waiter) }),
@@ -245,21 +255,18 @@ impl<M: Machine> FutexTable<M> {
         out
     }
 
-    /// Makes `who` the owner of the lock if it is free; else finds or makes the state of the lock.
-    #[allow(clippy::too_many_arguments)]
+    /// Makes `who` the owner of the lock `at` a place if it is free; else finds or makes the state of the lock.
+    #[inline(always)]
     fn attempt<W: PiWord<M>>(
         &self,
         scheduler: &Scheduler<M>,
-        bucket: &Bucket<M>,
-        chain: &mut Chain<M>,
-        index: usize,
-        key: Key,
-        word: &W,
+        at: Place<'_, M, W>,
         who: &Thread<M>,
         how: How,
         seen: Seen<'_, M>,
         spare: &mut Option<NonNull<PiLock<M>>>,
     ) -> Result<Attempt<M>, Stop<W::Error>> {
+        let Place { bucket, chain, index, key, word } = at;
         let value = word.load().map_err(|_| Stop::Absent)?;
         let exchange = |new| match word.exchange(value, new) {
             Ok(found) if found == value => Ok(()),

@@ -56,19 +56,25 @@ unsafe impl<F: Fn() -> bool> PiWord<Model> for Word<'_, F> {
 
 type Taken = Result<(), PiRefused<()>>;
 
+/// The machine of a model, and its scheduler.
+struct On<'s> {
+    machine: &'static Model,
+    scheduler: &'s Scheduler<Model>,
+}
+
 fn lock(
     table: &Table,
-    (machine, s): (&'static Model, &Scheduler<Model>),
+    on: On<'_>,
     key: (u64, u64),
     word: &AtomicU32,
     deadline: Option<u64>,
     interrupted: impl Fn() -> bool,
 ) -> Taken {
-    table.pi_lock(s, key, &Word { machine, word, interrupted }, deadline, false)
+    table.pi_lock(on.scheduler, key, &Word { machine: on.machine, word, interrupted }, deadline, false)
 }
 
-fn unlock(table: &Table, (machine, s): (&'static Model, &Scheduler<Model>), key: (u64, u64), word: &AtomicU32) {
-    table.pi_unlock(s, key, &Word { machine, word, interrupted: || false }).unwrap();
+fn unlock(table: &Table, on: On<'_>, key: (u64, u64), word: &AtomicU32) {
+    table.pi_unlock(on.scheduler, key, &Word { machine: on.machine, word, interrupted: || false }).unwrap();
 }
 
 /// The owner, on CPU 1, releases the lock while the waiter is interrupted.
@@ -80,11 +86,13 @@ fn give_up_against_release() {
         let cast = Cast::new().interrupt(1, move |machine, s| {
             raise.store(true, Ordering::Relaxed);
             s.unpark(machine.thread(A));
-            unlock(table, (machine, s), KEY, &theirs);
+            unlock(table, On { machine, scheduler: s }, KEY, &theirs);
         });
-        cast.run(|machine, s| match lock(table, (machine, s), KEY, &word, None, || stop.load(Ordering::Relaxed)) {
-            Ok(()) => unlock(table, (machine, s), KEY, &word),
-            Err(why) => assert_eq!(why, PiRefused::Interrupted),
+        cast.run(|machine, s| {
+            match lock(table, On { machine, scheduler: s }, KEY, &word, None, || stop.load(Ordering::Relaxed)) {
+                Ok(()) => unlock(table, On { machine, scheduler: s }, KEY, &word),
+                Err(why) => assert_eq!(why, PiRefused::Interrupted),
+            }
         });
         assert_eq!(word.load(Ordering::Relaxed) & OWNER, 0, "a lock is lost");
     });
@@ -100,10 +108,10 @@ fn wait_against_end() {
     with_table(|table| {
         let word = Arc::new(AtomicU32::new(name(1)));
         let cast = Cast::new().interrupt(1, move |_, s| table.pi_leave(s, true));
-        cast.run(|machine, s| match lock(table, (machine, s), KEY, &word, None, || false) {
+        cast.run(|machine, s| match lock(table, On { machine, scheduler: s }, KEY, &word, None, || false) {
             Ok(()) => {
                 assert_eq!(word.load(Ordering::Relaxed), OWNER_DIED | WAITERS | name(A), "the word");
-                unlock(table, (machine, s), KEY, &word);
+                unlock(table, On { machine, scheduler: s }, KEY, &word);
             }
             Err(why) => assert_eq!(why, PiRefused::NoOwner),
         });
@@ -131,10 +139,10 @@ fn chain_from_both_ends() {
                 }
                 false
             };
-            let out = lock(table, (machine, s), other, &second, PAST, look);
+            let out = lock(table, On { machine, scheduler: s }, other, &second, PAST, look);
             assert_eq!(out, Err(PiRefused::TimedOut));
             assert_eq!(machine.thread(0).weight_nice(), 0, "an owner keeps a weight");
-            unlock(table, (machine, s), key, &of_first);
+            unlock(table, On { machine, scheduler: s }, key, &of_first);
             assert_eq!(machine.thread(1).weight_nice(), 0, "an owner keeps a weight");
         });
         cast.run(|machine, s| {
@@ -145,8 +153,8 @@ fn chain_from_both_ends() {
                 }
                 false
             };
-            lock(table, (machine, s), key, &first, None, tell).unwrap();
-            unlock(table, (machine, s), key, &first);
+            lock(table, On { machine, scheduler: s }, key, &first, None, tell).unwrap();
+            unlock(table, On { machine, scheduler: s }, key, &first);
         });
     });
 }
@@ -161,22 +169,21 @@ fn leave_against_release() {
     with_table(|table| {
         let word = Arc::new(AtomicU32::new(name(0)));
         let (theirs, owners) = (word.clone(), word.clone());
-        let cast = Cast::new().interrupt(0, move |machine, s| unlock(table, (machine, s), KEY, &owners)).interrupt(
-            1,
-            move |machine, s| {
+        let cast = Cast::new()
+            .interrupt(0, move |machine, s| unlock(table, On { machine, scheduler: s }, KEY, &owners))
+            .interrupt(1, move |machine, s| {
                 machine.thread(1).set_nice(-10);
-                match lock(table, (machine, s), KEY, &theirs, PAST, || false) {
-                    Ok(()) => unlock(table, (machine, s), KEY, &theirs),
+                match lock(table, On { machine, scheduler: s }, KEY, &theirs, PAST, || false) {
+                    Ok(()) => unlock(table, On { machine, scheduler: s }, KEY, &theirs),
                     Err(why) => assert_eq!(why, PiRefused::TimedOut),
                 }
                 for owner in [0, A] {
                     assert_eq!(machine.thread(owner).weight_nice(), 0, "an owner keeps a weight");
                 }
-            },
-        );
+            });
         cast.run(|machine, s| {
-            lock(table, (machine, s), KEY, &word, None, || false).unwrap();
-            unlock(table, (machine, s), KEY, &word);
+            lock(table, On { machine, scheduler: s }, KEY, &word, None, || false).unwrap();
+            unlock(table, On { machine, scheduler: s }, KEY, &word);
         });
         assert_eq!(word.load(Ordering::Relaxed), 0, "a lock is lost");
     });

@@ -1,7 +1,7 @@
 //! Waiters that a program moves from a plain word to a lock: condition variables with priority inheritance.
 
 use super::locks::{LISTED, OWNS, PiWaiter};
-use super::{Attempt, FutexTable, How, PiRefused, PiWord};
+use super::{Attempt, FutexTable, How, PiRefused, PiWord, Place};
 use crate::futex::{ANY, Key};
 use crate::machine::Machine;
 use crate::scheduler::Scheduler;
@@ -85,10 +85,10 @@ impl<M: Machine> FutexTable<M> {
                 }
                 // SAFETY: the waiter is on the chain of the word, whose bucket is locked, so its thread is alive.
                 let thread = unsafe { waiter.thread() };
-                let bucket = self.bucket(b);
                 let chain = target.as_deref_mut().unwrap_or(&mut source);
                 let how = if most > 0 { How::Crowd } else { How::Wait };
-                let attempt = self.attempt(scheduler, bucket, chain, b, to, word, thread, how, owner, spare)?;
+                let at = Place { bucket: self.bucket(b), chain, index: b, key: to, word };
+                let attempt = self.attempt(scheduler, at, thread, how, owner, spare)?;
                 compared = true;
                 let reference = thread.to_ref();
                 // SAFETY: it is listed in the bucket of `from`, and the lock in that of `to`; both are locked.
@@ -123,7 +123,7 @@ impl<M: Machine> FutexTable<M> {
                 }
                 Some((thread, Some((owner, waiter)))) => {
                     if self.walk(scheduler, owner, Some(&thread))
-                        && self.move_back(scheduler, (a, from), (b, to), word, &thread, waiter)
+                        && self.move_back(scheduler, from, to, word, &thread, waiter)
                     {
                         return Err(PiRefused::Deadlock);
                     }
@@ -139,12 +139,13 @@ impl<M: Machine> FutexTable<M> {
     fn move_back<W: PiWord<M>>(
         &self,
         scheduler: &Scheduler<M>,
-        (a, from): (usize, Key),
-        (b, to): (usize, Key),
+        from: Key,
+        to: Key,
         word: &W,
         thread: &Thread<M>,
         waiter: NonNull<PiWaiter<M>>,
     ) -> bool {
+        let (a, b) = (self.index_of(from), self.index_of(to));
         let (mut source, mut target) = self.lock_both(a, b);
         {
             let _guard = self.thread_lock(thread).lock();
