@@ -33,7 +33,7 @@ use quire_kernel::loader::memory_map::{PIECES, Ram, Span};
 use quire_kernel::loader::start_info::{MAX_RANGES, StartInfo};
 use quire_linux_state::Linux;
 use quire_linux_state::base::tables::TableMemory;
-use quire_pmap_x86_64::Mmu;
+use quire_pmap_x86_64::{KernelTables, Mmu};
 use quire_task::Scheduler;
 use quire_vm::Config;
 use quire_vm::{Pfn, PhysRange, Vm};
@@ -81,21 +81,10 @@ pub extern "C" fn start(start_info: u32) -> ! {
         Err(e) => panic!("the firmware's ACPI tables cannot be used: {e:?}"),
     };
     let affinity = read_affinity(info.root_pointer);
-
     let announced = ports::Announced::find(info.command_line, &topology, &BootPhysical, info.root_pointer);
 
-    let mut reserved = [Span::default(); 8];
-    let (image_start, image_end) = crate::memory::layout::image_physical();
-    reserved[0] = Span { start: 0, end: 1 << 20 };
-    reserved[1] = Span { start: image_start, end: image_end };
     let all = Ram::new(info.ranges(), &[]);
-    for (slot, m) in reserved[2..].iter_mut().zip(info.modules()) {
-        *slot = Span { start: m.start, end: m.start.saturating_add(m.len) };
-        if !all.covers(*slot) {
-            panic!("the boot loader's module at {:#x} is not in RAM", m.start);
-        }
-    }
-    let mut free = Ram::new(info.ranges(), &reserved);
+    let mut free = free_memory(&info, &all);
     let command_line = keep_command_line(info.command_line);
     let total = all.bytes();
     let limits = usable(file_limits(command_line, total));
@@ -104,38 +93,12 @@ pub extern "C" fn start(start_info: u32) -> ! {
         Ok(t) => t,
         Err(e) => panic!("the kernel's page tables cannot be made from {} KiB: {e:?}", total / 1024),
     };
-    // SAFETY: the kernel's own tables map the running code; from here on no page is mapped below the kernel's half.
-    // Then interrupts are masked and those tables are loaded.
-    unsafe {
-        cpu::registers::set_cr3(kernel_tables.root().address());
-        cpu::set_registers();
-        cpu::set_system_calls(trap::entry::syscall_address());
-    }
-    // SAFETY: `set_registers` ran above, and no other CPU has started.
-    unsafe {
-        if let Err(why) = fpu::detect() {
-            log!("XSAVE and AVX are not used: {why}");
-        }
-        enable_fpu();
-    }
-    frame::use_vectors(fpu::widest_is_avx());
-
-    let registers = if has(Feature::X2apic) {
-        None
-    } else {
-        let mut frames = || paging::take_low(&mut free, 4096).map(Pfn::containing);
-        match paging::map_device(&kernel_tables, local_apic::physical_base(), 4096, &mut frames) {
-            Ok(at) => Some(at as usize),
-            Err(e) => panic!("the local APIC cannot be mapped: {e:?}"),
-        }
-    };
-    // SAFETY: mapped uncached just now, or x2APIC; interrupts are masked.
-    unsafe { local_apic::init(registers, interrupt::SPURIOUS) };
+    load_tables(&kernel_tables);
+    let registers = start_local_apic(&kernel_tables, &mut free);
     calibration.start_apic();
     cpu::register(0, cpu::boot_block(), local_apic::id());
     smp::prepare(&topology, &kernel_tables, &mut free, registers);
     smp::start(&topology, registers.is_none());
-    let cpus = cpu::count();
     let domains = affinity.domains();
     if domains > 1 {
         // A CPU's memory domain follows from its local APIC's identifier, which it registers when it arrives.
@@ -144,30 +107,15 @@ pub extern "C" fn start(start_info: u32) -> ! {
 
     // SAFETY: the loader's module lies in RAM, which the direct map shows; it was left out of the free memory.
     let archive = unsafe { Archive::new(info.modules().first().copied().unwrap_or_default(), largest(&free)) };
-    // SAFETY: each piece of memory is fresh, aligned to a page, large enough, and never freed.
-    let tables = unsafe {
-        shootdown::init(boot_memory(&mut free, shootdown::bytes(cpus)), cpus);
-        let mmu = Mmu::new(boot_memory(&mut free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
-        usable(crate::report::trace::set_aside(command_line, &mut free, files));
-        let swap = usable(crate::memory::swap::set_aside(command_line, &mut free, files));
-        let schedulers_memory = boot_memory(&mut free, Scheduler::<Machine>::bytes(cpus));
-        let table_bytes = Linux::<Machine>::table_bytes(total, cpus);
-        let tables = TableMemory::new(boot_memory(&mut free, table_bytes), table_bytes);
-        let ranges = &mut [PhysRange { start: Pfn(0), end: Pfn(0) }; MAX_RANGES + PIECES];
-        let ranges = fill_ranges(&free, archive.pieces(), ranges);
-        match Vm::new(Machine::new(mmu, affinity), ranges, config(command_line)) {
-            Ok(vm) => machine::set_vm(vm),
-            Err(e) => panic!("the memory system cannot be built: {e:?}"),
-        }
-        archive.hold();
-        if stack::init().is_err() {
-            panic!("not enough memory for the kernel's map");
-        }
-        let scheduler = crate::memory::heap::keep(Scheduler::new(vm().machine(), schedulers_memory, cpus));
-        machine::set_scheduler(scheduler);
-        crate::memory::swap::add(swap);
-        tables
-    };
+    let tables = build_systems(Found {
+        free: &mut free,
+        archive: &archive,
+        command_line,
+        total,
+        files,
+        kernel_tables,
+        affinity,
+    });
     let rates = calibration.finish();
     TIMER_HZ.store(if has(Feature::TscDeadline) { 0 } else { rates.apic }, Ordering::Relaxed);
     log!(
@@ -187,27 +135,12 @@ pub extern "C" fn start(start_info: u32) -> ! {
     if quire_kernel::loader::command_line::flag(command_line, "memtest") {
         crate::memory::memtest::run(vm(), &free);
     }
-    if let Some(ns) = usable(quire_kernel::loader::command_line::time(command_line, "tick")) {
-        crate::thread::scheduling::set_tick(ns);
-    }
-    start_timer();
-    adopt_idle();
+    start_clocks(command_line);
     personality::machine::set_verbose(quire_kernel::loader::command_line::flag(command_line, "verbose"));
-    // SAFETY: the boot CPU alone uses the clock's ports.
-    if let Some(seconds) = unsafe { rtc::read() }.and_then(|r| r.seconds_since_1970()) {
-        personality::machine::set_epoch(seconds);
-    }
     ports::init(&announced, &topology);
     ports::start();
     crate::report::backtrace::set_symbols(archive.symbols());
-    // The word `panic` on the command line tests a panic's report and status.
-    if quire_kernel::loader::command_line::flag(command_line, "panic") {
-        panic!("as asked");
-    }
-    #[cfg(debug_assertions)]
-    if let Some(kind) = quire_kernel::loader::command_line::value(command_line, "invert") {
-        crate::report::inversion::show(kind);
-    }
+    try_reports(command_line);
     crate::thread::daemons::start();
     crate::report::watchdog::start();
     // The word `lockup` tests the watchdog.
@@ -218,6 +151,126 @@ pub extern "C" fn start(start_info: u32) -> ! {
     smp::go(&topology, registers.is_none());
     cpu::interrupts_on();
     scheduler().idle()
+}
+
+/// The RAM that nothing uses: `all` without the kernel's image, the lowest megabyte, and the loader's modules.
+fn free_memory(info: &StartInfo<'_>, all: &Ram) -> Ram {
+    let mut reserved = [Span::default(); 8];
+    let (image_start, image_end) = crate::memory::layout::image_physical();
+    reserved[0] = Span { start: 0, end: 1 << 20 };
+    reserved[1] = Span { start: image_start, end: image_end };
+    for (slot, m) in reserved[2..].iter_mut().zip(info.modules()) {
+        *slot = Span { start: m.start, end: m.start.saturating_add(m.len) };
+        if !all.covers(*slot) {
+            panic!("the boot loader's module at {:#x} is not in RAM", m.start);
+        }
+    }
+    Ram::new(info.ranges(), &reserved)
+}
+
+/// Leaves the boot tables for the kernel's own, and enables the features of the boot CPU.
+fn load_tables(kernel_tables: &KernelTables) {
+    // SAFETY: the kernel's own tables map the running code; from here on no page is mapped below the kernel's half.
+    // Then interrupts are masked and those tables are loaded.
+    unsafe {
+        cpu::registers::set_cr3(kernel_tables.root().address());
+        cpu::set_registers();
+        cpu::set_system_calls(trap::entry::syscall_address());
+    }
+    // SAFETY: `set_registers` ran above, and no other CPU has started.
+    unsafe {
+        if let Err(why) = fpu::detect() {
+            log!("XSAVE and AVX are not used: {why}");
+        }
+        enable_fpu();
+    }
+    frame::use_vectors(fpu::widest_is_avx());
+}
+
+/// Starts the boot CPU's local APIC. Returns the address of its registers; `None` for an x2APIC, which has none.
+fn start_local_apic(kernel_tables: &KernelTables, free: &mut Ram) -> Option<usize> {
+    let registers = if has(Feature::X2apic) {
+        None
+    } else {
+        let mut frames = || paging::take_low(free, 4096).map(Pfn::containing);
+        match paging::map_device(kernel_tables, local_apic::physical_base(), 4096, &mut frames) {
+            Ok(at) => Some(at as usize),
+            Err(e) => panic!("the local APIC cannot be mapped: {e:?}"),
+        }
+    };
+    // SAFETY: mapped uncached just now, or x2APIC; interrupts are masked.
+    unsafe { local_apic::init(registers, interrupt::SPURIOUS) };
+    registers
+}
+
+/// The machine as boot found it, for the systems that it builds.
+struct Found<'b> {
+    /// The RAM that nothing uses.
+    free: &'b mut Ram,
+    archive: &'b Archive,
+    command_line: &'static [u8],
+    /// Bytes of RAM.
+    total: u64,
+    /// Bytes of the loader's modules.
+    files: u64,
+    kernel_tables: KernelTables,
+    affinity: Affinity,
+}
+
+/// Builds the memory system, swap and the scheduler. Returns the memory for the Linux layer's tables.
+// Not inlined, because boot's own frame stays on the stack.
+#[inline(never)]
+fn build_systems(found: Found<'_>) -> TableMemory {
+    let Found { free, archive, command_line, total, files, kernel_tables, affinity } = found;
+    let cpus = cpu::count();
+    // SAFETY: each piece of memory is fresh, aligned to a page, large enough, and never freed.
+    unsafe {
+        shootdown::init(boot_memory(free, shootdown::bytes(cpus)), cpus);
+        let mmu = Mmu::new(boot_memory(free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
+        usable(crate::report::trace::set_aside(command_line, free, files));
+        let swap = usable(crate::memory::swap::set_aside(command_line, free, files));
+        let schedulers_memory = boot_memory(free, Scheduler::<Machine>::bytes(cpus));
+        let table_bytes = Linux::<Machine>::table_bytes(total, cpus);
+        let tables = TableMemory::new(boot_memory(free, table_bytes), table_bytes);
+        let ranges = &mut [PhysRange { start: Pfn(0), end: Pfn(0) }; MAX_RANGES + PIECES];
+        let ranges = fill_ranges(free, archive.pieces(), ranges);
+        match Vm::new(Machine::new(mmu, affinity), ranges, config(command_line)) {
+            Ok(vm) => machine::set_vm(vm),
+            Err(e) => panic!("the memory system cannot be built: {e:?}"),
+        }
+        archive.hold();
+        if stack::init().is_err() {
+            panic!("not enough memory for the kernel's map");
+        }
+        let scheduler = crate::memory::heap::keep(Scheduler::new(vm().machine(), schedulers_memory, cpus));
+        machine::set_scheduler(scheduler);
+        crate::memory::swap::add(swap);
+        tables
+    }
+}
+
+/// Starts the timer of this CPU, and sets the time of day. Boot becomes the CPU's idle thread.
+fn start_clocks(command_line: &'static [u8]) {
+    if let Some(ns) = usable(quire_kernel::loader::command_line::time(command_line, "tick")) {
+        crate::thread::scheduling::set_tick(ns);
+    }
+    start_timer();
+    adopt_idle();
+    // SAFETY: the boot CPU alone uses the clock's ports.
+    if let Some(seconds) = unsafe { rtc::read() }.and_then(|r| r.seconds_since_1970()) {
+        personality::machine::set_epoch(seconds);
+    }
+}
+
+/// Obeys the words of the command line that test reports: `panic` and, in debug builds, `invert`.
+fn try_reports(command_line: &'static [u8]) {
+    if quire_kernel::loader::command_line::flag(command_line, "panic") {
+        panic!("as asked");
+    }
+    #[cfg(debug_assertions)]
+    if let Some(kind) = quire_kernel::loader::command_line::value(command_line, "invert") {
+        crate::report::inversion::show(kind);
+    }
 }
 
 /// Enables on this CPU the features that the boot CPU has found to work.
