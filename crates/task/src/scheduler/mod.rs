@@ -52,6 +52,7 @@ use cpu::{Cpu, NEVER};
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::{CpuId, current_cpu};
+use run_queue::RunQueue;
 use share::Join;
 
 /// The use of a thread's stack after the thread has left its CPU.
@@ -442,14 +443,7 @@ impl<M: Machine> Scheduler<M> {
                 }
                 Leave::Yield | Leave::Park | Leave::Exit | Leave::Move => {}
             }
-            let next = loop {
-                let next = queue.pop(now);
-                // SAFETY: it was queued, so it is alive.
-                let stray = next.filter(|n| !unsafe { n.as_ref() }.may_run_on(cpu) && *n != NonNull::from(&*prev));
-                let Some(stray) = stray else { break next };
-                // SAFETY: `pop` took the thread off its list, and it stays alive: it is runnable.
-                unsafe { strays.push_back(stray) };
-            };
+            let next = pop_fitting(&mut queue, &prev, cpu, now, &mut strays);
             queue.idle = next.is_none();
             self.note_inline(here, cpu, &queue);
             if why == Leave::Preempt {
@@ -612,4 +606,24 @@ unsafe fn park_deadline<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<
         }
     }
     None
+}
+
+/// Takes the thread that runs next on `cpu` off its queue. Threads before it that may not run there any more go to
+/// `strays`, except for `prev`, which has the CPU still.
+#[inline(always)]
+fn pop_fitting<M: Machine>(
+    queue: &mut RunQueue<M>,
+    prev: &Thread<M>,
+    cpu: CpuId,
+    now: u64,
+    strays: &mut List<Queued<M>>,
+) -> Option<NonNull<Thread<M>>> {
+    loop {
+        let next = queue.pop(now);
+        // SAFETY: it was queued, so it is alive.
+        let stray = next.filter(|n| !unsafe { n.as_ref() }.may_run_on(cpu) && *n != NonNull::from(prev));
+        let Some(stray) = stray else { return next };
+        // SAFETY: `pop` took the thread off its list, and it stays alive: it is runnable.
+        unsafe { strays.push_back(stray) };
+    }
 }
