@@ -19,8 +19,8 @@ std::thread_local! {
     pub static FILES: core::cell::Cell<(i64, i64)> = const { core::cell::Cell::new((0, i64::MAX)) };
 }
 
-/// Counts how often calls have looked for what they wait for, and found nothing. By then a call is listed as a waiter, so
-/// a change that comes later wakes it.
+/// Counts how often calls have looked for what they wait for, and found nothing. By then a call is listed as a waiter,
+/// so a change that comes later wakes it.
 #[derive(Default)]
 pub struct Looks(AtomicUsize);
 

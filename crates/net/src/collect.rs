@@ -322,8 +322,8 @@ impl<M: Member> Flights<M> {
                     set(&marks.references, M::Host::references(file));
                 });
             }
-            // The counts were read without order. From here on, all that threads did before they dropped references is seen.
-            // No model can refute this fence, because both checkers run a thread's steps in their order.
+            // The counts were read without order. From here on, all that threads did before they dropped references is
+            // seen. No model can refute this fence, because both checkers run a thread's steps in their order.
             fence(Ordering::Acquire);
             for endpoint in unreached() {
                 let found = get(&endpoint.marks().found);
@@ -398,8 +398,8 @@ impl<M: Member> Flights<M> {
                 drop(removed);
             }
             self.digging.store(false, Ordering::Release);
-            // A thread that saw the mark has listed its endpoint before, and this thread takes the lock after it. Had it
-            // taken the lock after this thread, it would have seen the mark gone.
+            // A thread that saw the mark has listed its endpoint before, and this thread takes the lock after it. Had
+            // it taken the lock after this thread, it would have seen the mark gone.
             if mutant(Mutant::GraveUnseen) || self.graves.lock().is_none() {
                 return true;
             }

@@ -4,9 +4,9 @@
 //! A thread holds the connection of one endpoint at a time (`state`), and below it at most one inbox. Both are released
 //! before a notification, and before messages, files or other endpoints are dropped.
 //!
-//! The calls that start or end connections of a TCP socket, and those that give a UDP socket a peer or take it away, are
-//! serial by a sleeping lock (`calls`), which is taken first. A call releases it before it waits. Other sockets' calls do
-//! not take it: they look under `state` whether the socket is still their peer.
+//! The calls that start or end connections of a TCP socket, and those that give a UDP socket a peer or take it away,
+//! are serial by a sleeping lock (`calls`), which is taken first. A call releases it before it waits. Other sockets'
+//! calls do not take it: they look under `state` whether the socket is still their peer.
 
 use crate::address::{Address, Credentials, Family, Kind};
 use crate::collect::{Flight, FlightMarks, Flights, Member};
@@ -115,8 +115,8 @@ pub struct Endpoint<H: Host> {
     pub(crate) unaccepted: AtomicBool,
     /// Calls that start or end connections of this TCP socket, or change this UDP socket's peer, one at a time.
     pub(crate) calls: Mutex<Calls>,
-    /// Counts the disconnects of a TCP socket. It changes under `state` and the inbox's lock. A call that waits compares
-    /// it, because the socket may have another connection already.
+    /// Counts the disconnects of a TCP socket. It changes under `state` and the inbox's lock. A call that waits
+    /// compares it, because the socket may have another connection already.
     pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
     pub(crate) marks: FlightMarks<Self>,
@@ -324,7 +324,8 @@ impl<H: Host> Endpoint<H> {
         polls.try_insert(at, this).is_ok()
     }
 
-    /// Closes it, when its socket is dropped and its name is free. No call on it is under way; other sockets may still reach it.
+    /// Closes it, when its socket is dropped and its name is free. No call on it is under way; other sockets may still
+    /// reach it.
     pub(crate) fn close(this: &Arc<Self>) {
         let (peer, backlog, node) = {
             let mut state = this.state();

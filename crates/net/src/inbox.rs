@@ -3,11 +3,11 @@
 //! Writers fill chunks without a lock and put them in under the spin lock. Readers are in order by a sleeping lock. The
 //! reader that holds it *borrows* the chunks of a message: it takes them out under the spin lock, copies without it,
 //! and returns or removes them. Only that reader removes messages, so the place of a borrowed message stays the same. A
-//! disconnect purges the inbox meanwhile. Then the purge counter differs from the borrowed one, and the chunks do not go
-//! back. A borrowed chunk has left no spare room behind, so no writer adds to it.
+//! disconnect purges the inbox meanwhile. Then the purge counter differs from the borrowed one, and the chunks do not
+//! go back. A borrowed chunk has left no spare room behind, so no writer adds to it.
 //!
-//! An inbox of TCP knows its only sender, because a disconnected socket may connect again. Bytes and ends from an earlier
-//! peer may still be under way then, and are refused.
+//! An inbox of TCP knows its only sender, because a disconnected socket may connect again. Bytes and ends from an
+//! earlier peer may still be under way then, and are refused.
 //!
 //! An inbox without messages has no memory of its own.
 
@@ -232,8 +232,8 @@ impl<C> Queue<C> {
         self.shift()
     }
 
-    /// Removes the first piece of a stream, if no other has come. Its chunk is lent, it carries nothing, and `unread` of
-    /// its bytes were not read before.
+    /// Removes the first piece of a stream, if no other has come. Its chunk is lent, it carries nothing, and `unread`
+    /// of its bytes were not read before.
     #[inline]
     pub(crate) fn forget_last_piece(&mut self, unread: usize) -> bool {
         if !self.rest.is_empty() {

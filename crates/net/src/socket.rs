@@ -254,8 +254,8 @@ impl<H: Host> Socket<H> {
     }
 }
 
-/// The result of a call that waited no longer than `timeout`, or for ever if that is 0. With a time limit, an interrupted
-/// call must not begin again.
+/// The result of a call that waited no longer than `timeout`, or for ever if that is 0. With a time limit, an
+/// interrupted call must not begin again.
 fn limited<T>(done: Result<T, FsError>, timeout: u64) -> Result<T, FsError> {
     done.map_err(|e| if e == FsError::Interrupted && timeout != 0 { FsError::Stopped } else { e })
 }

@@ -74,8 +74,8 @@ pub struct Waiter<M: Machine> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mixed;
 
-// SAFETY: `begin` writes the cells before the waiter is listed. While it is listed, a thread reaches them only under the
-// lock of the bucket.
+// SAFETY: `begin` writes the cells before the waiter is listed. While it is listed, a thread reaches them only under
+// the lock of the bucket.
 unsafe impl<M: Machine> Sync for Waiter<M> {}
 // SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed one in place.
 unsafe impl<M: Machine> Send for Waiter<M> {}

@@ -8,8 +8,8 @@
 //! wait. So a stale number does not soon name another process. CPUs take and return numbers in small batches. The table
 //! grows by pages with the numbers in use.
 //!
-//! Numbers above a *limit* are not handed out. Those that are in use stay so. A returned one is set aside until the limit
-//! rises.
+//! Numbers above a *limit* are not handed out. Those that are in use stay so. A returned one is set aside until the
+//! limit rises.
 
 use crate::mutant::{Mutant, mutant};
 use core::marker::PhantomData;
@@ -361,8 +361,8 @@ impl<T, G> IdTable<T, G> {
         self.with(id, |s| &s.group, f)
     }
 
-    /// The lowest number at or above `from` that names a thread: the step of a listing of all threads. It takes no lock,
-    /// so that it can be preempted in a long gap.
+    /// The lowest number at or above `from` that names a thread: the step of a listing of all threads. It takes no
+    /// lock, so that it can be preempted in a long gap.
     pub fn next_thread(&self, from: u32) -> Option<u32> {
         let end = self.shelf.fresh.load(Ordering::Acquire);
         (from.max(1)..end).find(|id| self.slot(*id).is_some_and(|s| s.thread.load(Ordering::Relaxed) & !LOCKED != 0))

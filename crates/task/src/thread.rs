@@ -55,9 +55,9 @@ const BATCH: u8 = 1;
 const BACKGROUND: u8 = 2;
 /// In a stored real-time priority: threads of that priority take turns.
 const ROUND: u8 = 0x80;
-/// A mark in the address of a thread's user: the thread is or was once at another level than that of nice value 0, by its
-/// class, its nice value or by inheritance. Without it the fields that say so, which are in another cache line, are not
-/// read.
+/// A mark in the address of a thread's user: the thread is or was once at another level than that of nice value 0, by
+/// its class, its nice value or by inheritance. Without it the fields that say so, which are in another cache line, are
+/// not read.
 const HAS_LEVEL: usize = 1;
 /// A mark there: the thread may not run on all CPUs, or might not once. Without it its mask is not read.
 const RESTRICTED: usize = 2;

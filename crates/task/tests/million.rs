@@ -1,5 +1,5 @@
-//! A million threads that sleep until deadlines of their own: each wakes in time, and a wake-up costs the same interrupts
-//! as among a thousand.
+//! A million threads that sleep until deadlines of their own: each wakes in time, and a wake-up costs the same
+//! interrupts as among a thousand.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the test's own
 mod stepped;

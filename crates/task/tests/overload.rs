@@ -129,8 +129,8 @@ fn a_user_who_wakes_100000_threads_at_once_takes_no_time_of_another() {
     assert!(took <= 2_100 * MS, "{took} ns until all ran");
 }
 
-/// A user ends 100,000 sleeping threads, by 80 us each, while a thread of the same user sleeps often. Returns the longest
-/// wait of that thread, and the time until all have run.
+/// A user ends 100,000 sleeping threads, by 80 us each, while a thread of the same user sleeps often. Returns the
+/// longest wait of that thread, and the time until all have run.
 fn end_100000(wake: impl Fn(&Stepped, &ThreadRef<Stepped>)) -> (u64, u64) {
     let machine = Stepped::new(1);
     let user = machine.user();

@@ -102,8 +102,8 @@ pub enum Broken {
     Entry(u64),
     /// Map: an entry's rights contradict its kind (address).
     Rights(u64),
-    /// Map: a chain does not fit its entry: the front does not cover it, a layer is another space's, shared and private mixed
-    /// (address).
+    /// Map: a chain does not fit its entry: the front does not cover it, a layer is another space's, shared and private
+    /// mixed (address).
     Chain(u64),
     /// Map: the number of mapped bytes, or of those of one kind, is wrong.
     Count,
@@ -111,7 +111,8 @@ pub enum Broken {
     Unlisted(u64),
     /// Backing: it is on the list of an object that it does not show, or in another shard than it records (address).
     Stranger(u64),
-    /// List of backings: a member's links do not lead back to where it stands: it is in the list twice, or in two (first key).
+    /// List of backings: a member's links do not lead back to where it stands: it is in the list twice, or in two
+    /// (first key).
     ListLinks(u64),
     /// List of backings: members are not in their order (first key).
     ListOrder(u64),

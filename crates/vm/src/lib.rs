@@ -1,12 +1,12 @@
 //! The memory core of Quire: maps, backings, objects, pages, queues, faults.
 //!
 //! # Principles
-//! - **A fault takes no contended lock.** It reads published, immutable entries and lock-free page indexes, and writes only
-//!   under the lock of one page-table page of its own address space.
-//! - **No record per mapped page.** The only reverse map is the list of [backings](object::backing) of an [`object`]: one per mmap
-//!   operation and address space. A [`machine::Pmap`] is only ever a cache of the map.
-//! - **No architecture, no errno, no heap, no statics.** Everything is allocated from typed per-CPU slabs over frames, so
-//!   every allocation can fail, is counted, and has a label. A [`Vm`] is a value; it lives in the memory it manages.
+//! - **A fault takes no contended lock.** It reads published, immutable entries and lock-free page indexes, and writes
+//!   only under the lock of one page-table page of its own address space.
+//! - **No record per mapped page.** The only reverse map is the list of [backings](object::backing) of an [`object`]:
+//!   one per mmap operation and address space. A [`machine::Pmap`] is only ever a cache of the map.
+//! - **No architecture, no errno, no heap, no statics.** Everything is allocated from typed per-CPU slabs over frames,
+//!   so every allocation can fail, is counted, and has a label. A [`Vm`] is a value; it lives in the memory it manages.
 //! - **Every removal owes a flush.** Weakening a translation returns a [`tlb::flush::Obligation`]; only its discharge
 //!   yields the [`tlb::flush::Flushed`] proof that later steps need.
 //!
@@ -21,7 +21,8 @@
 //! [`phys::queues`].
 //!
 //! # The rooms
-//! From the top to the bottom; a room uses those below it (`./quire test layers` checks that, and draws it with `--graph`).
+//! From the top to the bottom; a room uses those below it (`./quire test layers` checks that, and draws it with
+//! `--graph`).
 //!
 //! | room | contents |
 //! |---|---|
@@ -41,9 +42,9 @@
 //! | [`check`] | the errors of the checker of all structures, and when it runs |
 //!
 //! # One system, five storeys
-//! A [`Vm`] is a tower. Page tables, queues and slabs are given its lowest storey, [`phys::Physical`]; objects and their content
-//! [`object::Objects`]; maps and faults [`map::Maps`]; pageout [`reclaim::Reclaimer`]. Each storey leads to those below it, so
-//! that a method of any of them is called on a `Vm`. So no room sees what stands above it.
+//! A [`Vm`] is a tower. Page tables, queues and slabs are given its lowest storey, [`phys::Physical`]; objects and
+//! their content [`object::Objects`]; maps and faults [`map::Maps`]; pageout [`reclaim::Reclaimer`]. Each storey leads
+//! to those below it, so that a method of any of them is called on a `Vm`. So no room sees what stands above it.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 

@@ -616,7 +616,8 @@ protocol! {
     NoUnflushedCheck: "a free frame is reached";
 }
 
-/// Idle page tables are dropped while a thread of the space stores: whatever comes first, the store is there and marked.
+/// Idle page tables are dropped while a thread of the space stores: whatever comes first, the store is there and
+/// marked.
 fn drop_tables_against_store() {
     let w = World::private(1);
     store(&w.space, 0, 1);

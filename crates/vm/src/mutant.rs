@@ -190,8 +190,8 @@ mod switch {
     use super::Mutant;
     use std::cell::Cell;
 
-    // Both checkers run all threads of a model on the operating-system thread of its test; and this is no atomic of theirs,
-    // so that reading it is no step of the model.
+    // Both checkers run all threads of a model on the operating-system thread of its test; and this is no atomic of
+    // theirs, so that reading it is no step of the model.
     std::thread_local! {
         static ON: Cell<u8> = const { Cell::new(0) };
     }

@@ -2,8 +2,8 @@
 //! it too.
 //!
 //! # Contract C5: no sleep under a guard
-//! No thread sleeps while it holds an iteration, a busy or page-table guard, a spin lock or an epoch pin. Types keep it here; debug
-//! builds also look at the locks that a CPU holds ([`quire_sync::rank::assert_may_sleep`]).
+//! No thread sleeps while it holds an iteration, a busy or page-table guard, a spin lock or an epoch pin. Types keep it
+//! here; debug builds also look at the locks that a CPU holds ([`quire_sync::rank::assert_may_sleep`]).
 
 use core::marker::PhantomData;
 use quire_sync::epoch::{Domain, Pinned};

@@ -50,7 +50,8 @@ events! {
     StackPage = "kernel_stack_page",
     /// Pages of kernel stacks that were given up.
     StackPageGone = "kernel_stack_page_gone",
-    /// Frames of the kernel's that are neither table, stack nor slab: large runs of the heap, mapped buffers, pages of pipes and the like.
+    /// Frames of the kernel's that are neither table, stack nor slab: large runs of the heap, mapped buffers, pages of
+    /// pipes and the like.
     BufferPage = "kernel_buffer_page",
     /// Of those, the ones that were given up.
     BufferPageGone = "kernel_buffer_page_gone",
@@ -208,7 +209,8 @@ impl Stats {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// How a fault was served. Each kind is counted by itself ([`Stats::faults_of`](crate::stats::Stats::faults_of)).
+        /// How a fault was served. Each kind is counted by itself
+        /// ([`Stats::faults_of`](crate::stats::Stats::faults_of)).
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(usize)]
         pub enum FaultKind { $($(#[$doc])* $name,)* }

@@ -119,7 +119,8 @@ unsafe impl Send for TestMachine {}
 // SAFETY: shared references read fixed fields, or change the kernel's table, which is made of atomics and locks.
 unsafe impl Sync for TestMachine {}
 
-// SAFETY: `ram` is one page-aligned allocation of all frames, which is freed only when the machine is not used any more.
+// SAFETY: `ram` is one page-aligned allocation of all frames, which is freed only when the machine is not used any
+// more.
 unsafe impl Phys for TestMachine {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         self.ram.as_ptr().wrapping_add(pfn.address() as usize)
@@ -173,7 +174,8 @@ pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config)
     let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
     let store_time = core::sync::atomic::AtomicU64::new(0);
     let machine = TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains, store_time };
-    // SAFETY: the allocation has all frames of `range`, and tests drop `Boot`, which frees it, after all that uses the system.
+    // SAFETY: the allocation has all frames of `range`, and tests drop `Boot`, which frees it, after all that uses the
+    // system.
     let vm = unsafe { Vm::new(machine, &[range], config) }.unwrap();
     Boot { vm, ram, layout }
 }

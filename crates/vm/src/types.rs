@@ -1,8 +1,8 @@
 //! Addresses, frame numbers, protections: the small words of the core.
 //!
 //! # Contract C10: bad input is an error
-//! Bad input is an error, never a panic, and so is a lack of memory at every allocation. [`VirtRange::checked`] is the only way
-//! in for ranges that a caller of the core chose.
+//! Bad input is an error, never a panic, and so is a lack of memory at every allocation. [`VirtRange::checked`] is the
+//! only way in for ranges that a caller of the core chose.
 
 /// Bytes in a page or frame.
 pub const PAGE_SIZE: u64 = 4096;
@@ -55,7 +55,8 @@ impl VirtRange {
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
-    /// Length in bytes of a range that the core has checked: on paths where the comparison of [`len`](Self::len) counts.
+    /// Length in bytes of a range that the core has checked: on paths where the comparison of [`len`](Self::len)
+    /// counts.
     #[inline(always)]
     pub(crate) const fn bytes(&self) -> u64 {
         debug_assert!(self.start <= self.end);

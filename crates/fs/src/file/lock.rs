@@ -424,8 +424,8 @@ impl<C: Charge> RecordLocks<C> {
         self.readiness.notify();
     }
 
-    /// Frees memory and ends recorded waits after a change of the locks. The caller notifies waiters after unlocking; each then
-    /// checks its conflicts again.
+    /// Frees memory and ends recorded waits after a change of the locks. The caller notifies waiters after unlocking;
+    /// each then checks its conflicts again.
     fn changed(&self, held: &mut HeldLocks<C>, closing: bool) {
         let mut capacity = held.capacity();
         // Lists with room for a few locks keep it until a close.

@@ -551,8 +551,8 @@ impl<H: Host> OpenFile<H> {
         .unwrap_or(Ready::READ | Ready::WRITE)
     }
 
-    /// Whether a read of at most `room` bytes, at least one, waits now, until [`readiness`](Self::readiness) announces a change. False if the file cannot tell,
-    /// or was opened not to wait.
+    /// Whether a read of at most `room` bytes, at least one, waits now, until [`readiness`](Self::readiness) announces
+    /// a change. False if the file cannot tell, or was opened not to wait.
     pub fn read_waits(&self, room: u64) -> bool {
         !self.flags().contains(OpenFlags::NONBLOCK) && self.stream().and_then(|s| s.read_waits(room)) == Some(true)
     }

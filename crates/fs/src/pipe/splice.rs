@@ -5,8 +5,8 @@
 //! leave a pipe only after their receiver has them. No page's lock is held while another file is read or written.
 //!
 //! # Lock order
-//! A reader's lock of any pipe is taken before a writer's lock of any pipe. A thread that has a writer's lock waits for no other
-//! lock but pages', each held for one copy.
+//! A reader's lock of any pipe is taken before a writer's lock of any pipe. A thread that has a writer's lock waits for
+//! no other lock but pages', each held for one copy.
 
 use super::packet::MarkedPage;
 use super::{Large, Pipe, PipeEnd, place};

@@ -188,8 +188,8 @@ impl FileSystem {
         self.watches.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether one of its inodes has a lease. An opener for writing counts itself before it looks, and a holder of a new
-    /// lease looks for such openers afterwards.
+    /// Whether one of its inodes has a lease. An opener for writing counts itself before it looks, and a holder of a
+    /// new lease looks for such openers afterwards.
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         self.leases.load(Ordering::SeqCst) != 0

@@ -1,7 +1,7 @@
 //! Paths: a process's view of the tree, and the operations that take a path.
 //!
-//! [`Vfs`] holds the root, the mounts and the drivers. [`credentials`] has the caller's rights, [`view`] the start of its
-//! paths, [`found`] the result of a walk. [`walk`] turns a path into a dentry. [`make`], [`mounts`], [`boot`],
+//! [`Vfs`] holds the root, the mounts and the drivers. [`credentials`] has the caller's rights, [`view`] the start of
+//! its paths, [`found`] the result of a walk. [`walk`] turns a path into a dentry. [`make`], [`mounts`], [`boot`],
 //! [`open`], [`rename`] and [`attributes`] add methods to [`Vfs`] that change the tree or open its files.
 //!
 //! May use: [`tree`](crate::tree), [`file`](crate::file), [`pipe`](crate::pipe) and the interface to

@@ -233,8 +233,8 @@ impl<H: Host> Vfs<H> {
         Ok(NamelessFile { opening: Opening::new(&self.host)?, dentry })
     }
 
-    /// A file of `caller` in memory without a name in any directory; listings show `/memfd:name (deleted)`. With `seals`;
-    /// [`Seals::EXEC`] means that no process may ever execute it.
+    /// A file of `caller` in memory without a name in any directory; listings show `/memfd:name (deleted)`. With
+    /// `seals`; [`Seals::EXEC`] means that no process may ever execute it.
     pub fn memory_file(
         &self,
         caller: &FileCredentials,

@@ -317,8 +317,8 @@ impl<H: Host> Vfs<H> {
 
 /// Checks a step from `here` to `child` of a walk with limits that began at `base`.
 ///
-/// A directory may be moved while a walk is in it, and its parent may then be outside. So each step to a parent is checked
-/// by the parent's own ancestors. A step to a name leads no further out.
+/// A directory may be moved while a walk is in it, and its parent may then be outside. So each step to a parent is
+/// checked by the parent's own ancestors. A step to a name leads no further out.
 fn confined<H: Host>(
     view: &View<H>,
     base: &Arc<Dentry<H>>,

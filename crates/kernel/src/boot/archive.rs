@@ -61,7 +61,8 @@ impl Archive {
         }
     }
 
-    /// The ranges of frames that the memory system is told of. Their boundaries are those of large pages where possible.
+    /// The ranges of frames that the memory system is told of. Their boundaries are those of large pages where
+    /// possible.
     pub fn pieces(&self) -> impl Iterator<Item = PhysRange> {
         let frames = |(start, end)| PhysRange { start: Pfn(start), end: Pfn(end) };
         pieces(self.frames.start.0, self.frames.end.0, self.piece).map(frames)

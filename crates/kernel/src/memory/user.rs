@@ -67,8 +67,8 @@ global_asm!(
         FIXUP 1b, 3b
         FIXUP 2b, 4b
 
-    // rdi = to, rsi = from (user), rdx = room; returns the bytes before the zero byte, or the room; bit 63 set after a fault.
-    // Reads eight bytes at once only inside one page, so that it never touches a page beyond the string's last.
+    // rdi = to, rsi = from (user), rdx = room; returns the bytes before the zero byte, or the room; bit 63 set after a
+    // fault. Reads eight bytes at once only inside one page, so that it never touches a page beyond the string's last.
     .balign 32
     .global user_string
     user_string:

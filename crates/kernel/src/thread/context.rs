@@ -262,8 +262,8 @@ unsafe extern "C" fn begin(regs: *mut UserRegs) {
 #[cold]
 fn restock_idle(going_on: &mut GoingOn) {
     while stack::kernel_map().stock().is_err() {
-        // There is no memory: the CPU gets this thread's stack meanwhile. A wake-up ends the wait early, and is not lost,
-        // because `main` looks for what it waited for.
+        // There is no memory: the CPU gets this thread's stack meanwhile. A wake-up ends the wait early, and is not
+        // lost, because `main` looks for what it waited for.
         cpu::interrupts_disable();
         // SAFETY: this CPU's block, with interrupts masked. If this thread sleeps, the next one here restocks the list.
         unsafe { (*cpu::block()).restock = true };
@@ -286,8 +286,8 @@ pub type Main = extern "C" fn(&mut UserRegs);
 /// `main` goes on with `regs`. Returns if there was a reason not to sleep.
 ///
 /// # Safety
-/// The caller is a program's thread that holds nothing on its stack but `regs`: no reference into the stack, and no value
-/// that must be dropped, because this may never return.
+/// The caller is a program's thread that holds nothing on its stack but `regs`: no reference into the stack, and no
+/// value that must be dropped, because this may never return.
 pub unsafe fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
     goes_on(regs, main, true);
     // SAFETY: by this function's contract; the context says how the thread goes on.

@@ -191,8 +191,8 @@ global_asm!(
         PUSH_REST
         mov rdi, rsp
         call {syscall}
-        // SYSRET restores the frame only if rip = rcx and flags = r11, which a signal or execve may have changed. The address
-        // must be below 2^47, because SYSRET would fault in the kernel, on the user's stack, otherwise.
+        // SYSRET restores the frame only if rip = rcx and flags = r11, which a signal or execve may have changed. The
+        // address must be below 2^47, because SYSRET would fault in the kernel, on the user's stack, otherwise.
         mov rcx, [rsp + {rcx}]
         mov r11, [rsp + {r11}]
         cmp rcx, [rsp + {rip}]

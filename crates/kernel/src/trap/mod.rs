@@ -49,9 +49,9 @@ fn enter() {
     thread().enter_kernel(clock::ticks());
 }
 
-/// All work before user mode. Returns with interrupts masked. They are on while a signal is delivered, which may fault on
-/// the user's stack and sleep. They stay masked up to a preemption: an interrupt would preempt the thread itself, and keep
-/// its stack.
+/// All work before user mode. Returns with interrupts masked. They are on while a signal is delivered, which may fault
+/// on the user's stack and sleep. They stay masked up to a preemption: an interrupt would preempt the thread itself,
+/// and keep its stack.
 #[inline(always)]
 pub fn leave(regs: &mut Regs) {
     let linux = linux();

@@ -200,8 +200,8 @@ fn address_of(file: &TestFile) -> usize {
     std::ptr::from_ref(inner(file)).addr()
 }
 
-/// Runs `n.collect()`. While it counts the references to the file at `file`, another thread begins `meanwhile`, which gets a call
-/// that lets the collector go on. A `meanwhile` that waits for the collector delays it.
+/// Runs `n.collect()`. While it counts the references to the file at `file`, another thread begins `meanwhile`, which
+/// gets a call that lets the collector go on. A `meanwhile` that waits for the collector delays it.
 fn collect_while<T: Send>(n: &Network, file: usize, meanwhile: impl FnOnce(&dyn Fn()) -> T + Send) -> T {
     let ((begin, begun), (go_on, gone)) = (mpsc::channel(), mpsc::channel());
     std::thread::scope(|s| {
@@ -279,7 +279,8 @@ fn a_socket_that_comes_with_a_connection_accepted_behind_the_count_keeps_its_mes
         send_files(inner(&to_q), b"q", vec![q.clone()]).unwrap();
         // Without roots, the first round must not be the last.
         let kept = rooted.then_some(q);
-        // The thread has the listener's last file outside of messages. It closes that before the references are counted.
+        // The thread has the listener's last file outside of messages. It closes that before the references are
+        // counted.
         let server = collect_while(&n, address_of(&l), move |_| inner(&l).accept(&Io::NOW).unwrap());
         is_full(&receive(&server, 9, ReceiveFlags::empty()).unwrap().1);
         drop(kept);

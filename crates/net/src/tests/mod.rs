@@ -32,8 +32,8 @@ const CONNECTED: [(Family, Kind); 4] = [
     (Family::Inet6, Kind::Stream),
 ];
 
-/// Counts how often calls have looked for what they wait for, and found nothing. By then a call is listed as a waiter, so
-/// a change that comes later wakes it.
+/// Counts how often calls have looked for what they wait for, and found nothing. By then a call is listed as a waiter,
+/// so a change that comes later wakes it.
 #[derive(Default)]
 struct Looks(AtomicUsize);
 

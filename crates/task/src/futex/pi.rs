@@ -1,5 +1,5 @@
-//! Futexes with priority inheritance: the owner of a lock runs at the real-time priority, or with the weight, of the most
-//! urgent thread that waits.
+//! Futexes with priority inheritance: the owner of a lock runs at the real-time priority, or with the weight, of the
+//! most urgent thread that waits.
 //!
 //! The word of a free lock is 0. Otherwise it has the number of its owner, and [`WAITERS`] once a thread has waited. A
 //! program takes and releases a lock without waiters by itself. A lock with waiters has a [`PiLock`] in the bucket of
@@ -15,8 +15,8 @@
 //! a lock only where they hash to one bucket.
 //!
 //! # Why no inheritance is lost
-//! A waiter is published as its thread's `blocked`, and its level is read, in one hold of the thread lock. A change of a
-//! thread's level happens under the same lock, and is followed by a [walk](FutexTable::walk): the changer looks at
+//! A waiter is published as its thread's `blocked`, and its level is read, in one hold of the thread lock. A change of
+//! a thread's level happens under the same lock, and is followed by a [walk](FutexTable::walk): the changer looks at
 //! `blocked`, locks that bucket, looks again, sorts the waiter in anew and settles the next owner. So either the waiter
 //! has the new level, or the changer finds the waiter. A walk holds one bucket's lock at a time.
 //!
@@ -25,9 +25,9 @@
 //! listed meets itself. It leaves the lock again, and its wait fails.
 //!
 //! # Why no lock is lost
-//! A lock is handed to the most urgent waiter under the bucket's lock. A waiter that gives up takes that lock, and looks
-//! whether it has become the owner. An ending thread hands its locks on, and marks itself as gone in the hold of the
-//! thread lock in which it finds no more. A waiter checks that mark when it makes a thread the owner of a `PiLock`.
+//! A lock is handed to the most urgent waiter under the bucket's lock. A waiter that gives up takes that lock, and
+//! looks whether it has become the owner. An ending thread hands its locks on, and marks itself as gone in the hold of
+//! the thread lock in which it finds no more. A waiter checks that mark when it makes a thread the owner of a `PiLock`.
 
 mod locks;
 mod requeue;
@@ -212,8 +212,8 @@ impl<M: Machine> FutexTable<M> {
         unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
     }
 
-    /// Repeats `attempt` until it ends. It gets the thread that the word names, and the value in which it was found; and
-    /// a block where it asked for one.
+    /// Repeats `attempt` until it ends. It gets the thread that the word names, and the value in which it was found;
+    /// and a block where it asked for one.
     fn attempts<W: PiWord<M>, R>(
         &self,
         word: &W,
@@ -349,8 +349,8 @@ impl<M: Machine> FutexTable<M> {
     /// Lists `waiter` at `lock`, and settles the owner. Returns the owner's wait, for a [walk](Self::walk).
     ///
     /// # Safety
-    /// The lock's bucket is locked. The waiter is listed nowhere and its thread is alive, and it stays until it is taken
-    /// off.
+    /// The lock's bucket is locked. The waiter is listed nowhere and its thread is alive, and it stays until it is
+    /// taken off.
     unsafe fn block(&self, scheduler: &Scheduler<M>, lock: &PiLock<M>, waiter: &PiWaiter<M>) -> Option<Step<M>> {
         // SAFETY: the caller vouches that the thread is alive.
         let thread = unsafe { waiter.thread() };
@@ -414,8 +414,8 @@ impl<M: Machine> FutexTable<M> {
                 }
                 at.thread.level()
             };
-            // SAFETY: the thread still waits by that waiter, which is on a level of a lock in the locked bucket. A waiter
-            // is moved between buckets only before its thread is blocked.
+            // SAFETY: the thread still waits by that waiter, which is on a level of a lock in the locked bucket. A
+            // waiter is moved between buckets only before its thread is blocked.
             unsafe {
                 let waiter = &*at.waiter;
                 let Some(lock) = waiter.lock.get() else { return false };
@@ -721,9 +721,9 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// The calling thread leaves its memory: hands on each lock that it owns and that has waiters. They write the words.
-    /// `ends`: it cannot own such a lock any more. Without it, it can own none before this returns. So other threads that
-    /// keep taking locks in its name do not keep it here.
+    /// The calling thread leaves its memory: hands on each lock that it owns and that has waiters. They write the
+    /// words. `ends`: it cannot own such a lock any more. Without it, it can own none before this returns. So other
+    /// threads that keep taking locks in its name do not keep it here.
     pub fn pi_leave(&self, scheduler: &Scheduler<M>, ends: bool) {
         self.pi_leave_for(scheduler, &scheduler.current(), ends);
     }

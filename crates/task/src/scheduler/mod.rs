@@ -1,8 +1,8 @@
 //! The scheduler: how a thread leaves its CPU, and how a CPU takes the next thread.
 //!
-//! [`cpu`] holds the state of the CPUs; [`run_queue`], [`share`] and [`realtime`] hold their runnable threads. [`idle`] and
-//! [`cpu_mask`] hold the sets of idle and of crowded CPUs. [`place`] chooses a CPU for a thread. [`timers`], [`times`],
-//! [`urgency`] and [`watching`] add methods to [`Scheduler`], as this file does: parking, waking, switching.
+//! [`cpu`] holds the state of the CPUs; [`run_queue`], [`share`] and [`realtime`] hold their runnable threads. [`idle`]
+//! and [`cpu_mask`] hold the sets of idle and of crowded CPUs. [`place`] chooses a CPU for a thread. [`timers`],
+//! [`times`], [`urgency`] and [`watching`] add methods to [`Scheduler`], as this file does: parking, waking, switching.
 //!
 //! May use: threads, timers, tokens, and the machine's trait. Futexes are above. Invariants: a runnable thread is on
 //! one queue, or runs; a thread whose context is in use is queued on its own CPU only.
@@ -232,10 +232,10 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, and [`CROWD`](place) threads of
-    /// its user wait already, it belongs to the shares of ending threads from then on. Those stand beside the shares of
-    /// users. So a user with 100,000 threads that end at once still has the CPU time of a user for the others. A thread
-    /// that runs, or waits for a CPU, stays where it is.
+    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, and [`CROWD`](place)
+    /// threads of its user wait already, it belongs to the shares of ending threads from then on. Those stand beside
+    /// the shares of users. So a user with 100,000 threads that end at once still has the CPU time of a user for the
+    /// others. A thread that runs, or waits for a CPU, stays where it is.
     pub fn unpark_to_end(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
@@ -252,8 +252,8 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// As [`yield_now`](Self::yield_now), for a thread that waits for the work of another: less urgent threads get their
-    /// turn too.
+    /// As [`yield_now`](Self::yield_now), for a thread that waits for the work of another: less urgent threads get
+    /// their turn too.
     pub fn yield_to_all(&self) {
         const WHILE: u64 = 1_000_000;
         match self.current().urgency() {
@@ -268,9 +268,10 @@ impl<M: Machine> Scheduler<M> {
         self.give_way(Stack::Kept);
     }
 
-    /// As [`preempt`](Self::preempt), on the way to user mode, for a thread that needs nothing of its stack any more: see
-    /// [`Machine::depart`]. Where the machine gives the stack to another thread, this returns only if the thread did
-    /// not leave its CPU. Else the thread goes on at the machine's own place, which calls [`started`](Self::started).
+    /// As [`preempt`](Self::preempt), on the way to user mode, for a thread that needs nothing of its stack any more:
+    /// see [`Machine::depart`]. Where the machine gives the stack to another thread, this returns only if the thread
+    /// did not leave its CPU. Else the thread goes on at the machine's own place, which calls
+    /// [`started`](Self::started).
     ///
     /// # Safety
     /// As [`depart`](Self::depart).

@@ -49,8 +49,8 @@ impl<M: Machine> Scheduler<M> {
         if self.stays(thread, here) { here } else { self.choose(thread, here) }
     }
 
-    /// An idle CPU that `thread` may run on, else `near`, else the least busy one. For a real-time thread, CPUs that run
-    /// a less urgent thread come next after the idle ones.
+    /// An idle CPU that `thread` may run on, else `near`, else the least busy one. For a real-time thread, CPUs that
+    /// run a less urgent thread come next after the idle ones.
     fn choose(&self, thread: &Thread<M>, near: CpuId) -> CpuId {
         let allowed = thread.affinity();
         let here = allowed.contains(near);
@@ -109,8 +109,8 @@ impl<M: Machine> Scheduler<M> {
             let hints = || (target.eager.load(Ordering::Relaxed), target.turn_end.load(Ordering::Relaxed));
             let before = if own { Default::default() } else { hints() };
             if ends && self.share(thread, cpu).eager() >= CROWD {
-                // SAFETY: the scheduler lives as long as the machine. The thread was asleep and has one waker, this CPU,
-                // so it is on no queue, and no other CPU looks for its share.
+                // SAFETY: the scheduler lives as long as the machine. The thread was asleep and has one waker, this
+                // CPU, so it is on no queue, and no other CPU looks for its share.
                 unsafe { thread.belong_to(Some(NonNull::from(&self.ending))) };
             }
             queue.push(thread, self.share_on(target, thread, cpu), join, || {
@@ -119,8 +119,8 @@ impl<M: Machine> Scheduler<M> {
             self.note_inline(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
             // Another CPU halts, or it must set its timer for the end of the running thread's stretch. The stretch is
-            // shorter where a waiting thread is eager, or belongs to another user or class. Where such a thread waited already,
-            // the CPU has been interrupted before.
+            // shorter where a waiting thread is eager, or belongs to another user or class. Where such a thread waited
+            // already, the CPU has been interrupted before.
             let shorter = || {
                 let after = hints();
                 (before.0 == 0 && after.0 == 1) || after.1 < before.1
@@ -175,9 +175,9 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Whether a thread waits on a crowded CPU that may run on `cpu`. A CPU that finds none may halt: a waker that queues
-    /// such a thread later finds this CPU idle. The answer is exact, except that a search ends after a fixed number of
-    /// threads that may not run on `cpu`. A thread behind them waits for its turn on its own CPU.
+    /// Whether a thread waits on a crowded CPU that may run on `cpu`. A CPU that finds none may halt: a waker that
+    /// queues such a thread later finds this CPU idle. The answer is exact, except that a search ends after a fixed
+    /// number of threads that may not run on `cpu`. A thread behind them waits for its turn on its own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.

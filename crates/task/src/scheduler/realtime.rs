@@ -1,12 +1,13 @@
 //! Real-time threads that wait for one CPU, and the bound on the CPU time that such threads take from others.
 //!
-//! Threads wait in one list for each priority, and a bitmap names the lists in use. So all operations take constant time.
+//! Threads wait in one list for each priority, and a bitmap names the lists in use. So all operations take constant
+//! time.
 //!
 //! # The bound
 //! Time is cut into windows of a *period*. In each window, real-time threads have the CPU for a *runtime* at most while
 //! other threads wait. Then the others have it up to the end of the window. Without others, real-time threads go on.
-//! Windows are not aligned between CPUs. A window begins where the last one has ended, or later, when a real-time thread
-//! is considered next. So nothing is counted while no thread is real-time.
+//! Windows are not aligned between CPUs. A window begins where the last one has ended, or later, when a real-time
+//! thread is considered next. So nothing is counted while no thread is real-time.
 
 use crate::list::List;
 use crate::machine::Machine;

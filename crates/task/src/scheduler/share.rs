@@ -63,12 +63,12 @@ pub(crate) struct Share<M: Machine> {
 ///
 /// There are two lists. A thread that wakes up with some of its turn left joins the *front* list, which takes short
 /// stretches round-robin. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins the end of the
-/// *back* list, and gets a new turn when it comes off it. A turn is as long as the thread's nice weight says, so in each
-/// round threads get CPU time by their weights. A thread that wakes up often gets ahead of a busy thread by one turn of CPU
-/// time at most. Then it waits in line.
+/// *back* list, and gets a new turn when it comes off it. A turn is as long as the thread's nice weight says, so in
+/// each round threads get CPU time by their weights. A thread that wakes up often gets ahead of a busy thread by one
+/// turn of CPU time at most. Then it waits in line.
 ///
-/// A preempted thread keeps the rest of its turn, and rejoins the list from which it came. It joins the front list at the
-/// end, and the back list at the head. So a busy thread's turn does not depend on the length of the front list.
+/// A preempted thread keeps the rest of its turn, and rejoins the list from which it came. It joins the front list at
+/// the end, and the back list at the head. So a busy thread's turn does not depend on the length of the front list.
 ///
 /// While the front list never runs dry, the back list is passed over for [`PATIENCE`]. From then on CPU time is divided
 /// between the lists by their lengths. The back list gets from a fifth to a half. So a thread waits for two rounds at
@@ -213,8 +213,8 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// Takes off the thread to run next, and tells whether it comes from the back list. There it gets a new turn if it has
-    /// used up the last one.
+    /// Takes off the thread to run next, and tells whether it comes from the back list. There it gets a new turn if it
+    /// has used up the last one.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
         if threads.front_len == 0 || threads.back_len == 0 {
@@ -232,8 +232,8 @@ impl<M: Machine> Share<M> {
         Some((thread, true))
     }
 
-    /// The first thread, of the back list, else of the front list, that `may` accepts. Each thread that it looks at takes
-    /// one of `looks`, and it stops where none is left.
+    /// The first thread, of the back list, else of the front list, that `may` accepts. Each thread that it looks at
+    /// takes one of `looks`, and it stops where none is left.
     pub fn find(&self, looks: &Cell<usize>, may: impl Fn(NonNull<Thread<M>>) -> bool) -> Option<NonNull<Thread<M>>> {
         let threads = self.threads();
         let look = || looks.replace(looks.get().saturating_sub(1)) > 0;

@@ -11,8 +11,8 @@ use quire_sync::atomic::fence_full;
 use quire_sync::{CpuId, current_cpu};
 
 impl<M: Machine> Scheduler<M> {
-    /// Changes the class of `thread`, and whether threads that it makes are [not favoured](Thread::class). A thread that
-    /// waits for a CPU moves to its new place there. A CPU that runs a less urgent thread now is interrupted.
+    /// Changes the class of `thread`, and whether threads that it makes are [not favoured](Thread::class). A thread
+    /// that waits for a CPU moves to its new place there. A CPU that runs a less urgent thread now is interrupted.
     pub fn set_class(&self, thread: &Thread<M>, class: Class, resets: bool) {
         thread.set_class(class, resets);
         self.sort(thread);

@@ -1,5 +1,5 @@
-//! A machine in a process whose CPUs run in parallel. Every thread of the scheduler is an OS thread that runs only while
-//! a simulated CPU has given it its baton. Interrupts (kicks, the timer) are delivered where they are unmasked.
+//! A machine in a process whose CPUs run in parallel. Every thread of the scheduler is an OS thread that runs only
+//! while a simulated CPU has given it its baton. Interrupts (kicks, the timer) are delivered where they are unmasked.
 //! Preemption happens at [`Sim::poll`], which thread bodies call as they would execute instructions.
 //!
 //! Its clock counts polls, and leaps to the deadline of a CPU that halts. So no result depends on the host's time. The

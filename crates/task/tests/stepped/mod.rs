@@ -8,8 +8,8 @@
 //! moment. Time passes only in [`Stepped::spin`] and [`Stepped::poll`], where interrupts come in and threads are
 //! preempted.
 //!
-//! A machine with a [seed](Stepped::seeded) makes some choices by chance: the order of CPUs at the same moment, the time
-//! that [`Stepped::poll`] takes, and the delay of interrupts between CPUs. A seed always makes the same choices.
+//! A machine with a [seed](Stepped::seeded) makes some choices by chance: the order of CPUs at the same moment, the
+//! time that [`Stepped::poll`] takes, and the delay of interrupts between CPUs. A seed always makes the same choices.
 #![allow(dead_code)]
 
 mod bodies;

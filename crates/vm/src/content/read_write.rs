@@ -1,7 +1,7 @@
 //! Reading and writing an object's content: the work of `read` and `write` on a file.
 //!
-//! Page by page. While the caller's function runs, the page is *held*, which keeps its frame, and is not busy: the function
-//! may sleep and may fault, even on a mapping of the same page.
+//! Page by page. While the caller's function runs, the page is *held*, which keeps its frame, and is not busy: the
+//! function may sleep and may fault, even on a mapping of the same page.
 
 use crate::content::remove;
 use crate::error::{FaultError, OutOfMemory};
@@ -231,7 +231,8 @@ fn add<'a, M: Machine>(
     Err(error)
 }
 
-/// Makes a clean page dirty, before its memory is written. Relies on C2, *dirty*: the pager's hook comes first and may fail.
+/// Makes a clean page dirty, before its memory is written. Relies on C2, *dirty*: the pager's hook comes first and may
+/// fail.
 fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) -> Result<(), PagerError> {
     let (object, page) = (held.object, held.page);
     if page.state().dirty() {
@@ -431,7 +432,8 @@ impl<M: Machine> ObjectRef<M> {
                 continue;
             };
             make_dirty(&held, key, &mut may)?;
-            // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
+            // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each
+            // other.
             unsafe { crate::machine::bytes::fill(held.bytes().add(within as usize), 0, n as usize) };
             at += n;
         }
@@ -468,8 +470,8 @@ impl<M: Machine> ObjectRef<M> {
                 }
             };
             if whole && gave < n {
-                // SAFETY: a whole page is written from its first byte on, so the rest lies within the frame, which no index has
-                // yet.
+                // SAFETY: a whole page is written from its first byte on, so the rest lies within the frame, which no
+                // index has yet.
                 unsafe { core::ptr::write_bytes(bytes.add(gave), 0, n - gave) };
             }
             match add(self, key, frame, State::DIRTY, charge, may).map_err(IoError::of_caller)? {

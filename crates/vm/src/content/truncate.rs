@@ -64,7 +64,8 @@ struct Copies<M: Machine> {
 }
 
 impl<M: Machine> Copies<M> {
-    /// Adds the layers in front of `b`, which shows a file, that have anything where `b` shows `gone`. Breaks when full.
+    /// Adds the layers in front of `b`, which shows a file, that have anything where `b` shows `gone`. Breaks when
+    /// full.
     fn add_in_front(&mut self, b: &Backing<M>, gone: &Range<u64>, pin: &Pinned<'_>) -> ControlFlow<()> {
         let (from, to) = (gone.start.max(Interval::start(b)), gone.end.min(Interval::end(b)));
         if from >= to {

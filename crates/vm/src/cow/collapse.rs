@@ -56,9 +56,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
-/// Merges the layers of a private chain that only this chain shows, and takes empty and hidden ones out. For fork, which
-/// has marked the entry stale. Skips busy pages and stops where there is no memory; either way the chain stays right.
-/// May sleep for a page of a layer that goes.
+/// Merges the layers of a private chain that only this chain shows, and takes empty and hidden ones out. For fork,
+/// which has marked the entry stale. Skips busy pages and stops where there is no memory; either way the chain stays
+/// right. May sleep for a page of a layer that goes.
 ///
 /// # Safety
 /// The caller holds the lock of the map that the chain belongs to, and no pin.
@@ -95,7 +95,8 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
         // SAFETY: `next` is out of the chain and on no list, and this loop retires it once.
         unsafe { Backing::retire(next) };
     }
-    // SAFETY: the loop retires layers behind the front only, and the map's lock keeps the chain's owner from disposing of it.
+    // SAFETY: the loop retires layers behind the front only, and the map's lock keeps the chain's owner from disposing
+    // of it.
     backing::note_depth(unsafe { front.as_ref() });
 }
 

@@ -1,8 +1,10 @@
-//! Copy-on-write (relies on C2): insert busy, take the old translation away, flush, copy, look at the source again, install.
+//! Copy-on-write (relies on C2): insert busy, take the old translation away, flush, copy, look at the source again,
+//! install.
 //!
 //! The flush comes before the copy can be seen. Otherwise a thread of this space on another CPU could read the source
 //! through its TLB after a store into the copy: memory would go backwards. The source is checked after the copy
-//! ([`FaultContext::install`]): a source that was removed meanwhile may have been overwritten, and then the copy is wrong.
+//! ([`FaultContext::install`]): a source that was removed meanwhile may have been overwritten, and then the copy is
+//! wrong.
 
 use crate::cow::found::FoundPage;
 use crate::cow::last_sharer;

@@ -24,9 +24,9 @@
 //! worse where each generation stores into the same few pages, because such layers do not grow.
 //!
 //! # How, beside other threads
-//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`FaultContext::copy_up`]), a budget a fault. Loads and
-//!    stores of other threads wait for a busy page for the time of one copy at most. If the page is mapped, its leaf is
-//!    replaced. If not, no page table is touched.
+//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`FaultContext::copy_up`]), a budget a fault.
+//!    Loads and stores of other threads wait for a busy page for the time of one copy at most. If the page is mapped,
+//!    its leaf is replaced. If not, no page table is touched.
 //! 2. *Take out*, with the map's lock. In a layer that goes, each page and zero marker must be hidden for good by the
 //!    front or by a layer that stays. If a resident page or a marker is not hidden, the run waits for the next fault.
 //!    Then no leaf maps a page of a layer that goes. A CPU that filled the front's slot cleared the leaf and flushed
@@ -415,7 +415,8 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
             gone.as_ref().object().map(NonNull::from)
         };
         if let Some(object) = object {
-            // SAFETY: no leaf maps a page that it shows (see the module's head), nor will; it is linked, and unlinked once.
+            // SAFETY: no leaf maps a page that it shows (see the module's head), nor will; it is linked, and unlinked
+            // once.
             unsafe { Object::unlink(vm, object, gone, &NeverMapped::new()) };
         }
         // SAFETY: `gone` is out of the chain and on no list, and this loop retires it once.

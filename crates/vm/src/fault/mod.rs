@@ -318,8 +318,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
     }
 
-    /// Walks the chain from `layer` on. A zero marker (met here, or in front as `zero_marker` says) hides the anonymous layers
-    /// behind it, but not a file at the end.
+    /// Walks the chain from `layer` on. A zero marker (met here, or in front as `zero_marker` says) hides the anonymous
+    /// layers behind it, but not a file at the end.
     #[inline]
     pub fn walk(
         &self,
@@ -379,7 +379,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         if mutant(Mutant::CountsReferences) {
             drop(ObjectRef::of(found.object, pin));
         }
-        // Stores go to the page itself in a shared mapping, in the front, and in a layer behind that only this chain shows.
+        // Stores go to the page itself in a shared mapping, in the front, and in a layer behind that only this chain
+        // shows.
         let in_place = if self.entry.shared() {
             true
         } else {
@@ -432,7 +433,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Maps the page that the chain shows at the address, if it is resident, `wanted` accepts its object, and no leaf
-    /// is there. For whole small spaces. Checks as [`FaultContext::map_around`] does. Returns the rights of the new leaf, if any.
+    /// is there. For whole small spaces. Checks as [`FaultContext::map_around`] does. Returns the rights of the new
+    /// leaf, if any.
     ///
     /// # Requires
     /// Runs under the table page's lock.
@@ -480,9 +482,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Err(Attempt::Stale)
     }
 
-    /// Lets a store-protected table page allow stores again ([`Table::is_store_protected`]). The leaves keep their rights if the
-    /// entry covers the whole table page and no other space shows a layer of its chain any more. Then the relatives
-    /// that the stores were taken away for have gone. The caller checks after this, not before.
+    /// Lets a store-protected table page allow stores again ([`Table::is_store_protected`]). The leaves keep their
+    /// rights if the entry covers the whole table page and no other space shows a layer of its chain any more. Then the
+    /// relatives that the stores were taken away for have gone. The caller checks after this, not before.
     ///
     /// # Requires
     /// The caller has locked the table page over the address and checked the entry under its lock. A fork that would
@@ -515,7 +517,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// A hole in a file in memory or in shared memory: a new page of zeroes there, where the file system has room. A
-    /// store through a private mapping (a wired one; others: [`FaultContext::private_hole`]) copies it in the next attempt.
+    /// store through a private mapping (a wired one; others: [`FaultContext::private_hole`]) copies it in the next
+    /// attempt.
     fn fill_hole(&self, object: &'e Object<M>, key: u64, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         let shared = self.entry.shared();
         // Dropped after the page, which leaves its slot first.

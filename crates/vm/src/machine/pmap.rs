@@ -126,8 +126,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     }
 
     /// Drops the root table too, where no CPU runs the space and nothing else is left of its tables. The next
-    /// [`table`](Self::table) makes one. Returns whether the root is gone, or will be when the last walker has left. A CPU
-    /// that keeps the space loaded without running it is told to leave the root first. A machine may keep its roots.
+    /// [`table`](Self::table) makes one. Returns whether the root is gone, or will be when the last walker has left. A
+    /// CPU that keeps the space loaded without running it is told to leave the root first. A machine may keep its
+    /// roots.
     fn drop_root(&self, vm: &'static Physical<M>) -> bool {
         let _kept = vm;
         false
@@ -238,9 +239,9 @@ pub trait Table<M: Machine> {
     }
 
     /// Whether the table page is *store-protected*: no store through it is allowed, whatever its leaves say. A
-    /// [`sweep`](Self::sweep) that takes all its stores may set this, and it lasts until [`restore_stores`](Self::restore_stores).
-    /// Leaves that allow stores are entered only after that. A removed or weakened leaf is returned with its own
-    /// rights.
+    /// [`sweep`](Self::sweep) that takes all its stores may set this, and it lasts until
+    /// [`restore_stores`](Self::restore_stores). Leaves that allow stores are entered only after that. A removed or
+    /// weakened leaf is returned with its own rights.
     fn is_store_protected(&self) -> bool {
         false
     }

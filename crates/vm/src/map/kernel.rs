@@ -2,16 +2,17 @@
 //! large buffers and windows on devices.
 //!
 //! # How addresses come and go
-//! A range is the lowest hole that fits, with its guard (pages that are never mapped) below it. Ranges are mapped as a whole
-//! when they are made: the kernel takes no faults on them.
+//! A range is the lowest hole that fits, with its guard (pages that are never mapped) below it. Ranges are mapped as a
+//! whole when they are made: the kernel takes no faults on them.
 //!
 //! A range that is given up is *recycled* or *retired*. Stacks, which come and go with threads, stay mapped on a list
 //! of the CPU that gave them up. The next thread there gets one without any work on page tables. The last idle stack of
 //! a CPU is set aside for a switch to a thread without a stack, because no memory can be had during a switch
 //! ([`KernelMap::last_stack`]). That thread then restocks the list ([`KernelMap::stock`]). Everything else, and stacks
-//! beyond [`KEEP`], is retired. Its page-table entries are cleared at once, and its frames and addresses wait. A new *generation*
-//! begins when [`BATCH`] ranges or [`PAGES`] pages wait, or when memory or addresses run out. All CPUs then drop their
-//! translations, once for all waiting ranges. Only then are the frames freed and may the addresses be used again.
+//! beyond [`KEEP`], is retired. Its page-table entries are cleared at once, and its frames and addresses wait. A new
+//! *generation* begins when [`BATCH`] ranges or [`PAGES`] pages wait, or when memory or addresses run out. All CPUs
+//! then drop their translations, once for all waiting ranges. Only then are the frames freed and may the addresses be
+//! used again.
 //!
 //! Each cell says what keeps two operations apart when two CPUs execute them at once:
 //!
@@ -153,18 +154,19 @@ pub struct KernelMap<M: KernelPages> {
     generation: AtomicU64,
 }
 
-// SAFETY: regions are reached under the tree's lock or a list's lock; a region in use changes only by its holder, and its range is
-// fixed.
+// SAFETY: regions are reached under the tree's lock or a list's lock; a region in use changes only by its holder, and
+// its range is fixed.
 unsafe impl<M: KernelPages> Send for KernelMap<M> {}
 // SAFETY: a shared map takes the tree's lock or a list's lock before it looks at a region that a list has.
 unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
 
 impl<M: KernelPages> KernelMap<M> {
-    /// An empty map of the addresses `range`, whose stacks have `stack_bytes` bytes, a multiple of the page size. It is never
-    /// taken apart.
+    /// An empty map of the addresses `range`, whose stacks have `stack_bytes` bytes, a multiple of the page size. It is
+    /// never taken apart.
     ///
     /// # Safety
-    /// `range` lies in the kernel's part of every space's page tables, and nothing else is mapped there, by this map or another.
+    /// `range` lies in the kernel's part of every space's page tables, and nothing else is mapped there, by this map or
+    /// another.
     pub unsafe fn new(vm: &'static Maps<M>, range: VirtRange, stack_bytes: u64) -> Result<KernelMap<M>, OutOfMemory> {
         let cpus = vm.machine().cpus();
         let layout =
@@ -253,8 +255,8 @@ impl<M: KernelPages> KernelMap<M> {
         Ok(())
     }
 
-    /// Gives a stack to this CPU's idle ones, above [`KEEP`] too: with interrupts masked nothing can be retired. Another
-    /// range is given up as usual.
+    /// Gives a stack to this CPU's idle ones, above [`KEEP`] too: with interrupts masked nothing can be retired.
+    /// Another range is given up as usual.
     ///
     /// # Requires
     /// The caller stays on this CPU, and runs on another stack.
@@ -269,7 +271,8 @@ impl<M: KernelPages> KernelMap<M> {
         core::mem::forget(stack);
     }
 
-    /// Memory of `bytes` bytes (rounded up to pages), not contiguous in RAM, contents arbitrary, an unmapped page below.
+    /// Memory of `bytes` bytes (rounded up to pages), not contiguous in RAM, contents arbitrary, an unmapped page
+    /// below.
     pub fn buffer(&'static self, bytes: u64) -> Result<KernelRange<M>, MapError> {
         let bytes = bytes.checked_next_multiple_of(PAGE_SIZE).filter(|b| *b != 0).ok_or(MapError::Invalid)?;
         self.mapped(bytes, PAGE_SIZE, Purpose::Buffer)
@@ -284,8 +287,8 @@ impl<M: KernelPages> KernelMap<M> {
         let bytes = pages.checked_mul(PAGE_SIZE).ok_or(MapError::Invalid)?;
         let window = self.reserve(bytes, 0, Purpose::Device)?;
         for (n, va) in window.pages().enumerate() {
-            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frames are the caller's by `device`'s
-            // contract.
+            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frames are the caller's by
+            // `device`'s contract.
             unsafe { self.vm.machine().map_kernel(self.vm, va, Pfn(frames.start.0 + n as u64), memory)? };
         }
         Ok(window)
@@ -297,7 +300,8 @@ impl<M: KernelPages> KernelMap<M> {
         for va in made.pages() {
             let frame = self.frame()?;
             let pfn = frame.pfn();
-            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frame was allocated for them.
+            // SAFETY: the addresses are the region's, where nothing is mapped yet, and the frame was allocated for
+            // them.
             let map = || unsafe { self.vm.machine().map_kernel(self.vm, va, pfn, MemoryType::WriteBack) };
             if let Err(e) = self.or_reclaim(map) {
                 self.vm.return_frame(frame);
@@ -362,7 +366,8 @@ impl<M: KernelPages> KernelMap<M> {
             Ok(change) => self.regions.commit(&mut owner, change),
             Err(e) => {
                 drop(owner);
-                // SAFETY: `prepare` failed and so changed nothing: no tree and no list has the region, which came from this slab.
+                // SAFETY: `prepare` failed and so changed nothing: no tree and no list has the region, which came from
+                // this slab.
                 unsafe { slab.free(self.vm, region) };
                 return Err(e);
             }
@@ -372,7 +377,8 @@ impl<M: KernelPages> KernelMap<M> {
 
     /// Takes a region back from its holder.
     fn give_up(&self, region: NonNull<Region>) {
-        // SAFETY: its holder gives the region up by this call, and a region is freed only by `settle`, after it was retired.
+        // SAFETY: its holder gives the region up by this call, and a region is freed only by `settle`, after it was
+        // retired.
         let r = unsafe { region.as_ref() };
         if r.purpose == Purpose::Stack && r.whole.get() {
             let cpu = preempt_off();

@@ -19,8 +19,8 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Retired;
 use quire_sync::{PerCpu, preempt_off};
 
-/// The fan-out of maps: leaves of five lines, twelve to a frame. A wider leaf costs more to copy, a narrower one a deeper tree:
-/// `./quire bench mapper_misses` counts both (of 8, 11, 14 and 15, 11 missed least).
+/// The fan-out of maps: leaves of five lines, twelve to a frame. A wider leaf costs more to copy, a narrower one a
+/// deeper tree: `./quire bench mapper_misses` counts both (of 8, 11, 14 and 15, 11 missed least).
 pub const FAN_OUT: usize = 11;
 
 /// The slabs of all maps of a system.

@@ -66,12 +66,14 @@ fn reach<R>(s: &Space<TestMachine>, va: u64, access: Access, f: impl Fn(*mut u8)
 }
 
 fn store(s: &Space<TestMachine>, n: u64, value: u8) {
-    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for stores, in RAM that outlives the test's space.
+    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for stores, in RAM that outlives the test's
+    // space.
     reach(s, page(n), Access::Write, |p| unsafe { p.write_volatile(value) }).unwrap()
 }
 
 fn load(s: &Space<TestMachine>, n: u64) -> Result<u8, FaultError> {
-    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for reads, in RAM that outlives the test's space.
+    // SAFETY: `access` calls this with a byte of a frame that a leaf maps for reads, in RAM that outlives the test's
+    // space.
     reach(s, page(n), Access::Read, |p| unsafe { p.read_volatile() })
 }
 

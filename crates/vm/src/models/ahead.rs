@@ -115,7 +115,8 @@ protocol! {
 /// A page comes forward while one is about to be made in front of it.
 fn ahead_against_move() {
     let w = empty();
-    // Three layers that are this space's alone: in the last the last page, in the one before it the first two, in the front nothing.
+    // Three layers that are this space's alone: in the last the last page, in the one before it the first two, in the
+    // front nothing.
     store(&w.space, 3, 7);
     let first = w.space.fork().unwrap();
     (0..2).for_each(|n| store(&w.space, n, 1));

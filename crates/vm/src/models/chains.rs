@@ -215,8 +215,8 @@ protocol! {
 /// Pages that are copied up move forward between the layers behind, because the relatives have exited.
 fn copy_up_against_merge() {
     let w = World::private(4);
-    // Three layers behind an untouched front; the last one's page moves into the one in front of it, which has more. None is a
-    // copy, which would have shortened the chain.
+    // Three layers behind an untouched front; the last one's page moves into the one in front of it, which has more.
+    // None is a copy, which would have shortened the chain.
     let layers = [&[1][..], &[0, 2], &[3]].map(|pages| {
         pages.iter().for_each(|n| store(&w.space, *n, *n as u8 + 1));
         w.space.fork().unwrap()

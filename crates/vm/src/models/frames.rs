@@ -13,7 +13,8 @@ fn move_away(w: &World) -> Option<Frame> {
     let page = w.frame().map(|pfn| vm.page(pfn))?;
     let mut taken = None;
     let done = vacate(vm, page, &mut |_| false, &mut MaySleep::here(), &mut |frame| {
-        // SAFETY: `vacate` hands over a frame that no page and no leaf has any more, and the pointer is valid for a page.
+        // SAFETY: `vacate` hands over a frame that no page and no leaf has any more, and the pointer is valid for a
+        // page.
         unsafe { vm.machine().frame_ptr(frame.pfn()).write_bytes(0xbb, PAGE_SIZE as usize) };
         taken = Some(frame);
     });

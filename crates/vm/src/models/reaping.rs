@@ -1,4 +1,5 @@
-//! The end of a condemned space (`map/reap.rs`): the reaper takes its memory while its threads fault, fork, unmap, page out and leave.
+//! The end of a condemned space (`map/reap.rs`): the reaper takes its memory while its threads fault, fork, unmap, page
+//! out and leave.
 
 use super::paging::{PROMPT, SLOTS};
 use super::*;

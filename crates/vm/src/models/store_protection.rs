@@ -1,4 +1,5 @@
-//! Models of table pages that lose and regain their stores as a whole ([`Table::is_store_protected`](crate::machine::Table::is_store_protected)).
+//! Models of table pages that lose and regain their stores as a whole
+//! ([`Table::is_store_protected`](crate::machine::Table::is_store_protected)).
 
 use super::*;
 

@@ -36,8 +36,8 @@ impl<M: Machine> FaintRef<M> {
     /// A handle on the object, unless it is gone.
     pub fn upgrade(&self) -> Option<ObjectRef<M>> {
         let pin = self.vm.epoch().pin();
-        // SAFETY: the pager clears the pointer before its object is retired, by the contract of `set`. So an object that
-        // is read here is not freed under the pin.
+        // SAFETY: the pager clears the pointer before its object is retired, by the contract of `set`. So an object
+        // that is read here is not freed under the pin.
         let object = unsafe { self.object.load(Ordering::Acquire).as_ref() }?;
         ObjectRef::of(object, &pin)
     }

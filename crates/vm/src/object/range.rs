@@ -80,8 +80,8 @@ use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
 bitflags::bitflags! {
-    /// The slots that a walk visits. Slots that are being filled or emptied are always visited. A caller that must not miss their
-    /// new content waits and reads them again.
+    /// The slots that a walk visits. Slots that are being filled or emptied are always visited. A caller that must not
+    /// miss their new content waits and reads them again.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct SlotFilter: u8 {
         /// Resident pages.

@@ -13,10 +13,11 @@
 //! this pass: the next pass has it. Earlier: it is itself a backing that was there when the pass began. Each
 //! replacement was linked later than the one before, so this ends.
 //!
-//! *Why it ends.* A linking gives the scan two more visits at most: one in this pass, if it stands ahead, and one in the
-//! next pass. A hold makes four visits for each linking since the last hold, and [`VISITS`] at least ([`Scan::room`]).
-//! So fewer visits are left after each hold than after the one before. A hold also ends after [`STEPS`] members for each
-//! of its visits that only stand above those that were linked lately. No hold grows with the number of backings.
+//! *Why it ends.* A linking gives the scan two more visits at most: one in this pass, if it stands ahead, and one in
+//! the next pass. A hold makes four visits for each linking since the last hold, and [`VISITS`] at least
+//! ([`Scan::room`]). So fewer visits are left after each hold than after the one before. A hold also ends after
+//! [`STEPS`] members for each of its visits that only stand above those that were linked lately. No hold grows with the
+//! number of backings.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -40,8 +41,8 @@ const MOST_VISITS: u32 = 1024;
 /// average: 28 for a million.
 const STEPS: u32 = 32;
 
-/// A scan of the backings in one shard that show a page of `start..end`. It lets go of the shard's lock from time to time.
-/// Each backing is visited at least once, and so is each replacement; see the module.
+/// A scan of the backings in one shard that show a page of `start..end`. It lets go of the shard's lock from time to
+/// time. Each backing is visited at least once, and so is each replacement; see the module.
 ///
 /// It refers to places, not to backings. So it may go on after any time, while the caller keeps the object. A caller
 /// that does not go on to the end calls [`stop`](Self::stop).

@@ -126,7 +126,8 @@ impl<M: Machine> Object<M> {
         latest
     }
 
-    /// Forgets stores at times up to `until`, and at those in the future. The next fault's store gets a time of its own, however soon it comes.
+    /// Forgets stores at times up to `until`, and at those in the future. The next fault's store gets a time of its
+    /// own, however soon it comes.
     pub fn forget_stores(&self, until: u64) {
         self.each_time(|time, now| {
             let there = time.load(Ordering::Relaxed);

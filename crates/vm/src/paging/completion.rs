@@ -57,8 +57,8 @@ impl<M: Machine> Objects<M> {
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
             // SAFETY: a request that is complete is used by no pager, so the record's body is this call's alone.
             let body = unsafe { &*r.body.get() };
-            // SAFETY: the record got the pointer from `KeptObject::into_raw`, or null, when it was filled, and is finished
-            // once.
+            // SAFETY: the record got the pointer from `KeptObject::into_raw`, or null, when it was filled, and is
+            // finished once.
             let object = unsafe { KeptObject::<M>::from_raw(body.object) };
             match body.direction {
                 Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),

@@ -507,8 +507,8 @@ impl<'q> PartRef<'q> {
         core::iter::successors(list.head, |pfn| pages.get(*pfn).next()).take(n).for_each(|pfn| f(pages.get(pfn)));
     }
 
-    /// Isolates up to `n` pages from the head ([`QueuePlace::Isolated`]), under one lock, the oldest first. `f` gets each
-    /// with the lock held; it may keep them and read their state, no more. Returns how many.
+    /// Isolates up to `n` pages from the head ([`QueuePlace::Isolated`]), under one lock, the oldest first. `f` gets
+    /// each with the lock held; it may keep them and read their state, no more. Returns how many.
     ///
     /// The caller has no hold on these pages, only the duty to put them back ([`Queues::put`], [`Queues::put_all`]).
     /// Any of them may lose its identity at once.

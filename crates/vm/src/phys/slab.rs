@@ -465,8 +465,8 @@ const LABELS: [&str; 18] = [
 /// All sizes are multiples of this.
 const STEP: usize = 16;
 
-/// The smallest class for sizes up to each multiple of [`STEP`]. Each request and each return looks here, so it searches
-/// nothing.
+/// The smallest class for sizes up to each multiple of [`STEP`]. Each request and each return looks here, so it
+/// searches nothing.
 static BY_SIZE: [u8; CLASSES[CLASSES.len() - 1] / STEP + 1] = {
     let mut all = [0; CLASSES[CLASSES.len() - 1] / STEP + 1];
     let (mut at, mut class) = (0, 0);

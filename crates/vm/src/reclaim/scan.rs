@@ -14,9 +14,9 @@
 //!
 //! # Decisions come from exact sums
 //! A pass first drains the magazines. It continues until each memory domain has reached its high mark
-//! ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It leaves pages of domains that have
-//! reached it alone. Queue lengths are the shards' own. The marks are computed from the totals each time, so that
-//! nothing needs rescaling. (Known bugs of others: limits computed once at boot, and counters that lag behind by a
+//! ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It leaves pages of domains
+//! that have reached it alone. Queue lengths are the shards' own. The marks are computed from the totals each time, so
+//! that nothing needs rescaling. (Known bugs of others: limits computed once at boot, and counters that lag behind by a
 //! multiple of the number of CPUs.)
 //!
 //! # The daemon

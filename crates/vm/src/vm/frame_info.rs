@@ -1,8 +1,8 @@
 //! One frame, for tools that look frames up by their numbers (`kpageflags` and `kpagecount` of Linux).
 //!
-//! A reader of a frame's marks takes no lock. A reader of its mappings takes the locks of a reverse scan. Another CPU may
-//! free the frame meanwhile, and it may become another page. The reader then looks again, some times, where the page's
-//! generation has changed. So the answer is that of one moment.
+//! A reader of a frame's marks takes no lock. A reader of its mappings takes the locks of a reverse scan. Another CPU
+//! may free the frame meanwhile, and it may become another page. The reader then looks again, some times, where the
+//! page's generation has changed. So the answer is that of one moment.
 
 use crate::machine::Machine;
 use crate::object::kept::KeptObject;

@@ -13,8 +13,8 @@ impl<H: Host> Inode<H> {
         self.leases.lock().clone()
     }
 
-    /// The lease of the open file `file`. A change for which an opener waits counts as done: `Some(None)` is a lease that
-    /// must go.
+    /// The lease of the open file `file`. A change for which an opener waits counts as done: `Some(None)` is a lease
+    /// that must go.
     pub fn lease_of(&self, file: u64) -> Option<Option<LeaseKind>> {
         let list = self.lease_list()?;
         let held = list.held.lock();
@@ -22,8 +22,8 @@ impl<H: Host> Inode<H> {
         Some(lease.broken.map_or(Some(lease.kind), |of| of.to))
     }
 
-    /// Gives the open file `file` a lease, or changes its lease. [`FsError::WouldBlock`] where other leases or an opener
-    /// that waits stand against it. The caller checks afterwards whether the file is open otherwise, and then
+    /// Gives the open file `file` a lease, or changes its lease. [`FsError::WouldBlock`] where other leases or an
+    /// opener that waits stand against it. The caller checks afterwards whether the file is open otherwise, and then
     /// [drops](Self::drop_lease) the lease.
     pub fn set_lease(&self, file: u64, kind: LeaseKind, holder: Arc<dyn LeaseHolder>) -> Result<(), FsError> {
         let list = match self.lease_list() {
@@ -95,8 +95,8 @@ impl<H: Host> Inode<H> {
         done
     }
 
-    /// Makes a regular file `size` bytes long for a caller that has not opened it for writing. It breaks leases, and does
-    /// not truncate a running program.
+    /// Makes a regular file `size` bytes long for a caller that has not opened it for writing. It breaks leases, and
+    /// does not truncate a running program.
     pub fn truncate_by_name(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
         let _writer = self.file().map(|file| file.writing.text.write()).transpose()?;
         self.break_leases(host, true, io)?;

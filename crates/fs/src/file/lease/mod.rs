@@ -4,8 +4,8 @@
 //! are in a list, which is made for the first one and stays with the inode.
 //!
 //! An opener that conflicts with leases *breaks* them: it notes for each the kind that may stay, tells the holders, and
-//! waits. Once the time is over, it changes or removes the leases itself. While an opener waits, no open file gets a new or
-//! stronger lease, so that its wait has an end.
+//! waits. Once the time is over, it changes or removes the leases itself. While an opener waits, no open file gets a
+//! new or stronger lease, so that its wait has an end.
 
 mod inode;
 

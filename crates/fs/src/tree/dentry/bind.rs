@@ -1,10 +1,10 @@
 //! Bind mounts: a directory or file that is seen at a second place.
 //!
 //! The entries of a directory belong to its inode, and each has one dentry. A walk through a bind mount sees such a
-//! dentry by a *view*: another dentry, which names the mount and the seen dentry. Each lookup makes its view anew. So two
-//! views of one dentry through one mount are the same place ([`Dentry::same`]), as a mount and a dentry are on Linux.
-//! A view has no parent and no name of its own: both come from the seen dentry, and at the top of the mount from the
-//! mount. So a move of a seen directory moves its views.
+//! dentry by a *view*: another dentry, which names the mount and the seen dentry. Each lookup makes its view anew. So
+//! two views of one dentry through one mount are the same place ([`Dentry::same`]), as a mount and a dentry are on
+//! Linux. A view has no parent and no name of its own: both come from the seen dentry, and at the top of the mount from
+//! the mount. So a move of a seen directory moves its views.
 
 use super::Dentry;
 use crate::host::Host;

@@ -1,7 +1,7 @@
 //! The place of a mount: taking it, giving it back, and moving to another.
 //!
-//! A mount takes the place of an entry of its directory, or, where a bind mount shows the directory, a place in the bind
-//! mount's map. All memory for leaving a place is taken before any place changes.
+//! A mount takes the place of an entry of its directory, or, where a bind mount shows the directory, a place in the
+//! bind mount's map. All memory for leaving a place is taken before any place changes.
 
 use super::InUse;
 use super::table::Mount;
@@ -23,8 +23,8 @@ enum Leave<H: Host> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Puts mount `id` of `root` in the place of `target`, which is `name` in `parent`. [`FsError::NotFound`] if it is no
-    /// longer there. An earlier mount of this number is not listed any more.
+    /// Puts mount `id` of `root` in the place of `target`, which is `name` in `parent`. [`FsError::NotFound`] if it is
+    /// no longer there. An earlier mount of this number is not listed any more.
     pub(super) fn attach(
         &self,
         parent: &Arc<Dentry<H>>,
@@ -76,8 +76,8 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Puts `root` in the place of `target`, as `bind` shows it by the name in the view `parent`. `false` if it is no longer
-    /// there.
+    /// Puts `root` in the place of `target`, as `bind` shows it by the name in the view `parent`. `false` if it is no
+    /// longer there.
     pub(super) fn cover(
         &self,
         bind: &Bind<H>,

@@ -1,7 +1,7 @@
 //! Bind mounts: making them, and the mounts on what they show. [`crate::tree::dentry::bind`] has the mounts themselves.
 //!
-//! A bind mount sees the tree of one file system. A mount in that tree belongs to the paths of another mount, so lookups
-//! through a bind mount look below it. A recursive bind mount adds bind mounts of those below its source.
+//! A bind mount sees the tree of one file system. A mount in that tree belongs to the paths of another mount, so
+//! lookups through a bind mount look below it. A recursive bind mount adds bind mounts of those below its source.
 
 use super::InUse;
 use super::table::{Changes, Mount};

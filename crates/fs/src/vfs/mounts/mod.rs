@@ -2,15 +2,15 @@
 //!
 //! A mounted root takes the place of its directory's entry in the parent directory. So a walk meets it as any other
 //! entry, at no cost. The directory that it hides stays with the [`Mount`], and gets its place back at the end. Two
-//! directories cannot be mount points: the root of the tree, and those of generated file systems, whose entries are made
-//! for each lookup.
+//! directories cannot be mount points: the root of the tree, and those of generated file systems, whose entries are
+//! made for each lookup.
 //!
 //! A bind mount ([`bind`]) sees the entries of another mount. Mounts on such entries are kept by the bind
 //! mount, because only its paths lead to them.
 //!
-//! A file system in memory holds its own tree: each entry refers to its directory, and each directory to its entries. So
-//! the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount is on the list
-//! of detached ones, which each later mount or unmount looks at again.
+//! A file system in memory holds its own tree: each entry refers to its directory, and each directory to its entries.
+//! So the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount is on the
+//! list of detached ones, which each later mount or unmount looks at again.
 
 mod attach;
 mod bind;
@@ -120,9 +120,9 @@ impl<H: Host> Vfs<H> {
         Ok(changes.spare.try_reserve(1)?)
     }
 
-    /// Ends the mount whose root is `root`. [`FsError::Busy`] if it is in use, or another mount lies below it. `lazily`,
-    /// both do not matter: the mounts below end too, and users keep their files. [`FsError::Invalid`] if `root` is no
-    /// root of a mount.
+    /// Ends the mount whose root is `root`. [`FsError::Busy`] if it is in use, or another mount lies below it.
+    /// `lazily`, both do not matter: the mounts below end too, and users keep their files. [`FsError::Invalid`] if
+    /// `root` is no root of a mount.
     pub fn unmount(&self, root: &Arc<Dentry<H>>, lazily: bool, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut changes = self.changes.lock();
         let own = self.mount_of(root).ok_or(FsError::Invalid)?;
@@ -143,7 +143,8 @@ impl<H: Host> Vfs<H> {
         swept
     }
 
-    /// `own`, then the mounts on it that are `wanted`, and all mounts on these. Each comes after the mount that it is on.
+    /// `own`, then the mounts on it that are `wanted`, and all mounts on these. Each comes after the mount that it is
+    /// on.
     pub(super) fn with_carried(
         &self,
         own: &Arc<Mount<H>>,

@@ -246,9 +246,10 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Inherits the level of the most urgent waiter of its locks, after that of one lock went from `was` to `now`. A lock
-    /// that is not on its list has [`NO_LEVEL`]. The locks are searched only where the most urgent one has become less
-    /// urgent, and only until another is as urgent. The caller [sorts](Scheduler::sort) the thread in anew afterwards.
+    /// Inherits the level of the most urgent waiter of its locks, after that of one lock went from `was` to `now`. A
+    /// lock that is not on its list has [`NO_LEVEL`]. The locks are searched only where the most urgent one has become
+    /// less urgent, and only until another is as urgent. The caller [sorts](Scheduler::sort) the thread in anew
+    /// afterwards.
     ///
     /// # Safety
     /// The thread lock is held.

@@ -10,9 +10,9 @@ use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 
 impl<M: Machine> FutexTable<M> {
-    /// Waits on the plain word of `from`, until [`pi_requeue`](Self::pi_requeue) moves the waiter to the lock of `to`, and
-    /// the calling thread owns that lock. `check` compares the plain word, as in [`wait`](Self::wait); `fetch` makes it
-    /// present.
+    /// Waits on the plain word of `from`, until [`pi_requeue`](Self::pi_requeue) moves the waiter to the lock of `to`,
+    /// and the calling thread owns that lock. `check` compares the plain word, as in [`wait`](Self::wait); `fetch`
+    /// makes it present.
     #[allow(clippy::too_many_arguments)]
     pub fn pi_wait_moved<W: PiWord<M>>(
         &self,

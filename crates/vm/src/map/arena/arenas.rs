@@ -90,7 +90,8 @@ pub(in crate::map) struct Fan<M: Machine> {
     /// Which of them have their stretches, one bit each. Apart from the arenas, because writers write an arena's lines.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
-    /// The most bytes that the space's entries can have covered before arenas were joined last. Written under the home arena's lock.
+    /// The most bytes that the space's entries can have covered before arenas were joined last. Written under the home
+    /// arena's lock.
     peak: AtomicU64,
 }
 

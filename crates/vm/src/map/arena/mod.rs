@@ -30,8 +30,8 @@ const TURNS: u32 = 16;
 const TURNS: u32 = 4;
 
 /// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
-/// [`arenas`](crate::map::arena::arenas) decides its addresses. It has lines of its own, and faults read the first: a fault that
-/// finds an entry reads the tree's root and nothing else of the arena.
+/// [`arenas`](crate::map::arena::arenas) decides its addresses. It has lines of its own, and faults read the first: a
+/// fault that finds an entry reads the tree's root and nothing else of the arena.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
@@ -255,7 +255,8 @@ fn shared<M: Machine>(vm: &Maps<M>) -> u64 {
 /// The entries are not published yet, or stay.
 fn items<M: Machine>(entries: impl Iterator<Item = NonNull<Entry<M>>>) -> impl Iterator<Item = Item<Entry<M>>> {
     entries.map(|value| {
-        // SAFETY: entries that are not published yet, or that stay, are not retired: what this function requires of its caller.
+        // SAFETY: entries that are not published yet, or that stay, are not retired: what this function requires of its
+        // caller.
         let range = unsafe { value.as_ref() }.range();
         Item { start: range.start, end: range.end, value }
     })

@@ -92,8 +92,8 @@ quire_sync::assert_layout!(Entry<crate::testing::TestMachine> {
     retired: 0, vm: 16, front: 24, range: 32, prot: 48, flags: 50, state: 53,
 });
 
-/// Relies on C3: a writer has begun to replace the entry. Set before any PTE of the range is touched; checked by faults under
-/// the lock of the table page.
+/// Relies on C3: a writer has begun to replace the entry. Set before any PTE of the range is touched; checked by faults
+/// under the lock of the table page.
 const STALE: u8 = 1;
 /// No leaf of the range allows stores: a fork has taken them away, and no fault has come since. A fault clears the bit
 /// before it enters a leaf, which it can only while the entry is not stale. So a writer learns from the value that its
@@ -131,7 +131,8 @@ pub(super) enum How {
 // SAFETY: readers look only at fields that are immutable once published, or atomic (`state`); the cells are the one
 // writer's.
 unsafe impl<M: Machine> Send for Entry<M> {}
-// SAFETY: readers load `state` and fields that stay as they are once published; the cells are set by the arena's one writer.
+// SAFETY: readers load `state` and fields that stay as they are once published; the cells are set by the arena's one
+// writer.
 unsafe impl<M: Machine> Sync for Entry<M> {}
 
 /// The attributes of an entry: all but its place and its chain.
@@ -210,8 +211,8 @@ impl<M: Machine> Entry<M> {
     #[inline(always)]
     pub fn front(&self) -> &Backing<M> {
         record::read(&self.front);
-        // SAFETY: set before the entry was published. The chain outlives the entry: backings are retired through the epoch
-        // after the entry that has them is unreachable.
+        // SAFETY: set before the entry was published. The chain outlives the entry: backings are retired through the
+        // epoch after the entry that has them is unreachable.
         unsafe { &*self.front.get().cast() }
     }
     /// The old entry that an unpublished one's chain comes from.
@@ -288,8 +289,8 @@ impl<M: Machine> Entry<M> {
     /// Whether no leaf of the range allows stores. False means unknown.
     ///
     /// # Requires
-    /// The entry is marked by [`mark_stale_for_fork`](Self::mark_stale_for_fork); or the table page of the leaves that matter is
-    /// locked, and its arena's writer held.
+    /// The entry is marked by [`mark_stale_for_fork`](Self::mark_stale_for_fork); or the table page of the leaves that
+    /// matter is locked, and its arena's writer held.
     pub(super) fn has_no_stores(&self) -> bool {
         self.state.load(Ordering::Relaxed) & NO_STORES != 0
     }
@@ -357,7 +358,8 @@ impl<M: Machine> NewEntries<M> {
         if self.last.is_null() {
             self.first = entry.as_ptr();
         } else {
-            // SAFETY: `last` is on this list, whose entries are freed only when it is dropped before they are published.
+            // SAFETY: `last` is on this list, whose entries are freed only when it is dropped before they are
+            // published.
             unsafe { (*self.last).link.set(entry.as_ptr()) };
         }
         self.last = entry.as_ptr();
@@ -373,7 +375,8 @@ impl<M: Machine> NewEntries<M> {
         let mut at = self.first;
         core::iter::from_fn(move || {
             let entry = NonNull::new(at.cast_mut())?;
-            // SAFETY: the entry is on the list: it is not published, and is freed only by the list's `drop`, after this step.
+            // SAFETY: the entry is on the list: it is not published, and is freed only by the list's `drop`, after this
+            // step.
             at = unsafe { entry.as_ref() }.link.get();
             Some(entry)
         })

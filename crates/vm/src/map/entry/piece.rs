@@ -7,8 +7,8 @@ use crate::object::backing::Backing;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ptr;
 
-/// Addresses beyond a private mapping that its front backing covers in advance, so that the mapping can grow by a new entry
-/// alone. They cost nothing; no page is ever kept there (a front that was clipped has none of them).
+/// Addresses beyond a private mapping that its front backing covers in advance, so that the mapping can grow by a new
+/// entry alone. They cost nothing; no page is ever kept there (a front that was clipped has none of them).
 const ROOM: u64 = 1 << 30;
 
 /// A stack's front covers at least this much, downward: 64 pages are one node of its object's index.

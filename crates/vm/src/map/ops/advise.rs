@@ -44,8 +44,8 @@ pub enum Advice {
     Free,
     /// The pages go from the shared object itself: a hole is punched.
     Remove,
-    /// It is not needed soon: its pages are paged out, where that is possible, and come back when they are used. Not pages
-    /// that other spaces show.
+    /// It is not needed soon: its pages are paged out, where that is possible, and come back when they are used. Not
+    /// pages that other spaces show.
     PageOut,
     /// Made resident now, for loads; errors are reported.
     PopulateRead,
@@ -277,8 +277,8 @@ impl<M: Machine> Space<M> {
         self.each_own_layer(range, madv_free::give_up)
     }
 
-    /// Calls `f` for each layer of `range` that no other chain shows, and for shared memory, with nothing held but a reference
-    /// on the object.
+    /// Calls `f` for each layer of `range` that no other chain shows, and for shared memory, with nothing held but a
+    /// reference on the object.
     fn each_own_layer(
         &self,
         range: VirtRange,

@@ -4,8 +4,8 @@
 //! caller's thread never stands in the other space: its faults, its futexes and its limits stay its own.
 //!
 //! A read installs no leaf. A write first serves a fault of the other space, which installs a leaf that allows stores.
-//! It copies under the lock of the table page that has the leaf. So it is a store by that leaf. A fork or a removal takes
-//! the leaf's right away under the same lock, so it comes before or after the store.
+//! It copies under the lock of the table page that has the leaf. So it is a store by that leaf. A fork or a removal
+//! takes the leaf's right away under the same lock, so it comes before or after the store.
 
 use crate::error::FaultError;
 use crate::fault::{Attempt, FaultContext, Walk};
@@ -143,14 +143,15 @@ impl<M: Machine> Space<M> {
                 let now = found.page.state();
                 let same = !now.busy() && now.valid() && now.generation() == found.state.generation();
                 if same {
-                    // SAFETY: within the frame, which is held, and within the buffer; a frame is no part of a kernel buffer.
+                    // SAFETY: within the frame, which is held, and within the buffer; a frame is no part of a kernel
+                    // buffer.
                     unsafe {
                         let from = vm.machine().frame_ptr(vm.pfn_of_page(found.page)).add(within);
                         bytes::copy(from, to.as_mut_ptr(), to.len());
                     }
                 }
-                // The chain may show another page by now. A fork may have moved a page forward past the walk. Or it left
-                // this one to another space, which then stores into it. The page counts if a second walk finds it.
+                // The chain may show another page by now. A fork may have moved a page forward past the walk. Or it
+                // left this one to another space, which then stores into it. The page counts if a second walk finds it.
                 let shown = same
                     && (mutant(Mutant::OneForeignLook)
                         || {

@@ -1,4 +1,5 @@
-//! Forking a space: work for each entry and each resident writable page of private memory, for nothing else (relies on C7).
+//! Forking a space: work for each entry and each resident writable page of private memory, for nothing else (relies on
+//! C7).
 //!
 //! The child starts with empty page tables. It shows memory that it may share with the parent through backings of its
 //! own. Private memory that has content gets a new, untouched front on both sides.
@@ -249,8 +250,8 @@ impl<M: Machine> Copies<M> {
     /// Makes the chains of all new entries; the child's show their pages through `pmap`.
     ///
     /// # Safety
-    /// The writer of all arenas is held, and no entry is published yet. Private entries are stale, and their leaves were
-    /// weakened and flushed. `pmap` outlives the child's chains.
+    /// The writer of all arenas is held, and no entry is published yet. Private entries are stale, and their leaves
+    /// were weakened and flushed. `pmap` outlives the child's chains.
     unsafe fn make_chains(&mut self, pmap: &M::Pmap) {
         let spare = &mut self.spare;
         let mut new = self.ours.iter().peekable();

@@ -20,7 +20,8 @@ impl<M: Machine> Space<M> {
     /// - [`MapError::Invalid`] for impossible lengths, addresses or offsets,
     /// - [`MapError::Foreign`] for an object of another system,
     /// - [`MapError::Protection`] if `prot` exceeds `max_prot`,
-    /// - [`MapError::Exists`], [`MapError::Sealed`], [`MapError::NoSpace`], [`MapError::TooMany`], [`MapError::OutOfMemory`].
+    /// - [`MapError::Exists`], [`MapError::Sealed`], [`MapError::NoSpace`], [`MapError::TooMany`],
+    ///   [`MapError::OutOfMemory`].
     ///
     /// Nothing was changed then.
     pub fn map(&self, r: &MapRequest<'_, M>) -> Result<u64, MapError> {

@@ -120,7 +120,8 @@ impl<M: Machine> Space<M> {
         unsafe { entry.as_ref() }.set_front(e.front_ptr());
         writer.replace(entry, &e.attributes());
         new.published();
-        // SAFETY: `replace` took the entry out of the tree, this call alone retires it, and its chain is the new entry's.
+        // SAFETY: `replace` took the entry out of the tree, this call alone retires it, and its chain is the new
+        // entry's.
         unsafe { Entry::retire(NonNull::from(e)) };
         Ok(())
     }

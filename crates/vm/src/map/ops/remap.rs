@@ -28,9 +28,10 @@ pub enum Move {
 }
 
 impl<M: Machine> Space<M> {
-    /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within one
-    /// entry ([`MapError::NotMapped`]) that is not sealed ([`MapError::Sealed`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
-    /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
+    /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within
+    /// one entry ([`MapError::NotMapped`]) that is not sealed ([`MapError::Sealed`]). An empty `old`, of a shared
+    /// mapping, makes a second mapping of the same pages. `keep_old`: the old range stays mapped, but (where it is
+    /// private) as new; the mapping moves in any case.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
         let _span = Span::begin(EventKind::Remap, old.start, new_len);
         let twice = old.start == old.end;

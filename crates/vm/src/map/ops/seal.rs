@@ -10,9 +10,9 @@ use crate::map::update::pte_update::Work;
 use crate::types::{Prot, VirtRange};
 
 impl<M: Machine> Space<M> {
-    /// Seals `range`, for good. Afterwards an operation that unmaps, moves, resizes or replaces a part of it, or changes
-    /// its protection, is refused with [`MapError::Sealed`]. [`MapError::NotMapped`]: there is a hole in it, and nothing
-    /// has changed. A fork's child has the seals, too.
+    /// Seals `range`, for good. Afterwards an operation that unmaps, moves, resizes or replaces a part of it, or
+    /// changes its protection, is refused with [`MapError::Sealed`]. [`MapError::NotMapped`]: there is a hole in it,
+    /// and nothing has changed. A fork's child has the seals, too.
     pub fn seal(&self, range: VirtRange) -> Result<(), MapError> {
         self.valid(range)?;
         self.with_memory(|| self.seal_once(range))

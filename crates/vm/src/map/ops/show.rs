@@ -11,8 +11,8 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE, Prot, VirtRange};
 
 impl<M: Machine> Space<M> {
     /// Shows the object of the shared mapping at `range.start` from page `page` on in `range`, with the same protection
-    /// and kind. Other mappings may lie in `range` only where they show the same object in the same way, without a hole.
-    /// Anything else is [`MapError::Invalid`]. `populate`: brings the pages in.
+    /// and kind. Other mappings may lie in `range` only where they show the same object in the same way, without a
+    /// hole. Anything else is [`MapError::Invalid`]. `populate`: brings the pages in.
     pub fn show_from(&self, range: VirtRange, page: u64, populate: bool) -> Result<(), MapError> {
         self.valid(range)?;
         let end = page.checked_add(range.len() / PAGE_SIZE).ok_or(MapError::Invalid)?;

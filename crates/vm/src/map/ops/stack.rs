@@ -12,8 +12,8 @@ use crate::sleep::MaySleep;
 use crate::types::{PAGE_SIZE, VirtRange};
 
 impl<M: Machine> Space<M> {
-    /// As [`Space::grow_stack`], for a fault: it waits for the memory that the map itself needs, as a fault waits for its page. Any
-    /// other refusal is a miss, [`FaultError::NotMapped`]. May sleep; the caller holds nothing.
+    /// As [`Space::grow_stack`], for a fault: it waits for the memory that the map itself needs, as a fault waits for
+    /// its page. Any other refusal is a miss, [`FaultError::NotMapped`]. May sleep; the caller holds nothing.
     #[cold]
     pub fn grow_stack_at_fault(&self, va: u64) -> Result<(), FaultError> {
         let (mut patience, mut may) = (Patience::new(), MaySleep::here());
@@ -26,8 +26,8 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Extends the stack above `va` down to it, where there is one within its limit and the guard below it stays free. True
-    /// where the fault at `va` is worth another try; [`MapError::NotMapped`] where there is no such stack.
+    /// Extends the stack above `va` down to it, where there is one within its limit and the guard below it stays free.
+    /// True where the fault at `va` is worth another try; [`MapError::NotMapped`] where there is no such stack.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
         let start = va & !(PAGE_SIZE - 1);
         if !M::Pmap::USER.contains(start) {

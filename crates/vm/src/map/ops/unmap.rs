@@ -89,7 +89,8 @@ pub(in crate::map) unsafe fn take_apart<M: Machine>(space: &Space<M>) {
     if !all.is_null() {
         let proof = Flushed::whole(vm, space.pmap());
         let mut pile = vm.epoch().pile();
-        // SAFETY: the list has the tree's entries, each of which is freed after its link was read; no thread reaches the tree.
+        // SAFETY: the list has the tree's entries, each of which is freed after its link was read; no thread reaches
+        // the tree.
         while let Some(entry) = unsafe { all.as_ref() } {
             all = entry.link.get();
             // SAFETY: no CPU can find the entries any more, the list has each of them once, and each owns its chain.

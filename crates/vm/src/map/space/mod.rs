@@ -24,8 +24,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// The addresses that a program may map at most: not page 0, and not the last page before the hole on x86-64, from which a
-/// system call's return address would lie in the hole (as Linux). Page tables may reach less far ([`Pmap::USER`]).
+/// The addresses that a program may map at most: not page 0, and not the last page before the hole on x86-64, from
+/// which a system call's return address would lie in the hole (as Linux). Page tables may reach less far
+/// ([`Pmap::USER`]).
 pub const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
 
 /// Addresses below a stack in which nothing is placed without a fixed address, and into which a stack never grows: 256
@@ -61,8 +62,8 @@ impl Limits {
     };
 }
 
-/// An address space. Made by [`Space::new`] or [`Space::fork`], reached through [`SpaceRef`]s. On lines of its own: spaces that lie side by side
-/// belong to different CPUs.
+/// An address space. Made by [`Space::new`] or [`Space::fork`], reached through [`SpaceRef`]s. On lines of its own:
+/// spaces that lie side by side belong to different CPUs.
 #[repr(C, align(64))]
 pub struct Space<M: Machine> {
     vm: &'static Maps<M>,
@@ -110,8 +111,8 @@ pub struct SpaceStats {
     pub peak_resident: u64,
 }
 
-/// A counted handle of a [`Space`]. The last one, dropped, takes the space apart: drop it where sleeping is allowed, on a CPU of
-/// the machine, and after every CPU has left it.
+/// A counted handle of a [`Space`]. The last one, dropped, takes the space apart: drop it where sleeping is allowed, on
+/// a CPU of the machine, and after every CPU has left it.
 pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
 // SAFETY: a handle is a shared reference to a space that lives while it exists; a space is made of locks and atomics.
@@ -174,7 +175,8 @@ impl<M: Machine> NewSpace<M> {
 
     /// The arena of its entries.
     pub fn home(&mut self) -> &mut Arena<M> {
-        // SAFETY: no thread can reach the arenas: a backing leads to the page tables alone, and `&mut self` is the maker's.
+        // SAFETY: no thread can reach the arenas: a backing leads to the page tables alone, and `&mut self` is the
+        // maker's.
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
@@ -248,8 +250,8 @@ impl<M: Machine> Space<M> {
         self.id
     }
 
-    /// The entry that covers `va`. No lock is taken and nothing is written but the pin. A hit counts while the entry is not
-    /// stale under the lock of the table page; a miss while [`Space::unchanged_since`] holds (relies on C3).
+    /// The entry that covers `va`. No lock is taken and nothing is written but the pin. A hit counts while the entry is
+    /// not stale under the lock of the table page; a miss while [`Space::unchanged_since`] holds (relies on C3).
     #[inline]
     pub(crate) fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.of(va).lookup(va, pin)
@@ -299,7 +301,8 @@ impl<M: Machine> Space<M> {
     /// Does a map operation, and again if it failed for lack of memory that pageout can free.
     ///
     /// # Requires
-    /// The operation changes nothing where it fails, or comes to the same when it is done again; the caller holds nothing.
+    /// The operation changes nothing where it fails, or comes to the same when it is done again; the caller holds
+    /// nothing.
     pub(super) fn with_memory<R>(&self, mut operation: impl FnMut() -> Result<R, MapError>) -> Result<R, MapError> {
         for _ in 0..ATTEMPTS {
             match operation() {
@@ -366,8 +369,8 @@ impl<M: Machine> Space<M> {
     }
 
     /// A fault has failed for lack of memory, and may have made a root and some tables. Passes visit the space again
-    /// then. Otherwise threads that wait for memory would keep the tables that they wait for. The note of the drop stays
-    /// for the fault that succeeds.
+    /// then. Otherwise threads that wait for memory would keep the tables that they wait for. The note of the drop
+    /// stays for the fault that succeeds.
     #[cold]
     pub(crate) fn note_tables_left(&self) {
         // A drop notes itself, then looks for tables again.
@@ -415,7 +418,8 @@ impl<M: Machine> Space<M> {
         self.note_peak(self.pmap.resident_pages(self.vm));
     }
 
-    /// Unmaps everything. The space can be used again. (At exit there is no need: dropping the last handle does it faster.)
+    /// Unmaps everything. The space can be used again. (At exit there is no need: dropping the last handle does it
+    /// faster.)
     pub fn clear(&self) {
         let mut at = M::Pmap::USER.start;
         while at < M::Pmap::USER.end {

@@ -1,5 +1,5 @@
-//! The pages of a space, for tools: `smaps` and `pagemap` of Linux. Nothing here takes the map's lock, and the answer is
-//! that of a moment.
+//! The pages of a space, for tools: `smaps` and `pagemap` of Linux. Nothing here takes the map's lock, and the answer
+//! is that of a moment.
 
 use crate::machine::{Machine, Pmap, Table};
 use crate::map::arena::arenas::Changed;

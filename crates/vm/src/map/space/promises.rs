@@ -1,8 +1,8 @@
 //! Private memory that programs may store into, counted over all spaces: the promise that pages come with the stores.
 //!
-//! An arena's writer posts a change of its bytes when it ends, to a count of its CPU. So a change writes no shared line,
-//! and no query walks spaces. With a limit, a writer posts the bytes before it maps them, and then sums the counts. Of
-//! two writers that would exceed the limit together, at least one sees the other's bytes.
+//! An arena's writer posts a change of its bytes when it ends, to a count of its CPU. So a change writes no shared
+//! line, and no query walks spaces. With a limit, a writer posts the bytes before it maps them, and then sums the
+//! counts. Of two writers that would exceed the limit together, at least one sees the other's bytes.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering, fence_full};

@@ -1,17 +1,17 @@
 //! All spaces of a system, for pageout, which takes page tables of idle ones.
 //!
 //! Each CPU has a list of the spaces that it made, each from its birth until its last handle is gone. So making and
-//! ending spaces on different CPUs share no line. A space that ends on another CPU takes the lock of its maker's list. A
-//! list holds no reference. Under its lock, pageout takes a reference to a space before it looks at it. The space's end
-//! takes the same lock.
+//! ending spaces on different CPUs share no line. A space that ends on another CPU takes the lock of its maker's list.
+//! A list holds no reference. Under its lock, pageout takes a reference to a space before it looks at it. The space's
+//! end takes the same lock.
 //!
 //! A list has two rows. Spaces whose tables were dropped stand in the second one until their next fault. So a pass
 //! visits only spaces that may have tables to drop, however many processes sleep.
 //!
 //! Pageout goes round: it takes the first space of a list and puts it last ([`Spaces::next`]), a few in each round of a
 //! pass. So a pass looks at all spaces only if it has found nothing else. While memory is scarce, each fork and each
-//! return of dropped tables does the same with one list ([`Maps::drop_early`]). So a thread that makes tables drops idle
-//! ones itself, without pageout.
+//! return of dropped tables does the same with one list ([`Maps::drop_early`]). So a thread that makes tables drops
+//! idle ones itself, without pageout.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::maps::Maps;
@@ -108,8 +108,8 @@ impl<M: Machine> Ends<M> {
     fn append(&mut self, space: &Space<M>) {
         space.place.next.set(ptr::null());
         space.place.previous.set(self.last);
-        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it are
-        // alive.
+        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on
+        // it are alive.
         match unsafe { self.last.as_ref() } {
             Some(last) => last.place.next.set(space),
             None => self.first = space,
@@ -121,8 +121,8 @@ impl<M: Machine> Ends<M> {
     /// `space` is on this row.
     fn unlink(&mut self, space: &Space<M>) {
         let (next, previous) = (space.place.next.get(), space.place.previous.get());
-        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it are
-        // alive.
+        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on
+        // it are alive.
         unsafe {
             match previous.as_ref() {
                 Some(p) => p.place.next.set(next),
@@ -170,8 +170,8 @@ impl<M: Machine> Spaces<M> {
         }
     }
 
-    /// It has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]), or has seen a table. In
-    /// the second case the note may stay.
+    /// It has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]), or has seen a table.
+    /// In the second case the note may stay.
     pub fn tabled(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -238,8 +238,8 @@ impl<M: Machine> SpaceList<M> {
     fn rotate(&self) -> Rotated<M> {
         let mut rows = self.rows.lock();
         let row = &mut rows[Row::Tabled as usize];
-        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on it
-        // are alive.
+        // SAFETY: a space is taken off its list before its memory goes (`forget`), and the list is locked, so those on
+        // it are alive.
         let Some(space) = (unsafe { row.first.as_ref() }) else { return Rotated::Empty };
         row.unlink(space);
         row.append(space);

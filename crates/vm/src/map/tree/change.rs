@@ -104,7 +104,8 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
                 continue;
             }
             let n = self.room.min(range.len());
-            // SAFETY: `node` and the range keep to this function's contract; `last` is a new node of this row, with room for `n`.
+            // SAFETY: `node` and the range keep to this function's contract; `last` is a new node of this row, with
+            // room for `n`.
             unsafe { TreeNode::append(self.last, node, range.start..range.start + n) };
             self.room -= n;
             range.start += n;
@@ -457,7 +458,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 
     /// Puts new levels over `below` until one node is left, or removes levels that hold one child only.
     fn crown(&self, mut change: Change<T, A, F>, mut below: Level<A, F>) -> Result<Change<T, A, F>, OutOfMemory> {
-        // SAFETY: the rows' nodes are new and reached by this change alone; below them hang nodes that only the writer changes.
+        // SAFETY: the rows' nodes are new and reached by this change alone; below them hang nodes that only the writer
+        // changes.
         unsafe {
             while below.count > 1 {
                 let level = below.level + 1;
@@ -540,7 +542,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
                 }
                 let (parent, at) = (path.node(l + 1), path.index(l + 1));
                 if (old.first, old.last) == (new.first, new.last) {
-                    // The holes at both ends of the child stay: only its gap counts. The ends are carried on as they are, equal.
+                    // The holes at both ends of the child stay: only its gap counts. The ends are carried on as they
+                    // are, equal.
                     let own = TreeNode::gap(parent, at);
                     let gap = if new.gap >= own {
                         new.gap

@@ -45,7 +45,8 @@ unsafe fn check_node<A: NodeAlloc, const F: usize>(
             }
             Summary { first: node.start(i), last: node.end(i), gap: 0 }
         } else {
-            // SAFETY: `i` is below the node's length, and the pointer came from the tree, so it leads to all of the node.
+            // SAFETY: `i` is below the node's length, and the pointer came from the tree, so it leads to all of the
+            // node.
             let (child, gap) = unsafe { (node.child(i), TreeNode::gap(this, i)) };
             // SAFETY: a child of a reachable node is reachable, and the caller is the writer, so it stays.
             if unsafe { (*child).level } + 1 != node.level {

@@ -33,8 +33,8 @@ impl Wanted {
 }
 
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
-    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it that end at or before `hi`. O(log n) where
-    /// `align` is a page; for larger ones too, unless every hole that is surely large enough is gone.
+    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it that end at or before `hi`. O(log n)
+    /// where `align` is a page; for larger ones too, unless every hole that is surely large enough is gone.
     pub fn first_fit(&self, owner: &Owner, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64> {
         self.first_fit_visits(owner, len, align, lo, hi).0
     }
@@ -92,7 +92,8 @@ unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut TreeNode<A, F>, w: &mut
         let gap = unsafe { TreeNode::gap(this, i) };
         // The child that contains `lo` may be entered in vain, once a level.
         if node.end(i) > w.lo && gap >= w.enter {
-            // SAFETY: a leaf has gap 0, which is less than `enter`, so the slot leads to a child; it is reachable and stays.
+            // SAFETY: a leaf has gap 0, which is less than `enter`, so the slot leads to a child; it is reachable and
+            // stays.
             let found = unsafe { below(node.child(i), w) };
             if found.is_some() {
                 return found;

@@ -213,7 +213,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// Walks the items that end after `from`.
     ///
     /// # Safety
-    /// As [`Tree::get`], for as long as the cursor is used. Next to a writer the walk may show a mix of before and after.
+    /// As [`Tree::get`], for as long as the cursor is used. Next to a writer the walk may show a mix of before and
+    /// after.
     pub unsafe fn cursor(&self, from: u64) -> Cursor<T, A, F> {
         let root = self.root.load(Ordering::Acquire);
         let mut cursor = Cursor { root, leaf: ptr::null_mut(), index: 0, beyond: from, _values: PhantomData };
@@ -295,7 +296,8 @@ impl<T, A: NodeAlloc, const F: usize> Iterator for Cursor<T, A, F> {
             if self.beyond == u64::MAX {
                 return None;
             }
-            // SAFETY: a cursor that has a leaf has a root, and the caller of `cursor` promised that its nodes stay alive.
+            // SAFETY: a cursor that has a leaf has a root, and the caller of `cursor` promised that its nodes stay
+            // alive.
             leaf = unsafe {
                 self.go_on();
                 &*self.leaf

@@ -39,15 +39,15 @@ pub unsafe trait NodeAlloc: Copy + 'static {
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired));
 }
 
-/// The deepest tree: 2^22 items where nodes are as thin as they can be, with three slots each: the kernel's map has an item for
-/// each stack of the most threads. 2^42 and more where nodes are filled at random. A change that would go deeper fails as if for
-/// memory.
+/// The deepest tree: 2^22 items where nodes are as thin as they can be, with three slots each: the kernel's map has an
+/// item for each stack of the most threads. 2^42 and more where nodes are filled at random. A change that would go
+/// deeper fails as if for memory.
 pub(super) const MAX_LEVELS: usize = 14;
 
 /// A leaf, or the part of an inner node that both have.
 ///
-/// Nodes begin on a line, and a pointer stands beside the start that leads to it: a descent reads one or two lines of a node. Ends
-/// and gaps are apart from them, since few changes of a child change its ends.
+/// Nodes begin on a line, and a pointer stands beside the start that leads to it: a descent reads one or two lines of a
+/// node. Ends and gaps are apart from them, since few changes of a child change its ends.
 #[repr(C, align(64))]
 pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
     /// 0: a leaf. Fixed.
@@ -66,7 +66,8 @@ pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
     pub link: Cell<*mut TreeNode<A, F>>,
 }
 
-/// The start of a slot that is not in use: a search compares with all of them alike. No range starts there, since none is empty.
+/// The start of a slot that is not in use: a search compares with all of them alike. No range starts there, since none
+/// is empty.
 const BEYOND: u64 = u64::MAX;
 
 /// A start, and the child or value there.
@@ -273,7 +274,8 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// `this` is a live node with all its memory behind the pointer, `i` is below its length; the caller is the writer.
     #[inline(always)]
     pub unsafe fn gap(this: *mut Self, i: usize) -> u64 {
-        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field this is.
+        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field this
+        // is.
         unsafe { if (*this).level == 0 { 0 } else { (*this.cast::<Inner<A, F>>()).gaps[i].assume_init_ref().get() } }
     }
 

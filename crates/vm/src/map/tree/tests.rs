@@ -299,7 +299,8 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
     // lasting item was routed by something half-changed.
     #[derive(Clone, Copy)]
     struct Epoch(&'static Domain);
-    // SAFETY: `std::alloc` gives memory of the size and alignment that the trait asks for, and retiring waits for pinned readers.
+    // SAFETY: `std::alloc` gives memory of the size and alignment that the trait asks for, and retiring waits for
+    // pinned readers.
     unsafe impl NodeAlloc for Epoch {
         fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
             Boxes.alloc(size, bytes)
@@ -309,7 +310,8 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
             unsafe { Boxes.free(node, size, bytes) }
         }
         unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-            // SAFETY: no new reader can reach the node, by the contract of `NodeAlloc::retire`; readers pin this domain.
+            // SAFETY: no new reader can reach the node, by the contract of `NodeAlloc::retire`; readers pin this
+            // domain.
             unsafe { self.0.retire(node, free) }
         }
     }
@@ -341,7 +343,8 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
                     // SAFETY: the pin is of the domain that the tree's allocator retires into.
                     let hit = unsafe { tree.get(8 * at * PAGE) };
                     assert_eq!(hit.map(|i| i.start), Some(8 * at * PAGE));
-                    // SAFETY: the pin is of the domain that the tree's allocator retires into, and lasts until the count is there.
+                    // SAFETY: the pin is of the domain that the tree's allocator retires into, and lasts until the
+                    // count is there.
                     let walked = unsafe { tree.cursor(0) }.filter(|i| i.start % (8 * PAGE) == 0).count();
                     assert!(walked <= 128);
                 }

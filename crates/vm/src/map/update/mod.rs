@@ -467,7 +467,8 @@ impl<'s, M: Machine> Update<'s, M> {
         // SAFETY: entries on this list left the tree by `publish`, and this loop alone retires them, once each.
         while let Some(entry) = unsafe { replaced.as_ref() } {
             replaced = entry.link.get();
-            // SAFETY: unreachable for new readers, and given up once; a chain that was not passed on was the entry's own.
+            // SAFETY: unreachable for new readers, and given up once; a chain that was not passed on was the entry's
+            // own.
             unsafe {
                 if !entry.noted(Notes::CHAIN_TAKEN) {
                     // Without work on leaves there is nothing to flush: those that stand are right.

@@ -52,8 +52,8 @@ impl World {
         self.seed % n
     }
 
-    /// Scans all members. Between two holds of the lock it calls `pause` with the members seen so far. Returns the number of
-    /// holds.
+    /// Scans all members. Between two holds of the lock it calls `pause` with the members seen so far. Returns the
+    /// number of holds.
     fn scan(
         &mut self,
         from: Option<TreePlace>,
