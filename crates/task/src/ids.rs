@@ -628,7 +628,9 @@ mod tests {
                             prop_assert!(map.insert(id, known).is_none(), "{} is given out twice", id);
                         }
                         Err(IdError::Exhausted) => prop_assert_eq!(map.range(..=t.limit()).count(), t.limit() as usize),
-                        Err(IdError::OutOfMemory) => prop_assert!(!memory && map.range(..=t.limit()).count() < t.limit() as usize),
+                        Err(IdError::OutOfMemory) => {
+                            prop_assert!(!memory && map.range(..=t.limit()).count() < t.limit() as usize);
+                        }
                     },
                     Step::Hold(n) => {
                         let Some(id) = nth(&map, n) else { continue };

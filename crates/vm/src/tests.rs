@@ -561,7 +561,11 @@ proptest! {
                     }
                     FileOp::Read(at, len) => {
                         let mut got = vec![];
-                        file.read(at, len, &mut |b| -> Result<_, ()> { got.extend_from_slice(b); Ok(b.len()) }).unwrap();
+                        let mut take = |b: &[u8]| -> Result<_, ()> {
+                            got.extend_from_slice(b);
+                            Ok(b.len())
+                        };
+                        file.read(at, len, &mut take).unwrap();
                         let from = (at as usize).min(model.len());
                         prop_assert_eq!(&got[..], &model[from..(from + len).min(model.len())]);
                     }

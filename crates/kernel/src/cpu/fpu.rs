@@ -190,7 +190,11 @@ pub unsafe fn save(area: *mut u8) {
     // accepts.
     unsafe {
         if has(Feature::Xsave) {
-            asm!("xsave64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
+            asm!(
+                "xsave64 [{}]",
+                in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX,
+                options(nostack, preserves_flags)
+            );
         } else {
             asm!("fxsave64 [{}]", in(reg) area, options(nostack, preserves_flags));
         }
@@ -206,7 +210,11 @@ pub unsafe fn restore(area: *const u8) {
     // SAFETY: the caller vouches that the area holds a state that `save` wrote, which XRSTOR accepts.
     unsafe {
         if has(Feature::Xsave) {
-            asm!("xrstor64 [{}]", in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX, options(nostack, preserves_flags));
+            asm!(
+                "xrstor64 [{}]",
+                in(reg) area, in("eax") u32::MAX, in("edx") u32::MAX,
+                options(nostack, preserves_flags)
+            );
         } else {
             asm!("fxrstor64 [{}]", in(reg) area, options(nostack, preserves_flags));
         }

@@ -31,7 +31,11 @@ pub unsafe fn rdmsr(msr: u32) -> u64 {
 pub unsafe fn wrmsr(msr: u32, value: u64) {
     // SAFETY: the caller answers for the MSR.
     unsafe {
-        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags))
+        asm!(
+            "wrmsr",
+            in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32,
+            options(nostack, preserves_flags)
+        )
     }
 }
 
@@ -66,7 +70,11 @@ control!(cr4, set_cr4, "cr4");
 pub unsafe fn set_xcr0(value: u64) {
     // SAFETY: the caller answers for the value.
     unsafe {
-        asm!("xsetbv", in("ecx") 0, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags))
+        asm!(
+            "xsetbv",
+            in("ecx") 0, in("eax") value as u32, in("edx") (value >> 32) as u32,
+            options(nostack, preserves_flags)
+        )
     }
 }
 

@@ -244,7 +244,11 @@ mod tests {
         }
 
         #[test]
-        fn hostile_device_words_never_panic(len in "[0-9a-fxKMG]{0,12}", at in "[0-9a-fx]{0,20}", line in "[0-9:@]{0,8}") {
+        fn hostile_device_words_never_panic(
+            len in "[0-9a-fxKMG]{0,12}",
+            at in "[0-9a-fx]{0,20}",
+            line in "[0-9:@]{0,8}",
+        ) {
             let word = std::format!("virtio_mmio.device={len}@{at}:{line}");
             let _count = virtio_devices(word.as_bytes()).count();
         }

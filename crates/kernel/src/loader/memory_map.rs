@@ -239,7 +239,8 @@ mod tests {
             map in proptest::collection::vec((any::<u64>(), any::<u64>(), 0u32..4, 0u32..60), 0..40),
             reserved in proptest::collection::vec((0u64..1 << 34, 0u64..1 << 20), 0..4),
         ) {
-            let map: Vec<_> = map.into_iter().map(|(s, l, kind, shift)| Range { start: s >> shift, len: l >> shift, kind }).collect();
+            let range = |(start, len, kind, shift)| Range { start: start >> shift, len: len >> shift, kind };
+            let map: Vec<_> = map.into_iter().map(range).collect();
             let reserved: Vec<_> = reserved.into_iter().map(|(s, l)| Span { start: s, end: s + l }).collect();
             let ram = Ram::new(&map, &reserved);
             let mut last = 0;

@@ -178,7 +178,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_structures_never_panic(edits in proptest::collection::vec((0usize..0x340, any::<u8>()), 0..40), at in 0u64..0x40) {
+        fn hostile_structures_never_panic(
+            edits in proptest::collection::vec((0usize..0x340, any::<u8>()), 0..40),
+            at in 0u64..0x40,
+        ) {
             let mut m = image();
             for (i, b) in edits {
                 m[i] = b;

@@ -127,7 +127,10 @@ mod tests {
         }
 
         #[test]
-        fn hostile_tables_and_archives_never_panic(text in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b' '), Just(b'0'), any::<u8>()], 0..300), probe: u64) {
+        fn hostile_tables_and_archives_never_panic(
+            text in proptest::collection::vec(prop_oneof![Just(b'\n'), Just(b' '), Just(b'0'), any::<u8>()], 0..300),
+            probe: u64,
+        ) {
             let _found = Symbols::new(&text).find(probe);
             let mut a = archive(".quire/symbols", &text);
             let _table = Symbols::in_archive(&a).map(|s| s.find(probe));

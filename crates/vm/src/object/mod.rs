@@ -173,7 +173,8 @@ pub struct Object<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 192, align: 64,
-    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, shards: 64, refs: 120, own: 128, size: 144, quota: 152,
+    retired: 0, index: 16, id: 24, flags: 32, write_errors: 36, vm: 40, pager: 48, shards: 64, refs: 120, own: 128,
+    size: 144, quota: 152,
 });
 
 // SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and

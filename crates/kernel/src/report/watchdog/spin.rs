@@ -66,7 +66,8 @@ pub fn spun(lock: usize, rank: u8, turns: u32) {
     match holder {
         Some(cpu) => report(
             format_args!(
-                "spin lock: CPU {me} has spun for {seconds} s on the lock at {lock:#x} of rank {rank}, which CPU {cpu} holds"
+                "spin lock: CPU {me} has spun for {seconds} s on the lock at {lock:#x} of rank {rank}, which CPU {cpu} \
+                 holds"
             ),
             &Mine::Here,
             panics,

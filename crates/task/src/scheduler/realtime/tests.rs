@@ -147,7 +147,8 @@ proptest! {
                     let moves = model.running == Some(thread) || here && changed;
                     let expected = if moves { Sorted::Moved } else { Sorted::Unchanged };
                     prop_assert_eq!(sorted, expected);
-                    if model.running == Some(thread) && changed && now - model.began >= BOUND.period && urgency(class) > 0 {
+                    let running = model.running == Some(thread);
+                    if running && changed && now - model.began >= BOUND.period && urgency(class) > 0 {
                         (model.began, model.used) = (now, 0);
                     }
                     if let Some(at) = model.waits(thread).filter(|_| changed) {

@@ -196,6 +196,13 @@ impl Model {
         thread
     }
 
+    fn new() -> Self {
+        let allowed = CpuMask::first(MAX_CPUS);
+        let known = Known { nice: 0, allowed, on_cpu: false, slice: SLICE.into(), moves: false };
+        let users = vec![User::default(); USERS];
+        Model { threads: vec![known; THREADS], users, current: None, floor: 0, charged: 0 }
+    }
+
     fn movable(&self) -> usize {
         self.users.iter().flat_map(User::waiting).filter(|t| self.threads[*t].moves).count()
     }
@@ -210,6 +217,25 @@ impl Model {
     }
 }
 
+/// Compares what the queue and the model say of their contents.
+fn agree(queue: &RunQueue<Still>, shares: &[Share<Still>], model: &Model) -> Result<(), TestCaseError> {
+    let len = model.users.iter().flat_map(User::waiting).count();
+    let eager = model.current.map_or(0, |c| model.users[c].front.len());
+    prop_assert_eq!((queue.len(), queue.eager(), queue.movable()), (len, eager, model.movable()));
+    let end = match (model.current, model.least()) {
+        (Some(current), Some(least)) => model.charged + (least + STRETCH).saturating_sub(model.users[current].used),
+        _ => u64::MAX,
+    };
+    prop_assert_eq!(queue.share_end(), end);
+    for (user, share) in shares.iter().enumerate() {
+        prop_assert_eq!(share.used(), model.users[user].used);
+    }
+    for cpu in CPUS {
+        prop_assert_eq!(queue.has_for(cpu), !model.bound_for(cpu, false).is_empty());
+    }
+    Ok(())
+}
+
 /// As on Linux, a factor of 1.25 a step.
 fn weighted(ns: u64, nice: i8) -> u64 {
     (ns as f64 * 1.25f64.powi(nice.into())) as u64
@@ -222,9 +248,7 @@ proptest! {
         unsafe fn never(_: NonNull<Thread<Still>>) {}
         let threads: Vec<Thread<Still>> = (0..THREADS).map(|n| Thread::new((), n, never)).collect();
         let shares: Vec<Share<Still>> = (0..USERS).map(|_| Share::new()).collect();
-        let known = Known { nice: 0, allowed: CpuMask::first(MAX_CPUS), on_cpu: false, slice: SLICE.into(), moves: false };
-        let users = vec![User::default(); USERS];
-        let mut model = Model { threads: vec![known; THREADS], users, current: None, floor: 0, charged: 0 };
+        let mut model = Model::new();
         let mut queue = RunQueue::new();
         let mut now = 0;
         let number = |thread: Option<NonNull<Thread<Still>>>| thread.map(|t| *unsafe { t.as_ref() }.payload());
@@ -308,20 +332,7 @@ proptest! {
                     model.threads[thread].slice = model.threads[thread].slice.saturating_sub(used);
                 }
             }
-            let len = model.users.iter().flat_map(User::waiting).count();
-            let eager = model.current.map_or(0, |c| model.users[c].front.len());
-            prop_assert_eq!((queue.len(), queue.eager(), queue.movable()), (len, eager, model.movable()));
-            let end = match (model.current, model.least()) {
-                (Some(current), Some(least)) => model.charged + (least + STRETCH).saturating_sub(model.users[current].used),
-                _ => u64::MAX,
-            };
-            prop_assert_eq!(queue.share_end(), end);
-            for (user, share) in shares.iter().enumerate() {
-                prop_assert_eq!(share.used(), model.users[user].used);
-            }
-            for cpu in CPUS {
-                prop_assert_eq!(queue.has_for(cpu), !model.bound_for(cpu, false).is_empty());
-            }
+            agree(&queue, &shares, &model)?;
         }
         prop_assert!(queue.len() == 0);
     }

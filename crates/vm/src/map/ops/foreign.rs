@@ -152,14 +152,15 @@ impl<M: Machine> Space<M> {
                 }
                 // The chain may show another page by now. A fork may have moved a page forward past the walk. Or it
                 // left this one to another space, which then stores into it. The page counts if a second walk finds it.
-                let shown = same
-                    && (mutant(Mutant::OneForeignLook)
-                        || {
-                            fence_full();
-                            !entry.is_stale()
-                                && matches!(at.walk(Some(entry.front()), false, pin), Ok(Walk::Page(again))
-                            if core::ptr::eq(again.page, found.page) && again.state.generation() == found.state.generation())
-                        });
+                let shows_again = || {
+                    fence_full();
+                    if entry.is_stale() {
+                        return false;
+                    }
+                    let Ok(Walk::Page(again)) = at.walk(Some(entry.front()), false, pin) else { return false };
+                    core::ptr::eq(again.page, found.page) && again.state.generation() == found.state.generation()
+                };
+                let shown = same && (mutant(Mutant::OneForeignLook) || shows_again());
                 vm.unhold_page(found.page);
                 return match shown {
                     true => Ok(()),

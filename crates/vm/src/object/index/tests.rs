@@ -86,7 +86,11 @@ mod plain {
                 let pin = nodes.0.pin();
                 match op {
                     Op::Fill(k, v) => {
-                        let v = if v % 7 == 0 { Slot::ZeroMarker } else if v % 5 == 0 { Slot::Swap(v as u64) } else { Slot::Page(Pfn(v as u64)) };
+                        let v = match v {
+                            v if v % 7 == 0 => Slot::ZeroMarker,
+                            v if v % 5 == 0 => Slot::Swap(v as u64),
+                            v => Slot::Page(Pfn(v as u64)),
+                        };
                         let got = index.fill(k, v, nodes, &pin);
                         match model.get(&k) {
                             Some(there) => prop_assert_eq!(got, Err(FillError::Taken(*there))),
