@@ -303,7 +303,7 @@ impl<F: Simulate> Simulated<F> {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Returns a CPU that the thread still is; `None` if it is no CPU any more.
+    /// Detaches the thread from `cpu`. Returns another simulated CPU that it still runs.
     pub(crate) fn detach(&self, cpu: CpuId) -> Option<CpuId> {
         let none = OWN.with_borrow_mut(|own| {
             own.retain(|(machine, own)| (machine.address(), *own) != (self.address(), cpu));

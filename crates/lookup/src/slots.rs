@@ -555,8 +555,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
     fn outgrown(&self, old: Old<T>, epoch: &Domain) {
         if let Some(old) = old {
             if self.is_shared() {
-                // It happens once in as many numbers as there were. A large array cannot be freed where sleeping is
-                // forbidden.
+                // Amortised: the array doubles. Freed here, not through the epoch, because freeing a large array may
+                // sleep.
                 epoch.drain();
             }
             drop(old);

@@ -115,9 +115,8 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Moves typed bytes from the port to the editor, and echoes to the port. If another thread does that, it does it
-    /// once more. So may this thread: the port tells the other side's waiters, and that may drop the other side, which
-    /// calls this.
+    /// Moves typed bytes from the port to the editor, and echoes to the port. If another thread is pumping, it repeats
+    /// the pump for this one. The pump can re-enter: waking the peer may drop it, and its drop pumps.
     fn pump(&self) {
         self.unpumped.store(true, Ordering::Release);
         while self.unpumped.load(Ordering::Acquire) {

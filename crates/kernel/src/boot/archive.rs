@@ -26,8 +26,8 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// The archive of `module`. The memory system has a range of `largest` free bytes, and may not be told of larger
-    /// ones: it takes its own memory from the largest.
+    /// The archive of `module`. It registers no free range above `largest` bytes, because the memory system places its
+    /// tables in the largest range.
     ///
     /// # Safety
     /// The module lies in RAM that the direct map shows, and that no other code uses.

@@ -458,7 +458,7 @@ unsafe fn load_counter(block: *mut cpu::Block, forbid: bool) {
     }
 }
 
-/// Does so for the calling thread, in its context and on this CPU. Interrupts are masked.
+/// Sets or clears faulting of RDTSC (PR_SET_TSC) for the calling thread. Interrupts are masked.
 ///
 /// # Safety
 /// `context` is the calling thread's.

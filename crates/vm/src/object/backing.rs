@@ -218,7 +218,8 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn progress(&self) -> &AtomicU64 {
         &self.progress
     }
-    /// How many runs of layers ended in it, up to 255: about how often its pages were copied.
+    /// Number of copied-up runs that this layer absorbed, at most 255; an estimate of how often each of its pages was
+    /// copied.
     pub(crate) fn merges(&self) -> u8 {
         self.merges.load(Ordering::Relaxed)
     }

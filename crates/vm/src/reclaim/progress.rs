@@ -34,7 +34,8 @@ use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off};
 
 /// Nanoseconds in which threads must have been refused all the time for a decision.
 pub(crate) const WINDOW: u64 = 1_000_000_000;
-/// Nanoseconds without a refusal after which a window begins anew, and those of a thread that hardly waits.
+/// A window restarts after this long without a refusal. A thread refused less often than this does not count as
+/// waiting. In nanoseconds.
 pub(crate) const QUIET: u64 = 200_000_000;
 /// Nanoseconds for which one fault is refused at most where nothing is left to page out to.
 pub(crate) const STARVED: u64 = 2_000_000_000;

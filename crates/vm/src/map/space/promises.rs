@@ -1,4 +1,4 @@
-//! Private memory that programs may store into, counted over all spaces: the promise that pages come with the stores.
+//! Commit charge (`Committed_AS`): writable private bytes, over all spaces.
 //!
 //! An arena's writer posts a change of its bytes when it ends, to a count of its CPU. So a change writes no shared
 //! line, and no query walks spaces. With a limit, a writer posts the bytes before it maps them, and then sums the
