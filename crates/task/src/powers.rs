@@ -3,12 +3,22 @@
 //! A looker is admitted by the *ids* of the thread that it looks at. That thread's *memory* is [open](Openness) to its
 //! owner's other processes, or closed. The ids and the memory are two words, so each side keeps an order:
 //!
-//! | the owner | does first | the looker | so the looker sees |
-//! |---|---|---|---|
-//! | changes its powers ([`change`]) | closes its memory | takes the memory, reads the ids, then checks whether that memory is open ([`look`]) | old ids, or closed memory |
-//! | enters other memory, then gets other powers (exec) | makes the new memory closed | does the same | the old memory, or closed memory |
-//! | leaves its memory ([`leave`]) | notes whether it was closed | finds no memory, and reads the note | closed, where it was |
-//! | copies its memory (fork, [`copy`]) | copies, then reads whether the memory is open | looks at the copy | a closed copy, where another thread closed its memory before it stored the copied data |
+//! - the owner changes its powers ([`change`])
+//!   - does first: closes its memory
+//!   - the looker: takes the memory, reads the ids, then checks whether that memory is open ([`look`])
+//!   - so the looker sees: old ids, or closed memory
+//! - the owner enters other memory, then gets other powers (exec)
+//!   - does first: makes the new memory closed
+//!   - the looker: does the same
+//!   - so the looker sees: the old memory, or closed memory
+//! - the owner leaves its memory ([`leave`])
+//!   - does first: notes whether it was closed
+//!   - the looker: finds no memory, and reads the note
+//!   - so the looker sees: closed, where it was
+//! - the owner copies its memory (fork, [`copy`])
+//!   - does first: copies, then reads whether the memory is open
+//!   - the looker: looks at the copy
+//!   - so the looker sees: a closed copy, where another thread closed its memory before it stored the copied data
 //!
 //! The looker is granted the memory that it checked, and no other that the thread has by then.
 

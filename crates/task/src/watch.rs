@@ -12,9 +12,9 @@
 //! # Idle CPUs
 //! An idle CPU serves one more tick, then none, unless its *ward* (the CPU that it watches) is busy.
 //!
-//! | | **CPU becomes busy** (*is marked busy, fences, checks whether its watcher has a tick*) |
-//! |---|---|
-//! | **watcher stops its tick** (*has no tick, fences, checks whether its ward is busy*) | the CPU finds the watcher without a tick and interrupts it, or the watcher finds the CPU busy and restarts its tick |
+//! A CPU that becomes busy *is marked busy, fences, checks whether its watcher has a tick*. A watcher that stops its
+//! tick *has no tick, fences, checks whether its ward is busy*. So the CPU finds the watcher without a tick and
+//! interrupts it, or the watcher finds the CPU busy and restarts its tick.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::CpuId;

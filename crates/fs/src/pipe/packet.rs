@@ -32,7 +32,7 @@ impl Mark {
         Mark((page + 1) << BITS | ((len as u64 - 1) << 1) | u64::from(packet))
     }
 
-    /// What it says of the page at position `at`.
+    /// The marked page at position `at`.
     #[inline(always)]
     pub(super) fn of(self, at: u64) -> Option<MarkedPage> {
         if self == Self::NONE { None } else { self.of_page(at / PAGE_SIZE as u64) }

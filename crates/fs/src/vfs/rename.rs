@@ -85,7 +85,7 @@ struct Memory<H: Host> {
 /// The dentries that a move concerns.
 struct Ends<H: Host> {
     source: Arc<Dentry<H>>,
-    /// The one that has the new name until then.
+    /// The dentry that has the new name until then.
     there: Option<Arc<Dentry<H>>>,
 }
 
@@ -198,8 +198,8 @@ impl<'m, H: Host> Move<'m, H> {
         Ok(Some(ends))
     }
 
-    /// Changes the entries, and unlocks the directories. An error changes nothing. What remains of `memory` is freed
-    /// after the locks, because `both` is dropped first.
+    /// Changes the entries, and unlocks the directories. An error changes nothing. Unused `memory` is freed after
+    /// the locks, because `both` is dropped first.
     fn change(&self, memory: Memory<H>, mut both: Both<'_, H>, ends: &Ends<H>) -> Result<Dropped<H>, FsError> {
         let source = &ends.source;
         if let (Some(there), Some((old_name, old_shown))) = (&ends.there, memory.back) {

@@ -1,5 +1,5 @@
-    // Included by each block of assembly that needs them; the block ends with smap_end.s, so that blocks can be assembled
-    // together or apart.
+    // Included by each block of assembly that needs them; the block ends with smap_end.s, so that blocks can be
+    // assembled together or apart.
     //
     // "clac" and "stac", three-byte no-operations until they are patched in at boot.
     .macro CLAC

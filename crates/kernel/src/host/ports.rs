@@ -2,11 +2,14 @@
 //!
 //! Three single-port consoles, in the order in which they were created on QEMU's command line:
 //!
-//! | port | from the host | to the host |
-//! |---|---|---|
-//! | A | the program's standard input | its standard output |
-//! | B | | its standard error |
-//! | C | lines: `eof BYTES`, `int`, `kill`, `winch ROWS COLUMNS` | lines: `ready NS`, `exit STATUS`, `signal NUMBER`, `data BYTES` and so many bytes |
+//! - A
+//!   - from the host: the program's standard input
+//!   - to the host: the program's standard output
+//! - B
+//!   - to the host: the program's standard error
+//! - C
+//!   - from the host: lines: `eof BYTES`, `int`, `kill`, `winch ROWS COLUMNS`
+//!   - to the host: lines: `ready NS`, `exit STATUS`, `signal NUMBER`, `data BYTES` and so many bytes
 //!
 //! `eof BYTES` gives the length of the standard input: it ends after that many bytes, since a console has no end of
 //! file.

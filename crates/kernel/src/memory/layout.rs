@@ -1,10 +1,8 @@
 //! The layout of the kernel's half of the address space, and of the image in memory.
 //!
-//! | start | content |
-//! |---|---|
-//! | `0xffff_8000_0000_0000` | all RAM, one to one, writable, never executable; the image's text and constants read-only |
-//! | `0xffff_c000_0000_0000` | the kernel's map: stacks, an unmapped guard page below each, buffers, device registers |
-//! | `0xffff_ffff_8000_0000` | the image: text executable, constants read-only, data writable |
+//! - `0xffff_8000_0000_0000`: all RAM, one to one, writable, never executable; the image's text and constants read-only
+//! - `0xffff_c000_0000_0000`: the kernel's map: stacks, an unmapped guard page below each, buffers, device registers
+//! - `0xffff_ffff_8000_0000`: the image: text executable, constants read-only, data writable
 
 /// Bytes in a page.
 pub const PAGE: u64 = 4096;

@@ -6,10 +6,9 @@
 //! its key. The kernel's owner of such a lock is the truth, and the word follows.
 //!
 //! # Who guards what
-//! | | guard |
-//! |---|---|
-//! | the locks of a bucket, their waiters and owners; the level and the lock of a waiter | the bucket's lock |
-//! | the locks that a thread owns, their `best`; what the thread inherits; the waiter by which it waits | the *thread lock*: a second lock in the bucket that the thread's address selects |
+//! - The bucket's lock guards the locks of the bucket, their waiters and owners, and a waiter's level and lock.
+//! - The *thread lock* is a second lock in the bucket that the thread's address selects. It guards the locks that the
+//!   thread owns, their `best`, what the thread inherits, and the waiter by which it waits.
 //!
 //! A thread lock is taken inside a bucket's lock, and a CPU holds one thread lock at a time. So unrelated futexes share
 //! a lock only where they hash to one bucket.

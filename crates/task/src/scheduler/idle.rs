@@ -5,10 +5,12 @@
 //! by the next waker that searches the set and finds the CPU busy. So a CPU that sleeps and wakes writes no shared
 //! line.
 //!
-//! | | CPU goes idle: *marks itself, fences, checks the hints, joins them* |
-//! |---|---|
-//! | **searcher clears its hint** (*clears, fences, checks again whether the CPU is idle*) | one of the two sees the other, and the hint is set again |
-//! | **waker has work for it** (*queues, fences, looks here*) | the waker finds it idle, or the CPU finds the work: it looks for work afterwards |
+//! A CPU that goes idle *marks itself, fences, checks the hints, joins them*. Against it:
+//!
+//! - **A searcher clears its hint** (*clears, fences, checks again whether the CPU is idle*). One of the two sees the
+//!   other, and the hint is set again.
+//! - **A waker has work for it** (*queues, fences, looks here*). The waker finds it idle, or the CPU finds the work,
+//!   because it looks for work afterwards.
 
 use super::cpu_mask::CpuBits;
 use crate::mutant::{Mutant, mutant};

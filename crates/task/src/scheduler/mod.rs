@@ -16,7 +16,7 @@
 //!
 //! | | parks | is preempted | exits |
 //! |---|---|---|---|
-//! | **waker** on another CPU | token word: the thread takes the token, or the waker queues it here | gives a token | gives a token that is never taken |
+//! | **waker** on another CPU | token word: taken, or queued by the waker | gives a token | gives a token in vain |
 //! | **thief** | not queued; queued by a waker: `on_cpu` | queued: `on_cpu` | never queued |
 //! | **interrupt** here | interrupts are masked from before `PARKED` until the next thread runs | same | same |
 //!

@@ -21,10 +21,9 @@ impl<M: Machine> Scheduler<M> {
     /// The urgency of `thread` may have changed: sorts it in anew where it waits or runs. Callable under any lock of a
     /// rank below the run queue's. A thread that sleeps is sorted in when it wakes up.
     ///
-    /// | | |
-    /// |---|---|
-    /// | **a CPU queues the thread** (*writes its home, fences, reads its urgency, writes its list*) | that CPU sees the new urgency, or this one finds the thread on its new home's queue |
-    /// | **a CPU takes it off a queue** | its lock: this CPU finds the thread as it waits there, or as it runs |
+    /// - **a CPU queues the thread** (*writes its home, fences, reads its urgency, writes its list*): that CPU sees the
+    ///   new urgency, or this one finds the thread on its new home's queue
+    /// - **a CPU takes it off a queue**: its lock: this CPU finds the thread as it waits there, or as it runs
     pub(crate) fn sort(&self, thread: &Thread<M>) {
         if !thread.has_level() {
             return;

@@ -12,9 +12,11 @@
 //! sees its leaf. If another remover has cleared a leaf and not flushed yet, the table page's count of unflushed
 //! removals shows it. Then this scan flushes that space too.
 //!
-//! | | fault enters | another remover | copy-on-write | first touch, fork, clip |
-//! |---|---|---|---|---|
-//! | **remover** | busy + fence, check under the table's lock | busy: one at a time; unflushed counts | generation after the copy | the shard's lock: old or new backing is there |
+//! - **remover**
+//!   - fault enters: busy + fence, check under the table's lock
+//!   - another remover: busy: one at a time; unflushed counts
+//!   - copy-on-write: generation after the copy
+//!   - first touch, fork, clip: the shard's lock: old or new backing is there
 //!
 //! Pages are removed in batches, so that a scan and a flush serve many. A batch is never held over a wait. At a busy
 //! page the batch so far is finished first; then the remover waits with nothing held.

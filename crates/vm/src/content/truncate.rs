@@ -6,9 +6,12 @@
 //! again. All chains that show a layer in front of a file have the file behind it at the same place. So the window of
 //! one chain holds for every chain that shows the layer.
 //!
-//! | | fault copies, beyond the end | collapse moves a copy | fork, clip |
-//! |---|---|---|---|
-//! | **truncate** | insert, fence, read the size; here: write the size, fence, look for pages: one of them removes the copy | filled before it is emptied; forward: the search meets it, as it goes the same way; back: insert, fence, check the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff)) | the list's shard is locked; the old or the new backing is there |
+//! - **truncate**
+//!   - fault copies, beyond the end: insert, fence, read the size; here: write the size, fence, look for pages: one of
+//!     them removes the copy
+//!   - collapse moves a copy: filled before it is emptied; forward: the search meets it, as it goes the same way; back:
+//!     insert, fence, check the end, as a fault (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
+//!   - fork, clip: the list's shard is locked; the old or the new backing is there
 
 use crate::content::read_write;
 use crate::content::remove;

@@ -32,11 +32,17 @@
 //! *behind*: that is another page, of another generation, than the page that was searched.
 //!
 //! # Races
-//! | | what it does first | what the other sees |
-//! |---|---|---|
-//! | two copies at once | unbusies its new page (a full fence), then looks at the mark and the watch (mutant [`Mutant::LookBeforeFill`]) | the later one sees both pages |
-//! | a copy, and a search that chooses its chain as the watch | the search writes the watch, fences, looks at that chain once more (mutant [`Mutant::NoSecondLook`]) | the copy sees the watch, or the search sees the copy |
-//! | a copy, and the exit of the watch | the exit counts (`unlinked`), then hands the object to the reaper | a watch from before that count is no watch; or the reaper sees the copy |
+//! - two copies at once
+//!   - first: unbusies its new page (a full fence), then looks at the mark and the watch (mutant
+//!     [`Mutant::LookBeforeFill`])
+//!   - outcome: the later one sees both pages
+//! - a copy, and a search that chooses its chain as the watch
+//!   - first: the search writes the watch, fences, looks at that chain once more (mutant
+//!     [`Mutant::NoSecondLook`])
+//!   - outcome: the copy sees the watch, or the search sees the copy
+//! - a copy, and the exit of the watch
+//!   - first: the exit counts (`unlinked`), then hands the object to the reaper
+//!   - outcome: a watch from before that count is no watch; or the reaper sees the copy
 //!
 //! Where something is busy, the page stays and the object is left to the [reaper](crate::cow::reaper). Every error is
 //! towards keeping.

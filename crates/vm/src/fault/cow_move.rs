@@ -18,15 +18,29 @@
 //! Before the last step the move can be given up: the front's slot is emptied, and the page stays the layer's.
 //!
 //! # Against other CPUs
-//! | another CPU | what it does | outcome |
-//! |---|---|---|
-//! | has something in front of the page already | may move it, page it out, put a zero marker there | it hides the page for good ([`last_sharer`], *Why*) |
-//! | copies the page into its own front | is busy in front: hides nothing (mutant [`Mutant::BusyHides`]) | step 1 or 3 sees it; a copy that begins later finds the page busy, or another generation, when it checks its source again |
-//! | forks this space | marks the entry stale, fences, looks whether the front is empty | it sees the front's slot filled, and the child's chain has the front; or step 3 sees the mark; or the fork was over, and step 3 finds the child |
-//! | unmaps, protects, clips | marks the entry stale, passes over the table page | step 5 sees the mark; or it comes after the page is the front's |
-//! | faults in this space | waits for the busy page | finds it in front |
-//! | merges layers | skips busy pages | step 5 checks the layers in between: a page copied into the front and merged since hides this one |
-//! | holds the page (a write to swap, a search) | took its hold before step 2 | the page is copied; a CPU that takes its hold later sees busy |
+//! - another CPU has something in front of the page already
+//!   - action: may move it, page it out, put a zero marker there
+//!   - outcome: it hides the page for good ([`last_sharer`], *Why*)
+//! - another CPU copies the page into its own front
+//!   - action: is busy in front: hides nothing (mutant [`Mutant::BusyHides`])
+//!   - outcome: step 1 or 3 sees it; a copy that begins later finds the page busy, or another generation, when it
+//!     checks its source again
+//! - another CPU forks this space
+//!   - action: marks the entry stale, fences, looks whether the front is empty
+//!   - outcome: it sees the front's slot filled, and the child's chain has the front; or step 3 sees the mark; or the
+//!     fork was over, and step 3 finds the child
+//! - another CPU unmaps, protects, clips
+//!   - action: marks the entry stale, passes over the table page
+//!   - outcome: step 5 sees the mark; or it comes after the page is the front's
+//! - another CPU faults in this space
+//!   - action: waits for the busy page
+//!   - outcome: finds it in front
+//! - another CPU merges layers
+//!   - action: skips busy pages
+//!   - outcome: step 5 checks the layers in between: a page copied into the front and merged since hides this one
+//! - another CPU holds the page (a write to swap, a search)
+//!   - action: took its hold before step 2
+//!   - outcome: the page is copied; a CPU that takes its hold later sees busy
 
 use crate::cow::found::FoundPage;
 use crate::cow::last_sharer;

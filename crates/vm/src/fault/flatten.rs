@@ -36,10 +36,15 @@
 //! A zero marker is made with its slot held, and after a second walk. One walk alone may miss a page that a fork moves
 //! forward past it (mutant [`Mutant::ZeroMarkerUnseen`]).
 //!
-//! | | fault in the same place | fork, unmap, clip, `MADV_DONTNEED` | another copy-up |
-//! |---|---|---|---|
-//! | **copy** | one fills the slot; the other waits, or begins again | the entry is stale: given up; a CPU that reads the front's slots after the mark sees the copy (fences on both sides) | one at a time a front |
-//! | **take out** | walks continue; a source in the run fails the front check | the map's lock | the map's lock |
+//! - **copy**
+//!   - fault in the same place: one fills the slot; the other waits, or begins again
+//!   - fork, unmap, clip, `MADV_DONTNEED`: the entry is stale: given up; a CPU that reads the front's slots after the
+//!     mark sees the copy (fences on both sides)
+//!   - another copy-up: one at a time a front
+//! - **take out**
+//!   - fault in the same place: walks continue; a source in the run fails the front check
+//!   - fork, unmap, clip, `MADV_DONTNEED`: the map's lock
+//!   - another copy-up: the map's lock
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;

@@ -27,18 +27,37 @@
 //! An attempt takes no lock of the map, no count on an object, no lock of a queue.
 //!
 //! # What is checked under the table page's lock, and against whom
-//! | another CPU | what it does first | what the fault sees under the lock |
-//! |---|---|---|
-//! | removes the page | sets busy, fences, scans the leaves | busy, or another generation: tries again; or the scan finds the leaf |
-//! | replaces the entry (unmap, protect, fork, clip) | marks it stale, fences, passes over the table pages | stale: waits for that writer; or the pass finds the leaf |
-//! | copies the page into the front (our space) | fills the front's slot, then clears our leaf | the front's slot is not empty: tries again; or the leaf is cleared after us |
-//! | moves the page to another layer | holds it busy; the generation rises | busy, or another generation: tries again |
-//! | store-protects the table page (fork, protect) | marks the entry stale first | stale; or the pass comes by after us |
-//! | shares the layer that we write in place (fork) | marks our entry stale first | stale |
-//! | leaves out the table pages of an entry without stores (fork) | marks it stale, by an exchange that returns whether the entry has none | stale; or the fork visits them, because we set the mark for stores before |
-//! | takes the table page out | marks it dead under its lock | the pmap returns live table pages only |
-//! | truncates below a page that we insert | writes the size, fences, looks for pages | we read the size after a fence that follows the insert: one of us takes the page back |
-//! | tears the object down | marks it dead, fences, looks for pages | as with truncation |
+//! - another CPU removes the page
+//!   - first: sets busy, fences, scans the leaves
+//!   - under the lock: busy, or another generation: tries again; or the scan finds the leaf
+//! - another CPU replaces the entry (unmap, protect, fork, clip)
+//!   - first: marks it stale, fences, passes over the table pages
+//!   - under the lock: stale: waits for that writer; or the pass finds the leaf
+//! - another CPU copies the page into the front (our space)
+//!   - first: fills the front's slot, then clears our leaf
+//!   - under the lock: the front's slot is not empty: tries again; or the leaf is cleared after us
+//! - another CPU moves the page to another layer
+//!   - first: holds it busy; the generation rises
+//!   - under the lock: busy, or another generation: tries again
+//! - another CPU store-protects the table page (fork, protect)
+//!   - first: marks the entry stale first
+//!   - under the lock: stale; or the pass comes by after us
+//! - another CPU shares the layer that we write in place (fork)
+//!   - first: marks our entry stale first
+//!   - under the lock: stale
+//! - another CPU leaves out the table pages of an entry without stores (fork)
+//!   - first: marks it stale, by an exchange that returns whether the entry has none
+//!   - under the lock: stale; or the fork visits them, because we set the mark for stores before
+//! - another CPU takes the table page out
+//!   - first: marks it dead under its lock
+//!   - under the lock: the pmap returns live table pages only
+//! - another CPU truncates below a page that we insert
+//!   - first: writes the size, fences, looks for pages
+//!   - under the lock: we read the size after a fence that follows the insert: one of us takes the
+//!     page back
+//! - another CPU tears the object down
+//!   - first: marks it dead, fences, looks for pages
+//!   - under the lock: as with truncation
 //!
 //! # Waiting
 //! An attempt runs under one pin and never sleeps. Where something is in the way, the attempt ends and returns what to

@@ -16,11 +16,15 @@
 //!
 //! Each cell says what keeps two operations apart when two CPUs execute them at once:
 //!
-//! | | make | give up | new generation |
-//! |---|---|---|---|
-//! | **make** | the tree's lock | the CPU's list; a retired range is still in the tree | a retired range stays in the tree until after the flush, so no other CPU uses its addresses |
-//! | **give up** | | the list of waiting ranges | it waits for this flush or the next: the waiting ranges are taken before the flush begins |
-//! | **new generation** | | | each takes the ranges that wait then |
+//! - **make**
+//!   - make: the tree's lock
+//!   - give up: the CPU's list; a retired range is still in the tree
+//!   - new generation: a retired range stays in the tree until after the flush, so no other CPU uses its addresses
+//! - **give up**
+//!   - give up: the list of waiting ranges
+//!   - new generation: it waits for this flush or the next: the waiting ranges are taken before the flush begins
+//! - **new generation**
+//!   - new generation: each takes the ranges that wait then
 //!
 //! Model: `a_kernel_address_is_reused_after_all_cpus_flushed_it`, mutant
 //! [`Mutant::ReuseBeforeFlush`](crate::mutant::Mutant).

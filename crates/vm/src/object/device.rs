@@ -8,9 +8,10 @@
 //! result of reading a whole page of a device is known to its driver alone. (Linux copies. Programs map `/dev/zero`
 //! privately, but that is private memory and no device.)
 //!
-//! | | fault | revoke |
-//! |---|---|---|
-//! | **fault** | table page's lock | the size is read under the table page's lock, which fences; it is written before the scan: one sees the other |
+//! - **fault**
+//!   - fault: table page's lock
+//!   - revoke: the size is read under the table page's lock, which fences; it is written before the scan: one sees the
+//!     other
 
 use super::{DEVICE, Object, ObjectRef};
 use crate::error::OutOfMemory;

@@ -19,8 +19,8 @@
 //!
 //! | | fault stores | copy from a program (hold) | truncate, free | another cleaner | completion |
 //! |---|---|---|---|---|---|
-//! | **launder** | busy, then dirty before writable | the hold is seen, or dirty is set again | busy: one at a time | LAUNDERING | after it |
-//! | **completion** | dirty stays as it is | as a fault | state word: one of them sees the other, and that one frees slot and frame | | |
+//! | **launder** | busy; dirty before writable | hold seen, or dirty again | one at a time | LAUNDERING | after it |
+//! | **completion** | dirty stays as it is | as a fault | state word: the later one frees slot and frame | | |
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};

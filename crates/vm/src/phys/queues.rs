@@ -27,8 +27,8 @@
 //!
 //! | | drain | take, isolate | put | lose identity |
 //! |---|---|---|---|---|
-//! | **drain, put** | state: one of them moves it | the shard's lock | the shard's lock | state before links: skipped, or unlinked after |
-//! | **take, isolate** | | state: one of them has it | — (isolated by one) | state before links: left linked for the other |
+//! | **drain, put** | state: one moves it | shard's lock | shard's lock | state before links: skipped or unlinked |
+//! | **take, isolate** | | state: one has it | isolated by one | state before links: left linked for the other |
 
 mod check;
 

@@ -13,9 +13,11 @@
 //! A claimed frame is wild, and its order is [`CLAIMED`]. Only one claim runs at a time. So a claim needs no list, and
 //! its end, in success or failure, is one visit of each frame.
 //!
-//! | | fault | pageout | magazines, buddy lists | another claim |
-//! |---|---|---|---|---|
-//! | **claim** | busy page, as any remover | busy page: one at a time | the depot's lock; frames in magazines are drained | the lock of all claims |
+//! - **claim**
+//!   - fault: busy page, as any remover
+//!   - pageout: busy page: one at a time
+//!   - magazines, buddy lists: the depot's lock; frames in magazines are drained
+//!   - another claim: the lock of all claims
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;

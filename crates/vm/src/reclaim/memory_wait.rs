@@ -1,10 +1,12 @@
 //! The protocol between threads that wait for memory and the pageout daemon. Neither sleeps for good while the other
 //! waits for it.
 //!
-//! | | the daemon |
-//! |---|---|
-//! | **a thread waits** | It counts itself, then sets `wanted`. The daemon clears `wanted`, then reads the count, in a step that sees earlier waiters (mutant [`Mutant::WantedForgotten`]). A later waiter leaves `wanted` set, which the daemon reads before it sleeps. |
-//! | **a pass did not help** | Other threads may have taken the freed memory when the waiters check, and it may be free again when the daemon checks. So a waiter that still has none after a pass sets `wanted` again (mutant [`Mutant::AskedOnce`]). |
+//! - **A thread waits.** It counts itself, then sets `wanted`. The daemon clears `wanted`, then reads the count, in a
+//!   step that sees earlier waiters (mutant [`Mutant::WantedForgotten`]). A later waiter leaves `wanted` set, which the
+//!   daemon reads before it sleeps.
+//! - **A pass did not help.** Other threads may have taken the freed memory when the waiters check, and it may be free
+//!   again when the daemon checks. So a waiter that still has none after a pass sets `wanted` again (mutant
+//!   [`Mutant::AskedOnce`]).
 
 use crate::mutant::{Mutant, mutant};
 use crate::sleep::MaySleep;

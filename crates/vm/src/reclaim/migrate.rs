@@ -8,9 +8,11 @@
 //!
 //! A clean page without a leaf is evicted instead, because that takes no memory.
 //!
-//! | | fault | copy from or to a program (hold) | cleaner | pageout, truncate, another claim |
-//! |---|---|---|---|---|
-//! | **vacate** | busy and generation, under the table page's lock | the hold is seen, or the taker sees busy | LAUNDERING: waited for | busy: one at a time |
+//! - **vacate**
+//!   - fault: busy and generation, under the table page's lock
+//!   - copy from or to a program (hold): the hold is seen, or the taker sees busy
+//!   - cleaner: LAUNDERING: waited for
+//!   - pageout, truncate, another claim: busy: one at a time
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};

@@ -14,7 +14,7 @@
 //! | [`unmap`] | removed; its dirty bit is credited to the page | the caller | yes |
 //! | [`unmap_unwired`] | the same, where no wired backing shows it | the caller | yes |
 //! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; no caller that only wants to see stores | yes |
-//! | [`take_referenced`] | loses its accessed bit | not held | no: a TLB that still holds the bit set is a missed look, not an error |
+//! | [`take_referenced`] | loses its accessed bit | not held | no: while a TLB has the bit, a look misses it |
 //! | [`query`], [`count`] | is read | not held | no |
 //!
 //! # Flushes (relies on C2)

@@ -5,10 +5,16 @@
 //! lock is released. The flush reaches no CPU, because none runs the space; a CPU that begins to meanwhile is flushed
 //! like any other. The root goes last, so that an idle space has no table page.
 //!
-//! | | fault | reverse scan | map operation | exit |
-//! |---|---|---|---|---|
-//! | **drop** | table page's lock: it goes, or comes after; a table page with a leaf is not pruned | its leaf, or the unflushed count | its leaf, or the unflushed count | the caller holds a handle |
-//! | **refill** | table page's lock, checks as a fault's | busy and generation, as a fault | stale mark, as a fault | as above |
+//! - **drop**
+//!   - fault: table page's lock: it goes, or comes after; a table page with a leaf is not pruned
+//!   - reverse scan: its leaf, or the unflushed count
+//!   - map operation: its leaf, or the unflushed count
+//!   - exit: the caller holds a handle
+//! - **refill**
+//!   - fault: table page's lock, checks as a fault's
+//!   - reverse scan: busy and generation, as a fault
+//!   - map operation: stale mark, as a fault
+//!   - exit: as above
 
 use crate::machine::{Machine, Pmap, Removed, Table};
 use crate::map::space::Space;
