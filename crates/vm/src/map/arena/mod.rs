@@ -30,7 +30,7 @@ const TURNS: u32 = 16;
 const TURNS: u32 = 4;
 
 /// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
-/// [`arenas`](crate::map::arena::arenas) decides its addresses. It has lines of its own, and faults read the first: a
+/// [`arenas`] decides its addresses. It has lines of its own, and faults read the first: a
 /// fault that finds an entry reads the tree's root and nothing else of the arena.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {
