@@ -71,6 +71,29 @@ fn newer(program: &Path, source: &Path) -> bool {
         .all(|p| time(&p).is_some_and(|written| made > written))
 }
 
+/// The program with a dynamic C library, made of the source of `child`.
+const DYNAMIC: &str = "child-dynamic";
+
+/// Programs that start others of `programs/`.
+const COMPANIONS: &[(&str, &[&str])] = &[("counts", &["child", DYNAMIC])];
+
+/// Compiles one program of `programs/`, and returns its path.
+pub fn named(places: &Places, name: &str) -> Result<PathBuf> {
+    let home = places.root.join("programs");
+    match name {
+        DYNAMIC => compile_as(places, &home.join("child.c"), DYNAMIC, Linked::Dynamic),
+        _ => compile(places, &home.join(format!("{name}.c"))),
+    }
+}
+
+/// Compiles one program of `programs/` and those that it starts, and returns the paths by name.
+pub fn with_companions(places: &Places, name: &OsStr) -> Result<BTreeMap<String, PathBuf>> {
+    let name = name.to_string_lossy();
+    let others = COMPANIONS.iter().filter(|(of, _)| *of == name).flat_map(|(_, others)| others.iter().copied());
+    let all = std::iter::once(&*name).chain(others);
+    all.map(|name| Ok((name.to_owned(), named(places, name)?))).collect()
+}
+
 /// Compiles all of `programs/`, and returns the paths by name.
 pub fn all(places: &Places) -> Result<BTreeMap<String, PathBuf>> {
     let home = places.root.join("programs");
@@ -82,10 +105,7 @@ pub fn all(places: &Places) -> Result<BTreeMap<String, PathBuf>> {
             found.insert(name, compile(places, &path)?);
         }
     }
-    let child = home.join("child.c");
-    if child.exists() {
-        found.insert("child-dynamic".into(), compile_as(places, &child, "child-dynamic", Linked::Dynamic)?);
-    }
+    found.insert(DYNAMIC.into(), named(places, DYNAMIC)?);
     Ok(found)
 }
 
@@ -106,7 +126,7 @@ pub fn in_guest(name: &str) -> String {
     format!("/programs/{name}")
 }
 
-/// Puts all of `programs/` into a guest's tree, with the library that the dynamic one needs.
+/// Puts programs of `programs/` into a guest's tree, with the libraries that they need.
 pub fn install(tree: &mut Tree, programs: &BTreeMap<String, PathBuf>) -> Result<()> {
     for (name, file) in programs {
         tree.host_file(in_guest(name), file)?;
@@ -115,4 +135,36 @@ pub fn install(tree: &mut Tree, programs: &BTreeMap<String, PathBuf>) -> Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn companions_are_the_programs_that_others_name() {
+        let home = Places::find().root.join("programs");
+        let known: Vec<String> = COMPANIONS.iter().flat_map(|(_, all)| all.iter().map(|n| in_guest(n))).collect();
+        let mut seen = Vec::new();
+        for entry in fs::read_dir(&home).unwrap() {
+            let path = entry.unwrap().path();
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            for rest in text.split("\"/programs/").skip(1) {
+                let named = in_guest(rest.split('"').next().unwrap_or_default());
+                // The headers of `counts`, which is the only program that starts others.
+                let of_counts = path.file_name().is_some_and(|f| f.to_string_lossy().starts_with("counts"));
+                assert!(of_counts && known.contains(&named), "{} starts {named}", path.display());
+                seen.push(named);
+            }
+        }
+        assert!(known.iter().all(|name| seen.contains(name)), "{seen:?}");
+    }
+
+    #[test]
+    fn one_program_is_built_with_those_that_it_starts_and_no_others() {
+        let places = Places::find();
+        let names = |name: &str| with_companions(&places, OsStr::new(name)).unwrap().into_keys().collect::<Vec<_>>();
+        assert_eq!(names("zerofill"), ["zerofill"]);
+        assert_eq!(names("counts"), ["child", "child-dynamic", "counts"]);
+    }
 }

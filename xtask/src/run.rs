@@ -115,7 +115,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
         // The guest's own shell, which edits lines. A path would name a file of this machine.
         args = vec![root::SHELL.into(), "-l".into()];
     } else if programs::is_named(places, &args[0]) {
-        programs::install(&mut tree, &programs::all(places)?)?;
+        programs::install(&mut tree, &programs::with_companions(places, &args[0])?)?;
         if programs::builds(&args[0]) {
             compiler::install(&mut tree, &lua::ensure(places)?)?;
         }

@@ -27,10 +27,8 @@ pub type Row = (String, f64);
 /// The operations of `programs/counts.c` whose names contain one of `words`, or all. `lenient` leaves out those that the
 /// kernel lacks.
 pub fn operations(places: &Places, kernel: &Kernel, words: &[String], lenient: bool) -> Result<Vec<Row>> {
-    let all = programs::all(places)?;
     let mut tree = root::tree()?;
-    let mine = ["counts", "child", "child-dynamic"];
-    programs::install(&mut tree, &all.into_iter().filter(|(name, _)| mine.contains(&name.as_str())).collect())?;
+    programs::install(&mut tree, &programs::with_companions(places, "counts".as_ref())?)?;
     let mut args = vec![programs::in_guest("counts").into()];
     args.extend(lenient.then(|| "-k".into()));
     args.extend(words.iter().map(Into::into));

@@ -649,9 +649,11 @@ impl Guests {
         let guest = cli::Guest { cwd: "/programs".into(), ..cli::Guest::of(1, MEMORY.1) };
         let prepare = |program: &str| run::prepare(places, &guest, &[program.into(), "/script".into()], false);
         let (mut tree, order) = prepare("sh")?;
-        programs::install(&mut tree, &programs::all(places)?)?;
+        let all = programs::all(places)?;
+        programs::install(&mut tree, &all)?;
         let builds = |j: &Counted| matches!(&j.what, Job::Guest(b) if b.memory == MEMORY.1);
-        let compiler = plan.jobs.iter().any(builds).then(|| prepare("build")).transpose()?.map(|(tree, _)| tree);
+        let mut compiler = plan.jobs.iter().any(builds).then(|| prepare("build")).transpose()?.map(|(tree, _)| tree);
+        compiler.iter_mut().try_for_each(|tree| programs::install(tree, &all))?;
         Ok(Self {
             ours: needs(false).then(|| Kernel::ready(places, On::Quire)).transpose()?,
             linux: needs(true).then(|| Kernel::ready(places, On::Linux)).transpose().map_err(without)?,

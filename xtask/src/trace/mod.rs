@@ -71,7 +71,7 @@ fn program_file(places: &Places, options: &cli::Trace) -> Option<PathBuf> {
     if !programs::is_named(places, program) {
         return Some(program.into());
     }
-    programs::all(places).ok()?.remove(&*program.to_string_lossy())
+    programs::named(places, &program.to_string_lossy()).ok()
 }
 
 /// Boots a traced guest and runs the program there. Returns the kernel's records, and the machine's failure, if any.

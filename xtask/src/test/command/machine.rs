@@ -21,7 +21,7 @@ pub(super) fn panic(bench: &Bench) -> Result<(), String> {
 /// Settings of the kernel's command line take effect, as its counters show: pages made ahead of touches, and pages
 /// copied up out of deep chains.
 pub(super) fn settings(bench: &Bench) -> Result<(), String> {
-    let program = programs::all(&bench.places).map_err(text)?.remove("cowchain").ok_or("there is no cowchain")?;
+    let program = programs::named(&bench.places, "cowchain").map_err(text)?;
     let program = program.to_str().ok_or("the path of the program is not UTF-8")?;
     let line = "./cowchain --seconds 0 --only cowchain_kept >/dev/null && grep -E '^(pgfault_ahead|page_copied_up) ' /proc/vmstat";
     let counts = |append: &str| {
