@@ -28,6 +28,8 @@ use crate::{
         tree::Tree,
     },
     machine::{
+        boot_words,
+        killed::Killed,
         outcome::Outcome,
         qemu::Guest,
         relay::{self, Asked, Ends, Report},
@@ -40,6 +42,9 @@ use crate::{
 
 /// Runs the program and returns its status.
 pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
+    if !options.linux {
+        boot_words::check(&options.append)?;
+    }
     let tty = terminal::interactive();
     let (tree, mut order) = prepare(places, &options.guest, &options.program, tty)?;
     let wanted = options.copy_out.iter().map(|text| CopyOut::parse(text, &options.guest.cwd));
@@ -70,6 +75,11 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     }
     let results = report.results.take();
     let status = conclude(&report, options.verbose)?;
+    if status != 0
+        && let Some(killed) = Killed::find(&report.log_tail)
+    {
+        eprintln!("quire: {}", killed.advice(options.guest.memory, !options.linux));
+    }
     if !wanted.is_empty()
         && let Err(e) = results::unpack(results, &wanted)
     {

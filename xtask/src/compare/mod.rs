@@ -23,6 +23,7 @@ use crate::{
     failure::{Doing, Failure, Result},
     image::{order::Order, tree::Tree},
     machine::{
+        boot_words,
         outcome::Outcome,
         qemu,
         relay::{GuestOutput, Report, content},
@@ -95,6 +96,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     if options.count && options.guest.cpus > 1 {
         return Err(Failure::usage("--count needs one CPU; leave out --cpus"));
     }
+    boot_words::check_for_both(&options.append)?;
     let (mut tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     // Linux is busy with itself right after boot, so its first program waits so many seconds.
     tree.file("/.quire/settle", 0o400, "2\n")?;

@@ -13,8 +13,10 @@
 //! The initial file system is an anonymous memory file that QEMU opens through `/proc/self/fd`.
 
 pub mod accel;
+pub mod boot_words;
 pub mod control;
 pub mod flow;
+pub mod killed;
 pub mod outcome;
 pub mod probe_guest;
 pub mod qemu;

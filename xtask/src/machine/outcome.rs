@@ -3,8 +3,8 @@
 use super::qemu;
 use crate::failure::Failure;
 
-/// The beginning of the kernel's message when it cannot run (`boot/required.rs`).
-const REFUSAL: &str = "Quire cannot run on this machine: ";
+/// The beginnings of the kernel's message when it cannot run, or cannot use a word (`boot/required.rs`).
+const REFUSALS: [&str; 2] = ["Quire cannot run on this machine: ", "the boot word "];
 
 /// The end of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +38,8 @@ impl Outcome {
             Some(qemu::REFUSED) => Self::Refused(
                 log.lines()
                     .rev()
-                    .find_map(|line| Some(line[line.find(REFUSAL)?..].trim_end().to_owned()))
+                    .find_map(|line| REFUSALS.iter().find_map(|begin| Some(line[line.find(begin)?..].trim_end())))
+                    .map(str::to_owned)
                     .unwrap_or_else(|| "the kernel cannot run on this machine, and printed no reason".into()),
             ),
             Some(qemu::ORDERLY) => Self::Died("the machine powered off without reporting a status".into()),
@@ -104,9 +105,12 @@ mod tests {
     #[test]
     fn a_refusal_is_the_kernels_own_sentence() {
         let of = |log: &str| Outcome::of_qemu(Some(37), "exit 37", "", log).to_failure();
-        let sentence = "Quire cannot run on this machine: its processor lacks nx, sse2";
-        for log in [format!("\r\n{sentence}\r\n"), format!("[    0.000001] other\r\n[    0.01] {sentence}\r\n")] {
-            assert_eq!(of(&log), Failure::usage(sentence));
+        for sentence in
+            ["Quire cannot run on this machine: its processor lacks nx, sse2", "the boot word swap=abc is not a number"]
+        {
+            for log in [format!("\r\n{sentence}\r\n"), format!("[    0.000001] other\r\n[    0.01] {sentence}\r\n")] {
+                assert_eq!(of(&log), Failure::usage(sentence));
+            }
         }
         assert_eq!(of("nothing").status, 2);
         assert!(of("nothing").message.contains("printed no reason"));

@@ -26,7 +26,7 @@ use crate::{
     boot::{Kernel, On, Shape},
     build, cli,
     failure::{Doing, Failure, Result},
-    machine::{outcome::Outcome, qemu, relay},
+    machine::{boot_words, outcome::Outcome, qemu, relay},
     places::Places,
     programs,
     progress::Step,
@@ -76,6 +76,7 @@ fn program_file(places: &Places, options: &cli::Trace) -> Option<PathBuf> {
 
 /// Boots a traced guest and runs the program there. Returns the kernel's records, and the machine's failure, if any.
 fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Result<()>)> {
+    boot_words::check(&options.append)?;
     let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     let kernel = Kernel::with(places, On::Quire, || build::traced_kernel(places))?;
     let image = kernel.image(tree, &order)?;

@@ -355,7 +355,7 @@ fn config(command_line: &[u8]) -> Config {
 /// The value of a word of the command line. If it is unusable, the machine ends with one sentence that gives the
 /// reason.
 fn usable<T>(asked: Result<T, Unusable<'_>>) -> T {
-    asked.unwrap_or_else(|unusable| required::refuse(format_args!("{unusable}")))
+    asked.unwrap_or_else(|unusable| required::refuse_word(&unusable))
 }
 
 /// The limits of the file systems in memory, beside the files that boot puts there, from the command line. The machine

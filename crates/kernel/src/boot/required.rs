@@ -10,6 +10,7 @@ use core::arch::global_asm;
 use core::arch::x86_64::__cpuid;
 use core::fmt;
 use quire_drivers::debug_exit::{self, REFUSED};
+use quire_kernel::loader::command_line::Unusable;
 
 /// The beginning of a refusal: `./quire run` searches the log for it, and prints the line from there on.
 macro_rules! refusal {
@@ -184,6 +185,17 @@ pub fn check_long_mode() {
 #[cold]
 pub fn refuse(why: fmt::Arguments<'_>) -> ! {
     log!(concat!(refusal!(), "{}"), why);
+    end()
+}
+
+/// Ends a machine with a boot word whose value cannot be used. `./quire run` searches the log for this sentence, too.
+#[cold]
+pub fn refuse_word(word: &Unusable<'_>) -> ! {
+    log!("the boot word {word}");
+    end()
+}
+
+fn end() -> ! {
     debug_exit::exit(REFUSED);
     crate::cpu::stop()
 }

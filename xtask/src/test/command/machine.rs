@@ -98,7 +98,7 @@ pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
     let run = |append: &str, words: &[&str]| bench.run(&[&["run", "--append", append, "--"], words].concat());
     for word in words {
         let done = run(word, &["true"])?;
-        let told = format!("quire: Quire cannot run on this machine: {word} ");
+        let told = format!("quire: the boot word {word} ");
         let named = if done.stderr.starts_with(&told) { Ok(()) } else { Err(format!("it says {:?}", done.stderr)) };
         ended(&done, 2).and_then(|()| one_line(&done)).and(named).map_err(|e| format!("{word}: {e}"))?;
     }
@@ -173,6 +173,8 @@ pub(super) fn bad_input(bench: &Bench) -> Result<(), String> {
         (&["run", "--copy", "/no/such/file", "--", "true"], 2),
         (&["run", "--env", "NOVALUE", "--", "true"], 2),
         (&["run", "--cwd", "relative", "--", "true"], 2),
+        (&["run", "--append", "wibble=3", "--", "true"], 2),
+        (&["run", "--append", "swp=1G", "--", "true"], 2),
         (&["debug"], 2),
         (&["fly"], 2),
         (&["compare", "--count", "--cpus", "2", "--", "busybox", "true"], 2),

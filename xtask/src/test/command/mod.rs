@@ -34,6 +34,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("a dynamic program of this machine", program::dynamic),
     ("a C project builds in the guest as on this machine", program::built),
     ("programs larger than memory", program::overcommit),
+    ("a program is killed for its memory", program::killed_for_memory),
     ("a user program takes all of the kernel's memory", program::exhausted),
     ("timeout", program::timeout),
     ("interrupt", program::interrupt),

@@ -157,6 +157,18 @@ pub(super) fn overcommit(bench: &Bench) -> Result<(), String> {
     same("standard output", &done.stdout, b"overcommit_pages 18432 pages\n")
 }
 
+/// A program that the kernel kills for its memory is named in one line, with what to give.
+pub(super) fn killed_for_memory(bench: &Bench) -> Result<(), String> {
+    let grows = "BEGIN { for (i = 0; ; i++) a[i] = i }";
+    let done = bench.run(&["run", "--memory", "64M", "--", "busybox", "awk", grows])?;
+    ended(&done, 137)?;
+    one_line(&done)?;
+    if ["killed busybox", " MiB;", "--memory 64M", "swap="].iter().all(|part| done.stderr.contains(part)) {
+        return Ok(());
+    }
+    Err(format!("it says {:?}", done.stderr))
+}
+
 /// Process 1 continues, one signal ends a group that has taken all memory, and the memory becomes free.
 pub(super) fn exhausted(bench: &Bench) -> Result<(), String> {
     for (cpus, memory) in [("1", "128M"), ("4", "256M")] {
