@@ -12,6 +12,7 @@ use std::{
 use super::{
     Context,
     models::{CHECKERS, MODELLED, Models},
+    names::{self, Key},
     verdict::Check,
 };
 use crate::{
@@ -276,11 +277,15 @@ fn unit_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
 
 /// Unit and property tests of all crates.
 pub fn unit_names(context: &Context<'_>) -> Result<Vec<String>> {
-    collect_names(unit_binaries(context)?)
+    let key = Key::of(&context.places.root)?;
+    kept_names(context, "unit", &key, &unit_binaries(context)?)
 }
 
-fn collect_names(binaries: Vec<Binary>) -> Result<Vec<String>> {
-    binaries.iter().map(Binary::names).collect::<Result<Vec<_>>>().map(|n| n.concat())
+/// The names of all tests of a stage, also kept for `--list`. `key`: the sources before the build.
+fn kept_names(context: &Context<'_>, stage: &str, key: &Key, binaries: &[Binary]) -> Result<Vec<String>> {
+    let names = binaries.iter().map(Binary::names).collect::<Result<Vec<_>>>()?.concat();
+    names::keep(context.places, stage, key, &names);
+    Ok(names)
 }
 
 /// See [`unit_names`].
@@ -289,10 +294,10 @@ pub fn unit(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("unit") {
         return Ok(());
     }
-    for binary in unit_binaries(context)? {
-        binary.run(context, done)?;
-    }
-    Ok(())
+    let key = Key::of(&context.places.root)?;
+    let binaries = unit_binaries(context)?;
+    kept_names(context, "unit", &key, &binaries)?;
+    binaries.iter().try_for_each(|binary| binary.run(context, done))
 }
 
 /// The documentation's examples, whose names are known only once they are compiled.
@@ -347,12 +352,21 @@ fn model_binaries(context: &Context<'_>, checker: &str) -> Result<Vec<Binary>> {
 
 /// The protocols' models.
 pub fn model_names(context: &Context<'_>) -> Result<Vec<String>> {
+    let key = Key::of(&context.places.root)?;
     let mut names = Vec::new();
     for checker in CHECKERS {
-        names.extend(collect_names(model_binaries(context, checker)?)?);
+        for binary in model_binaries(context, checker)? {
+            names.extend(binary.names()?);
+        }
     }
+    Ok(kept_models(context, &key, names))
+}
+
+/// Keeps the names of the models for `--list`, with that of their table.
+fn kept_models(context: &Context<'_>, key: &Key, mut names: Vec<String>) -> Vec<String> {
     names.push(MODEL_TABLE.to_owned());
-    Ok(names)
+    names::keep(context.places, "model", key, &names);
+    names
 }
 
 /// See [`model_names`].
@@ -360,6 +374,7 @@ pub fn models(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> 
     if context.names_another("model") {
         return Ok(());
     }
+    let key = Key::of(&context.places.root)?;
     let mut names = Vec::new();
     for checker in CHECKERS {
         for binary in model_binaries(context, checker)? {
@@ -367,6 +382,7 @@ pub fn models(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> 
             binary.run(context, done)?;
         }
     }
+    let names = kept_models(context, &key, names);
     if context.selects(MODEL_TABLE) {
         let all = Models::of(names.iter().map(String::as_str));
         let differences = all.differences(&context.places.root)?;
@@ -400,7 +416,8 @@ pub(super) fn build_lab(context: &Context<'_>) -> Result<()> {
 
 /// The checks of the recording build: layouts, shared lines, locks taken.
 pub fn record_names(context: &Context<'_>) -> Result<Vec<String>> {
-    collect_names(record_binaries(context)?)
+    let key = Key::of(&context.places.root)?;
+    kept_names(context, "record", &key, &record_binaries(context)?)
 }
 
 /// See [`record_names`].
@@ -408,10 +425,10 @@ pub fn records(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()>
     if context.names_another("record") {
         return Ok(());
     }
-    for binary in record_binaries(context)? {
-        binary.run(context, done)?;
-    }
-    Ok(())
+    let key = Key::of(&context.places.root)?;
+    let binaries = record_binaries(context)?;
+    kept_names(context, "record", &key, &binaries)?;
+    binaries.iter().try_for_each(|binary| binary.run(context, done))
 }
 
 #[cfg(test)]

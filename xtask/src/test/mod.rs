@@ -26,6 +26,7 @@ mod lint;
 mod memory;
 mod miri;
 mod models;
+mod names;
 mod packages;
 mod processes;
 mod proofs;
@@ -202,11 +203,12 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         return prose::show(places).map(|()| 0);
     }
     if options.list {
-        for stage in HERE.iter().chain(GUESTS).chain(options.miri.then_some(&MIRI)) {
-            for name in (stage.names)(&context)?.into_iter().filter(|n| context.selects(n)) {
-                println!("{name}");
-            }
-        }
+        let stages = || HERE.iter().chain(GUESTS).chain(options.miri.then_some(&MIRI));
+        let names = |name: &str| match stages().find(|stage| stage.name == name) {
+            Some(stage) => (stage.names)(&context),
+            None => Ok(Vec::new()),
+        };
+        names::print(&context, stages().map(|stage| stage.name), names)?;
         return Ok(0);
     }
     // Programs on this machine must see the umask that they see in the guest.
