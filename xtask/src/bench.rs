@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::{
+    build::with_cargo,
     cli,
     compare::{self, Line},
     failure::{Doing, Failure, Result},
@@ -149,26 +150,15 @@ pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, di
         "dev" => (places.target.join(directory), "debug"),
         other => (places.target.join(directory), other),
     };
-    let step = Step::new(format!("building {what}"));
     if profile == "tests" {
         return built_by_tests(places, package, directory);
     }
     let mut command = Command::new("cargo");
-    command.args(["build", "--profile", &profile, "--locked", "-p", package, "--color", "never", "--target-dir"]);
+    command.args(["build", "--profile", &profile, "--locked", "-p", package, "--target-dir"]);
     if !flags.is_empty() {
         command.env("RUSTFLAGS", flags);
     }
-    let out = command
-        .arg(&target)
-        .current_dir(&places.root)
-        .stdin(Stdio::null())
-        .output()
-        .doing(|| "cannot run cargo".to_string())?;
-    drop(step);
-    if !out.status.success() {
-        eprint!("{}", String::from_utf8_lossy(&out.stderr));
-        return Err(Failure::usage(format_args!("{what} did not build: see above")));
-    }
+    with_cargo(what, "some 3 min the first time", command.arg(&target).current_dir(&places.root))?;
     Ok(target.join(made).join(package))
 }
 

@@ -3,8 +3,9 @@
 use std::{
     fmt::Write as _,
     fs,
+    io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::Stdio,
+    process::{Command, Stdio},
 };
 
 use object::{Object, ObjectSymbol, SymbolKind};
@@ -26,42 +27,58 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
 
 /// The kernel of the tree at `places`, built if it is stale.
 pub fn compiled(places: &Places) -> Result<PathBuf> {
-    compile(places, "kernel", &[])
+    compile(places, "the kernel", "kernel", &[])
 }
 
 /// The self-checking kernel. It checks assertions, the order of locks and the maps' consistency as it runs.
 pub fn checked_kernel(places: &Places) -> Result<PathBuf> {
-    compile(places, "kernel-checked", &[])
+    compile(places, "the kernel that checks itself", "kernel-checked", &[])
 }
 
 /// The kernel that records events for `./quire trace`.
 pub fn traced_kernel(places: &Places) -> Result<PathBuf> {
-    compile(places, "kernel-traced", &["--features", "quire-kernel/trace"])
+    compile(places, "the kernel with trace events", "kernel-traced", &["--features", "quire-kernel/trace"])
 }
 
 /// Builds the kernel by a profile of the workspace.
-fn compile(places: &Places, profile: &str, features: &[&str]) -> Result<PathBuf> {
+fn compile(places: &Places, what: &str, profile: &str, features: &[&str]) -> Result<PathBuf> {
     let toolchain = Toolchain::for_kernel(places)?;
     let target = places.target.join("kernel");
-    let step = Step::new("building the kernel");
-    // Cargo prints nothing while there is nothing to do. Errors and warnings pass through to the user.
-    let out = toolchain
-        .cargo(places, "build")
+    let mut cargo = toolchain.cargo(places, "build");
+    cargo
         .args(["--profile", profile, "--locked", "-p", "quire-kernel", "--target", KERNEL_TARGET, "--target-dir"])
         .arg(&target)
-        .args(features)
-        .args(["--color", "never"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .output()
-        .doing(|| "cannot run cargo".to_string())?;
-    drop(step);
-    if !out.status.success() {
-        eprint!("{}", String::from_utf8_lossy(&out.stderr));
-        return Err(Failure::usage("the kernel did not build: see above"));
-    }
+        .args(features);
+    with_cargo(what, "some 2 min the first time", &mut cargo)?;
     Ok(target.join(KERNEL_TARGET).join(profile).join("quire-kernel"))
+}
+
+/// Runs `cargo build` with the announcement that it builds `what`, of that expected `size`. Cargo's messages are shown
+/// if it fails. Its other lines are the details of the step, such as the crate, or the wait for another cargo.
+pub fn with_cargo(what: &str, size: &str, cargo: &mut Command) -> Result<()> {
+    let about = || "cannot run cargo".to_string();
+    let step = Step::sized(format!("building {what}"), size);
+    cargo.args(["--color", "never"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = cargo.spawn().doing(about)?;
+    let mut said = String::new();
+    for line in child.stderr.take().into_iter().flat_map(|lines| BufReader::new(lines).split(b'\n')) {
+        let line = String::from_utf8_lossy(&line.doing(about)?).into_owned();
+        step.doing(line.trim());
+        said += &line;
+        said.push('\n');
+    }
+    let status = child.wait().doing(about)?;
+    drop(step);
+    if status.success() {
+        return Ok(());
+    }
+    eprint!("{said}");
+    Err(Failure::usage(format_args!("{what} did not build: {}; see above", last_error(&said))))
+}
+
+/// Cargo's last line about an error.
+fn last_error(said: &str) -> &str {
+    said.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("cargo failed")
 }
 
 /// The kernel's functions as lines `address name`, sorted by address. The kernel's panics print names from them.
@@ -88,4 +105,19 @@ pub fn symbols(kernel: &Path) -> Result<String> {
 pub fn command(places: &Places) -> Result<u8> {
     println!("{}", kernel(places)?.display());
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_build_ends_in_cargos_last_error() {
+        let said =
+            "   Compiling a v0.1.0\nerror[E0425]: no x\n --> a.rs:1\n\nerror: could not compile `a` (lib)\nnote\n";
+        assert_eq!(last_error(said), "could not compile `a` (lib)");
+        assert_eq!(last_error(""), "cargo failed");
+        let failed = with_cargo("it", "", Command::new("cargo").arg("no-such-subcommand")).unwrap_err();
+        assert!(failed.status == 2 && failed.message.starts_with("it did not build: "), "{failed}");
+    }
 }

@@ -36,6 +36,10 @@ use clap::Parser;
 fn main() -> ExitCode {
     let cli = cli::Cli::try_parse().unwrap_or_else(|error| cli::with_nearest(error).exit());
     let places = places::Places::find();
+    // A guest's program, or gdb, gets the interrupt itself.
+    if !matches!(cli.command, cli::Command::Run(_) | cli::Command::Debug(_)) {
+        progress::explain_interrupts();
+    }
     let done = match cli.command {
         cli::Command::Run(options) => run::command(&places, &options),
         cli::Command::Build => build::command(&places),

@@ -2,11 +2,14 @@
 
 use std::{
     env, fs,
-    fs::File,
+    fs::{File, TryLockError},
     path::{Path, PathBuf},
 };
 
-use crate::failure::{Doing, Result};
+use crate::{
+    failure::{Doing, Result},
+    progress::Step,
+};
 
 /// The directories from which all other paths derive.
 #[derive(Debug, Clone)]
@@ -37,7 +40,14 @@ impl Places {
         fs::create_dir_all(&self.cache).doing(|| format!("cannot make {}", self.cache.display()))?;
         let path = self.cache.join(format!("{name}.lock"));
         let file = File::create(&path).doing(|| format!("cannot make {}", path.display()))?;
-        file.lock().doing(|| format!("cannot lock {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let _step = Step::new(format!("waiting for another ./quire, which holds {}", path.display()));
+                file.lock().doing(|| format!("cannot lock {}", path.display()))?;
+            }
+            Err(TryLockError::Error(e)) => return Err(e).doing(|| format!("cannot lock {}", path.display())),
+        }
         Ok(Lock { _file: file })
     }
 }

@@ -3,21 +3,24 @@
 use std::{
     io::{IsTerminal, stderr},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::{consts::SIGINT, iterator::Signals, low_level::emulate_default_handler};
 
-/// One step that takes long enough to be told about. It says so as soon as it has taken a moment: most builds find nothing to do, and a
-/// program's standard error is not to be mixed with them.
+/// One step that takes long enough to be announced. The announcement follows after a moment, because most builds find
+/// nothing to do, and a program's standard error is not to be mixed with them.
 pub struct Step {
     bar: Option<ProgressBar>,
     name: String,
     start: Instant,
     over: Arc<AtomicBool>,
+    /// The newest detail, for the lines elsewhere than on a terminal.
+    detail: Arc<Mutex<String>>,
 }
 
 /// A step that ends sooner is not shown.
@@ -26,9 +29,15 @@ const BLINK: Duration = Duration::from_millis(400);
 impl Step {
     /// Starts a step called `name`, for instance "building the kernel".
     pub fn new(name: impl Into<String>) -> Self {
+        Self::sized(name, "")
+    }
+
+    /// As `new`. The announcement also has the expected `size`, for instance "some 2 min the first time".
+    pub fn sized(name: impl Into<String>, size: &str) -> Self {
         let name = name.into();
+        let announced = if size.is_empty() { name.clone() } else { format!("{name} ({size})") };
         let bar = stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()).with_message(name.clone());
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden()).with_message(announced.clone());
             if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{elapsed}]") {
                 bar.set_style(style);
             }
@@ -43,33 +52,67 @@ impl Step {
             bar
         });
         let over = Arc::new(AtomicBool::new(false));
+        let detail = Arc::<Mutex<String>>::default();
         if bar.is_none() {
-            let (name, over) = (name.clone(), Arc::clone(&over));
+            let (name, over, detail) = (name.clone(), Arc::clone(&over), Arc::clone(&detail));
             std::thread::spawn(move || {
                 let start = Instant::now();
                 std::thread::sleep(SHORT);
                 if !over.load(Ordering::Relaxed) {
-                    eprintln!("quire: {name} ...");
+                    eprintln!("quire: {announced} ...");
                 }
                 let mut told = SHORT;
                 while !over.load(Ordering::Relaxed) {
                     std::thread::sleep(SHORT);
                     if start.elapsed() >= told + PULSE && !over.load(Ordering::Relaxed) {
                         told = start.elapsed();
-                        eprintln!("quire: {name}, {} s", told.as_secs());
+                        let detail = detail.lock().unwrap_or_else(PoisonError::into_inner);
+                        let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+                        eprintln!("quire: {name}, {} s{detail}", told.as_secs());
                     }
                 }
             });
         }
-        Self { bar, name, start: Instant::now(), over }
+        Self { bar, name, start: Instant::now(), over, detail }
     }
 
     /// What it is doing right now.
     pub fn doing(&self, detail: &str) {
+        detail.clone_into(&mut self.detail.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{}: {detail}", self.name));
         }
     }
+}
+
+/// The work that an interrupt does not lose, for the user.
+static KEPT: Mutex<String> = Mutex::new(String::new());
+
+/// Replaces the message about work that an interrupt does not lose.
+pub fn keeps(what: impl Into<String>) {
+    *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
+}
+
+/// From now on Ctrl-C ends this process with one line that says what is kept. An interrupt that is ignored stays ignored.
+pub fn explain_interrupts() {
+    keeps("what was built or fetched is kept, and the same command continues from there");
+    if ignores(SIGINT) {
+        return;
+    }
+    let Ok(mut signals) = Signals::new([SIGINT]) else { return };
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            eprintln!("quire: interrupted; {}", KEPT.lock().unwrap_or_else(PoisonError::into_inner));
+            let _ = emulate_default_handler(SIGINT);
+        }
+    });
+}
+
+/// Whether this process was started with that signal ignored, as a shell's background jobs are.
+fn ignores(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// Elsewhere than on a terminal, a step says what it does once it has taken so long.

@@ -26,7 +26,7 @@ use crate::{
     cli,
     failure::{Doing, Failure, Result},
     places::Places,
-    progress::{Countdown, Step},
+    progress::{self, Countdown, Step},
 };
 use keep::RunFile;
 pub use keep::now;
@@ -103,15 +103,19 @@ fn last(places: &Places, mode: &str) -> Option<quire_results::Run> {
 
 /// Reads runs of this or other machines and draws one page of them.
 fn report(places: &Places, options: &cli::LabReport) -> Result<u8> {
+    let step = Step::sized("merging the runs", "some seconds a run");
     let files: Result<Vec<Results>> = options.files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
     let runs = Results::merge(files?).runs;
+    let mut text = String::new();
     for run in &runs {
-        println!("{} ({} CPUs), {}", run.machine.processor, run.machine.cpus, run.began);
-        run.experiments.iter().for_each(|e| println!("\n{}\n{}", e.title, table::of(e)));
+        text += &format!("{} ({} CPUs), {}\n", run.machine.processor, run.machine.cpus, run.began);
+        run.experiments.iter().for_each(|e| text += &format!("\n{}\n{}\n", e.title, table::of(e)));
     }
     for (number, run) in runs.iter().enumerate().skip(1) {
-        println!("\nRun {} against the first:\n{}", number + 1, table::against(run, &runs[0]));
+        text += &format!("\nRun {} against the first:\n{}\n", number + 1, table::against(run, &runs[0]));
     }
+    drop(step);
+    print!("{text}");
     draw(places, &options.out, &options.files)?;
     Ok(0)
 }
@@ -160,6 +164,7 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     };
     let out = options.out.clone().unwrap_or_else(|| places.target.join("lab-runs").join(name));
     let mut kept = RunFile::open(&out, &plan, machine::describe(places)?, options.again)?;
+    progress::keeps(format!("{} keeps the samples, and the same command continues the run", kept.file().display()));
     rounds(&plan, &benches, &mut kept)?;
     kept.finish()?;
     for experiment in &kept.run().experiments {
@@ -271,7 +276,7 @@ fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bo
 /// Draws the page of these files, with what `lab/runs` holds beside them: the history, the newest conflict matrix and the
 /// newest profile.
 fn draw(places: &Places, page: &Path, files: &[PathBuf]) -> Result<()> {
-    let step = Step::new("drawing the page");
+    let step = Step::sized("drawing the page", "some seconds a run");
     let results: Result<Vec<Results>> = files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
     let kept = Results::merge(status::kept(places).iter().filter_map(|f| Results::read(f).ok()));
     let conflicts = status::newest(places, "-conflicts.json").map(|f| Conflicts::read(&f));

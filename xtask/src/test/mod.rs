@@ -62,6 +62,7 @@ use crate::{
     build, cli,
     failure::{Doing, Failure, Result},
     places::Places,
+    progress,
 };
 use verdict::{Check, Outcome, Skip, summary};
 
@@ -211,6 +212,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         names::print(&context, stages().map(|stage| stage.name), names)?;
         return Ok(0);
     }
+    progress::keeps(format!("builds are kept, and logs in {}", context.logs.display()));
     // Programs on this machine must see the umask that they see in the guest.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");

@@ -117,8 +117,8 @@ pub fn print<'s>(
             match known(context.places, stage, &key) {
                 Known::Now(names) => names,
                 _ if asked == Some(stage) => {
-                    let _step =
-                        Step::new(format!("compiling the tests of {stage}, whose names are new (some minutes)"));
+                    let what = format!("compiling the tests of {stage}, whose names are not known");
+                    let _step = Step::sized(what, "some 10 min the first time");
                     compiled(stage)?
                 }
                 Known::Before(names) => {
@@ -131,7 +131,9 @@ pub fn print<'s>(
                 }
             }
         };
-        names.iter().filter(|name| context.selects(name) || name.ends_with("/...")).for_each(|name| println!("{name}"));
+        // Names that are not known may have the words of the filter.
+        let unknown = |name: &str| name.ends_with("/...") && !context.names_another(stage);
+        names.iter().filter(|name| context.selects(name) || unknown(name)).for_each(|name| println!("{name}"));
     }
     let note = |stages: &[&str], what: &str| {
         if let Some(first) = stages.first() {

@@ -14,7 +14,7 @@ use std::{
     io::Write as _,
     os::fd::AsRawFd,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::Command,
     time::Duration,
 };
 
@@ -24,6 +24,7 @@ use verdict::{Counts, EXPECTED, Judged, complaints, judge, list, shares};
 
 use crate::{
     boot::{Kernel, On, Shape},
+    build::with_cargo,
     cli,
     failure::{Doing, Failure, Result},
     machine::{
@@ -111,19 +112,9 @@ fn keep(places: &Places, program: &str, plugin: &str) -> std::io::Result<()> {
 /// Builds the plugin and returns its library.
 pub fn build(places: &Places) -> Result<PathBuf> {
     let target = places.target.join("plugin");
-    let step = Step::new("building the plugin");
-    let out = Command::new("cargo")
-        .args(["build", "--release", "--locked", "-p", "quire-plugin", "--color", "never", "--target-dir"])
-        .arg(&target)
-        .current_dir(&places.root)
-        .stdin(Stdio::null())
-        .output()
-        .doing(|| "cannot run cargo".to_string())?;
-    drop(step);
-    if !out.status.success() {
-        eprint!("{}", String::from_utf8_lossy(&out.stderr));
-        return Err(Failure::usage("the plugin did not build: see above"));
-    }
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--locked", "-p", "quire-plugin", "--target-dir"]).arg(&target);
+    with_cargo("the emulator's plugin", "some seconds, once", cargo.current_dir(&places.root))?;
     Ok(target.join("release/libquire_plugin.so"))
 }
 
