@@ -116,7 +116,6 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     if let Some(names) = &guest.sources {
         debian::sources(&mut tree, places, names)?;
     }
-    tree.directory(&guest.cwd, 0o755)?;
     for copy in &guest.copy {
         Copy::parse(copy, &guest.cwd)?.install(&mut tree)?;
     }
@@ -133,6 +132,13 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     } else {
         let whole = guest.packages.is_some() || guest.root.is_some();
         args[0] = program::install(&mut tree, &args[0], if whole { First::Guest } else { First::Host })?;
+    }
+    if !starts_in(&tree, &guest.cwd) {
+        return Err(Failure::usage(format_args!(
+            "--cwd {}: the guest has no such directory; --copy DIR:{} puts one there",
+            guest.cwd.display(),
+            guest.cwd.display()
+        )));
     }
     let mut env: Vec<OsString> = vec![format!("PATH={}", root::PATH).into(), "HOME=/root".into(), "USER=root".into()];
     if tty {
@@ -156,6 +162,12 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     }
     let size = if tty { terminal::size(rustix::stdio::stdout()) } else { None };
     Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), results: Vec::new(), tty, size }))
+}
+
+/// Whether the guest has that directory. Those of file systems that the kernel mounts are not in the tree.
+fn starts_in(tree: &Tree, cwd: &Path) -> bool {
+    let root = cwd.components().eq([std::path::Component::RootDir]);
+    root || tree.has_directory(cwd) || ["/dev", "/proc", "/sys"].iter().any(|mounted| cwd.starts_with(mounted))
 }
 
 /// The guest's root: Quire's own, a given one, or one of packages.
@@ -243,13 +255,30 @@ mod tests {
     }
 
     fn guest() -> cli::Guest {
-        cli::Guest { env: vec!["HOME=/x".into(), "A=b=c".into()], cwd: "/w".into(), ..cli::Guest::of(1, 512) }
+        cli::Guest { env: vec!["HOME=/x".into(), "A=b=c".into()], cwd: "/tmp".into(), ..cli::Guest::of(1, 512) }
+    }
+
+    #[test]
+    fn a_directory_that_the_guest_lacks_is_refused_unless_a_copy_makes_it() {
+        let start = |cwd: &str, copy: Vec<OsString>| {
+            let guest = cli::Guest { cwd: cwd.into(), copy, ..cli::Guest::of(1, 512) };
+            prepare(&Places::find(), &guest, &["sort".into()], false).map(|(_, order)| order.cwd)
+        };
+        for cwd in ["/nope", "/etc/passwd", "/tmp/nope"] {
+            let refused = start(cwd, vec![]).unwrap_err();
+            assert!(refused.status == 2 && refused.message.contains(cwd), "{refused}");
+        }
+        for cwd in ["/", "/tmp", "/bin", "/proc/sys"] {
+            assert_eq!(start(cwd, vec![]).unwrap(), cwd);
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(start("/work", vec![file.path().into()]).unwrap(), "/work");
     }
 
     #[test]
     fn a_variable_given_replaces_the_usual_one() {
         let (tree, order) = prepare(&Places::find(), &guest(), &["sort".into(), "-n".into()], false).unwrap();
-        assert!(tree.has("/w"));
+        assert!(tree.has("/usr/bin/sort"));
         assert_eq!(order.args, ["/usr/bin/sort", "-n"]);
         let env: Vec<_> = order.env.iter().map(|e| e.to_string_lossy()).collect();
         assert_eq!(env.iter().filter(|e| e.starts_with("HOME=")).collect::<Vec<_>>(), ["HOME=/x"]);

@@ -1,6 +1,10 @@
 //! Examines the machine. It only reads, except that it notes the result of a KVM trial.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use super::{MachineFacts, Memory, Qemu};
 use crate::{
@@ -27,6 +31,7 @@ pub fn look(places: &Places) -> Result<MachineFacts> {
         busybox: root::busybox().map_err(|e| e.message),
         apt: Path::new("/usr/bin/apt-get").exists().then(apt::own_mirror).flatten(),
         missing: missing(places)?,
+        shims: shims(),
         cache: places.cache.clone(),
         linux: linux::release(places),
         qemu,
@@ -85,6 +90,12 @@ fn memory() -> Memory {
 /// The word in brackets.
 fn chosen(text: &str) -> Option<String> {
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
+}
+
+/// The interpreters that are shims.
+fn shims() -> Vec<(PathBuf, String)> {
+    let found = ["python3", "node", "ruby", "perl"].into_iter().filter_map(|name| program::on_path(name.as_ref()));
+    found.filter_map(|path| program::shim_of(&path).map(|manager| (path, manager))).collect()
 }
 
 /// The packages of the list whose proof is missing, by the rule of the entry script.

@@ -42,6 +42,8 @@ struct MachineFacts {
     apt: Option<(String, String)>,
     /// Missing packages of `xtask/packages`.
     missing: Vec<String>,
+    /// Interpreters on PATH that are shims of version managers, with the manager.
+    shims: Vec<(PathBuf, String)>,
     cache: PathBuf,
     /// The release of the Linux to compare with, if it was fetched.
     linux: Option<String>,
@@ -218,6 +220,18 @@ fn todo(found: &MachineFacts) -> Vec<Todo> {
         }
         _ => {}
     }
+    if let Some((first, manager)) = found.shims.first() {
+        let names = found.shims.iter().map(|(shim, _)| shim.file_name().unwrap_or_default().to_string_lossy());
+        add(
+            false,
+            format!(
+                "guests cannot run {}: shims of a version manager ({manager}: {}); give the paths of the programs \
+                 themselves, or --packages",
+                names.collect::<Vec<_>>().join(", "),
+                first.display()
+            ),
+        );
+    }
     if found.memory.available < ROOM {
         add(false, format!("free some memory: guests and builds need {ROOM} MiB"));
     }
@@ -247,6 +261,7 @@ mod tests {
             busybox: Ok("/usr/bin/busybox".into()),
             apt: Some(("http://deb.debian.org/debian".into(), "bookworm".into())),
             missing: vec![],
+            shims: vec![],
             cache: "/home/user/quire/.cache".into(),
             linux: Some("6.12.0".into()),
         }
@@ -312,6 +327,19 @@ mod tests {
         assert!(text.contains("$QUIRE_ACCEL says so") && text.contains("KVM works here and is faster"));
     }
 
+    fn shim((folder, name): (PathBuf, &str)) -> (PathBuf, String) {
+        (folder.join(name), "asdf".to_owned())
+    }
+
+    #[test]
+    fn shims_of_version_managers_are_named() {
+        let shims = ["python3", "node"].map(|name| ("/home/u/.asdf/shims".into(), name)).map(shim).into();
+        let report = report(&MachineFacts { shims, ..good() });
+        let said =
+            "Possible: guests cannot run python3, node: shims of a version manager (asdf: /home/u/.asdf/shims/python3)";
+        assert!(report.well && report.text.contains(said), "{}", report.text);
+    }
+
     #[test]
     fn the_longest_report_is_one_screen() {
         let worst = MachineFacts {
@@ -323,6 +351,7 @@ mod tests {
             forced: Some(Accelerator::Kvm),
             apt: None,
             linux: None,
+            shims: ["python3", "node", "ruby"].map(|name| ("/root/.asdf/shims".into(), name)).map(shim).into(),
             missing: ["gcc", "make", "rustc-web", "lld-22", "qemu-system-x86", "busybox-static"].map(Into::into).into(),
             ..good()
         };

@@ -75,6 +75,30 @@ pub fn on_path(name: &OsStr) -> Option<PathBuf> {
         .find(|p| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
+/// The version manager whose shim this program is, such as `pyenv`. A shim searches for the program in files of this
+/// machine that a guest lacks.
+pub fn shim_of(program: &Path) -> Option<String> {
+    let (name, folder) = (program.file_name()?, program.parent()?);
+    if folder.ends_with("shims") {
+        let manager = folder.parent()?.file_name()?.to_string_lossy().into_owned();
+        return Some(manager.trim_start_matches('.').to_owned());
+    }
+    // Others link all names to one program.
+    let real = program.canonicalize().ok()?;
+    let real = real.file_name().filter(|real| *real != name)?.to_str()?;
+    let managers = [("rustup", "rustup"), ("volta-shim", "volta"), ("mise", "mise"), ("asdf", "asdf")];
+    managers.iter().find(|(link, _)| *link == real).map(|(_, manager)| (*manager).to_owned())
+}
+
+fn shim_sentence(program: &Path, manager: &str) -> String {
+    let name = program.file_name().unwrap_or_default().display();
+    format!(
+        "{} is a shim of {manager}, which searches for {name} on this machine; give the path of {name} itself, or use \
+         --packages",
+        program.display()
+    )
+}
+
 /// Copies a program of the host with all files that it needs, under its absolute path. Links on the way to it stay
 /// links, and the file lies at their target.
 pub fn install_host(tree: &mut Tree, host: &Path) -> Result<OsString> {
@@ -90,6 +114,9 @@ fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
     }
     if meta.permissions().mode() & 0o111 == 0 {
         return Err(Failure::cannot_run(format_args!("{shown}: not executable; run chmod +x on it")));
+    }
+    if let Some(manager) = shim_of(host) {
+        return Err(Failure::cannot_run(shim_sentence(host, &manager)));
     }
     let bytes = fs::read(host).map_err(|e| Failure::cannot_run(format_args!("{shown}: {e}")))?;
     let path = std::path::absolute(host).doing(|| format!("{shown}"))?;
@@ -115,6 +142,11 @@ fn install_interpreters(tree: &mut Tree, interpreters: &[PathBuf], depth: u32) -
         return Err(Failure::cannot_run("too many interpreters in a row"));
     }
     for interpreter in interpreters {
+        // `env` of the guest finds the program in a root with packages.
+        let in_guest = |name| root::PATH.split(':').any(|directory| tree.has(Path::new(directory).join(name)));
+        if shim_of(interpreter).is_some() && interpreter.file_name().is_some_and(in_guest) {
+            continue;
+        }
         if !tree.has(interpreter) {
             install_deep(tree, interpreter, depth + 1)?;
         }
@@ -214,7 +246,15 @@ impl Copy {
                 && !script_interpreters(&start).is_empty()
                 && fs::metadata(&file).is_ok_and(|m| m.mode() & 0o111 != 0)
             {
-                install_interpreters(tree, &script_interpreters(&start), 0)?;
+                let mut interpreters = script_interpreters(&start);
+                interpreters.retain(|interpreter| match shim_of(interpreter) {
+                    Some(manager) => {
+                        eprintln!("quire: --copy {}: {}", self.host.display(), shim_sentence(interpreter, &manager));
+                        false
+                    }
+                    None => true,
+                });
+                install_interpreters(tree, &interpreters, 0)?;
             }
             if !start.starts_with(b"\x7fELF") {
                 continue;
@@ -283,6 +323,29 @@ mod tests {
         assert_eq!(status(dir.path().as_os_str()), 126, "a directory");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
         assert_eq!(status(file.as_os_str()), 126, "not an ELF file");
+    }
+
+    #[test]
+    fn a_shim_of_a_version_manager_is_refused_by_name() {
+        let (mut tree, dir) = (small_tree(), tempfile::tempdir().unwrap());
+        let shims = dir.path().join(".pyenv/shims");
+        fs::create_dir_all(&shims).unwrap();
+        let python = shims.join("python3");
+        fs::write(&python, "#!/bin/sh\nexec pyenv exec python3\n").unwrap();
+        fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(shim_of(&python).as_deref(), Some("pyenv"));
+        let refused = install(&mut tree, python.as_os_str(), First::Host).unwrap_err();
+        assert_eq!(refused.status, 126);
+        assert!(refused.message.contains("shim of pyenv") && refused.message.contains("--packages"), "{refused}");
+        let (rustup, cargo) = (dir.path().join("rustup"), dir.path().join("cargo"));
+        fs::write(&rustup, "").unwrap();
+        std::os::unix::fs::symlink(&rustup, &cargo).unwrap();
+        assert_eq!((shim_of(&cargo).as_deref(), shim_of(&rustup)), (Some("rustup"), None));
+        assert_eq!(shim_of(Path::new("/bin/sh")), None);
+        // A script for `env` finds the program of the guest.
+        assert!(install_interpreters(&mut tree, &[python.clone()], 0).is_err());
+        tree.file("/usr/bin/python3", 0o755, "").unwrap();
+        install_interpreters(&mut tree, &[python], 0).unwrap();
     }
 
     #[test]

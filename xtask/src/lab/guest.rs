@@ -646,9 +646,10 @@ impl Guests {
     pub fn ready(places: &Places, plan: &Plan) -> Result<Self> {
         let needs =
             |linux: bool| plan.jobs.iter().any(|j| matches!(&j.what, Job::Guest(b) if (b.side != Side::Ours) == linux));
-        let guest = cli::Guest { cwd: "/programs".into(), ..cli::Guest::of(1, MEMORY.1) };
+        let guest = cli::Guest::of(1, MEMORY.1);
         let prepare = |program: &str| run::prepare(places, &guest, &[program.into(), "/script".into()], false);
-        let (mut tree, order) = prepare("sh")?;
+        let (mut tree, mut order) = prepare("sh")?;
+        order.cwd = "/programs".into();
         let all = programs::all(places)?;
         programs::install(&mut tree, &all)?;
         let builds = |j: &Counted| matches!(&j.what, Job::Guest(b) if b.memory == MEMORY.1);

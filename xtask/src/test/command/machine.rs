@@ -173,6 +173,7 @@ pub(super) fn bad_input(bench: &Bench) -> Result<(), String> {
         (&["run", "--copy", "/no/such/file", "--", "true"], 2),
         (&["run", "--env", "NOVALUE", "--", "true"], 2),
         (&["run", "--cwd", "relative", "--", "true"], 2),
+        (&["run", "--cwd", "/nope", "--", "true"], 2),
         (&["run", "--append", "wibble=3", "--", "true"], 2),
         (&["run", "--append", "swp=1G", "--", "true"], 2),
         (&["debug"], 2),
