@@ -71,6 +71,12 @@ pub enum Command {
     Trace(Trace),
     /// Feed generated inputs to the readers of foreign formats and to the memory core, guided by coverage
     Fuzz(Fuzz),
+    /// Print the completions of a shell
+    #[command(after_help = COMPLETION_EXAMPLES)]
+    Completion(Completion),
+    /// Print the manual page of ./quire, or of one command
+    #[command(after_help = MAN_EXAMPLES)]
+    Man(Man),
     /// Write the help texts that the script prints on machines without a compiler
     #[command(hide = true)]
     HelpPages,
@@ -80,6 +86,34 @@ const DOCTOR_HELP: &str = "\
 Prints one screen: the processor, KVM and a trial guest, QEMU, memory, the Rust that builds the kernel, and apt.
 Then it prints the accelerator that runs guests, the reason, and the steps to take. It installs and fetches nothing.
 The exit status is 1 if guests cannot run.";
+
+const COMPLETION_EXAMPLES: &str = "\
+The completions are for the name `quire`, and bash also takes them for ./quire.
+
+Examples:
+  ./quire completion bash >~/.local/share/bash-completion/completions/quire
+  ./quire completion zsh >~/.zfunc/_quire
+  ./quire completion fish >~/.config/fish/completions/quire.fish";
+
+/// Options of `completion`.
+#[derive(Debug, Clone, Args)]
+pub struct Completion {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub shell: clap_complete::Shell,
+}
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  ./quire man | man -l -
+  ./quire man run >~/.local/share/man/man1/quire-run.1";
+
+/// Options of `man`.
+#[derive(Debug, Clone, Args)]
+pub struct Man {
+    /// The command to describe, for instance run
+    pub command: Option<String>,
+}
 
 /// The options of a guest.
 #[derive(Debug, Clone, Args)]

@@ -1,13 +1,14 @@
 //! The help texts as files, below `xtask/help`. The script `./quire` prints them on a machine that has no compiler yet,
-//! so nothing is installed for a question. `./quire help-pages` writes them.
+//! so nothing is installed for a question. `./quire help-pages` writes them. Completions and manual pages are made of
+//! the same descriptions.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, io::Write as _};
 
 use clap::{Command, CommandFactory};
 
 use crate::{
-    cli::Cli,
-    failure::{Doing, Result},
+    cli::{self, Cli},
+    failure::{Doing, Failure, Result},
     lab,
     places::Places,
 };
@@ -39,6 +40,48 @@ fn pages(places: &Places) -> Result<BTreeMap<String, String>> {
     Ok(pages)
 }
 
+/// `./quire completion`: prints a script for the shell.
+pub fn completion(options: &cli::Completion) -> Result<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(options.shell, &mut named(), NAME, &mut script);
+    printed(&script)
+}
+
+/// `./quire man`: prints a manual page in roff.
+pub fn man(options: &cli::Man) -> Result<u8> {
+    printed(&manual(options.command.as_deref())?)
+}
+
+/// The manual page of the whole, or of one command.
+fn manual(command: Option<&str>) -> Result<Vec<u8>> {
+    let mut whole = named();
+    whole.build();
+    let page = match command {
+        None => whole,
+        Some(name) => {
+            let found = whole.get_subcommands().find(|c| c.get_name() == name && !c.is_hide_set());
+            let none =
+                || Failure::usage(format_args!("there is no command '{name}'; ./quire --help lists the commands"));
+            found.ok_or_else(none)?.clone()
+        }
+    };
+    let mut roff = Vec::new();
+    clap_mangen::Man::new(page).render(&mut roff).doing(|| "cannot make the page".to_string())?;
+    Ok(roff)
+}
+
+/// The name without a path, as shells and manuals know it.
+const NAME: &str = "quire";
+
+fn named() -> Command {
+    Cli::command().name(NAME).bin_name(NAME)
+}
+
+fn printed(bytes: &[u8]) -> Result<u8> {
+    std::io::stdout().write_all(bytes).doing(|| "cannot write standard output".to_string())?;
+    Ok(0)
+}
+
 fn text(command: &mut Command) -> String {
     let text = command.render_long_help().to_string();
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
@@ -47,6 +90,29 @@ fn text(command: &mut Command) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_shell_completes_each_command() {
+        use clap::ValueEnum as _;
+        for shell in clap_complete::Shell::value_variants() {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut named(), NAME, &mut script);
+            let script = String::from_utf8(script).unwrap();
+            for word in ["compare", "memory", "trace", "doctor"] {
+                assert!(script.contains(word), "{shell}: {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn manual_pages_have_the_commands_and_their_options() {
+        let page = |command| String::from_utf8(manual(command).unwrap()).unwrap();
+        assert!(page(None).contains(".TH quire 1") && page(None).contains("quire\\-compare"));
+        assert!(page(Some("run")).contains("\\-\\-copy\\-out"), "{}", page(Some("run")));
+        for name in ["fly", "help-pages"] {
+            assert_eq!(manual(Some(name)).unwrap_err().status, 2, "{name}");
+        }
+    }
 
     #[test]
     fn the_kept_help_texts_are_those_of_the_commands() {

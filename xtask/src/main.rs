@@ -3,7 +3,7 @@
 //! Each command is a module that reads top-down: [`run`], [`mod@test`], [`doctor`], [`debug`], [`compare`],
 //! [`mod@bench`], [`lab`], [`conflicts`], [`counts`], [`profile`], [`mod@trace`], [`fuzz`], [`build`]. Below them are [`image`]
 //! (the guest's files), [`machine`] (QEMU and its ports) and [`setup`] (files that are made or fetched once). [`help`]
-//! keeps the help texts for machines without a compiler.
+//! keeps the help texts for machines without a compiler, and prints completions and manual pages.
 
 mod bench;
 mod boot;
@@ -55,6 +55,8 @@ fn main() -> ExitCode {
         cli::Command::Profile(options) => profile::command(&places, &options),
         cli::Command::Trace(options) => trace::command(&places, &options),
         cli::Command::Fuzz(options) => fuzz::command(&places, &options),
+        cli::Command::Completion(options) => help::completion(&options),
+        cli::Command::Man(options) => help::man(&options),
         cli::Command::HelpPages => help::command(&places),
     };
     match done {
