@@ -150,6 +150,10 @@ pub struct Guest {
     /// Directory of the guest where the program starts
     #[arg(short = 'w', long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(directory))]
     pub cwd: PathBuf,
+
+    /// Stop each machine after this number of seconds (exit status 124)
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub timeout: Option<Duration>,
 }
 
 impl Guest {
@@ -164,6 +168,7 @@ impl Guest {
             copy: Vec::new(),
             env: Vec::new(),
             cwd: "/".into(),
+            timeout: None,
         }
     }
 }
@@ -175,10 +180,6 @@ pub struct Run {
     /// The guest.
     #[command(flatten)]
     pub guest: Guest,
-
-    /// Stop the machine after this number of seconds (exit status 124)
-    #[arg(long, value_name = "S", value_parser = seconds)]
-    pub timeout: Option<Duration>,
 
     /// Name the accelerator, and show the kernel's log on standard error
     #[arg(short, long)]
@@ -195,6 +196,10 @@ pub struct Run {
     /// Boot Debian's Linux instead, with the same image and the same ports
     #[arg(long)]
     pub linux: bool,
+
+    /// Write how the run ended, and on which machine, to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 
     /// Options by habit.
     #[command(flatten)]
@@ -681,6 +686,10 @@ pub struct Trace {
     /// Number of the costliest sites to show
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub top: usize,
+
+    /// Write the tables to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
 
     /// Words for the kernel's command line, like swap=256M (docs/commands.md lists them)
     #[arg(long, value_name = "WORDS", default_value = "")]

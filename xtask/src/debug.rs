@@ -6,16 +6,18 @@
 
 use std::{
     fs::File,
-    io::{Seek, Write},
+    io::{self, Seek, Write},
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::net::UnixStream,
     },
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::SIGINT;
 
 use crate::{
@@ -24,6 +26,7 @@ use crate::{
     failure::{Doing, Failure, Result},
     image::{libraries, tree::Tree},
     machine::{
+        outcome::Outcome,
         qemu,
         relay::{self, Asked, Ends},
     },
@@ -74,13 +77,36 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
             });
         }
         qemu::inherit(&mut gdb, vec![script.as_raw_fd()]);
-        let status = gdb.status();
+        let status = gdb.spawn().and_then(|gdb| ended(gdb, options.guest.timeout));
         let _ = stop.write_all(b"x");
         let report = machine.join().unwrap_or_else(|_| Err(Failure::machine("the relay panicked")))?;
         let status = status.map_err(|e| Failure::usage(format_args!("gdb: {e}; run ./quire setup")))?;
         drop(report);
+        let Some(status) = status else { return Err(Outcome::TimedOut.to_failure()) };
         Ok(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1))
     })
+}
+
+/// Waits for the end of gdb. `None`: it was ended after `limit`, before its machine, so that it sees no lost connection.
+fn ended(mut gdb: Child, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
+    /// gdb first tries to stop the program.
+    const GRACE: Duration = Duration::from_secs(3);
+    let start = Instant::now();
+    let Some(limit) = limit else { return gdb.wait().map(Some) };
+    let mut told = false;
+    loop {
+        match gdb.try_wait()? {
+            Some(_) if told => return Ok(None),
+            Some(status) => return Ok(Some(status)),
+            None if start.elapsed() > limit + GRACE => gdb.kill()?,
+            None if start.elapsed() > limit && !told => {
+                told = true;
+                let _ = kill_process(Pid::from_child(&gdb), Signal::TERM);
+            }
+            None => {}
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn shape(guest: &cli::Guest, listener: &OwnedFd) -> Shape {

@@ -31,7 +31,7 @@ use crate::{
 
 /// The kernel's addresses begin here.
 pub const KERNEL: u64 = 1 << 63;
-/// The limit of the whole run, which takes some ten times as long as without the plugin.
+/// The limit of the whole run without `--timeout`. It takes some ten times as long as without the plugin.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs the program, writes the files and prints the table.
@@ -106,7 +106,12 @@ fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)>
     let step = Step::new("profiling");
     // Standard output is only for the table.
     let err = io::stderr();
-    let report = relay::unattended(kernel.start(&image, &shape)?, [err.as_fd(); 2], None, LIMIT)?;
+    let report = relay::unattended(
+        kernel.start(&image, &shape)?,
+        [err.as_fd(); 2],
+        None,
+        options.guest.timeout.unwrap_or(LIMIT),
+    )?;
     drop(step);
     match report.outcome {
         Outcome::Exit(_) | Outcome::Signal(_) => {}

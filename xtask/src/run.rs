@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGWINCH};
 
 use crate::{
@@ -63,7 +64,8 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
         ..Shape::default()
     };
     let start = || kernel.start(&image, &shape);
-    let mut report = with_user(start, tty && !options.linux, options.verbose, options.timeout, !wanted.is_empty())?;
+    let mut report =
+        with_user(start, tty && !options.linux, options.verbose, options.guest.timeout, !wanted.is_empty())?;
     if options.verbose
         && let (Some(ns), Some(after)) = (report.ready, report.ready_after)
     {
@@ -72,6 +74,11 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
             ns as f64 / 1e9,
             after.as_secs_f64()
         );
+    }
+    if let Some(file) = &options.json {
+        let told = Json::of(options, &kernel, &report);
+        let about = || format!("cannot write {}", file.display());
+        std::fs::write(file, serde_json::to_string_pretty(&told).doing(about)? + "\n").doing(about)?;
     }
     let results = report.results.take();
     let status = conclude(&report, options.verbose)?;
@@ -87,6 +94,43 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
         return Ok(if status == 0 { e.status } else { status });
     }
     Ok(status)
+}
+
+/// The run, for other tools (docs/commands.md, "Results as JSON").
+#[derive(Serialize)]
+struct Json<'a> {
+    version: u32,
+    command: Vec<String>,
+    kernel: &'a str,
+    accelerator: String,
+    cpus: u32,
+    memory_mib: u64,
+    end: &'static str,
+    status: u8,
+    signal: Option<u8>,
+    first_instruction_s: Option<f64>,
+    killed: Option<Killed<'a>>,
+}
+
+impl<'a> Json<'a> {
+    fn of(options: &cli::Run, kernel: &'a Kernel, report: &'a Report) -> Self {
+        Self {
+            version: 1,
+            command: options.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            kernel: &kernel.name,
+            accelerator: kernel.accelerator().to_string(),
+            cpus: options.guest.cpus,
+            memory_mib: options.guest.memory,
+            end: report.outcome.name(),
+            status: report.outcome.status(),
+            signal: match report.outcome {
+                Outcome::Signal(n) | Outcome::Stopped(n) => Some(n),
+                _ => None,
+            },
+            first_instruction_s: report.ready.map(|ns| ns as f64 / 1e9),
+            killed: Killed::find(&report.log_tail),
+        }
+    }
 }
 
 /// The status of a run, or the failure of the machine.

@@ -36,7 +36,7 @@ use crate::{
 use table::{Row, table};
 use used::{End, RESOURCES, SplitErrors, Used};
 
-/// The limit of one run of one side.
+/// The limit of one run of one side, without `--timeout`.
 const LIMIT: Duration = Duration::from_secs(1200);
 /// The path of the measuring program in the guest.
 const MEASURE: &str = "/.quire/measure";
@@ -75,9 +75,10 @@ struct Run {
     lines: Vec<Line>,
 }
 
-/// All figures, for other tools.
+/// All figures, for other tools (docs/commands.md, "Results as JSON").
 #[derive(Serialize)]
 struct Json<'a> {
+    version: u32,
     command: Vec<String>,
     kernels: [&'a str; 2],
     cpus: u32,
@@ -108,11 +109,12 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
         append: options.append.clone(),
         ..Shape::default()
     };
+    let limit = options.guest.timeout.unwrap_or(LIMIT);
     let step = Step::new("comparing");
     if options.same {
         let [ours, theirs] = sides.each_ref().map(|kernel| {
             step.doing(&kernel.name);
-            let text = success(boot(kernel, &tree, &order, &shape)?, kernel)?;
+            let text = success(boot(kernel, &tree, &order, &shape, limit)?, kernel)?;
             Ok::<_, Failure>(String::from_utf8_lossy(&text).into_owned())
         });
         let (ours, theirs) = (ours?, theirs?);
@@ -144,6 +146,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     let (resources, lines) = (resources(&runs, names), lines(&runs, names));
     if let Some(file) = &options.json {
         let everything = Json {
+            version: 1,
             command: options.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             kernels: names,
             cpus: job.shape.cpus,
@@ -225,7 +228,8 @@ impl Job<'_> {
             shape.inherit.push(fd);
             counts = Some(file);
         }
-        let ended = boot(kernel, &self.tree, &order, &shape)?;
+        let limit = self.options.guest.timeout.unwrap_or(LIMIT);
+        let ended = boot(kernel, &self.tree, &order, &shape, limit)?;
         let told = SplitErrors::find(&ended.errors, &tag)?;
         let Some(report) = told.report else {
             return Err(match success(ended, kernel) {
@@ -271,9 +275,9 @@ fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
 }
 
 /// One boot of one side.
-fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<GuestOutput> {
+fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape, limit: Duration) -> Result<GuestOutput> {
     let image = kernel.image(tree.clone(), order)?;
-    kernel.kept(&image, shape, LIMIT)
+    kernel.kept(&image, shape, limit)
 }
 
 /// The first program's output, if it ended well.

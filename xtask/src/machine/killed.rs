@@ -1,7 +1,7 @@
 //! Programs that a kernel killed because memory was full, as its log reports them.
 
 /// The last kill in a log.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Killed<'a> {
     /// The name of the program.
     program: &'a str,

@@ -48,6 +48,20 @@ impl Outcome {
         }
     }
 
+    /// One word for other tools.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Exit(_) => "exit",
+            Self::Signal(_) => "signal",
+            Self::TimedOut => "timeout",
+            Self::Stopped(_) => "stopped",
+            Self::OutputClosed | Self::OutputFailed(_) => "output",
+            Self::Panicked => "panic",
+            Self::Refused(_) => "refused",
+            Self::Died(_) => "machine",
+        }
+    }
+
     /// The status of `./quire run`: the program's own, or 128+n for a signal. Our own statuses follow `timeout(1)`.
     pub fn status(&self) -> u8 {
         match self {

@@ -33,10 +33,12 @@ use crate::{
     run,
 };
 use memory::Recorded;
+use serde::Serialize;
 use sites::Sites;
+use table::Tables;
 use timeline::Timeline;
 
-/// The limit of the whole run.
+/// The limit of the whole run, without `--timeout`.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs the program, writes the file and prints the tables.
@@ -58,11 +60,38 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     let about = || format!("cannot write {}", options.out.display());
     let mut out = BufWriter::new(File::create(&options.out).doing(about)?);
     chrome::write(&timeline, &words.join(" "), &mut out).and_then(|()| out.flush()).doing(about)?;
-    print!("{}", table::print(&timeline, options.top));
+    let tables = Tables::of(&timeline, options.top);
+    print!("{}", tables.print());
+    if let Some(file) = &options.json {
+        let told = Json {
+            version: 1,
+            command: options.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            cpus: options.guest.cpus,
+            memory_mib: options.guest.memory,
+            counted: options.count,
+            lost: timeline.lost,
+            tables,
+        };
+        let about = || format!("cannot write {}", file.display());
+        std::fs::write(file, serde_json::to_string_pretty(&told).doing(about)? + "\n").doing(about)?;
+    }
     if timeline.lost != 0 {
         eprintln!("quire: the buffer was full and {} later events are missing; give a larger --buffer", timeline.lost);
     }
     outcome.map(|()| 0)
+}
+
+/// The tables, for other tools (docs/commands.md, "Results as JSON").
+#[derive(Serialize)]
+struct Json {
+    version: u32,
+    command: Vec<String>,
+    cpus: u32,
+    memory_mib: u64,
+    counted: bool,
+    lost: u64,
+    #[serde(flatten)]
+    tables: Tables,
 }
 
 /// The program's file on this machine, for the names of its functions.
@@ -105,7 +134,12 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
     // Standard output is only for the tables.
     let err = io::stderr();
     let kept = Some(log.try_clone().doing(about)?);
-    let report = relay::unattended(kernel.start(&image, &shape)?, [err.as_fd(); 2], kept, LIMIT)?;
+    let report = relay::unattended(
+        kernel.start(&image, &shape)?,
+        [err.as_fd(); 2],
+        kept,
+        options.guest.timeout.unwrap_or(LIMIT),
+    )?;
     drop(step);
     let outcome = match report.outcome {
         Outcome::Exit(_) | Outcome::Signal(_) => Ok(()),

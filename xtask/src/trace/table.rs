@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
+use serde::Serialize;
+
 use super::timeline::{Item, Sort, Timeline};
 
 /// Nanoseconds as microseconds.
@@ -15,37 +17,127 @@ fn quantile(sorted: &[u64], percent: usize) -> u64 {
     sorted.get(rank - 1).copied().unwrap_or(0)
 }
 
-/// Both tables, the second with `top` rows at most.
-pub fn print(timeline: &Timeline, top: usize) -> String {
-    let shown = || timeline.items.iter().filter(|i| i.sort != Sort::Run);
-    let mut text = kinds(shown());
-    // Without system calls, because a program may wait in them for another one or for the clock.
-    text.push_str(&sites(shown().filter(|i| i.sort != Sort::Call), top));
-    text
+/// The events of one kind.
+#[derive(Debug, Serialize)]
+pub struct Kind {
+    sort: &'static str,
+    name: String,
+    count: u64,
+    /// These are 0 for kinds that are moments.
+    total_ns: u64,
+    median_ns: u64,
+    p99_ns: u64,
 }
 
-fn kinds<'i>(items: impl Iterator<Item = &'i Item>) -> String {
+/// The events of one name that one place in the code caused.
+#[derive(Debug, Serialize)]
+pub struct Cause {
+    name: String,
+    site: String,
+    count: u64,
+    total_ns: u64,
+}
+
+/// The sums over the whole trace.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    faults: u64,
+    system_calls: u64,
+    shootdowns: u64,
+    /// The CPUs that all shootdowns asked.
+    cpus_asked: u64,
+    shootdowns_ns: u64,
+    /// The answers of the asked CPUs, each an interruption.
+    answers: u64,
+}
+
+/// All figures of a trace.
+#[derive(Debug, Serialize)]
+pub struct Tables {
+    totals: Totals,
+    kinds: Vec<Kind>,
+    sites: Vec<Cause>,
+}
+
+impl Tables {
+    /// The figures, with `top` sites at most.
+    pub fn of(timeline: &Timeline, top: usize) -> Self {
+        let shown = || timeline.items.iter().filter(|i| i.sort != Sort::Run);
+        // Sites are without system calls, because a program may wait in them for another one or for the clock.
+        let sites = sites(shown().filter(|i| i.sort != Sort::Call), top);
+        Self { totals: Totals::of(shown()), kinds: kinds(shown()), sites }
+    }
+
+    /// The tables for the terminal.
+    pub fn print(&self) -> String {
+        let Totals { faults, system_calls, shootdowns, cpus_asked, shootdowns_ns, answers } = &self.totals;
+        let mut text = format!(
+            "{system_calls} system calls, {faults} faults, {shootdowns} shootdowns of {cpus_asked} CPUs in all \
+             ({} us, {answers} answers)\n\n{:>9} {:>13} {:>11} {:>11}  what\n",
+            us(*shootdowns_ns),
+            "count",
+            "total us",
+            "median us",
+            "p99 us"
+        );
+        for Kind { sort, name, count, total_ns, median_ns, p99_ns } in &self.kinds {
+            let call = if *sort == Sort::Call.name() { "call " } else { "" };
+            let [total, median, p99] =
+                [total_ns, median_ns, p99_ns].map(|ns| if *ns == 0 { String::new() } else { us(*ns) });
+            let _ = writeln!(text, "{count:>9} {total:>13} {median:>11} {p99:>11}  {call}{name}");
+        }
+        let _ = writeln!(text, "\nthe costliest sites\n{:>13} {:>9}  {:24} site", "total us", "count", "what");
+        for Cause { name, site, count, total_ns } in &self.sites {
+            let site = if site.is_empty() { "?" } else { site };
+            let _ = writeln!(text, "{:>13} {count:>9}  {name:24} {site}", us(*total_ns));
+        }
+        text
+    }
+}
+
+impl Totals {
+    fn of<'i>(items: impl Iterator<Item = &'i Item>) -> Self {
+        let mut totals = Self::default();
+        for item in items {
+            match (item.sort, item.name.as_str()) {
+                (Sort::Call, _) => totals.system_calls += 1,
+                (Sort::Fault, name) if name.starts_with("fault: ") => totals.faults += 1,
+                (Sort::Shootdown, "shootdown") => {
+                    totals.shootdowns += 1;
+                    let asked = item.figures.iter().find(|(name, _)| *name == "CPUs");
+                    totals.cpus_asked += asked.and_then(|(_, n)| n.parse::<u64>().ok()).unwrap_or(0);
+                    totals.shootdowns_ns = totals.shootdowns_ns.saturating_add(item.length.unwrap_or(0));
+                }
+                (Sort::Shootdown, _) => totals.answers += 1,
+                _ => {}
+            }
+        }
+        totals
+    }
+}
+
+fn kinds<'i>(items: impl Iterator<Item = &'i Item>) -> Vec<Kind> {
     let mut kinds: BTreeMap<(Sort, &str), (u64, Vec<u64>)> = BTreeMap::new();
     for item in items {
         let (count, lengths) = kinds.entry((item.sort, item.name.as_str())).or_default();
         *count += 1;
         lengths.extend(item.length);
     }
-    let mut text = format!("{:>9} {:>13} {:>11} {:>11}  what\n", "count", "total us", "median us", "p99 us");
-    for ((sort, name), (count, mut lengths)) in kinds {
+    let kind = |((sort, name), (count, mut lengths)): ((Sort, &str), (u64, Vec<u64>))| {
         lengths.sort_unstable();
-        let total = lengths.iter().fold(0, |sum, n| n.saturating_add(sum));
-        let (total, median, p99) = match lengths.is_empty() {
-            true => Default::default(),
-            false => (us(total), us(quantile(&lengths, 50)), us(quantile(&lengths, 99))),
-        };
-        let name = if sort == Sort::Call { format!("call {name}") } else { name.to_owned() };
-        let _ = writeln!(text, "{count:>9} {total:>13} {median:>11} {p99:>11}  {name}");
-    }
-    text
+        Kind {
+            sort: sort.name(),
+            name: name.to_owned(),
+            count,
+            total_ns: lengths.iter().fold(0, |sum, n| n.saturating_add(sum)),
+            median_ns: quantile(&lengths, 50),
+            p99_ns: quantile(&lengths, 99),
+        }
+    };
+    kinds.into_iter().map(kind).collect()
 }
 
-fn sites<'i>(items: impl Iterator<Item = &'i Item>, top: usize) -> String {
+fn sites<'i>(items: impl Iterator<Item = &'i Item>, top: usize) -> Vec<Cause> {
     let mut sites: BTreeMap<(&str, &str), (u64, u64)> = BTreeMap::new();
     for item in items {
         if let Some(length) = item.length {
@@ -54,13 +146,16 @@ fn sites<'i>(items: impl Iterator<Item = &'i Item>, top: usize) -> String {
             *count += 1;
         }
     }
-    let mut rows: Vec<_> = sites.into_iter().collect();
-    rows.sort_by_key(|(_, (total, _))| std::cmp::Reverse(*total));
-    let mut text = format!("\nthe costliest sites\n{:>13} {:>9}  {:24} site\n", "total us", "count", "what");
-    for ((name, site), (total, count)) in rows.into_iter().take(top) {
-        let _ = writeln!(text, "{:>13} {count:>9}  {name:24} {}", us(total), if site.is_empty() { "?" } else { site });
-    }
-    text
+    let cause = |((name, site), (total_ns, count)): ((&str, &str), (u64, u64))| Cause {
+        name: name.to_owned(),
+        site: site.to_owned(),
+        count,
+        total_ns,
+    };
+    let mut causes: Vec<_> = sites.into_iter().map(cause).collect();
+    causes.sort_by_key(|cause| std::cmp::Reverse(cause.total_ns));
+    causes.truncate(top);
+    causes
 }
 
 #[cfg(test)]
@@ -89,11 +184,30 @@ mod tests {
             item(Sort::Call, "wait4", Some(9_000_000), "c"),
             item(Sort::Fault, "fault around", None, "d"),
         ];
-        let text = print(&Timeline { cpus: 1, items, ..Timeline::default() }, 1);
+        let text = Tables::of(&Timeline { cpus: 1, items, ..Timeline::default() }, 1).print();
         let lines: Vec<_> = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert!(lines.contains(&"3 6.5 2.0 3.5 fault: copy".to_owned()), "{text}");
         assert!(lines.contains(&"1 fault around".to_owned()), "{text}");
         assert_eq!(lines.last().unwrap(), "5.5 2 fault: copy b");
         assert!(!lines.iter().any(|l| l.ends_with(" c") || l.ends_with(" a")), "{text}");
+    }
+
+    #[test]
+    fn totals_count_shootdowns_and_the_cpus_that_they_ask() {
+        let shootdown = |cpus: &str, ns| Item {
+            figures: vec![("CPUs", cpus.to_owned())],
+            ..item(Sort::Shootdown, "shootdown", Some(ns), "a")
+        };
+        let items = [
+            shootdown("1", 1_000),
+            shootdown("3", 500),
+            item(Sort::Shootdown, "shootdown answered", Some(10), ""),
+            item(Sort::Fault, "fault: copy", Some(10), ""),
+            item(Sort::Fault, "fault around", None, ""),
+            item(Sort::Call, "mmap", Some(10), ""),
+        ];
+        let totals =
+            Totals { faults: 1, system_calls: 1, shootdowns: 2, cpus_asked: 4, shootdowns_ns: 1_500, answers: 1 };
+        assert_eq!(Totals::of(items.iter()), totals);
     }
 }

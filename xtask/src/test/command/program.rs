@@ -184,10 +184,15 @@ pub(super) fn timeout(bench: &Bench) -> Result<(), String> {
     let done = bench.run(&["run", "--timeout", "3", "--", "busybox", "sleep", "100"])?;
     ended(&done, 124)?;
     if start.elapsed() > Duration::from_secs(60) {
-        Err("the program ran far longer than its --timeout".into())
-    } else {
-        one_line(&done)
+        return Err("the program ran far longer than its --timeout".into());
     }
+    one_line(&done)?;
+    let forever = ["--timeout", "2", "--", "busybox", "sh", "-c", "while :; do :; done"];
+    for command in [&["profile"][..], &["debug", "--ex", "continue"], &["compare", "--repeat", "1"]] {
+        let done = bench.run(&[command, &forever].concat())?;
+        ended(&done, 124).map_err(|e| format!("{command:?}: {e}"))?;
+    }
+    Ok(())
 }
 
 fn signal(child: &Child, signal: Signal) -> Result<(), String> {

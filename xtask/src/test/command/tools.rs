@@ -9,8 +9,10 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::process::CommandExt;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::{CommandExt, ExitStatusExt as _};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// A profile counts neither the firmware's instructions nor the kernel's start. The bounds are those of a program that
@@ -72,6 +74,90 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("a program that fails: {}", fails.stderr))
+}
+
+/// The files of `--json` have the fields of docs/commands.md.
+pub(super) fn json(bench: &Bench) -> Result<(), String> {
+    let file = bench.place.join("told.json");
+    let path = file.to_string_lossy();
+    let told = |words: &[&str], status: i32| -> Result<Value, String> {
+        ended(&bench.run(words)?, status)?;
+        serde_json::from_slice(&fs::read(&file).map_err(text)?).map_err(text)
+    };
+    let run = told(&["run", "--json", &path, "--", "sh", "-c", "kill -TERM $$"], 143)?;
+    let profile = told(&["profile", "--json", &path, "--", "busybox", "true"], 0)?;
+    let compared = told(&["compare", "--repeat", "1", "--json", &path, "--", "busybox", "true"], 0)?;
+    let trace = bench.place.join("trace.json");
+    let words = ["trace", "--json", &path, "--out", &trace.to_string_lossy(), "--", "busybox", "true"];
+    let traced = told(&words, 0)?;
+    let documented = fs::read_to_string(bench.places.root.join("docs/commands.md")).map_err(text)?;
+    for (command, told) in [("run", &run), ("profile", &profile), ("compare", &compared), ("trace", &traced)] {
+        let row = documented.lines().find(|line| line.starts_with(&format!("| `{command}` | `")));
+        let row = row.ok_or_else(|| format!("docs/commands.md has no fields of {command}"))?;
+        let fields = told.as_object().ok_or_else(|| format!("{command} wrote {told}"))?;
+        if let Some(lacks) = fields.keys().find(|field| !row.contains(&format!("`{field}`"))) {
+            return Err(format!("docs/commands.md does not name the field {lacks} of {command}"));
+        }
+    }
+    let expected = [
+        run["end"] == "signal" && run["status"] == 143 && run["signal"] == 15 && run["killed"].is_null(),
+        profile["functions"].as_array().is_some_and(|all| !all.is_empty()),
+        compared["kernels"].as_array().is_some_and(|both| both.len() == 2),
+        traced["totals"]["system_calls"].as_u64().is_some_and(|calls| calls > 0),
+    ];
+    if expected == [true; 4] { Ok(()) } else { Err(format!("{expected:?}: {run} {}", traced["totals"])) }
+}
+
+/// The shell accepts the completions, and pages have all commands.
+pub(super) fn completions(bench: &Bench) -> Result<(), String> {
+    let script = bench.run(&["completion", "bash"])?;
+    ended(&script, 0)?;
+    let file = bench.file("completions", &script.stdout)?;
+    let checked = Command::new("bash").arg("-n").arg(file).status().map_err(text)?;
+    let page = bench.run(&["man"])?;
+    ended(&page, 0)?;
+    ended(&bench.run(&["man", "run"])?, 0)?;
+    let wrong = bench.run(&["man", "fly"])?;
+    ended(&wrong, 2).and_then(|()| one_line(&wrong))?;
+    if checked.success() && String::from_utf8_lossy(&page.stdout).contains("compare") {
+        return Ok(());
+    }
+    Err(format!("bash says {checked}; the page is {}", String::from_utf8_lossy(&page.stdout)))
+}
+
+/// A command that waits for another one says so.
+pub(super) fn waits(bench: &Bench) -> Result<(), String> {
+    let mut places = bench.places.clone();
+    places.cache = bench.place.join("cache");
+    let held = places.lock("programs").map_err(text)?;
+    let mut command = bench.command(&["run", "--", "zerofill", "--seconds", "0"]);
+    let mut child = command.env("QUIRE_CACHE", &places.cache).spawn().map_err(text)?;
+    let mut said = String::new();
+    let errors = child.stderr.as_mut().ok_or("no standard error")?;
+    BufReader::new(errors).read_line(&mut said).map_err(text)?;
+    drop(held);
+    ended(&finish(child)?, 0)?;
+    if said.starts_with("quire: waiting for another ./quire") { Ok(()) } else { Err(format!("it says {said:?}")) }
+}
+
+/// Ctrl-C ends a command with one line, which names what is kept.
+pub(super) fn interrupted(bench: &Bench) -> Result<(), String> {
+    let mut places = bench.places.clone();
+    places.cache = bench.place.join("cache");
+    let held = places.lock("programs").map_err(text)?;
+    let mut command = bench.command(&["compare", "--", "zerofill", "--seconds", "0"]);
+    let mut child = command.env("QUIRE_CACHE", &places.cache).spawn().map_err(text)?;
+    let mut errors = BufReader::new(child.stderr.take().ok_or("no standard error")?);
+    let mut said = String::new();
+    errors.read_line(&mut said).map_err(text)?;
+    rustix::process::kill_process(Pid::from_child(&child), Signal::INT).map_err(text)?;
+    errors.read_to_string(&mut said).map_err(text)?;
+    let status = child.wait().map_err(text)?;
+    drop(held);
+    if status.signal() == Some(2) && said.contains("\nquire: interrupted; ") && said.contains("kept") {
+        return Ok(());
+    }
+    Err(format!("{status}; it says {said:?}"))
 }
 
 /// The most runs of the matrix. Only a complaint that every run shows is an error.
