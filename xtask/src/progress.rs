@@ -93,9 +93,9 @@ pub fn keeps(what: impl Into<String>) {
     *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
 }
 
-/// From now on Ctrl-C ends this process with one line that says what is kept. An interrupt that is ignored stays ignored.
+/// From now on Ctrl-C ends this process with one line that names the kept work. An interrupt that is ignored stays ignored.
 pub fn explain_interrupts() {
-    keeps("what was built or fetched is kept, and the same command continues from there");
+    keeps("finished builds and fetched files are kept, and the same command continues from there");
     if ignores(SIGINT) {
         return;
     }

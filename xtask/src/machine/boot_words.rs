@@ -23,7 +23,7 @@ const WORDS: &[&str] = &[
     "zero-window",
 ];
 
-/// The most letters by which a word differs from the one that was meant.
+/// The most letters by which a mistyped word differs from a known word.
 const NEAR: usize = 2;
 
 /// Refuses the first word that Quire's kernel does not know.
@@ -34,8 +34,8 @@ pub fn check(line: &str) -> Result<()> {
     }
 }
 
-/// As [`check`], for words that Linux gets, too. An unknown word may be one of Linux's, so only one that is nearly a
-/// word of Quire is refused.
+/// As [`check`], for words that Linux gets, too. An unknown word may be one of Linux's, so an unknown
+/// word is refused only if it is nearly a word of Quire.
 pub fn check_for_both(line: &str) -> Result<()> {
     let unknown = names(line).filter(|name| !WORDS.contains(name)).find_map(|name| Some((name, nearest(name)?)));
     unknown.map_or(Ok(()), |(name, near)| Err(self::unknown(name, Some(near))))

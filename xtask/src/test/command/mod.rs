@@ -56,7 +56,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("results as JSON", tools::json),
     ("completions and manual pages", tools::completions),
     ("a build that another ./quire holds up", tools::waits),
-    ("an interrupted command says what is kept", tools::interrupted),
+    ("an interrupted command names the kept work", tools::interrupted),
     ("cache lines that processors share in the guest", tools::shared_lines),
     (LAB, tools::lab),
     ("a trace of known events", tools::traced),

@@ -140,7 +140,7 @@ pub(super) fn waits(bench: &Bench) -> Result<(), String> {
     if said.starts_with("quire: waiting for another ./quire") { Ok(()) } else { Err(format!("it says {said:?}")) }
 }
 
-/// Ctrl-C ends a command with one line, which names what is kept.
+/// Ctrl-C ends a command with one line, which names the kept work.
 pub(super) fn interrupted(bench: &Bench) -> Result<(), String> {
     let mut places = bench.places.clone();
     places.cache = bench.place.join("cache");
