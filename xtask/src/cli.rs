@@ -365,8 +365,13 @@ pub struct Compare {
     pub count: bool,
 
     /// Compare the output of both sides instead of figures, and show the first line that differs
-    #[arg(long, conflicts_with_all = ["count", "repeat", "json", "seed"])]
+    #[arg(long, conflicts_with_all = ["count", "time", "repeat", "json", "seed"])]
     pub same: bool,
+
+    /// Measure the time also of a short program. Without this option a program of less than 200 ms is counted in the
+    /// emulator, as with --count: the translation of its code would take most of its time
+    #[arg(long, conflicts_with = "count")]
+    pub time: bool,
 
     /// Number of runs of each side
     #[arg(long, alias = "runs", value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]

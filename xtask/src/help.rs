@@ -2,7 +2,7 @@
 //! so nothing is installed for a question. `./quire help-pages` writes them. Completions and manual pages are made of
 //! the same descriptions.
 
-use std::{collections::BTreeMap, fs, io::Write as _};
+use std::{collections::BTreeMap, fs};
 
 use clap::{Command, CommandFactory};
 
@@ -44,12 +44,14 @@ fn pages(places: &Places) -> Result<BTreeMap<String, String>> {
 pub fn completion(options: &cli::Completion) -> Result<u8> {
     let mut script = Vec::new();
     clap_complete::generate(options.shell, &mut named(), NAME, &mut script);
-    printed(&script)
+    print!("{}", String::from_utf8_lossy(&script));
+    Ok(0)
 }
 
 /// `./quire man`: prints a manual page in roff.
 pub fn man(options: &cli::Man) -> Result<u8> {
-    printed(&manual(options.command.as_deref())?)
+    print!("{}", String::from_utf8_lossy(&manual(options.command.as_deref())?));
+    Ok(0)
 }
 
 /// The manual page of the whole, or of one command.
@@ -75,11 +77,6 @@ const NAME: &str = "quire";
 
 fn named() -> Command {
     Cli::command().name(NAME).bin_name(NAME)
-}
-
-fn printed(bytes: &[u8]) -> Result<u8> {
-    std::io::stdout().write_all(bytes).doing(|| "cannot write standard output".to_string())?;
-    Ok(0)
 }
 
 fn text(command: &mut Command) -> String {

@@ -33,7 +33,21 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Ends this process as `head` ends other programs, where no process reads the output any more. Otherwise printing would
+/// panic with a backtrace.
+fn end_without_reader() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let said = panic.payload_as_str().unwrap_or_default();
+        if said.starts_with("failed printing to stdout") && said.contains("Broken pipe") {
+            std::process::exit(i32::from(machine::outcome::Outcome::OutputClosed.status()));
+        }
+        usual(panic);
+    }));
+}
+
 fn main() -> ExitCode {
+    end_without_reader();
     let cli = cli::Cli::try_parse().unwrap_or_else(|error| cli::with_nearest(error).exit());
     let places = places::Places::find();
     // A guest's program, or gdb, gets the interrupt itself.

@@ -23,6 +23,7 @@ use crate::{
     failure::{Doing, Failure, Result},
     image::{order::Order, tree::Tree},
     machine::{
+        accel::Accelerator,
         boot_words,
         outcome::Outcome,
         qemu,
@@ -43,6 +44,10 @@ const MEASURE: &str = "/.quire/measure";
 /// Milliseconds between two samples of memory while the program runs. A sample takes some tenths of a millisecond in
 /// the emulator.
 const LOOK_MS: u32 = 50;
+
+/// In the emulator, most of the time of a shorter program is the translation of its code and the kernel's. More of that
+/// is done already on the side whose boot took longer.
+const SHORT_MS: f64 = 200.0;
 
 /// A line that the program printed: `name value unit`.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
@@ -132,15 +137,27 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     }
     tree.host_file(MEASURE, &programs::compile(places, &places.root.join("xtask/guest/measure.c"))?)?;
     let plugin = if options.count { Some(build_plugin(places)?) } else { None };
-    let job = Job { tree, order, shape, plugin, options };
+    let mut job = Job { tree, order, shape, plugin, options };
     let seed = options.seed.unwrap_or_else(|| RandomState::new().hash_one(()) & 0xffff);
     // The sides alternate. The seed decides which begins.
+    let all_runs = |job: &Job<'_>, runs: &mut Vec<Run>, most: u32| {
+        for n in runs.len() as u32..most {
+            let kernel = &sides[((u64::from(n) + seed) % 2) as usize];
+            step.doing(&format!("run {} of {}, {}", n / 2 + 1, options.repeat, kernel.name));
+            runs.push(job.run(kernel)?);
+        }
+        Ok::<_, Failure>(())
+    };
     let mut runs = Vec::new();
-    for n in 0..2 * options.repeat {
-        let kernel = &sides[((u64::from(n) + seed) % 2) as usize];
-        step.doing(&format!("run {} of {}, {}", n / 2 + 1, options.repeat, kernel.name));
-        runs.push(job.run(kernel)?);
+    all_runs(&job, &mut runs, 2)?;
+    let emulated = sides[0].accelerator() == Accelerator::Tcg;
+    let short = emulated && !options.count && !options.time && is_short(&runs);
+    if short && job.shape.cpus == 1 {
+        job.shape.count = true;
+        job.plugin = Some(build_plugin(places)?);
+        runs.clear();
     }
+    all_runs(&job, &mut runs, 2 * options.repeat)?;
     drop(step);
     let names = sides.each_ref().map(|kernel| kernel.name.as_str());
     let (resources, lines) = (resources(&runs, names), lines(&runs, names));
@@ -152,7 +169,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
             cpus: job.shape.cpus,
             memory_mib: job.shape.memory,
             accelerator: sides[0].accelerator().to_string(),
-            counted: options.count,
+            counted: job.shape.count,
             seed,
             runs: &runs,
             resources: &resources,
@@ -162,7 +179,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
         let text = serde_json::to_vec_pretty(&everything).map_err(std::io::Error::from).doing(about)?;
         std::fs::write(file, text).doing(about)?;
     }
-    let how = if options.count { ", instructions counted (8 ns of guest time each)" } else { "" };
+    let how = if job.shape.count { ", instructions counted (8 ns of guest time each)" } else { "" };
     println!(
         "{} against {}: {} CPU(s), {} MiB, {}{how}; medians of {}, alternating, {} first (seed {seed})",
         names[0],
@@ -173,11 +190,28 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
         options.repeat,
         names[(seed % 2) as usize],
     );
+    if short {
+        println!("{}", short_sentence(job.shape.count));
+    }
     println!("{}", table("resource", &resources));
     if !lines.is_empty() {
         println!("\n{}", table("printed", &lines));
     }
     Ok(0)
+}
+
+/// Whether the program ran so shortly on both sides that its time says little in the emulator.
+fn is_short(runs: &[Run]) -> bool {
+    runs.iter().all(|run| run.used.get("wall_time").is_some_and(|ms| *ms < SHORT_MS))
+}
+
+/// The reason for a count, or the warning about times.
+fn short_sentence(counted: bool) -> String {
+    let why = format!("The program runs for less than {SHORT_MS} ms, mostly for the emulator's translation of code");
+    match counted {
+        true => format!("{why}, so its instructions are counted; --time measures its time."),
+        false => format!("{why}. Times say little; with one CPU its instructions would be counted."),
+    }
 }
 
 /// The resources of both sides, in the order of [`RESOURCES`]. A resource without figures is left out.
@@ -215,7 +249,7 @@ impl Job<'_> {
         let about = || "cannot keep the counts".to_string();
         // A tag that the program does not write itself.
         let tag = format!("measured-{:016x}", RandomState::new().hash_one(Instant::now()));
-        let look = if self.options.count { 0 } else { LOOK_MS };
+        let look = if self.shape.count { 0 } else { LOOK_MS };
         let mut order = self.order.clone();
         order.args.splice(0..0, [MEASURE.into(), tag.clone().into(), look.to_string().into()]);
         let mut shape = self.shape.clone();
@@ -345,6 +379,14 @@ mod tests {
 
     fn run(kernel: &str, used: &[(&'static str, f64)], lines: &[&str]) -> Run {
         Run { kernel: kernel.into(), used: used.iter().copied().collect(), lines: parse(&lines.join("\n")) }
+    }
+
+    #[test]
+    fn a_program_is_short_if_both_sides_are() {
+        let of = |ms: &[f64]| ms.iter().map(|ms| run("Q", &[("wall_time", *ms)], &[])).collect::<Vec<_>>();
+        assert!(is_short(&of(&[2.0, 199.0])));
+        assert!(!is_short(&of(&[2.0, 200.0])) && !is_short(&[run("Q", &[], &[])]));
+        assert!(short_sentence(true).contains("counted; --time") && short_sentence(false).contains("one CPU"));
     }
 
     #[test]

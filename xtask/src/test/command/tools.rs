@@ -1,7 +1,7 @@
 //! Checks of the other commands: profile, compare, conflicts, lab, trace.
 
 use super::program::one_line;
-use super::{Bench, ended, finish, text};
+use super::{Bench, ended, finish, same, text};
 use crate::build;
 use object::{Object as _, ObjectSymbol as _};
 use quire_results::Results;
@@ -68,6 +68,14 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
     if wall.get(2).and_then(|v| v.parse::<f64>().ok()).is_none_or(|v| v < 300.0) || said.contains("| printed") {
         return wrong("a program that prints nothing", &said);
     }
+    let short = bench.run(&["compare", "--repeat", "1", "--", "busybox", "true"])?;
+    ended(&short, 0)?;
+    let said = String::from_utf8_lossy(&short.stdout).into_owned();
+    let emulated = said.lines().next().is_some_and(|head| head.contains("TCG"));
+    let counted = said.contains("so its instructions are counted") && !row(&said, "instructions_kernel").is_empty();
+    if emulated != counted {
+        return wrong("a short program", &said);
+    }
     let fails = bench.run(&["compare", "--repeat", "1", "--", "busybox", "sh", "-c", "echo why >&2; exit 7"])?;
     ended(&fails, 7)?;
     if fails.stderr.contains("why") && fails.stderr.contains("ended with 7") {
@@ -117,6 +125,11 @@ pub(super) fn completions(bench: &Bench) -> Result<(), String> {
     let page = bench.run(&["man"])?;
     ended(&page, 0)?;
     ended(&bench.run(&["man", "run"])?, 0)?;
+    let (reader, writer) = std::io::pipe().map_err(text)?;
+    drop(reader);
+    let unread = finish(bench.command(&["man"]).stdout(writer).spawn().map_err(text)?)?;
+    ended(&unread, 141)?;
+    same("standard error without a reader", unread.stderr.as_bytes(), b"")?;
     let wrong = bench.run(&["man", "fly"])?;
     ended(&wrong, 2).and_then(|()| one_line(&wrong))?;
     if checked.success() && String::from_utf8_lossy(&page.stdout).contains("compare") {
