@@ -36,8 +36,8 @@ static ACCESSES: AtomicU64 = AtomicU64::new(0);
 static TABLES: [Mutex<Option<Table>>; CPUS] = [const { Mutex::new(None) }; CPUS];
 pub(crate) static OUT: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Takes `out=FILE`, the output for conflicts. With `profile=all` or `profile=marked`, and `first=ADDRESS` in
-/// hexadecimal, it writes a profile instead ([`profile`]). With `profile=count` it writes numbers of instructions
+/// Takes `out=FILE`, the output for conflicts. With `profile=all`, `profile=marked` or `profile=between`, and
+/// `first=ADDRESS` in hexadecimal, it writes a profile instead ([`profile`]). With `profile=count` it writes numbers of instructions
 /// ([`count`]).
 ///
 /// # Safety
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         match profile.as_deref() {
             None => api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated),
             Some("count") => count::install(id),
-            Some(mode) => profile::install(id, mode == "marked", first.unwrap_or(0)),
+            Some(mode) => profile::install(id, mode, first.unwrap_or(0)),
         }
     }
     0

@@ -41,6 +41,8 @@ struct Profile {
     begun: bool,
     /// Counts only between a program's marks.
     marked: bool,
+    /// Counts only between the marks of the program that starts the measured one.
+    between: bool,
     counts_now: bool,
     calls: Calls,
     cpus: [At; CPUS],
@@ -59,17 +61,19 @@ fn with<T>(f: impl FnOnce(&mut Profile) -> T) -> Option<T> {
     Some(f(&mut *PROFILE.get()?.lock().ok()?))
 }
 
-/// Counts from the first instruction of a program on, or only between marks if `marked`. The kernel executes the
-/// instruction at `first` before it leaves for a program.
+/// Counts from the first instruction of a program on, with the mode `all`. With `marked` it counts only between the
+/// program's marks, and with `between` during a measured run. The kernel executes the instruction at `first` before it
+/// leaves for a program.
 ///
 /// # Safety
 /// Called once, while QEMU installs the plugin `id`.
-pub unsafe fn install(id: u64, marked: bool, first: u64) {
+pub unsafe fn install(id: u64, mode: &str, first: u64) {
     let at = At { node: ROOT, entered: true };
     let profile = Profile {
         first,
         begun: false,
-        marked,
+        marked: mode == "marked",
+        between: mode == "between",
         counts_now: false,
         calls: Calls::default(),
         cpus: [at; CPUS],
@@ -100,7 +104,7 @@ extern "C" fn translated(_id: u64, block: *mut api::Block) {
                 api::qemu_plugin_register_vcpu_mem_cb(instruction, on, api::NO_REGISTERS, which, data as *mut c_void);
             };
             if !this.kernel {
-                if let Some(mark @ (Mark::On | Mark::Off)) = Mark::of(code) {
+                if let Some(mark @ (Mark::On | Mark::Off | Mark::Begin | Mark::End)) = Mark::of(code) {
                     let data = mark as usize as *mut c_void;
                     api::qemu_plugin_register_vcpu_insn_exec_cb(instruction, marked, api::NO_REGISTERS, data);
                 }
@@ -134,7 +138,12 @@ extern "C" fn begins(_cpu: c_uint, _data: *mut c_void) {
 }
 
 extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
-    with(|p| p.counts_now = p.counts_now && !p.marked || p.marked && mark as usize == Mark::On as usize);
+    let is = |this: Mark| mark as usize == this as usize;
+    with(|p| match (p.marked, p.between) {
+        (true, _) if is(Mark::On) || is(Mark::Off) => p.counts_now = is(Mark::On),
+        (_, true) if is(Mark::Begin) || is(Mark::End) => p.counts_now = is(Mark::Begin),
+        _ => {}
+    });
 }
 
 extern "C" fn executed(cpu: c_uint, number: *mut c_void) {
@@ -143,7 +152,7 @@ extern "C" fn executed(cpu: c_uint, number: *mut c_void) {
         let (block, at) = (p.blocks[number], &mut p.cpus[cpu as usize % CPUS]);
         if !block.kernel {
             *at = At { node: ROOT, entered: true };
-            p.counts_now |= p.begun && !p.marked;
+            p.counts_now |= p.begun && !p.marked && !p.between;
         }
         match (p.counts_now, block.kernel) {
             (false, _) => {}

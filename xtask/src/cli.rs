@@ -616,6 +616,7 @@ Examples:
   ./quire profile -- target/programs/forkexec --seconds 1
   ./quire profile --marked --top 20 -- micro --only cow
   ./quire profile --flame flame.svg -- busybox find /       a flame graph, for a browser
+  ./quire profile --linux -- target/programs/forkexec       Linux's functions during the same program
   ./quire profile --hosted 2000 -- zero_fill                one operation of the memory core alone, without a guest";
 
 /// Options of `profile`.
@@ -629,6 +630,10 @@ pub struct Profile {
     /// Count only the sections that the program marks, as those of programs/ do
     #[arg(long)]
     pub marked: bool,
+
+    /// Count the instructions of Debian's Linux instead, from the program's start to its end. Its output appears at the end
+    #[arg(long, conflicts_with = "hosted")]
+    pub linux: bool,
 
     /// Number of functions to show
     #[arg(long, value_name = "N", default_value_t = 40)]

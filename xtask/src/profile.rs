@@ -3,6 +3,7 @@
 
 mod flame;
 mod hosted;
+mod linux;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,8 +45,12 @@ pub fn command(places: &Places, options: &cli::Profile) -> Result<u8> {
         let stacks = stacks.iter().map(|(stack, n)| (stack.iter().map(String::as_str).collect(), *n)).collect();
         return finish(places, options, &Profile::of_stacks(stacks));
     }
-    let (records, kernel) = measure(places, options)?;
-    let functions = Functions::read(kernel.file())?;
+    let (records, functions) = if options.linux {
+        linux::measure(places, options)?
+    } else {
+        let (records, kernel) = measure(places, options)?;
+        (records, Functions::read(kernel.file())?)
+    };
     finish(places, options, &Profile::of(&records, &functions))
 }
 
@@ -301,8 +306,10 @@ impl<'f> Profile<'f> {
         let (functions, stacks) = quire_results::profile::Profile::number(&self.stacks);
         let way = match options.hosted {
             Some(count) => format!("--hosted {count} "),
-            None if options.marked => "--marked ".to_owned(),
-            None => String::new(),
+            None => [("--linux ", options.linux), ("--marked ", options.marked)]
+                .iter()
+                .filter_map(|(word, given)| given.then_some(*word))
+                .collect(),
         };
         Ok(quire_results::profile::Profile {
             schema: quire_results::VERSION,

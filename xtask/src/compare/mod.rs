@@ -3,7 +3,7 @@
 //! there.
 
 mod table;
-mod used;
+pub mod used;
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ use used::{End, RESOURCES, SplitErrors, Used};
 /// The limit of one run of one side, without `--timeout`.
 const LIMIT: Duration = Duration::from_secs(1200);
 /// The path of the measuring program in the guest.
-const MEASURE: &str = "/.quire/measure";
+pub const MEASURE: &str = "/.quire/measure";
 /// Milliseconds between two samples of memory while the program runs. A sample takes some tenths of a millisecond in
 /// the emulator.
 const LOOK_MS: u32 = 50;

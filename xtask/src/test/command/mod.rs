@@ -52,6 +52,7 @@ const CHECKS: &[(&str, Body)] = &[
     ("QEMU is missing, hangs or dies", machine::bad_qemu),
     ("debugger", machine::debugger),
     ("a profile begins with the program", tools::profiled),
+    ("a profile of Linux names its functions", tools::profiled_linux),
     ("comparison", tools::comparison),
     ("results as JSON", tools::json),
     ("completions and manual pages", tools::completions),

@@ -28,6 +28,19 @@ pub(super) fn profiled(bench: &Bench) -> Result<(), String> {
     }
 }
 
+/// A profile of Linux has its functions, from the program's start on, and the program's output apart.
+pub(super) fn profiled_linux(bench: &Bench) -> Result<(), String> {
+    let done = bench.run(&["profile", "--linux", "--", "busybox", "echo", "said"])?;
+    ended(&done, 0)?;
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    let numbers: Vec<u64> = said.lines().next().unwrap_or_default().split(' ').filter_map(|w| w.parse().ok()).collect();
+    let named = said.lines().any(|line| line.ends_with("  unmap_page_range"));
+    match numbers[..] {
+        [100_000..10_000_000, _, 1000..100_000] if named && done.stderr.contains("said\n") => Ok(()),
+        _ => Err(format!("the profile says: {said}{}", done.stderr)),
+    }
+}
+
 /// A comparison has the program's own figures and the resources that it used, whether or not it prints figures.
 pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
     let json = bench.file("compared.json", b"")?;
