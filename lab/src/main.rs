@@ -75,9 +75,6 @@ enum Part {
 struct Conflicts {
     /// Only pairs with one of these operations
     operations: Vec<String>,
-    /// Write a page with the matrix
-    #[arg(long, value_name = "FILE")]
-    html: Option<std::path::PathBuf>,
     /// Write the matrix as JSON, without the machine
     #[arg(long, value_name = "FILE")]
     json: Option<std::path::PathBuf>,
@@ -177,8 +174,8 @@ fn planned(plan: &Plan) -> ExitCode {
 
 #[cfg(recording)]
 fn conflicts(options: Conflicts) -> ExitCode {
-    let Conflicts { operations, html, json, scale, verbose } = options;
-    let options = quire_lab::conflicts::Options { operations, html, json, scale, verbose };
+    let Conflicts { operations, json, scale, verbose } = options;
+    let options = quire_lab::conflicts::Options { operations, json, scale, verbose };
     match quire_lab::conflicts::command(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -209,7 +206,7 @@ fn watched(plain: bool) -> ExitCode {
 
 #[cfg(not(recording))]
 fn conflicts(options: Conflicts) -> ExitCode {
-    let _recording_only = (options.operations, options.html, options.json, options.scale, options.verbose);
+    let _recording_only = (options.operations, options.json, options.scale, options.verbose);
     eprintln!("quire-lab: {}", quire_lab::Failure::Build);
     ExitCode::from(2)
 }

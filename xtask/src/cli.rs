@@ -615,7 +615,7 @@ The program's output appears on standard error. The programs of programs/ mark t
 Examples:
   ./quire profile -- target/programs/forkexec --seconds 1
   ./quire profile --marked --top 20 -- micro --only cow
-  ./quire profile --flame flame.svg -- busybox find /       a flame graph, for a browser
+  ./quire profile --flame flame.html -- busybox find /      a flame graph, for a browser
   ./quire profile --linux -- target/programs/forkexec       Linux's functions during the same program
   ./quire profile --hosted 2000 -- zero_fill                one operation of the memory core alone, without a guest";
 
@@ -643,8 +643,7 @@ pub struct Profile {
     #[arg(long, value_name = "FILE")]
     pub folded: Option<std::path::PathBuf>,
 
-    /// Write the stacks of calls as a flame graph: an SVG file for a browser, in which a click on a function enlarges
-    /// it
+    /// Write the stacks of calls as a flame graph: a page for a browser, in which a click on a function enlarges it
     #[arg(long, value_name = "FILE")]
     pub flame: Option<std::path::PathBuf>,
 

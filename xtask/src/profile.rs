@@ -1,7 +1,6 @@
 //! `./quire profile`: the kernel's instructions while a program runs, by function and by caller. A plugin of QEMU's
 //! counts each block of code that the kernel executes (`plugin/`).
 
-mod flame;
 mod hosted;
 mod linux;
 
@@ -73,7 +72,8 @@ fn finish(places: &Places, options: &cli::Profile, profile: &Profile<'_>) -> Res
     if let Some(file) = &options.flame {
         let whose = if options.hosted.is_some() { "instructions" } else { "instructions of the kernel" };
         let title = format!("{program}: {} {whose}", profile.total.instructions);
-        let drawing = flame::draw(&profile.stacks, &title, "instructions");
+        let kept = profile.kept(places, options, program.clone())?;
+        let drawing = quire_report::flame_page(&title, &kept).doing(|| "cannot draw the page".to_string())?;
         fs::write(file, drawing).doing(|| format!("cannot write {}", file.display()))?;
     }
     if let Some(file) = &options.json {

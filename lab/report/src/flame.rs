@@ -11,7 +11,9 @@ use crate::number;
 /// The height of a bar, in pixels.
 const HEIGHT: usize = 18;
 /// Narrower bars, by share of the whole, are not drawn on the page.
-const LEAST: f64 = 0.002;
+pub const LEAST: f64 = 0.002;
+/// The same on a page of its own. A million bars make a file that no browser opens.
+pub const LEAST_ALONE: f64 = 0.0002;
 /// Narrower bars, in percent of the whole, have no text. The script of the page has the same.
 const NARROW: f64 = 2.5;
 /// The same on a narrow window.
@@ -21,19 +23,19 @@ const TOP: usize = 10;
 
 /// A function at its place in the stacks.
 #[derive(Debug)]
-pub struct Bar<'f> {
+struct Bar<'f> {
     /// The function.
-    pub name: &'f str,
+    name: &'f str,
     /// The number of its callers.
-    pub depth: usize,
+    depth: usize,
     /// The count before the bar, in the order of the stacks.
-    pub from: u64,
+    from: u64,
     /// The count of the bar with its callees.
-    pub count: u64,
+    count: u64,
 }
 
 /// The bars of stacks (outermost function first), which are in order. Neighbouring bars of one function are joined.
-pub fn bars<'f>(stacks: &BTreeMap<Vec<&'f str>, u64>) -> Vec<Bar<'f>> {
+fn bars<'f>(stacks: &BTreeMap<Vec<&'f str>, u64>) -> Vec<Bar<'f>> {
     let mut bars: Vec<Bar<'f>> = Vec::new();
     // Indices of the bars of the last stack.
     let mut open: Vec<usize> = Vec::new();
@@ -54,19 +56,19 @@ pub fn bars<'f>(stacks: &BTreeMap<Vec<&'f str>, u64>) -> Vec<Bar<'f>> {
 }
 
 /// The crate of a function, also where it is `<quire_vm::A as quire_sync::B>::c`.
-pub fn crate_of(name: &str) -> &str {
+fn crate_of(name: &str) -> &str {
     let path = name.trim_start_matches(['<', '&', '*', '[', '(']);
     let end = path.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(path.len());
     if path[end..].starts_with("::") { &path[..end] } else { "" }
 }
 
 /// The name without the crates' common beginning.
-pub fn short(name: &str) -> &str {
+fn short(name: &str) -> &str {
     name.strip_prefix("quire_").unwrap_or(name)
 }
 
 /// The crates' hues, far from each other. The style sheet of the page has the same.
-pub const HUES: &[(&str, u32)] = &[
+const HUES: &[(&str, u32)] = &[
     ("quire_kernel", 10),
     ("quire_linux_state", 30),
     ("quire_linux", 45),
@@ -139,14 +141,14 @@ fn without_text(percent: f64) -> &'static str {
     }
 }
 
-/// The view of a file.
-pub fn of(profile: &Profile) -> View {
+/// The view of a file. Bars narrower than `least` of the whole are left out.
+pub fn of(profile: &Profile, least: f64) -> View {
     let stacks = profile.named();
     let sum = stacks.values().fold(0u64, |sum, n| sum.saturating_add(*n));
     let total = sum.max(1);
     let percent = |n: u64| 100.0 * n as f64 / total as f64;
     let mut bars = bars(&stacks);
-    bars.retain(|b| b.count as f64 >= LEAST * total as f64);
+    bars.retain(|b| b.count as f64 >= least * total as f64);
     let levels = bars.iter().map(|b| b.depth + 1).max().unwrap_or(0);
     let height = levels * HEIGHT;
     let drawn = |b: &Bar<'_>| Drawn {

@@ -8,7 +8,7 @@
 mod change;
 mod conflicts;
 mod escape;
-pub mod flame;
+mod flame;
 mod front;
 mod history;
 mod number;
@@ -42,6 +42,16 @@ pub fn render(results: &Results) -> Result<String, minijinja::Error> {
 /// The page with a history of the kept runs, the conflict matrix and a flame graph.
 pub fn render_beside(results: &Results, beside: &Beside) -> Result<String, minijinja::Error> {
     page::render(results, beside)
+}
+
+/// A page with a conflict matrix alone.
+pub fn matrix_page(title: &str, matrix: &Conflicts) -> Result<String, minijinja::Error> {
+    page::alone(title, Some(matrix), None)
+}
+
+/// A page with a flame graph alone.
+pub fn flame_page(title: &str, profile: &Profile) -> Result<String, minijinja::Error> {
+    page::alone(title, None, Some(profile))
 }
 
 /// A case's name for people: `Quire, hosted, 2 CPUs, zero-fill faults by processes`.

@@ -2,7 +2,9 @@
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, syntax::SyntaxConfig, value::Serde};
-use quire_results::{Experiment, GUESTS_COUNTS, GUESTS_ONCE, Mode, Results, Run};
+use quire_results::{
+    Experiment, GUESTS_COUNTS, GUESTS_ONCE, Mode, Results, Run, conflicts::Conflicts, profile::Profile,
+};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -20,7 +22,13 @@ use crate::{
     words,
 };
 
-const TEMPLATE: &str = include_str!("../templates/page.html");
+/// The page, its parts, and the page that has one of these parts alone.
+const TEMPLATES: [(&str, &str); 4] = [
+    ("page.html", include_str!("../templates/page.html")),
+    ("matrix.html", include_str!("../templates/matrix.html")),
+    ("flame.html", include_str!("../templates/flame.html")),
+    ("alone.html", include_str!("../templates/alone.html")),
+];
 const STYLE: &str = include_str!("../templates/style.css");
 const SCRIPT: &str = include_str!("../templates/script.js");
 
@@ -49,6 +57,32 @@ struct Page<'a> {
     sources: Vec<summary::SourceClaims>,
     against: Vec<Against>,
     experiments: Vec<ExperimentView>,
+}
+
+/// The data of a page with one part.
+#[derive(Debug, Serialize)]
+struct Alone {
+    style: &'static str,
+    script: &'static str,
+    style_hash: String,
+    script_hash: String,
+    title: String,
+    conflicts: Option<conflicts::View>,
+    flame: Option<flame::View>,
+}
+
+/// Renders one part alone.
+pub fn alone(title: &str, matrix: Option<&Conflicts>, profile: Option<&Profile>) -> Result<String, minijinja::Error> {
+    let page = Alone {
+        style: STYLE,
+        script: SCRIPT,
+        style_hash: hash(STYLE),
+        script_hash: hash(SCRIPT),
+        title: title.to_owned(),
+        conflicts: matrix.map(conflicts::of),
+        flame: profile.map(|profile| flame::of(profile, flame::LEAST_ALONE)),
+    };
+    environment()?.get_template("alone.html")?.render(Value::from(Serde(&page)))
 }
 
 /// By how much intervals of guests' counts are widened, in percent.
@@ -162,7 +196,7 @@ pub fn render(results: &Results, beside: &Beside) -> Result<String, minijinja::E
         limits: limits.collect(),
         history: history::of(&beside.kept, results),
         conflicts: beside.conflicts.as_ref().map(conflicts::of),
-        flame: beside.profile.as_ref().map(flame::of),
+        flame: beside.profile.as_ref().map(|profile| flame::of(profile, flame::LEAST)),
         sources: summary::sources(&results.runs, href),
         against,
         experiments,
@@ -182,7 +216,7 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
         Some(text) => Ok(write!(out, "{}", Escaped(text))?),
         None => Ok(write!(out, "{}", Escaped(&value.to_string()))?),
     });
-    environment.add_template("page.html", TEMPLATE)?;
+    TEMPLATES.iter().try_for_each(|(name, text)| environment.add_template(name, text))?;
     Ok(environment)
 }
 

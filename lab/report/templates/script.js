@@ -40,7 +40,7 @@
 
   // All tables at once.
   const unfold = document.getElementById("unfold");
-  unfold.addEventListener("click", () => {
+  if (unfold) unfold.addEventListener("click", () => {
     const open = unfold.getAttribute("aria-pressed") !== "true";
     unfold.setAttribute("aria-pressed", String(open));
     for (const details of all(".experiment details")) details.open = open;

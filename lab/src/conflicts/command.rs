@@ -5,7 +5,7 @@ use super::report::{Counts, last_line, text};
 use super::sim::Tasks;
 use super::verdict::{Judged, Verdict, judge, unmet};
 use super::world::CPUS;
-use super::{Case, cases, html, json, scale};
+use super::{Case, cases, json, scale};
 use crate::Failure;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -16,8 +16,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Options {
     /// Operations of which each case has one, or parts of workloads' names; none: all.
     pub operations: Vec<String>,
-    /// The file for the HTML page.
-    pub html: Option<PathBuf>,
     /// The file for the matrix as JSON.
     pub json: Option<PathBuf>,
     /// Prints lines that move by number of CPUs, instead of the matrix.
@@ -100,9 +98,6 @@ pub fn command(options: &Options) -> Result<bool, Failure> {
             ));
         }
         say(&format!("{pairs} pairs of operations in a state; {} commute", cases.len()));
-    }
-    if let Some(path) = &options.html {
-        std::fs::write(path, html::page(&all)).map_err(|e| Failure::Tool(format!("{}: {e}", path.display())))?;
     }
     if let Some(path) = &options.json {
         let wrong = |e: &dyn std::fmt::Display| Failure::Tool(format!("{}: {e}", path.display()));

@@ -8,7 +8,6 @@
 mod command;
 pub mod expected;
 mod fiber;
-mod html;
 mod json;
 pub mod measure;
 mod memory;

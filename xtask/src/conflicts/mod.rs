@@ -24,11 +24,9 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     let lab = bench::build_recording(places)?;
     let mut command = Command::new(lab);
     command.arg("conflicts").args(&options.operations);
-    if let Some(file) = &options.html {
-        command.arg("--html").arg(file);
-    }
     let about = || "cannot keep the matrix".to_string();
-    let kept = options.json.is_some().then(tempfile::NamedTempFile::new).transpose().doing(about)?;
+    let wanted = options.json.is_some() || options.html.is_some();
+    let kept = wanted.then(tempfile::NamedTempFile::new).transpose().doing(about)?;
     if let Some(kept) = &kept {
         command.arg("--json").arg(kept.path());
     }
@@ -39,20 +37,31 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
         command.arg("--verbose");
     }
     let status = command.status().doing(|| "cannot run the lab".to_string())?;
-    if let (Some(kept), Some(file)) = (&kept, &options.json)
+    if let Some(kept) = &kept
         && kept.as_file().metadata().doing(about)?.len() > 0
     {
-        describe(places, kept.path(), file)?;
+        write(places, Conflicts::read(kept.path()).map_err(Failure::usage)?, "memory core", options)?;
     }
     Ok(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1))
 }
 
-/// Adds the machine, the commit and the time to the lab's file `from`, and writes it to `file`. The commit is read before
-/// the write, because a changed file in `lab/runs` makes the commit another version.
-fn describe(places: &Places, from: &Path, file: &Path) -> Result<()> {
-    let mut matrix = Conflicts::read(from).map_err(Failure::usage)?;
+/// Adds the machine, the commit and the time to a matrix, and writes the asked files. The commit is read before the
+/// write, because a changed file in `lab/runs` makes the commit another version.
+fn write(places: &Places, mut matrix: Conflicts, whose: &str, options: &cli::Conflicts) -> Result<()> {
     matrix.machine = Some(lab::describe(places)?);
     matrix.ended = lab::now();
-    let about = || format!("cannot write {}", file.display());
-    fs::write(file, matrix.text().doing(about)?).doing(about)
+    let about = |file: &Path| format!("cannot write {}", file.display());
+    if let Some(file) = &options.json {
+        fs::write(file, matrix.text().doing(|| about(file))?).doing(|| about(file))?;
+    }
+    if let Some(file) = &options.html {
+        // A run of some operations has no rows for the others.
+        let tested = |name: &str| matrix.cases.iter().any(|case| case.a == name || case.b == name);
+        let rows = matrix.operations.iter().filter(|operation| tested(&operation.name)).cloned().collect();
+        matrix.operations = rows;
+        let title = format!("Quire: the {whose}'s conflict matrix");
+        let page = quire_report::matrix_page(&title, &matrix).doing(|| "cannot draw the page".to_string())?;
+        fs::write(file, page).doing(|| about(file))?;
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ mod browser;
 mod fixture;
 
 use browser::Browser;
-use quire_report::{Beside, render, render_beside};
+use quire_report::{Beside, flame_page, matrix_page, render, render_beside};
 use quire_results::{Better, Parameter, Results, Side, conflicts::Conflicts, profile::Profile};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -68,6 +68,14 @@ fn each_kept_matrix_and_profile_has_its_part_of_the_page() {
             let page = render_beside(&fixture::results(1), &beside).unwrap();
             any::check(&page);
             assert!(!page.contains(missing), "{}", file.display());
+            let alone = match (&beside.conflicts, &beside.profile) {
+                (Some(matrix), _) => matrix_page("a < b", matrix),
+                (_, profile) => flame_page("a < b", profile.as_ref().unwrap()),
+            };
+            let alone = alone.unwrap();
+            any::check(&alone);
+            assert!(alone.contains("<h1>a &lt; b</h1>"), "{}", file.display());
+            assert!(alone.contains("class=\"matrix shared\"") || alone.contains("class=\"flame\""));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The matrix of the whole kernel. Two CPUs of a guest run pairs of real system calls and faults, and a plugin of
 //! QEMU's records their accesses (`plugin/`, `programs/conflicts.c`).
 
-mod page;
+mod matrix;
 mod records;
 mod sites;
 mod verdict;
@@ -52,8 +52,8 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     print!("{}", report(&all));
     let complaints = complaints(&all, &expected, options.operations.is_empty());
     complaints.iter().for_each(|c| println!("{c}"));
-    if let Some(path) = &options.html {
-        fs::write(path, page::page(&all, &expected)).doing(|| format!("cannot write {}", path.display()))?;
+    if options.html.is_some() || options.json.is_some() {
+        super::write(places, matrix::of(&all, &expected), "kernel", options)?;
     }
     let counts = Counts::of(&all);
     println!("{} pairs depend on their order and are not tested", records.ordered);
