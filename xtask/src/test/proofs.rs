@@ -53,8 +53,6 @@ const WAYS: &[(&str, Way)] = &[
     ("doctor", Elsewhere("doctor/")),
     ("debug", Elsewhere("command/debugger")),
     ("fuzz --list", Runs(&[])),
-    ("completion", Elsewhere("command/completions and manual pages")),
-    ("man", Elsewhere("command/completions and manual pages")),
     ("run -- busybox sh -c 'uname", Elsewhere("readme/./quire run")),
     ("run -- sleepers --sleepers 1000 --total 1000", Runs(&[])),
     ("run --cpus 2 --memory 20G -- sleepers", Runs(&[("20G", "512M"), ("1048576", "500"), ("--total 2000", "--total 250"), ("--answers 500", "--answers 5")])),
