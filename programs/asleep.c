@@ -83,7 +83,8 @@ static void in_select(void) {
     struct timeval limit = {1000, 0};
     // The C library gives the kernel a copy of the limit.
     long found = syscall(SYS_select, (in[0] > event ? in[0] : event) + 1, &read_set, NULL, &other, &limit);
-    CHECK(found == 1 && FD_ISSET(in[0], &read_set) && !FD_ISSET(event, &read_set) && !FD_ISSET(in[0], &other), "select: %ld", found);
+    CHECK(found == 1 && FD_ISSET(in[0], &read_set) && !FD_ISSET(event, &read_set) && !FD_ISSET(in[0], &other),
+        "select: %ld", found);
     CHECK(limit.tv_sec > 900 && limit.tv_sec < 1000, "select leaves %ld s", limit.tv_sec);
 }
 
@@ -131,7 +132,8 @@ static void on_usr1(int signal) { (void)signal; }
 static void in_pause(void) { CHECK(pause() == -1 && errno == EINTR, "pause"); }
 static void in_sleep(void) {
     struct timespec wait = {1000, 0}, rest = {0, 0};
-    CHECK(nanosleep(&wait, &rest) == -1 && errno == EINTR && rest.tv_sec > 900, "nanosleep: %ld s are left", rest.tv_sec);
+    CHECK(nanosleep(&wait, &rest) == -1 && errno == EINTR && rest.tv_sec > 900, "nanosleep: %ld s are left",
+        rest.tv_sec);
 }
 static void in_absolute_sleep(void) {
     struct timespec until;

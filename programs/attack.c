@@ -38,13 +38,16 @@ static const uint16_t left_out[] = {
 static const struct {
     uint16_t number, argument;
 } names_process[] = {
-    {SYS_kill, 0}, {SYS_tkill, 0}, {SYS_tgkill, 0}, {SYS_tgkill, 1}, {SYS_rt_sigqueueinfo, 0}, {SYS_rt_tgsigqueueinfo, 0},
+    {SYS_kill, 0}, {SYS_tkill, 0}, {SYS_tgkill, 0}, {SYS_tgkill, 1}, {SYS_rt_sigqueueinfo, 0},
+        {SYS_rt_tgsigqueueinfo, 0},
     {SYS_rt_tgsigqueueinfo, 1}, {SYS_prlimit64, 0}, {SYS_setpriority, 1}, {SYS_sched_setparam, 0}, {SYS_setpgid, 1},
-    {SYS_sched_setscheduler, 0}, {SYS_sched_setaffinity, 0}, {SYS_sched_setattr, 0}, {SYS_ptrace, 1}, {SYS_ioprio_set, 1},
+    {SYS_sched_setscheduler, 0}, {SYS_sched_setaffinity, 0}, {SYS_sched_setattr, 0}, {SYS_ptrace, 1},
+        {SYS_ioprio_set, 1},
     {SYS_process_vm_writev, 0}, {SYS_pidfd_open, 0}, {SYS_migrate_pages, 0}, {SYS_move_pages, 0},
 };
 static const uint16_t takes_away[] = {
-    SYS_unlink, SYS_unlinkat, SYS_rmdir, SYS_rename, SYS_renameat, SYS_renameat2, SYS_truncate, SYS_chmod, SYS_chown, SYS_lchown,
+    SYS_unlink, SYS_unlinkat, SYS_rmdir, SYS_rename, SYS_renameat, SYS_renameat2, SYS_truncate, SYS_chmod, SYS_chown,
+        SYS_lchown,
     SYS_fchmodat, SYS_fchownat, SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_link, SYS_linkat, SYS_symlink,
     SYS_symlinkat, SYS_mknod, SYS_mknodat, SYS_mkdir, SYS_mkdirat, SYS_utime, SYS_utimes, SYS_utimensat, SYS_futimesat,
     SYS_creat, SYS_acct, SYS_swapon, SYS_swapoff, SYS_setxattr, SYS_removexattr,
@@ -186,10 +189,12 @@ __attribute__((noreturn)) static void worker(int index, pid_t parent, const char
             }
         if (LISTED(takes_away, number))
             for (int i = 0; i < 6; i++)
-                if (a[i] >= (long)playground + NAMES && a[i] < (long)playground + NAMES + 1024) a[i] = (long)NAME(i % 2);
+                if (a[i] >= (long)playground + NAMES && a[i] < (long)playground + NAMES + 1024)
+                    a[i] = (long)NAME(i % 2);
         if (tracing) {
             char line[160];
-            int length = snprintf(line, sizeof line, "%d: %ld(%#lx, %#lx, %#lx, %#lx, %#lx, %#lx)\n", index, number, a[0], a[1],
+            int length = snprintf(line, sizeof line, "%d: %ld(%#lx, %#lx, %#lx, %#lx, %#lx, %#lx)\n", index, number,
+                a[0], a[1],
                                   a[2], a[3], a[4], a[5]);
             long out[6] = {errors, (long)line, length};
             call(SYS_write, out);

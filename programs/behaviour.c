@@ -45,7 +45,8 @@ static void exclusive_waiters_are_woken_one_by_one(void) {
             int set = epoll_create1(0);
             struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
             CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, pipe_ends[0], &event), "EPOLLEXCLUSIVE");
-            CHECK(write(told[1], "r", 1) == 1 && epoll_wait(set, &event, 1, -1) == 1 && write(told[1], "w", 1) == 1, "wait");
+            CHECK(write(told[1], "r", 1) == 1 && epoll_wait(set, &event, 1, -1) == 1 && write(told[1], "w", 1) == 1,
+                "wait");
             _exit(0);
         }
     }
@@ -114,12 +115,14 @@ static void nice_is_a_threads(void) {
 
 static void the_first_lock_in_the_way_is_told(void) {
     int fd = file(100);
-    struct flock late = {.l_type = F_WRLCK, .l_start = 50, .l_len = 10}, early = {.l_type = F_WRLCK, .l_start = 10, .l_len = 10};
+    struct flock late = {.l_type = F_WRLCK, .l_start = 50, .l_len = 10},
+        early = {.l_type = F_WRLCK, .l_start = 10, .l_len = 10};
     CHECK(!fcntl(fd, F_SETLK, &late) && !fcntl(fd, F_SETLK, &early), "F_SETLK");
     pid_t child = fork();
     if (!child) {
         struct flock asked = {.l_type = F_WRLCK, .l_len = 100};
-        CHECK(!fcntl(fd, F_GETLK, &asked) && asked.l_start == 10 && asked.l_pid == getppid(), "at %ld", (long)asked.l_start);
+        CHECK(!fcntl(fd, F_GETLK, &asked) && asked.l_start == 10 && asked.l_pid == getppid(), "at %ld",
+            (long)asked.l_start);
         _exit(0);
     }
     CHECK(!ended(child), "child");
@@ -148,7 +151,8 @@ static void locks_of_open_files(void) {
 static void holes(void) {
     int fd = file(8 * PAGE);
     CHECK(pwrite(fd, "x", 1, 2 * PAGE) == 1 && pwrite(fd, "x", 1, 5 * PAGE) == 1, "pwrite");
-    CHECK(lseek(fd, 0, SEEK_DATA) == (off_t)(2 * PAGE) && lseek(fd, 2 * PAGE, SEEK_HOLE) == (off_t)(3 * PAGE), "first data");
+    CHECK(lseek(fd, 0, SEEK_DATA) == (off_t)(2 * PAGE) && lseek(fd, 2 * PAGE, SEEK_HOLE) == (off_t)(3 * PAGE),
+        "first data");
     CHECK(lseek(fd, 3 * PAGE, SEEK_DATA) == (off_t)(5 * PAGE) && lseek(fd, 0, SEEK_HOLE) == 0, "second data");
     ANSWERS(ENXIO, lseek(fd, 6 * PAGE, SEEK_DATA));
     CHECK(lseek(fd, 6 * PAGE, SEEK_HOLE) == (off_t)(6 * PAGE), "last hole");
@@ -224,7 +228,8 @@ static void a_pipe_changes_its_size(void) {
     CHECK(!pipe2(ends, O_NONBLOCK), "pipe2");
     CHECK(fcntl(ends[0], F_GETPIPE_SZ) == 65536, "a new pipe's size");
     // Rounded to a power of two, a page at least.
-    const struct { unsigned wanted; int given; } sizes[] = {{0, 4096}, {1, 4096}, {4097, 8192}, {65537, 131072}, {1 << 20, 1 << 20}, {4096, 4096}};
+    const struct { unsigned wanted; int given; } sizes[] = {{0, 4096}, {1, 4096}, {4097, 8192}, {65537, 131072},
+        {1 << 20, 1 << 20}, {4096, 4096}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         int given = fcntl(ends[i % 2], F_SETPIPE_SZ, sizes[i].wanted);
         CHECK(given == sizes[i].given && fcntl(ends[0], F_GETPIPE_SZ) == given, "%u: %d", sizes[i].wanted, given);
@@ -335,7 +340,8 @@ static void beyond_the_soft_limit(void) {
     for (int i = 0; i < 4; i++) CHECK((small[i] = a_pipe_of(8192)) >= 0, "a small one");
     // 40 of 40: no pipe grows, and a pipe that shrinks makes room.
     ANSWERS(EPERM, fcntl(small[0], F_SETPIPE_SZ, 16384));
-    CHECK(fcntl(small[0], F_SETPIPE_SZ, 8192) == 8192 && fcntl(small[1], F_SETPIPE_SZ, 4096) == 4096, "as large, and smaller");
+    CHECK(fcntl(small[0], F_SETPIPE_SZ, 8192) == 8192 && fcntl(small[1], F_SETPIPE_SZ, 4096) == 4096,
+        "as large, and smaller");
     ANSWERS(EPERM, fcntl(small[1], F_SETPIPE_SZ, 16384));
     CHECK(fcntl(small[1], F_SETPIPE_SZ, 8192) == 8192, "as before");
     CHECK(a_pipe_of(8192) >= 0 && a_pipe_of(8192) >= 0, "small ones beyond the soft limit");
@@ -426,12 +432,14 @@ static void packets(void) {
     CHECK(write(ends[1], bytes, 2 * PAGE + 5) == 2 * PAGE + 5, "large");
     long lengths[3];
     for (int i = 0; i < 3; i++) lengths[i] = read(ends[0], back, sizeof back);
-    CHECK(lengths[0] == PAGE && lengths[1] == PAGE && lengths[2] == 5, "%ld %ld %ld", lengths[0], lengths[1], lengths[2]);
+    CHECK(lengths[0] == PAGE && lengths[1] == PAGE && lengths[2] == 5, "%ld %ld %ld", lengths[0], lengths[1],
+        lengths[2]);
     // As many packets as pages.
     struct pollfd room = {.fd = ends[1], .events = POLLOUT};
     for (int size = 4096; size <= 65536; size *= 4) {
         CHECK(fcntl(ends[1], F_SETPIPE_SZ, size) == size, "F_SETPIPE_SZ");
-        for (int i = 0; i < size / 4096; i++) CHECK(poll(&room, 1, 0) == 1 && write(ends[1], "ab", 2) == 2, "packet %d", i);
+        for (int i = 0; i < size / 4096; i++)
+            CHECK(poll(&room, 1, 0) == 1 && write(ends[1], "ab", 2) == 2, "packet %d", i);
         CHECK(!poll(&room, 1, 0), "POLLOUT");
         ANSWERS(EAGAIN, write(ends[1], "c", 1));
         if (size > 4096) ANSWERS(EBUSY, fcntl(ends[1], F_SETPIPE_SZ, size / 2));
@@ -470,17 +478,20 @@ static void packets_and_a_stream(void) {
     CHECK(write(ends[1], "abc", 3) == 3 && !fcntl(ends[1], F_SETFL, O_NONBLOCK | O_DIRECT), "F_SETFL");
     CHECK(fcntl(ends[1], F_GETFL) & O_DIRECT && write(ends[1], "def", 3) == 3, "joins");
     CHECK(write(ends[1], bytes, PAGE) == PAGE && write(ends[1], "ghi", 3) == 3, "packets");
-    CHECK(!fcntl(ends[1], F_SETFL, O_NONBLOCK) && write(ends[1], "jkl", 3) == 3 && write(ends[1], "mno", 3) == 3, "a stream");
+    CHECK(!fcntl(ends[1], F_SETFL, O_NONBLOCK) && write(ends[1], "jkl", 3) == 3 && write(ends[1], "mno", 3) == 3,
+        "a stream");
     CHECK(read(ends[0], back, 4) == 4 && !memcmp(back, "abcd", 4), "a stream loses nothing");
     CHECK(read(ends[0], back, sizeof back) == 2 + PAGE && !memcmp(back, "ef", 2), "up to the end of a packet");
     CHECK(read(ends[0], back, sizeof back) == 3 && !memcmp(back, "ghi", 3), "a packet");
     CHECK(read(ends[0], back, sizeof back) == 6 && !memcmp(back, "jklmno", 6), "a stream");
     // Only pipes that are open, and files, have it.
     CHECK(!mkfifo("fifo-direct", 0600), "mkfifo");
-    int fifo = open("fifo-direct", O_RDWR | O_NONBLOCK), refused = open("fifo-direct", O_RDWR | O_DIRECT), error = errno;
+    int fifo = open("fifo-direct", O_RDWR | O_NONBLOCK), refused = open("fifo-direct", O_RDWR | O_DIRECT),
+        error = errno;
     unlink("fifo-direct");
     CHECK(fifo >= 0 && refused == -1 && error == EINVAL, "a FIFO is opened for packets");
-    CHECK(!fcntl(fifo, F_SETFL, O_NONBLOCK | O_DIRECT) && write(fifo, "a", 1) == 1 && write(fifo, "b", 1) == 1, "a FIFO");
+    CHECK(!fcntl(fifo, F_SETFL, O_NONBLOCK | O_DIRECT) && write(fifo, "a", 1) == 1 && write(fifo, "b", 1) == 1,
+        "a FIFO");
     CHECK(read(fifo, back, 9) == 1 && read(fifo, back, 9) == 1, "packets of a FIFO");
     ANSWERS(EINVAL, open("/dev/null", O_RDONLY | O_DIRECT));
     ANSWERS(EINVAL, open("/proc/self/stat", O_RDONLY | O_DIRECT));

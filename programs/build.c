@@ -14,7 +14,8 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-#define OPTIMISE "MYCFLAGS=-O0" // most of the time is the compiler's start, its headers and its files: what a kernel sees
+// Most of the time is the compiler's start, its headers and its files: what a kernel sees
+#define OPTIMISE "MYCFLAGS=-O0"
 
 static long per_cpu = 1, jobs, builds = 3;
 static const char *goal = "posix", *source = "/usr/src/lua";
@@ -100,7 +101,8 @@ static void tell(const char *which, const char *what, double value, const char *
 }
 
 static void tell_all(const char *which, struct cost cost) {
-    if (options.count) { // a billion instructions take eight seconds; how they are divided, Linux knows by its ticks alone
+    // a billion instructions take eight seconds; how they are divided, Linux knows by its ticks alone
+    if (options.count) {
         tell(which, "instructions", cost.wall / 8 * 1e3, "million");
     } else {
         tell(which, "wall", cost.wall, "s");
@@ -131,7 +133,8 @@ int main(int argc, char **argv) {
         build[4 + named++] = next;
     }
     CHECK(named, "no goal");
-    const char *try[] = {"./lua", "-e", "local t = {} for i = 1, 1000 do t[i] = i * i end assert(#t == 1000 and t[999] == 998001)", NULL};
+    const char *try[] = {"./lua", "-e", "local t = {} for i = 1, 1000 do t[i] = i * i end assert(#t == 1000 and t[999] "
+        "== 998001)", NULL};
     struct cost costs[builds];
     uint32_t first = 0;
     for (long i = 0; i < builds; i++) {

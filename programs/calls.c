@@ -128,7 +128,8 @@ static void paths_with_limits(void) {
     CHECK(mkdtemp(dir) && !chdir(dir), "mkdtemp");
     CHECK(!mkdir("in", 0755) && !mkdir("in/deep", 0755) && close(creat("in/file", 0644)) == 0, "mkdir");
     CHECK(close(creat("outside", 0644)) == 0, "creat");
-    CHECK(!symlink("file", "in/link") && !symlink("/file", "in/absolute") && !symlink("../outside", "in/out"), "symlink");
+    CHECK(!symlink("file", "in/link") && !symlink("/file", "in/absolute") && !symlink("../outside", "in/out"),
+        "symlink");
     int in = open("in", O_RDONLY | O_DIRECTORY);
     ANSWERS(0, open2(in, "file", O_RDONLY, 0));
     ANSWERS(0, open2(in, "link", O_RDONLY, BENEATH));
@@ -296,7 +297,8 @@ static void classes(void) {
     ANSWERS(0, set_policy(SCHED_IDLE | SCHED_RESET_ON_FORK, 0));
     CHECK(policy() == (SCHED_IDLE | SCHED_RESET_ON_FORK), "policy %ld", policy());
     struct attributes a;
-    CHECK(!attributes_of(&a) && a.policy == SCHED_IDLE && a.flags == 1 && !a.nice && !a.priority && a.size >= 56, "attributes");
+    CHECK(!attributes_of(&a) && a.policy == SCHED_IDLE && a.flags == 1 && !a.nice && !a.priority && a.size >= 56,
+        "attributes");
     if (!fork()) {
         CHECK(policy() == SCHED_IDLE, "policy %ld", policy());
         _exit(0);
@@ -333,7 +335,8 @@ static long set_device_priority(int which, int who, int value) { return syscall(
 static void device_priorities(void) {
     enum { THREAD = 1, GROUP, USER, REAL_TIME = 1 << 13, BEST = 2 << 13, IDLE = 3 << 13 };
     setpgid(0, 0);
-    CHECK(device_priority(THREAD, 0) == 0 && device_priority(THREAD, getpid()) == 0, "%ld at first", device_priority(THREAD, 0));
+    CHECK(device_priority(THREAD, 0) == 0 && device_priority(THREAD, getpid()) == 0, "%ld at first",
+        device_priority(THREAD, 0));
     CHECK(device_priority(GROUP, 0) == (BEST | 4), "%#lx from the nice value", device_priority(GROUP, 0));
     setpriority(PRIO_PROCESS, 0, 10);
     CHECK(device_priority(GROUP, getpgrp()) == (BEST | 6), "%#lx from nice 10", device_priority(GROUP, 0));
@@ -381,7 +384,8 @@ static void controls(void) {
     CHECK(prctl(PR_GET_SECCOMP) == 0, "PR_GET_SECCOMP");
     CHECK(!prctl(PR_GET_TSC, &value) && value == PR_TSC_ENABLE, "PR_GET_TSC");
     CHECK(prctl(PR_SET_KEEPCAPS, 1) == 0 && prctl(PR_GET_KEEPCAPS) == 1, "PR_SET_KEEPCAPS");
-    CHECK(prctl(PR_CAPBSET_READ, 0) == 1 && !prctl(PR_CAPBSET_DROP, 0) && prctl(PR_CAPBSET_READ, 0) == 0, "PR_CAPBSET_DROP");
+    CHECK(prctl(PR_CAPBSET_READ, 0) == 1 && !prctl(PR_CAPBSET_DROP, 0) && prctl(PR_CAPBSET_READ, 0) == 0,
+        "PR_CAPBSET_DROP");
     ANSWERS(EINVAL, prctl(PR_CAPBSET_READ, 99));
     CHECK(!setuid(1000), "setuid");
     ANSWERS(EPERM, prctl(PR_SET_MM, PR_SET_MM_BRK, 0, 0, 0));
@@ -453,15 +457,18 @@ static void timer_slack(void) {
     unsigned long usual = slack(), seen = 0;
     CHECK(usual > 0 && (unsigned long)read_slack(getpid()) == usual, "%lu", usual);
     CHECK(!syscall(SYS_prctl, SET_SLACK, 70000) && slack() == 70000 && read_slack(getpid()) == 70000, "%lu", slack());
-    CHECK(!pthread_create(&thread, NULL, slack_of_new_thread, &seen) && !pthread_join(thread, NULL) && seen == 70000, "a thread: %lu", seen);
+    CHECK(!pthread_create(&thread, NULL, slack_of_new_thread, &seen) && !pthread_join(thread, NULL) && seen == 70000,
+        "a thread: %lu", seen);
     pid_t child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
-        CHECK(slack() == 70000 && !syscall(SYS_prctl, SET_SLACK, 5) && slack() == 5 && read_slack(getppid()) == 70000, "a child: %lu", slack());
+        CHECK(slack() == 70000 && !syscall(SYS_prctl, SET_SLACK, 5) && slack() == 5 && read_slack(getppid()) == 70000,
+            "a child: %lu", slack());
         CHECK(!syscall(SYS_prctl, SET_SLACK, 0) && slack() == 70000, "0: %lu", slack());
         CHECK(!write_slack(getppid(), "81000\n"), "of another process");
         CHECK(!syscall(SYS_setuid, 4242), "setuid");
-        CHECK(read_slack(getppid()) == -EPERM && write_slack(getppid(), "5") == EPERM && write_slack(getppid(), "x") == EINVAL, "of root");
+        CHECK(read_slack(getppid()) == -EPERM && write_slack(getppid(), "5") == EPERM &&
+            write_slack(getppid(), "x") == EINVAL, "of root");
         CHECK(!write_slack(getpid(), "+6\n") && slack() == 6, "its own: %lu", slack());
         execl("/proc/self/exe", "calls", "--only", "slack", NULL);
         _exit(9);
@@ -470,7 +477,8 @@ static void timer_slack(void) {
     CHECK(slack() == 81000, "written: %lu", slack());
     CHECK(!write_slack(getpid(), "0") && slack() == usual, "0: %lu", slack());
     const char *bad[] = {"\n", "-1", " 7", "7 ", "0x7", "seven"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK(write_slack(getpid(), bad[i]) == EINVAL, "'%s'", bad[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK(write_slack(getpid(), bad[i]) == EINVAL, "'%s'", bad[i]);
     CHECK(write_slack(getpid(), "18446744073709551616") == ERANGE && slack() == usual, "out of range");
     CHECK(!syscall(SYS_prctl, SET_SLACK, -1ul) && slack() == -1ul, "the most: %lu", slack());
     char of_thread[64];
@@ -484,10 +492,12 @@ static void timer_slack(void) {
     CHECK(!uname(&name) && sscanf(name.release, "%d.%d", &major, &minor) == 2, "uname");
     struct sched_param urgent = {.sched_priority = 1}, none = {0};
     if (major * 100 + minor >= 612 && !syscall(SYS_sched_setscheduler, 0, SCHED_FIFO, &urgent)) {
-        CHECK(slack() == 0 && !syscall(SYS_prctl, SET_SLACK, 5) && slack() == 0 && !write_slack(getpid(), "5") && slack() == 0, "real-time: %lu", slack());
+        CHECK(slack() == 0 && !syscall(SYS_prctl, SET_SLACK, 5) && slack() == 0 && !write_slack(getpid(), "5") &&
+            slack() == 0, "real-time: %lu", slack());
         CHECK(!syscall(SYS_sched_setscheduler, 0, SCHED_OTHER, &none) && slack() == usual, "no more: %lu", slack());
     }
-    CHECK(!pthread_create(&thread, NULL, other_threads_need_a_right, NULL) && !pthread_join(thread, NULL), "pthread_create");
+    CHECK(!pthread_create(&thread, NULL, other_threads_need_a_right, NULL) && !pthread_join(thread, NULL),
+        "pthread_create");
 }
 
 int main(int argc, char **argv) {

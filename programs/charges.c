@@ -60,7 +60,8 @@ static void queued_signals_are_counted_for_the_user(void) {
     CHECK(take(SIGRTMIN + 2, &info) == -1 && errno == EAGAIN, "it is pending");
     // Without room, kill sends a queued signal without details; standard signals always have room.
     CHECK(!kill(getpid(), SIGRTMIN + 2) && !kill(getpid(), SIGUSR1), "kill");
-    CHECK(take(SIGRTMIN + 2, &info) == SIGRTMIN + 2 && info.si_code == SI_USER && info.si_pid == 0, "code %d of %d", info.si_code, info.si_pid);
+    CHECK(take(SIGRTMIN + 2, &info) == SIGRTMIN + 2 && info.si_code == SI_USER && info.si_pid == 0, "code %d of %d",
+        info.si_code, info.si_pid);
     CHECK(take(SIGUSR1, &info) == SIGUSR1 && info.si_pid == getpid(), "SIGUSR1 of %d", info.si_pid);
     // Another process of the user's finds no room either.
     pid_t child = fork();
@@ -113,8 +114,10 @@ static void watches_of_epoll_are_limited(void) {
         CHECK(!epoll_ctl(sets[1], EPOLL_CTL_ADD, files[0], &event), "after a set has gone");
         // A closed file leaves every set.
         sets[0] = epoll_create1(0);
-        CHECK(!epoll_ctl(sets[0], EPOLL_CTL_ADD, files[2], &event) && !epoll_ctl(sets[0], EPOLL_CTL_ADD, files[4], &event), "up to the limit");
-        CHECK(epoll_ctl(sets[0], EPOLL_CTL_ADD, files[6], &event) == -1 && errno == ENOSPC, "beyond the limit: %d", errno);
+        CHECK(!epoll_ctl(sets[0], EPOLL_CTL_ADD, files[2], &event) &&
+            !epoll_ctl(sets[0], EPOLL_CTL_ADD, files[4], &event), "up to the limit");
+        CHECK(epoll_ctl(sets[0], EPOLL_CTL_ADD, files[6], &event) == -1 && errno == ENOSPC, "beyond the limit: %d",
+            errno);
         // A file that is in the set already is reported first.
         CHECK(epoll_ctl(sets[0], EPOLL_CTL_ADD, files[4], &event) == -1 && errno == EEXIST, "again: %d", errno);
         close(files[1]);
@@ -180,7 +183,8 @@ static void open_files_of_the_system_are_limited(void) {
 // kernels keep caches.
 static void memory_is_told_by_kind(void) {
     const size_t pages = 4096;
-    long anonymous = row("/proc/meminfo", "AnonPages"), shared = row("/proc/meminfo", "Shmem"), cached = row("/proc/meminfo", "Cached");
+    long anonymous = row("/proc/meminfo", "AnonPages"), shared = row("/proc/meminfo", "Shmem"),
+        cached = row("/proc/meminfo", "Cached");
     char *at = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(at != MAP_FAILED, "mmap");
     for (size_t i = 0; i < pages; i++) at[i * PAGE] = 1;
@@ -193,7 +197,8 @@ static void memory_is_told_by_kind(void) {
     CHECK(at != MAP_FAILED, "mmap");
     for (size_t i = 0; i < pages; i++) at[i * PAGE] = 1;
     int file = memfd_create("memory", 0);
-    for (size_t i = 0; i < pages / 16; i++) CHECK(pwrite(file, at, 16 * PAGE, i * 16 * PAGE) == 16 * (long)PAGE, "pwrite");
+    for (size_t i = 0; i < pages / 16; i++)
+        CHECK(pwrite(file, at, 16 * PAGE, i * 16 * PAGE) == 16 * (long)PAGE, "pwrite");
     more = row("/proc/meminfo", "Shmem") - shared;
     CHECK(more > 32000 && more < 34500, "Shmem: %ld KiB more", more);
     CHECK(row("/proc/meminfo", "Cached") - cached > 30000, "Cached");
@@ -206,7 +211,8 @@ static void memory_is_told_by_kind(void) {
 }
 
 static void threads_and_tables_are_told(void) {
-    long stacks = row("/proc/meminfo", "KernelStack"), tables = row("/proc/meminfo", "PageTables"), slab = row("/proc/meminfo", "Slab");
+    long stacks = row("/proc/meminfo", "KernelStack"), tables = row("/proc/meminfo", "PageTables"),
+        slab = row("/proc/meminfo", "Slab");
     int ends[2];
     CHECK(!pipe(ends), "pipe");
     // Many more than idle stacks, which count too, and which new threads take first.
@@ -250,7 +256,8 @@ static long in_row(const char *text, const char *name) {
 // page tables, stacks and slabs.
 static void kernel_memory_is_told_for_each_process(void) {
     if (access("/proc/self/quire_memory", F_OK)) return;
-    static const char *const kinds[] = {"page-tables", "kernel-stack", "thread", "process", "space", "entries", "backings",
+    static const char *const kinds[] = {"page-tables", "kernel-stack", "thread", "process", "space", "entries",
+        "backings",
                                         "objects", "index", "files", "signals", "fpu"};
     enum { CHILDREN = 1000, KINDS = sizeof kinds / sizeof *kinds };
     int ends[2], ready[2];
@@ -259,7 +266,8 @@ static void kernel_memory_is_told_for_each_process(void) {
     set_knob("/proc/sys/vm/drop_caches", 3);
     pid_t children[CHILDREN];
     char path[64], byte = 0;
-    long before = row("/proc/meminfo", "KernelStack") + row("/proc/meminfo", "PageTables") + row("/proc/meminfo", "Slab");
+    long before = row("/proc/meminfo", "KernelStack") + row("/proc/meminfo", "PageTables") + row("/proc/meminfo",
+        "Slab");
     long own = row("/proc/self/quire_memory", "total");
     for (int i = 0; i < CHILDREN; i++) {
         children[i] = fork();
@@ -271,7 +279,8 @@ static void kernel_memory_is_told_for_each_process(void) {
         }
     }
     for (int i = 0; i < CHILDREN; i++) CHECK(read(ready[0], &byte, 1) == 1, "read");
-    long taken = row("/proc/meminfo", "KernelStack") + row("/proc/meminfo", "PageTables") + row("/proc/meminfo", "Slab") - before;
+    long taken = row("/proc/meminfo", "KernelStack") + row("/proc/meminfo", "PageTables") + row("/proc/meminfo",
+        "Slab") - before;
     long told = row("/proc/self/quire_memory", "total") - own, rows = 0;
     for (int i = 0; i < CHILDREN; i++) {
         snprintf(path, sizeof path, "/proc/%d/quire_memory", children[i]);
@@ -338,7 +347,8 @@ static void sleepers_wake_without_page_tables(void) {
                 stored[t].wait = ends[0];
                 for (int k = 0; k < 3; k++) {
                     // Below table pages of different levels.
-                    void *place = (void *)(0x100000000000ul + t * 64 * PAGE + (k == 1) * (2ul << 20) + (k == 2) * (1ul << 39));
+                    void *place = (void *)(0x100000000000ul + t * 64 * PAGE + (k == 1) * (2ul << 20) +
+                        (k == 2) * (1ul << 39));
                     int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
                     char *at = stored[t].at[k] = mmap(place, 4 * PAGE, PROT_READ | PROT_WRITE, how, -1, 0);
                     CHECK(at == place, "mmap");

@@ -16,7 +16,8 @@
     do { \
         errno = 0; \
         long answer = (long)(call); \
-        CHECK((error) ? answer == -1 && errno == (error) : answer != -1, "%s: %ld, errno %d, not %d", #call, answer, errno, error); \
+        CHECK((error) ? answer == -1 && errno == (error) : answer != -1, "%s: %ld, errno %d, not %d", #call, answer, \
+            errno, error); \
     } while (0)
 
 static volatile sig_atomic_t caught, caught_code, caught_pid;
@@ -96,7 +97,8 @@ static inline int process_sleeps(pid_t process) {
 // Waits until `process` sleeps, or for 0 until each other thread of this process does. It has to be seen so three
 // times in a row, because a lock or a fault on the way to the awaited call may put a thread to sleep for a moment.
 static inline void until_asleep(pid_t process) {
-    for (int looks = 0; looks < 3; usleep(1000)) looks = (process ? process_sleeps(process) : threads_sleep()) ? looks + 1 : 0;
+    for (int looks = 0; looks < 3; usleep(1000))
+        looks = (process ? process_sleeps(process) : threads_sleep()) ? looks + 1 : 0;
 }
 
 // A child that sends `signal` to its parent when that sleeps, and ends.

@@ -163,7 +163,8 @@ static void measure(enum state state, int a, int b) {
     int alike = memcmp(forth.result, back.result, sizeof forth.result) == 0;
     alike &= memcmp(forth.after, back.after, sizeof forth.after) == 0;
     if (!alike) {
-        say("order %s %s %s %ld %ld %ld %ld\n", state_names[state], x, y, forth.result[0], forth.result[1], back.result[0],
+        say("order %s %s %s %ld %ld %ld %ld\n", state_names[state], x, y, forth.result[0], forth.result[1],
+            back.result[0],
             back.result[1]);
         return;
     }
@@ -360,7 +361,8 @@ static void wait_for(pid_t child, enum state state) {
     // The actors' last line says what failed: their output is closed.
     const char *last = control->log + control->logged;
     while (last > control->log && (last == control->log + control->logged || last[-1] != '\n')) last--;
-    CHECK(end.si_code == CLD_EXITED && end.si_status == 0, "%s ended with %x: %s", state_names[state], end.si_status, last);
+    CHECK(end.si_code == CLD_EXITED && end.si_status == 0, "%s ended with %x: %s", state_names[state], end.si_status,
+        last);
 }
 
 int main(int count, char **words) {

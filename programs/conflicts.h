@@ -40,7 +40,7 @@
             fprintf(stderr, "conflicts:%d: %s: errno %d: ", __LINE__, #what, errno);                                   \
             fprintf(stderr, __VA_ARGS__);                                                                              \
             fputc('\n', stderr);                                                                                       \
-            _exit(__LINE__ % 100 + 100);                                                                                                  \
+            _exit(__LINE__ % 100 + 100); \
         }                                                                                                              \
     } while (0)
 

@@ -36,7 +36,8 @@ static int dies(int signal, rlim_t limit, void (*before)(void)) {
     int status = ended(child);
     hard = child;
     CHECK(WIFSIGNALED(status) && WTERMSIG(status) == signal, "%x", status);
-    CHECK(info.si_code == (WCOREDUMP(status) ? CLD_DUMPED : CLD_KILLED) && info.si_status == signal, "code %d", info.si_code);
+    CHECK(info.si_code == (WCOREDUMP(status) ? CLD_DUMPED : CLD_KILLED) && info.si_status == signal, "code %d",
+        info.si_code);
     return status;
 }
 
@@ -66,12 +67,14 @@ static void its_memory_and_registers(void) {
     size_t len;
     char *core = whole(&len);
     Elf64_Ehdr *head = (void *)core;
-    CHECK(len > sizeof *head && !memcmp(head->e_ident, ELFMAG, SELFMAG) && head->e_type == ET_CORE && head->e_machine == EM_X86_64, "header");
+    CHECK(len > sizeof *head && !memcmp(head->e_ident, ELFMAG, SELFMAG) && head->e_type == ET_CORE &&
+        head->e_machine == EM_X86_64, "header");
     Elf64_Phdr *part = (void *)(core + head->e_phoff);
     CHECK(head->e_phnum > 3 && part->p_type == PT_NOTE, "%d parts", head->e_phnum);
     int found = 0, statuses = 0, kinds = 0;
     for (int i = 1; i < head->e_phnum; i++) {
-        CHECK(part[i].p_type == PT_LOAD && part[i].p_filesz <= part[i].p_memsz && part[i].p_offset + part[i].p_filesz <= len, "part %d", i);
+        CHECK(part[i].p_type == PT_LOAD && part[i].p_filesz <= part[i].p_memsz &&
+            part[i].p_offset + part[i].p_filesz <= len, "part %d", i);
         unsigned long at = (unsigned long)kept;
         if (at < part[i].p_vaddr || at >= part[i].p_vaddr + part[i].p_memsz) continue;
         CHECK(part[i].p_flags == (PF_R | PF_W) && part[i].p_filesz == part[i].p_memsz, "flags %x", part[i].p_flags);
@@ -85,13 +88,15 @@ static void its_memory_and_registers(void) {
         char *content = (char *)(note + 1) + (note->n_namesz + 3 & ~3u);
         if (note->n_type == NT_PRSTATUS) {
             struct elf_prstatus *is = (void *)content;
-            CHECK(note->n_descsz == sizeof *is && is->pr_cursig == SIGABRT && is->pr_pid == hard, "signal %d of %d", is->pr_cursig, is->pr_pid);
+            CHECK(note->n_descsz == sizeof *is && is->pr_cursig == SIGABRT && is->pr_pid == hard, "signal %d of %d",
+                is->pr_cursig, is->pr_pid);
             CHECK(is->pr_ppid == getpid() && is->pr_info.si_signo == SIGABRT, "parent %d", is->pr_ppid);
             statuses++;
         }
         if (note->n_type == NT_PRPSINFO) {
             struct elf_prpsinfo *is = (void *)content;
-            CHECK(note->n_descsz == sizeof *is && !strncmp(is->pr_fname, "corefiles", 9) && strstr(is->pr_psargs, "corefiles"), "%s", is->pr_fname);
+            CHECK(note->n_descsz == sizeof *is && !strncmp(is->pr_fname, "corefiles", 9) &&
+                strstr(is->pr_psargs, "corefiles"), "%s", is->pr_fname);
             kinds |= 1;
         }
         if (note->n_type == NT_AUXV) kinds |= 2;
@@ -117,7 +122,9 @@ static void only_some_signals_and_limits(void) {
 
 static void closed(void) { CHECK(!prctl(PR_SET_DUMPABLE, 0), "prctl"); }
 
-static void no_file_of_a_closed_process(void) { CHECK(!WCOREDUMP(dies(SIGABRT, RLIM_INFINITY, closed)) && access("core", F_OK), "core"); }
+static void no_file_of_a_closed_process(void) {
+    CHECK(!WCOREDUMP(dies(SIGABRT, RLIM_INFINITY, closed)) && access("core", F_OK), "core");
+}
 
 static void in_the_way(void) {
     int fd = open("core", O_CREAT | O_WRONLY, 0644);

@@ -84,7 +84,9 @@ static void a_seal_keeps_what_cannot_be_stored_into(void) {
     ANSWERS(0, madvise(shared, PAGE, MADV_DONTNEED));
 }
 
-static long show(void *at, size_t len, int prot, size_t page, int flags) { return syscall(SYS_remap_file_pages, at, len, prot, page, flags); }
+static long show(void *at, size_t len, int prot, size_t page, int flags) {
+    return syscall(SYS_remap_file_pages, at, len, prot, page, flags);
+}
 
 static void pages_in_another_order(void) {
     int fd = memfd_create("pages", 0);
@@ -97,7 +99,8 @@ static void pages_in_another_order(void) {
     ANSWERS(EINVAL, show(NULL, PAGE, 0, 0, 0));
     ANSWERS(0, show(at, PAGE, 0, 3, 0));
     ANSWERS(0, show(at + 3 * PAGE, PAGE + 5, 0, 0, MAP_NONBLOCK));
-    CHECK(at[0] == 'd' && at[PAGE] == 'b' && at[2 * PAGE] == 'c' && at[3 * PAGE] == 'a', "%c%c%c%c", at[0], at[PAGE], at[2 * PAGE], at[3 * PAGE]);
+    CHECK(at[0] == 'd' && at[PAGE] == 'b' && at[2 * PAGE] == 'c' && at[3 * PAGE] == 'a', "%c%c%c%c", at[0], at[PAGE],
+        at[2 * PAGE], at[3 * PAGE]);
     at[0] = 'x';
     char byte;
     CHECK(pread(fd, &byte, 1, 3 * PAGE) == 1 && byte == 'x', "a store goes to the file");
@@ -116,7 +119,8 @@ static void pages_in_another_order(void) {
 static void queries_of_descriptors(void) {
     const char *name = "/tmp/corners.created";
     unlink(name);
-    int made = open(name, O_CREAT | O_RDWR, 0600), again = open(name, O_CREAT | O_RDWR, 0600), path = open(name, O_PATH);
+    int made = open(name, O_CREAT | O_RDWR, 0600), again = open(name, O_CREAT | O_RDWR, 0600),
+        path = open(name, O_PATH);
     CHECK(made >= 0 && again >= 0 && path >= 0, "open");
     int copy = dup(made);
     CHECK(fcntl(made, CREATED_QUERY) == 1 && fcntl(copy, CREATED_QUERY) == 1, "made by this open");
@@ -142,7 +146,8 @@ static void processors_identify_themselves(void) {
 }
 
 static void levels_that_a_socket_has_not(void) {
-    int value, families[] = {AF_INET, AF_INET6, AF_UNIX}, get[] = {EOPNOTSUPP, ENOPROTOOPT, EOPNOTSUPP}, set[] = {ENOPROTOOPT, ENOPROTOOPT, EOPNOTSUPP};
+    int value, families[] = {AF_INET, AF_INET6, AF_UNIX}, get[] = {EOPNOTSUPP, ENOPROTOOPT, EOPNOTSUPP},
+        set[] = {ENOPROTOOPT, ENOPROTOOPT, EOPNOTSUPP};
     for (int i = 0; i < 3; i++) {
         int fd = socket(families[i], SOCK_STREAM, 0);
         socklen_t len = sizeof value;

@@ -2,7 +2,7 @@
 // lab/counts.toml.
 //
 //   counts [-k] [WORD...]      the operations whose names contain one of the words, or all
-//                              =WORD is the operation of just that name; +WORD means all, of which a profile has that one;
+// =WORD is the operation of just that name; +WORD means all, of which a profile has that one;
 //                              with -k an operation that this kernel lacks is left out
 //   counts begin               the beginning of a stretch that a script counts
 //   counts end NAME TIMES      its end

@@ -72,7 +72,8 @@ static void send_file(void) {
 }
 static void copy_range(void) {
     int file = resident_file(16 * PAGE), to = resident_file(PAGE);
-    COUNT(16, 200, off_t from = 0; off_t at = 0; CHECK(copy_file_range(file, &from, to, &at, 16 * PAGE, 0) == 16 * PAGE, "copy_file_range"));
+    COUNT(16, 200, off_t from = 0; off_t at = 0; CHECK(copy_file_range(file, &from, to, &at, 16 * PAGE, 0) == 16 * PAGE,
+        "copy_file_range"));
 }
 static void sync_of_file(void) {
     int file = resident_file(PAGE);
@@ -105,7 +106,8 @@ static void open_missing(void) {
 }
 static void create_unlink(void) {
     in_directory();
-    COUNT(16, 500, int file = open("a", O_RDWR | O_CREAT, 0644); CHECK(file >= 0 && !close(file) && !unlink("a"), "create"));
+    COUNT(16, 500, int file = open("a", O_RDWR | O_CREAT, 0644); CHECK(file >= 0 && !close(file) && !unlink("a"),
+        "create"));
 }
 static void status_of_path(void) {
     in_directory();
@@ -187,13 +189,15 @@ static void watch_file(void) {
     in_directory();
     make_file("a");
     int watches = inotify_init();
-    COUNT(16, 300, int watch = inotify_add_watch(watches, "a", IN_MODIFY); CHECK(watch >= 0 && !inotify_rm_watch(watches, watch), "inotify"));
+    COUNT(16, 300, int watch = inotify_add_watch(watches, "a", IN_MODIFY);
+        CHECK(watch >= 0 && !inotify_rm_watch(watches, watch), "inotify"));
 }
 static void memory_file(void) {
     COUNT(16, 300, int file = syscall(SYS_memfd_create, "x", 0); CHECK(file >= 0 && !close(file), "memfd_create"));
 }
 static void read_proc(const char *path, long times) {
-    COUNT(2, times, int file = open(path, O_RDONLY); CHECK(file >= 0, "%s", path); while (read(file, bytes, sizeof bytes) > 0); close(file));
+    COUNT(2, times, int file = open(path, O_RDONLY); CHECK(file >= 0, "%s", path);
+        while (read(file, bytes, sizeof bytes) > 0); close(file));
 }
 static void proc_stat(void) { read_proc("/proc/self/stat", 100); }
 static void proc_status(void) { read_proc("/proc/self/status", 100); }

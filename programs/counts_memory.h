@@ -206,13 +206,15 @@ static void protect(void) {
 static void protect_whole(void) {
     char *at = anonymous(16 * PAGE);
     memset(at, 1, 16 * PAGE);
-    COUNT(16, 500, CHECK(!mprotect(at, 16 * PAGE, PROT_READ), "mprotect"); CHECK(!mprotect(at, 16 * PAGE, READ_WRITE), "mprotect"));
+    COUNT(16, 500, CHECK(!mprotect(at, 16 * PAGE, PROT_READ), "mprotect");
+        CHECK(!mprotect(at, 16 * PAGE, READ_WRITE), "mprotect"));
 }
 static void remap_grow(void) {
     char *at = anonymous(16 * PAGE);
     memset(at, 1, 16 * PAGE);
     munmap(at + 8 * PAGE, 8 * PAGE);
-    COUNT(16, 500, CHECK(mremap(at, 8 * PAGE, 12 * PAGE, 0) == at && mremap(at, 12 * PAGE, 8 * PAGE, 0) == at, "mremap"));
+    COUNT(16, 500, CHECK(mremap(at, 8 * PAGE, 12 * PAGE, 0) == at && mremap(at, 12 * PAGE, 8 * PAGE, 0) == at,
+        "mremap"));
 }
 static void remap_move(void) {
     char *at = anonymous(16 * PAGE), *to = anonymous(16 * PAGE), *t;
@@ -222,11 +224,13 @@ static void remap_move(void) {
 }
 static void dontneed(void) {
     char *at = anonymous(16 * PAGE);
-    COUNT(16, 500, for (int p = 0; p < 16; p++) STORE(at + p * PAGE); CHECK(!madvise(at, 16 * PAGE, MADV_DONTNEED), "madvise"));
+    COUNT(16, 500, for (int p = 0; p < 16; p++) STORE(at + p * PAGE);
+        CHECK(!madvise(at, 16 * PAGE, MADV_DONTNEED), "madvise"));
 }
 static void free_advice(void) {
     char *at = anonymous(16 * PAGE);
-    COUNT(16, 500, for (int p = 0; p < 16; p++) STORE(at + p * PAGE); CHECK(!madvise(at, 16 * PAGE, MADV_FREE), "madvise"));
+    COUNT(16, 500, for (int p = 0; p < 16; p++) STORE(at + p * PAGE);
+        CHECK(!madvise(at, 16 * PAGE, MADV_FREE), "madvise"));
 }
 static void program_break(void) {
     long at = syscall(SYS_brk, 0);
@@ -297,12 +301,14 @@ static void map_among_many(void) {
 }
 static void map_anywhere_among_many(void) {
     many(MANY);
-    COUNT(100, 1000, char *at = mmap(NULL, PAGE, READ_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0); CHECK(!munmap(at, PAGE), "munmap"));
+    COUNT(100, 1000, char *at = mmap(NULL, PAGE, READ_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        CHECK(!munmap(at, PAGE), "munmap"));
 }
 static void protect_among_many(void) {
     char *at = many(MANY);
     uint64_t seed = 7;
-    COUNT(100, 2000, char *one = at + random_next(&seed) % (MANY / 2) * 2 * PAGE; CHECK(!mprotect(one, PAGE, PROT_READ), "mprotect");
+    COUNT(100, 2000, char *one = at + random_next(&seed) % (MANY / 2) * 2 * PAGE;
+        CHECK(!mprotect(one, PAGE, PROT_READ), "mprotect");
           CHECK(!mprotect(one, PAGE, READ_WRITE), "mprotect"));
 }
 static void fault_among_many(void) {

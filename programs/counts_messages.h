@@ -75,7 +75,8 @@ static void unix_alone(void) {
     round_trips(ends[0], ends[1], 500);
 }
 static void socket_create(void) {
-    COUNT(16, 300, int ends[2]; CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair"); close(ends[0]); close(ends[1]));
+    COUNT(16, 300, int ends[2]; CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair"); close(ends[0]);
+        close(ends[1]));
 }
 static void send_descriptor(void) {
     int ends[2], file = resident_file(PAGE);
@@ -83,7 +84,8 @@ static void send_descriptor(void) {
     char byte = 1, room[CMSG_SPACE(sizeof(int))];
     COUNT(16, 300,
           struct iovec part = {&byte, 1};
-          struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+          struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room,
+              .msg_controllen = sizeof room};
           struct cmsghdr *head = CMSG_FIRSTHDR(&message); head->cmsg_level = SOL_SOCKET; head->cmsg_type = SCM_RIGHTS;
           head->cmsg_len = CMSG_LEN(sizeof(int)); memcpy(CMSG_DATA(head), &file, sizeof file);
           CHECK(sendmsg(ends[0], &message, 0) == 1, "sendmsg");
@@ -185,7 +187,8 @@ static void epoll_nothing(void) {
 static void epoll_add_remove(void) {
     int file = eventfd(0, 0), set = epoll_create1(0);
     struct epoll_event event = {.events = EPOLLIN};
-    COUNT(16, 500, CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, file, &event) && !epoll_ctl(set, EPOLL_CTL_DEL, file, NULL), "epoll_ctl"));
+    COUNT(16, 500, CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, file, &event) && !epoll_ctl(set, EPOLL_CTL_DEL, file, NULL),
+        "epoll_ctl"));
 }
 // A byte that wakes an epoll set of another process, which answers.
 static void epoll_round_trip(void) {
@@ -212,7 +215,8 @@ static void event_counter(void) {
 static void timer_file(void) {
     int file = timerfd_create(CLOCK_MONOTONIC, 0);
     struct itimerspec later = {{0, 0}, {1000, 0}};
-    COUNT(16, 500, later.it_value.tv_sec = 1000 + i % 7; CHECK(!timerfd_settime(file, 0, &later, NULL), "timerfd_settime"));
+    COUNT(16, 500, later.it_value.tv_sec = 1000 + i % 7; CHECK(!timerfd_settime(file, 0, &later, NULL),
+        "timerfd_settime"));
 }
 static void signal_file(void) {
     sigset_t set;

@@ -98,7 +98,8 @@ static void vfork_exec_dynamic(void) { exec_child("/programs/child-dynamic", tru
 
 static void *returns(void *argument) { return argument; }
 static void thread_create_join(void) {
-    COUNT(4, 100, pthread_t thread; CHECK(!pthread_create(&thread, NULL, returns, NULL), "pthread_create"); pthread_join(thread, NULL));
+    COUNT(4, 100, pthread_t thread; CHECK(!pthread_create(&thread, NULL, returns, NULL), "pthread_create");
+        pthread_join(thread, NULL));
 }
 static void exit_resident(void) {
     int ends[2];
@@ -245,7 +246,8 @@ static void posix_timer(void) {
     struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
     timer_t timer;
     struct itimerspec later = {{0, 0}, {1000, 0}};
-    COUNT(16, 300, CHECK(!timer_create(CLOCK_MONOTONIC, &event, &timer), "timer_create"); timer_settime(timer, 0, &later, NULL);
+    COUNT(16, 300, CHECK(!timer_create(CLOCK_MONOTONIC, &event, &timer), "timer_create");
+        timer_settime(timer, 0, &later, NULL);
           timer_delete(timer));
 }
 static void posix_timer_set(void) {

@@ -48,11 +48,15 @@ static int waits_for_words(struct timespec *until) {
     } all[2] = {{0, (uintptr_t)&words[1], 2, 0}, {0, (uintptr_t)&words[2], 2, 0}};
     return error_of(syscall(WAITV, all, 2, 0, until, CLOCK_REALTIME));
 }
-static int waits_for_lock(struct timespec *until) { return error_of(syscall(SYS_futex, &owned, LOCK_PI, 0, until, NULL, 0)); }
+static int waits_for_lock(struct timespec *until) {
+    return error_of(syscall(SYS_futex, &owned, LOCK_PI, 0, until, NULL, 0));
+}
 static int waits_to_be_moved(struct timespec *until) {
     return error_of(syscall(SYS_futex, &words[3], WAIT_REQUEUE_PI | BY_DAY, 0, until, &owned, 0));
 }
-static int receives(struct timespec *until) { return error_of(mq_timedreceive(empty, message, sizeof message, NULL, until)); }
+static int receives(struct timespec *until) {
+    return error_of(mq_timedreceive(empty, message, sizeof message, NULL, until));
+}
 static int sends(struct timespec *until) { return error_of(mq_timedsend(full, message, sizeof message, 0, until)); }
 
 static const struct kind {
@@ -268,7 +272,8 @@ static void *waits_often(void *arg) {
 static void a_clock_that_is_set_often(void) {
     prepare();
     pthread_t threads[KINDS];
-    for (int i = 0; i < KINDS; i++) CHECK(!pthread_create(&threads[i], NULL, waits_often, (void *)&kinds[i]), "a thread");
+    for (int i = 0; i < KINDS; i++)
+        CHECK(!pthread_create(&threads[i], NULL, waits_often, (void *)&kinds[i]), "a thread");
     uint64_t end = now_ns() + options.seconds * S;
     do {
         move_clock(-FAR);
@@ -352,7 +357,8 @@ static void step(long seconds, long fraction, unsigned modes) {
     long unit = modes & ADJ_NANO ? 1 : 1000;
     long long before = time_on(CLOCK_REALTIME) - time_on(CLOCK_MONOTONIC);
     adjust(&t, ADJ_SETOFFSET | modes);
-    long long moved = time_on(CLOCK_REALTIME) - time_on(CLOCK_MONOTONIC) - before, wanted = seconds * (long long)S + fraction * unit;
+    long long moved = time_on(CLOCK_REALTIME) - time_on(CLOCK_MONOTONIC) - before,
+        wanted = seconds * (long long)S + fraction * unit;
     CHECK(llabs(moved - wanted) < (long long)(2 * S), "by %lld, not %lld", moved, wanted);
 }
 

@@ -46,7 +46,8 @@ static void take_all(const char *kind) {
     for (;;) pause();
 }
 
-// KiB of idle stacks, of 16 KiB each: a CPU keeps 64 and up to 16 more, and 64 of all CPUs wait for translations to end.
+// KiB of idle stacks, of 16 KiB each: a CPU keeps 64 and up to 16 more, and 64 of all CPUs wait for translations to
+// end.
 static long idle_stacks(void) {
     return (sysconf(_SC_NPROCESSORS_ONLN) * (64 + 16) + 64) * 16;
 }

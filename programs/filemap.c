@@ -108,10 +108,12 @@ static void stores_behind_the_end(void) {
     CHECK(write(file, "abc", 3) == 3, "write");
     char *shared = show(file, MAP_SHARED, 2), *copy = show(file, MAP_PRIVATE, 2), byte[PAGE] = {0};
     shared[2] = 'C', shared[3] = 'd', shared[PAGE - 1] = 'e', copy[4] = 'f';
-    printf("behind the end: %d %d %d, size %ld\n", shared[3], shared[PAGE - 1], copy[4], (long)lseek(file, 0, SEEK_END));
+    printf("behind the end: %d %d %d, size %ld\n", shared[3], shared[PAGE - 1], copy[4],
+        (long)lseek(file, 0, SEEK_END));
     CHECK(!ftruncate(file, 2 * PAGE), "ftruncate");
     CHECK(pread(file, byte, PAGE, 0) == PAGE, "pread");
-    printf("grown by ftruncate: %d %d %d %d, %d\n", byte[2], byte[3], byte[PAGE - 1], shared[PAGE - 1], peek(shared + PAGE));
+    printf("grown by ftruncate: %d %d %d %d, %d\n", byte[2], byte[3], byte[PAGE - 1], shared[PAGE - 1],
+        peek(shared + PAGE));
     printf("the private copy keeps: %d\n", copy[4]);
     CHECK(!ftruncate(file, 3), "ftruncate");
     shared[100] = 'g';
@@ -204,7 +206,8 @@ static void synchronising(void) {
 static struct stat seen;
 
 static int order(struct timespec a, struct timespec b) {
-    return a.tv_sec != b.tv_sec ? (a.tv_sec > b.tv_sec) - (a.tv_sec < b.tv_sec) : (a.tv_nsec > b.tv_nsec) - (a.tv_nsec < b.tv_nsec);
+    return a.tv_sec != b.tv_sec ? (a.tv_sec > b.tv_sec) - (a.tv_sec < b.tv_sec)
+        : (a.tv_nsec > b.tv_nsec) - (a.tv_nsec < b.tv_nsec);
 }
 
 // Prints how the times of modification and of change differ from those at the last call. Then it sleeps, so that the
@@ -213,7 +216,8 @@ static void times(const char *what, int file) {
     static const char *const words[] = {"earlier", "same", "later"};
     struct stat now;
     CHECK(!fstat(file, &now), "fstat");
-    printf("times after %s: %s %s\n", what, words[order(now.st_mtim, seen.st_mtim) + 1], words[order(now.st_ctim, seen.st_ctim) + 1]);
+    printf("times after %s: %s %s\n", what, words[order(now.st_mtim, seen.st_mtim) + 1],
+        words[order(now.st_ctim, seen.st_ctim) + 1]);
     fflush(stdout);
     seen = now;
     usleep(30000);
@@ -254,7 +258,8 @@ static void times_of_stores(void) {
     times("a store and a change of mode", file);
     for (long when = 0; when < 2; when++) {
         // Early, then late.
-        struct timespec set[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = when ? seen.st_mtim.tv_sec + 1000 : 1000, .tv_nsec = 7}};
+        struct timespec set[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = when ? seen.st_mtim.tv_sec + 1000 : 1000,
+            .tv_nsec = 7}};
         shared[(6 + 3 * when) * PAGE] = 1;
         CHECK(!futimens(file, set), "futimens");
         times(when ? "a store and a late time" : "a store and an early time", file);
@@ -286,7 +291,8 @@ static const char *rights(const char *at) {
     while (fgets(text, sizeof text, maps)) {
         unsigned long start, end;
         char found[8];
-        if (sscanf(text, "%lx-%lx %7s", &start, &end, found) == 3 && start <= (unsigned long)at && (unsigned long)at < end)
+        if (sscanf(text, "%lx-%lx %7s", &start, &end, found) == 3 && start <= (unsigned long)at &&
+            (unsigned long)at < end)
             strcpy(word, found);
     }
     fclose(maps);
@@ -297,7 +303,8 @@ static void listed(void) {
     int file = scratch();
     CHECK(!ftruncate(file, PAGE), "ftruncate");
     for (int prot = 0; prot < 8; prot++) {
-        char *own = mmap(NULL, PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *shared = mmap(NULL, PAGE, prot, MAP_SHARED, file, 0);
+        char *own = mmap(NULL, PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0),
+            *shared = mmap(NULL, PAGE, prot, MAP_SHARED, file, 0);
         CHECK(own != MAP_FAILED && shared != MAP_FAILED, "mmap with rights %d", prot);
         printf("rights %d: %s", prot, rights(own));
         printf(" %s", rights(shared));

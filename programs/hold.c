@@ -16,7 +16,8 @@ int main(int count, char **words) {
         return 2;
     }
     size_t pages = strtoul(words[1], NULL, 10) * 256;
-    uint64_t *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+        0);
     if (memory == MAP_FAILED) {
         perror("hold: mmap");
         return 3;

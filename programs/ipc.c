@@ -27,12 +27,14 @@ static void keys_and_flags_of_segments(void) {
     ANSWERS(EINVAL, shmat(-1, NULL, 0) == (void *)-1 ? -1 : 0);
     struct shmid_ds status = shm_status(id);
     CHECK(status.shm_segsz == PAGE + 1 && status.shm_perm.__key == KEY && status.shm_perm.mode == 0640, "status");
-    CHECK(status.shm_cpid == getpid() && !status.shm_lpid && !status.shm_nattch && !status.shm_atime && status.shm_ctime, "status");
+    CHECK(status.shm_cpid == getpid() && !status.shm_lpid && !status.shm_nattch && !status.shm_atime &&
+        status.shm_ctime, "status");
     status.shm_perm.mode = 0777 | 01000;
     status.shm_perm.uid = 7;
     CHECK(!shmctl(id, IPC_SET, &status), "IPC_SET");
     status = shm_status(id);
-    CHECK(status.shm_perm.mode == 0777 && status.shm_perm.uid == 7 && status.shm_perm.cuid == getuid(), "IPC_SET changed %o", status.shm_perm.mode);
+    CHECK(status.shm_perm.mode == 0777 && status.shm_perm.uid == 7 && status.shm_perm.cuid == getuid(),
+        "IPC_SET changed %o", status.shm_perm.mode);
     status.shm_perm.uid = -1;
     ANSWERS(EINVAL, shmctl(id, IPC_SET, &status));
     ANSWERS(EINVAL, shmctl(id, 99, &status));
@@ -98,7 +100,8 @@ static void attaches_are_counted(void) {
         run_nothing();
     }
     CHECK(!ended(child) && attaches(id) == 1, "after exec: %ld", attaches(id));
-    CHECK(mmap(at, 4 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at && !attaches(id), "mapped over");
+    CHECK(mmap(at, 4 * PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at && !attaches(id),
+        "mapped over");
     CHECK(!shmctl(id, IPC_RMID, NULL), "IPC_RMID");
 }
 
@@ -137,7 +140,8 @@ static void listings_of_segments(void) {
     while (fgets(line, sizeof line, maps)) {
         unsigned long start, end, inode;
         char rights[5];
-        if (sscanf(line, "%lx-%lx %4s %*x %*x:%*x %lu", &start, &end, rights, &inode) != 4 || start != (uintptr_t)at) continue;
+        if (sscanf(line, "%lx-%lx %4s %*x %*x:%*x %lu", &start, &end, rights, &inode) != 4 || start != (uintptr_t)at)
+            continue;
         found = end == start + 2 * PAGE && !strcmp(rights, "rw-s") && inode == (unsigned long)id;
         CHECK(found && strstr(line, wanted), "maps has %s", line);
     }
@@ -147,11 +151,15 @@ static void listings_of_segments(void) {
     CHECK(list && fgets(line, sizeof line, list) && strstr(line, "shmid perms"), "head");
     found = false;
     while (fgets(line, sizeof line, list)) {
-        long key, number, mode, size, cpid, lpid, n, uid, gid, cuid, cgid, attached, detached, changed, resident, swapped;
-        CHECK(sscanf(line, "%ld %ld %lo %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld", &key, &number, &mode, &size, &cpid, &lpid, &n,
-                     &uid, &gid, &cuid, &cgid, &attached, &detached, &changed, &resident, &swapped) == 16, "line %s", line);
+        long key, number, mode, size, cpid, lpid, n, uid, gid, cuid, cgid, attached, detached, changed, resident,
+            swapped;
+        CHECK(sscanf(line, "%ld %ld %lo %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld %ld", &key, &number, &mode,
+            &size, &cpid, &lpid, &n,
+                     &uid, &gid, &cuid, &cgid, &attached, &detached, &changed, &resident, &swapped) == 16, "line %s",
+                         line);
         if (number != id) continue;
-        found = key == KEY && mode == 0642 && size == 2 * PAGE && cpid == getpid() && n == 1 && resident == PAGE && attached;
+        found = key == KEY && mode == 0642 && size == 2 * PAGE && cpid == getpid() && n == 1 && resident == PAGE &&
+            attached;
         CHECK(found && strlen(line) == 170, "%zu: %s", strlen(line), line);
     }
     fclose(list);
@@ -161,7 +169,8 @@ static void listings_of_segments(void) {
     CHECK(highest >= 0 && info.used_ids >= 1 && info.shm_tot >= 2 && info.shm_rss >= 1, "SHM_INFO");
     struct shmid_ds status;
     found = false;
-    for (int i = 0; i <= highest; i++) found |= shmctl(i, SHM_STAT, &status) == id && shmctl(i, SHM_STAT_ANY, &status) == id;
+    for (int i = 0; i <= highest; i++)
+        found |= shmctl(i, SHM_STAT, &status) == id && shmctl(i, SHM_STAT_ANY, &status) == id;
     CHECK(found, "SHM_STAT");
     struct shminfo limits;
     CHECK(shmctl(0, IPC_INFO, (void *)&limits) >= 0 && limits.shmmin == 1 && limits.shmmni == 4096, "IPC_INFO");
@@ -169,7 +178,8 @@ static void listings_of_segments(void) {
 }
 
 static void rights_to_objects(void) {
-    int id = shmget(KEY, PAGE, IPC_CREAT | 0640), sem = semget(KEY, 1, IPC_CREAT | 0640), msg = msgget(KEY, IPC_CREAT | 0604);
+    int id = shmget(KEY, PAGE, IPC_CREAT | 0640), sem = semget(KEY, 1, IPC_CREAT | 0640),
+        msg = msgget(KEY, IPC_CREAT | 0604);
     pid_t child = fork();
     if (!child) {
         become(1000);
@@ -216,7 +226,8 @@ static void rights_to_objects(void) {
 static void locked_segments(void) {
     int id = segment(PAGE);
     CHECK(!shmctl(id, SHM_LOCK, NULL) && shm_status(id).shm_perm.mode == (0600 | SHM_LOCKED), "SHM_LOCK");
-    CHECK(!shmctl(id, SHM_LOCK, NULL) && !shmctl(id, SHM_UNLOCK, NULL) && shm_status(id).shm_perm.mode == 0600, "SHM_UNLOCK");
+    CHECK(!shmctl(id, SHM_LOCK, NULL) && !shmctl(id, SHM_UNLOCK, NULL) && shm_status(id).shm_perm.mode == 0600,
+        "SHM_UNLOCK");
     CHECK(!shmctl(id, IPC_RMID, NULL), "IPC_RMID");
     become(1000);
     id = segment(4 * PAGE);
@@ -259,7 +270,8 @@ static void limits_have_effect(void) {
     write_setting("msgmax", "8192");
     CHECK(!msgctl(id, IPC_RMID, NULL), "IPC_RMID");
     FILE *file = fopen("/proc/sys/kernel/sem", "r");
-    CHECK(file && fgets(text, sizeof text, file) && !strcmp(text, "32000\t1024000000\t500\t32000\n"), "sem is %s", text);
+    CHECK(file && fgets(text, sizeof text, file) && !strcmp(text, "32000\t1024000000\t500\t32000\n"), "sem is %s",
+        text);
     fclose(file);
     // An id is not used again at once.
     id = segment(PAGE);

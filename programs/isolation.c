@@ -38,7 +38,8 @@ static void set_capabilities(uint64_t effective, uint64_t permitted) {
 
 static void become(unsigned user) {
     gid_t extra = EXTRA;
-    CHECK(!setgroups(user == USER, &extra) && !setresgid(user, user, user) && !setresuid(user, user, user), "become %u", user);
+    CHECK(!setgroups(user == USER, &extra) && !setresgid(user, user, user) && !setresuid(user, user, user), "become %u",
+        user);
 }
 static void user(void) { become(USER); }
 static void other(void) { become(OTHER); }
@@ -178,14 +179,16 @@ static const struct operation {
     long (*run)(pid_t);
 } operations[] = {
     {"kill", do_kill}, {"tkill", do_tkill}, {"tgkill", do_tgkill}, {"kill-group", do_kill_group},
-    {"kill-continue", do_kill_continue}, {"rt_sigqueueinfo", do_sigqueue}, {"rt_sigqueueinfo-as-kill", do_sigqueue_as_kernel},
+    {"kill-continue", do_kill_continue}, {"rt_sigqueueinfo", do_sigqueue},
+        {"rt_sigqueueinfo-as-kill", do_sigqueue_as_kernel},
     {"rt_tgsigqueueinfo", do_tgsigqueue}, {"prlimit64", do_prlimit_get}, {"prlimit64-set", do_prlimit_set},
     {"prlimit64-raise", do_prlimit_raise}, {"prlimit64-wrong", do_prlimit_wrong}, {"getpriority", do_getpriority},
     {"setpriority", do_setpriority}, {"setpriority-up", do_setpriority_up},
     {"ioprio_get", do_ioprio_get}, {"ioprio_set", do_ioprio_set}, {"sched_getaffinity", do_sched_getaffinity},
     {"process_vm_readv", do_process_vm_readv}, {"process_vm_writev", do_process_vm_writev},
     {"sched_setaffinity", do_sched_setaffinity}, {"sched_getscheduler", do_sched_getscheduler},
-    {"sched_setscheduler", do_sched_setscheduler}, {"sched_getparam", do_sched_getparam}, {"sched_setparam", do_sched_setparam},
+    {"sched_setscheduler", do_sched_setscheduler}, {"sched_getparam", do_sched_getparam},
+        {"sched_setparam", do_sched_setparam},
     {"sched_rr_get_interval", do_sched_rr_get_interval}, {"get_robust_list", do_get_robust_list}, {"capget", do_capget},
     {"capset", do_capset}, {"setpgid", do_setpgid}, {"getpgid", do_getpgid}, {"getsid", do_getsid}, {"wait4", do_wait4},
     {"waitid", do_waitid}, {"pidfd_send_signal", do_pidfd_send_signal}, {"pidfd_getfd", do_pidfd_getfd},
@@ -194,11 +197,15 @@ static const struct operation {
 // Files of /proc/<pid>, and the operation on each.
 enum how { READ, WRITE, LINK, ENTER, LIST };
 static const struct { const char *name; enum how how; } of_process[] = {
-    {"auxv", READ}, {"cgroup", READ}, {"clear_refs", READ}, {"clear_refs", WRITE}, {"cmdline", READ}, {"comm", READ}, {"comm", WRITE}, {"cwd", LINK}, {"cwd", ENTER},
-    {"environ", READ}, {"exe", LINK}, {"exe", ENTER}, {"fd", LIST}, {"fd/0", LINK}, {"fd/0", ENTER}, {"fdinfo", LIST}, {"fdinfo/0", READ}, {"limits", READ},
-    {"loginuid", READ}, {"maps", READ}, {"mem", READ}, {"mountinfo", READ}, {"mounts", READ}, {"net", LIST}, {"numa_maps", READ},
+    {"auxv", READ}, {"cgroup", READ}, {"clear_refs", READ}, {"clear_refs", WRITE}, {"cmdline", READ}, {"comm", READ},
+        {"comm", WRITE}, {"cwd", LINK}, {"cwd", ENTER},
+    {"environ", READ}, {"exe", LINK}, {"exe", ENTER}, {"fd", LIST}, {"fd/0", LINK}, {"fd/0", ENTER}, {"fdinfo", LIST},
+        {"fdinfo/0", READ}, {"limits", READ},
+    {"loginuid", READ}, {"maps", READ}, {"mem", READ}, {"mountinfo", READ}, {"mounts", READ}, {"net", LIST},
+        {"numa_maps", READ},
     {"oom_adj", READ}, {"oom_score", READ}, {"oom_score_adj", READ}, {"oom_score_adj", WRITE}, {"pagemap", READ},
-    {"personality", READ}, {"root", LINK}, {"root", ENTER}, {"sessionid", READ}, {"smaps", READ}, {"smaps_rollup", READ},
+    {"personality", READ}, {"root", LINK}, {"root", ENTER}, {"sessionid", READ}, {"smaps", READ},
+        {"smaps_rollup", READ},
     {"stat", READ}, {"statm", READ}, {"status", READ}, {"wchan", READ},
     // Of the process alone.
     {"coredump_filter", READ}, {"map_files", LIST}, {"task", LIST}, {"timerslack_ns", READ}, {"timerslack_ns", WRITE},
@@ -231,7 +238,9 @@ static long shows_addresses(pid_t p) {
     text[len] = 0;
     close(file);
     unsigned long start_code = 0;
-    CHECK(sscanf(strrchr(text, ')'), ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %*u %*u %*d %*u %lu", &start_code) == 1, "stat");
+    CHECK(sscanf(strrchr(text, ')'),
+        ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %*u "
+        "%*u %*d %*u %lu", &start_code) == 1, "stat");
     return start_code > 1 ? 2 : 1;
 }
 
@@ -283,7 +292,8 @@ static void close_up(void) { execl(PLACE "/plain", "plain", "--close", NULL); }
 
 static void of_processes(void) {
     const struct { const char *name; void (*become)(void), (*then)(void); } kinds[] = {
-        {"own", user, again}, {"own-closed", user, close_up}, {"own-dropped", user, stay}, {"own-set-user", user, with_set_id},
+        {"own", user, again}, {"own-closed", user, close_up}, {"own-dropped", user, stay},
+            {"own-set-user", user, with_set_id},
         {"own-set-group", user, with_group_id}, {"own-unreadable", user, unreadable}, {"others", other, again},
         {"roots", root, again}, {"bares", bare, stay},
     };
@@ -294,15 +304,20 @@ static void of_processes(void) {
             CHECK(actor >= 0, "fork");
             if (!actor) {
                 actors[a].become();
-                for (size_t o = 0; o < COUNT(operations); o++) line(operations[o].name, actors[a].name, kinds[k].name, operations[o].run(p));
+                for (size_t o = 0; o < COUNT(operations); o++)
+                    line(operations[o].name, actors[a].name, kinds[k].name, operations[o].run(p));
                 for (size_t f = 0; f < COUNT(of_process); f++) {
                     char path[64], name[64];
                     snprintf(path, sizeof path, "/proc/%d/%s", (int)p, of_process[f].name);
                     snprintf(name, sizeof name, "/proc/PID/%s:%s", of_process[f].name, hows[of_process[f].how]);
                     line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
                     snprintf(path, sizeof path, "/proc/%d/task/%d/%s", (int)p, (int)p, of_process[f].name);
-                    snprintf(name, sizeof name, "/proc/PID/task/TID/%s:%s", of_process[f].name, hows[of_process[f].how]);
-                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter") && strcmp(of_process[f].name, "map_files") && strcmp(of_process[f].name, "timerslack_ns")) line(name, actors[a].name, kinds[k].name, use(path, of_process[f].how));
+                    snprintf(name, sizeof name, "/proc/PID/task/TID/%s:%s", of_process[f].name,
+                        hows[of_process[f].how]);
+                    if (strcmp(of_process[f].name, "task") && strcmp(of_process[f].name, "coredump_filter") &&
+                        strcmp(of_process[f].name, "map_files") &&
+                        strcmp(of_process[f].name, "timerslack_ns")) line(name, actors[a].name, kinds[k].name,
+                        use(path, of_process[f].how));
                 }
                 line("/proc/PID/stat:addresses", actors[a].name, kinds[k].name, shows_addresses(p));
                 _exit(0);
@@ -310,7 +325,8 @@ static void of_processes(void) {
             CHECK(!ended(actor), "the actor %s", actors[a].name);
         }
         for (size_t f = 0; f < COUNT(of_process); f++)
-            if (f == 0 || strcmp(of_process[f].name, of_process[f - 1].name)) owner_of(kinds[k].name, p, of_process[f].name);
+            if (f == 0 || strcmp(of_process[f].name, of_process[f - 1].name))
+                owner_of(kinds[k].name, p, of_process[f].name);
         kill(p, SIGKILL);
         ended(p);
     }
@@ -333,7 +349,8 @@ static void tell(const char *label) {
     getresgid(&ids[3], &ids[4], &ids[5]);
     int death = 0;
     prctl(PR_GET_PDEATHSIG, &death);
-    printf("ids %s %u %u %u %u %u %u secure %lu dumpable %d death %d persona %lx", label, ids[0], ids[1], ids[2], ids[3], ids[4],
+    printf("ids %s %u %u %u %u %u %u secure %lu dumpable %d death %d persona %lx", label, ids[0], ids[1], ids[2],
+        ids[3], ids[4],
            ids[5], getauxval(AT_SECURE), prctl(PR_GET_DUMPABLE), death, (unsigned long)personality(0xffffffff));
     printf(" auxv %lu %lu %lu %lu", getauxval(AT_UID), getauxval(AT_EUID), getauxval(AT_GID), getauxval(AT_EGID));
     const char *sets[] = {"CapInh:", "CapPrm:", "CapEff:", "CapAmb:"};
@@ -647,11 +664,16 @@ static long f_statfs(const char *p) {
 static long f_stat(const char *p) { return mode_of(p); }
 
 static const struct { const char *name; long (*run)(const char *); } file_operations[] = {
-    {"open:read", f_read}, {"open:write", f_write}, {"open:noatime", f_noatime}, {"fcntl:noatime", f_setfl}, {"open:path", f_path},
-    {"access", f_access}, {"access:x", f_access_x}, {"chmod", f_chmod}, {"chmod:set-ids", f_chmod_set_ids}, {"fchmod", f_fchmod},
-    {"chown:self", f_chown_self}, {"chown:root", f_chown_root}, {"chown:nothing", f_chown_nothing}, {"chown:own-group", f_chgrp_own},
-    {"chown:extra-group", f_chgrp_extra}, {"lchown:root-group", f_chgrp_root}, {"write", f_append}, {"write:nothing", f_append_nothing},
-    {"truncate", f_truncate}, {"ftruncate", f_ftruncate}, {"fallocate", f_fallocate}, {"open:truncate", f_open_truncate}, {"utimes:now", f_utimes_now},
+    {"open:read", f_read}, {"open:write", f_write}, {"open:noatime", f_noatime}, {"fcntl:noatime", f_setfl},
+        {"open:path", f_path},
+    {"access", f_access}, {"access:x", f_access_x}, {"chmod", f_chmod}, {"chmod:set-ids", f_chmod_set_ids},
+        {"fchmod", f_fchmod},
+    {"chown:self", f_chown_self}, {"chown:root", f_chown_root}, {"chown:nothing", f_chown_nothing},
+        {"chown:own-group", f_chgrp_own},
+    {"chown:extra-group", f_chgrp_extra}, {"lchown:root-group", f_chgrp_root}, {"write", f_append},
+        {"write:nothing", f_append_nothing},
+    {"truncate", f_truncate}, {"ftruncate", f_ftruncate}, {"fallocate", f_fallocate},
+        {"open:truncate", f_open_truncate}, {"utimes:now", f_utimes_now},
     {"utimes:then", f_utimes_then}, {"setxattr", f_setxattr}, {"getxattr", f_getxattr}, {"removexattr", f_removexattr},
     {"inotify_add_watch", f_watch}, {"link", f_link}, {"rename", f_rename}, {"unlink", f_unlink}, {"execve", f_exec},
     {"statfs", f_statfs}, {"stat", f_stat},
@@ -667,12 +689,15 @@ static void a_file(const char *path, unsigned owner, unsigned group, unsigned mo
 
 static void of_files(void) {
     const struct { const char *name, *directory; unsigned owner, group, mode; } kinds[] = {
-        {"own", "open", USER, USER, 0644}, {"own-no-bits", "open", USER, USER, 0}, {"own-of-roots-group", "open", USER, 0, 0664},
+        {"own", "open", USER, USER, 0644}, {"own-no-bits", "open", USER, USER, 0},
+            {"own-of-roots-group", "open", USER, 0, 0664},
         {"others", "open", OTHER, OTHER, 0644}, {"others-private", "open", OTHER, OTHER, 0600},
-        {"others-of-extra-group", "open", OTHER, EXTRA, 0660}, {"others-not-for-extra-group", "open", OTHER, EXTRA, 0606},
+        {"others-of-extra-group", "open", OTHER, EXTRA, 0660}, {"others-not-for-extra-group", "open", OTHER, EXTRA,
+            0606},
         {"others-sticky", "sticky", OTHER, OTHER, 0666}, {"own-sticky", "sticky", USER, USER, 0644},
         {"own-set-user", "open", USER, USER, 06777}, {"roots-set-user", "open", 0, 0, 06777},
-        {"roots-set-group-of-extra", "open", 0, EXTRA, 02775}, {"roots", "open", 0, 0, 0644}, {"roots-closed", "closed", 0, 0, 0666},
+        {"roots-set-group-of-extra", "open", 0, EXTRA, 02775}, {"roots", "open", 0, 0, 0644},
+            {"roots-closed", "closed", 0, 0, 0666},
     };
     for (size_t k = 0; k < COUNT(kinds); k++)
         for (size_t a = 0; a < COUNT(actors); a++)
@@ -706,7 +731,8 @@ static void open_again(const char *label, const char *actor, int fd, int flags) 
     CHECK(!fstat(fd, &status), "fstat");
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     long got = opened(path, flags);
-    printf("nameless %s %s %o %u %u again %s\n", label, actor, status.st_mode & 07777, status.st_uid, status.st_gid, name_of(-got));
+    printf("nameless %s %s %o %u %u again %s\n", label, actor, status.st_mode & 07777, status.st_uid, status.st_gid,
+        name_of(-got));
 }
 static void of_new_files(void) {
     umask(0);
@@ -719,7 +745,8 @@ static void of_new_files(void) {
             for (size_t i = 0; i < COUNT(places); i++) {
                 char path[64], label[64];
                 snprintf(path, sizeof path, PLACE "/%s/new", places[i]);
-#define MADE(what, call) (snprintf(label, sizeof label, "%s:%s", what, places[i]), made(label, actor, path, result(call)))
+#define MADE(what, call) (snprintf(label, sizeof label, "%s:%s", what, places[i]), \
+    made(label, actor, path, result(call)))
                 MADE("creat", creat(path, 0640));
                 MADE("creat-set-ids", creat(path, 06777));
                 MADE("mkdir", mkdir(path, 0750));
@@ -779,28 +806,40 @@ static void of_new_files(void) {
 
 // Files of /proc about the machine, by permitted users.
 static const struct { const char *name; enum how how; bool linux_too; } of_machine[] = {
-    {"net", LINK, true}, {"buddyinfo", READ, true}, {"kpagecgroup", READ, true}, {"kpagecount", READ, true}, {"kpageflags", READ, true},
-    {"zoneinfo", READ, true}, {"slabinfo", READ, true}, {"meminfo", READ, true}, {"stat", READ, true}, {"vmstat", READ, true}, {"uptime", READ, true},
-    {"version", READ, true}, {"cpuinfo", READ, true}, {"interrupts", READ, true}, {"loadavg", READ, true}, {"swaps", READ, true},
-    {"filesystems", READ, true}, {"cmdline", READ, true}, {"mounts", READ, true}, {"self", LINK, true}, {"thread-self", LINK, true},
-    {"sys/vm/drop_caches", READ, false}, {"sys/vm/drop_caches", WRITE, true}, {"sys/vm/max_map_count", READ, true}, {"sys/vm/max_map_count", WRITE, true}, {"sys/vm/overcommit_memory", READ, true},
+    {"net", LINK, true}, {"buddyinfo", READ, true}, {"kpagecgroup", READ, true}, {"kpagecount", READ, true},
+        {"kpageflags", READ, true},
+    {"zoneinfo", READ, true}, {"slabinfo", READ, true}, {"meminfo", READ, true}, {"stat", READ, true},
+        {"vmstat", READ, true}, {"uptime", READ, true},
+    {"version", READ, true}, {"cpuinfo", READ, true}, {"interrupts", READ, true}, {"loadavg", READ, true},
+        {"swaps", READ, true},
+    {"filesystems", READ, true}, {"cmdline", READ, true}, {"mounts", READ, true}, {"self", LINK, true},
+        {"thread-self", LINK, true},
+    {"sys/vm/drop_caches", READ, false}, {"sys/vm/drop_caches", WRITE, true}, {"sys/vm/max_map_count", READ, true},
+        {"sys/vm/max_map_count", WRITE, true}, {"sys/vm/overcommit_memory", READ, true},
     {"sys/vm/overcommit_ratio", READ, true}, {"sys/vm/swappiness", READ, true}, {"sys/vm/mmap_min_addr", READ, true},
     {"sys/vm/min_free_kbytes", READ, true}, {"sys/vm/quire_frames", READ, false}, {"sys/vm/quire_check", READ, false},
     {"sys/vm/quire_refuse", READ, false},
     {"sys/fs/epoll/max_user_watches", READ, true}, {"sys/fs/epoll/max_user_watches", WRITE, true},
-    {"sys/fs/file-max", READ, true}, {"sys/fs/file-max", WRITE, true}, {"sys/fs/file-nr", READ, true}, {"sys/fs/nr_open", READ, true}, {"sys/fs/pipe-max-size", READ, true}, {"sys/fs/pipe-max-size", WRITE, true},
+    {"sys/fs/file-max", READ, true}, {"sys/fs/file-max", WRITE, true}, {"sys/fs/file-nr", READ, true},
+        {"sys/fs/nr_open", READ, true}, {"sys/fs/pipe-max-size", READ, true}, {"sys/fs/pipe-max-size", WRITE, true},
     {"sys/fs/pipe-user-pages-hard", READ, true}, {"sys/fs/pipe-user-pages-hard", WRITE, true},
     {"sys/fs/pipe-user-pages-soft", READ, true}, {"sys/fs/pipe-user-pages-soft", WRITE, true},
-    {"sys/kernel/cap_last_cap", READ, true}, {"sys/kernel/hostname", READ, true}, {"sys/kernel/ngroups_max", READ, true},
+    {"sys/kernel/cap_last_cap", READ, true}, {"sys/kernel/hostname", READ, true},
+        {"sys/kernel/ngroups_max", READ, true},
     {"sys/kernel/osrelease", READ, true}, {"sys/kernel/ostype", READ, true}, {"sys/kernel/overflowgid", READ, true},
-    {"sys/kernel/overflowuid", READ, true}, {"sys/kernel/pid_max", READ, true}, {"sys/kernel/pid_max", WRITE, true}, {"sys/kernel/random/entropy_avail", READ, true},
+    {"sys/kernel/overflowuid", READ, true}, {"sys/kernel/pid_max", READ, true}, {"sys/kernel/pid_max", WRITE, true},
+        {"sys/kernel/random/entropy_avail", READ, true},
     {"sys/kernel/random/poolsize", READ, true}, {"sys/kernel/random/uuid", READ, true},
     {"sys/kernel/hung_task_panic", READ, true}, {"sys/kernel/hung_task_timeout_secs", READ, true},
-    {"sys/kernel/softlockup_panic", READ, true}, {"sys/kernel/watchdog", READ, true}, {"sys/kernel/watchdog", WRITE, true},
-    {"sys/kernel/watchdog_thresh", READ, true}, {"sys/kernel/randomize_va_space", READ, true}, {"sys/kernel/threads-max", READ, true}, {"sys/kernel/threads-max", WRITE, true}, {"sys/kernel/version", READ, true},
+    {"sys/kernel/softlockup_panic", READ, true}, {"sys/kernel/watchdog", READ, true},
+        {"sys/kernel/watchdog", WRITE, true},
+    {"sys/kernel/watchdog_thresh", READ, true}, {"sys/kernel/randomize_va_space", READ, true},
+        {"sys/kernel/threads-max", READ, true}, {"sys/kernel/threads-max", WRITE, true},
+        {"sys/kernel/version", READ, true},
     {"sys/fs/aio-nr", READ, true}, {"sys/fs/aio-max-nr", READ, true}, {"sys/fs/mqueue/msg_default", READ, true},
     {"sys/fs/mqueue/msg_max", READ, true}, {"sys/fs/mqueue/msgsize_default", READ, true},
-    {"sys/fs/mqueue/msgsize_max", READ, true}, {"sys/fs/mqueue/queues_max", READ, true}, {"sys/fs/inode-nr", READ, true},
+    {"sys/fs/mqueue/msgsize_max", READ, true}, {"sys/fs/mqueue/queues_max", READ, true},
+        {"sys/fs/inode-nr", READ, true},
     {"sys/fs/lease-break-time", READ, true}, {"sys/fs/inotify/max_queued_events", READ, true},
     {"sys/fs/inotify/max_user_instances", READ, true}, {"sys/fs/inotify/max_user_watches", READ, true},
     {"sys/fs/overflowgid", READ, true}, {"sys/fs/overflowuid", READ, true}, {"sys/fs/protected_fifos", READ, true},
@@ -809,16 +848,20 @@ static const struct { const char *name; enum how how; bool linux_too; } of_machi
     {"sys/kernel/core_pattern", READ, true}, {"sys/kernel/core_uses_pid", READ, true},
     {"sys/kernel/dmesg_restrict", READ, true}, {"sys/kernel/domainname", READ, true},
     {"sys/kernel/kptr_restrict", READ, true}, {"sys/kernel/msg_next_id", READ, true}, {"sys/kernel/msgmax", READ, true},
-    {"sys/kernel/msgmnb", READ, true}, {"sys/kernel/msgmni", READ, true}, {"sys/kernel/perf_event_paranoid", READ, true},
+    {"sys/kernel/msgmnb", READ, true}, {"sys/kernel/msgmni", READ, true},
+        {"sys/kernel/perf_event_paranoid", READ, true},
     {"sys/kernel/printk", READ, true}, {"sys/kernel/pty/max", READ, true}, {"sys/kernel/pty/nr", READ, true},
     {"sys/kernel/random/boot_id", READ, true}, {"sys/kernel/random/urandom_min_reseed_secs", READ, true},
     {"sys/kernel/random/write_wakeup_threshold", READ, true}, {"sys/kernel/sem", READ, true},
     {"sys/kernel/sem_next_id", READ, true}, {"sys/kernel/shm_next_id", READ, true}, {"sys/kernel/shmall", READ, true},
     {"sys/kernel/shmmax", READ, true}, {"sys/kernel/shmmni", READ, true},
-    {"sys/kernel/sched_rr_timeslice_ms", READ, true}, {"sys/kernel/sched_rt_period_us", READ, true}, {"sys/kernel/sched_rt_runtime_us", READ, true}, {"sys/kernel/tainted", READ, true},
+    {"sys/kernel/sched_rr_timeslice_ms", READ, true}, {"sys/kernel/sched_rt_period_us", READ, true},
+        {"sys/kernel/sched_rt_runtime_us", READ, true}, {"sys/kernel/tainted", READ, true},
     {"sys/net/core/default_qdisc", READ, true}, {"sys/net/core/netdev_max_backlog", READ, true},
-    {"sys/net/core/optmem_max", READ, true}, {"sys/net/core/rmem_default", READ, true}, {"sys/net/core/rmem_max", READ, true},
-    {"sys/net/core/somaxconn", READ, true}, {"sys/net/core/wmem_default", READ, true}, {"sys/net/core/wmem_max", READ, true},
+    {"sys/net/core/optmem_max", READ, true}, {"sys/net/core/rmem_default", READ, true},
+        {"sys/net/core/rmem_max", READ, true},
+    {"sys/net/core/somaxconn", READ, true}, {"sys/net/core/wmem_default", READ, true},
+        {"sys/net/core/wmem_max", READ, true},
     {"sys/net/ipv4/ip_default_ttl", READ, true}, {"sys/net/ipv4/ip_forward", READ, true},
     {"sys/net/ipv4/ip_local_port_range", READ, true}, {"sys/net/ipv4/ip_unprivileged_port_start", READ, true},
     {"sys/net/ipv4/tcp_allowed_congestion_control", READ, true},
@@ -826,7 +869,8 @@ static const struct { const char *name; enum how how; bool linux_too; } of_machi
     {"sys/net/ipv4/tcp_fastopen", READ, true}, {"sys/net/ipv4/tcp_fin_timeout", READ, true},
     {"sys/net/ipv4/tcp_keepalive_intvl", READ, true}, {"sys/net/ipv4/tcp_keepalive_probes", READ, true},
     {"sys/net/ipv4/tcp_keepalive_time", READ, true}, {"sys/net/ipv4/tcp_max_syn_backlog", READ, true},
-    {"sys/net/ipv4/tcp_retries2", READ, true}, {"sys/net/ipv4/tcp_rmem", READ, true}, {"sys/net/ipv4/tcp_sack", READ, true},
+    {"sys/net/ipv4/tcp_retries2", READ, true}, {"sys/net/ipv4/tcp_rmem", READ, true},
+        {"sys/net/ipv4/tcp_sack", READ, true},
     {"sys/net/ipv4/tcp_slow_start_after_idle", READ, true}, {"sys/net/ipv4/tcp_syn_retries", READ, true},
     {"sys/net/ipv4/tcp_synack_retries", READ, true}, {"sys/net/ipv4/tcp_syncookies", READ, true},
     {"sys/net/ipv4/tcp_timestamps", READ, true}, {"sys/net/ipv4/tcp_tw_reuse", READ, true},
@@ -892,8 +936,10 @@ static void complete(void) {
     all_listed("/proc/self", "", true);
     all_listed("/proc/thread-self", "", true);
     struct stat status;
-    CHECK(!stat("/proc/sys/vm/quire_frames", &status) && (status.st_mode & 0777) == 0400, "quire_frames is for root alone");
-    CHECK(access("/proc/self/quire_memory", F_OK) || (!stat("/proc/self/quire_memory", &status) && (status.st_mode & 0777) == 0400),
+    CHECK(!stat("/proc/sys/vm/quire_frames", &status) && (status.st_mode & 0777) == 0400,
+        "quire_frames is for root alone");
+    CHECK(access("/proc/self/quire_memory", F_OK) || (!stat("/proc/self/quire_memory", &status) &&
+        (status.st_mode & 0777) == 0400),
           "quire_memory is for its owner alone");
     CHECK(!missing_rows, "%d files without a line", missing_rows);
 }
@@ -923,7 +969,8 @@ static void prepare(void) {
     for (size_t i = 0; i < COUNT(directories); i++) {
         char path[64];
         snprintf(path, sizeof path, PLACE "/%s", directories[i].name);
-        CHECK((!mkdir(path, 0700) || errno == EEXIST) && !chown(path, 0, directories[i].group) && !chmod(path, directories[i].mode), "%s", path);
+        CHECK((!mkdir(path, 0700) || errno == EEXIST) && !chown(path, 0, directories[i].group) &&
+            !chmod(path, directories[i].mode), "%s", path);
     }
     make_ipc();
     make_socket(PLACE "/socket-666", 0666);
@@ -963,7 +1010,8 @@ int main(int argc, char **argv) {
         printf("complete\n");
         return 0;
     }
-    void (*const parts[])(void) = {of_processes, of_programs, a_users_steps, a_bares_steps, ids_and_dumpable, of_files, of_new_files, of_the_machine};
+    void (*const parts[])(void) = {of_processes, of_programs, a_users_steps, a_bares_steps, ids_and_dumpable, of_files,
+        of_new_files, of_the_machine};
     for (size_t i = 0; i < COUNT(parts); i++) CHECK(!in_child(parts[i]), "part %zu", i);
     return 0;
 }

@@ -38,7 +38,8 @@ static int file(off_t len) {
     do { \
         caught = 0; \
         ANSWERS(EFBIG, call); \
-        CHECK(caught == SIGXFSZ && caught_code == SI_USER && caught_pid == getpid(), "%s: signal %d, code %d", #call, caught, caught_code); \
+        CHECK(caught == SIGXFSZ && caught_code == SI_USER && caught_pid == getpid(), "%s: signal %d, code %d", #call, \
+            caught, caught_code); \
     } while (0)
 #define QUIET(result, call) \
     do { \
@@ -125,7 +126,8 @@ static void a_pipe_without_a_reader(void) {
     CHECK(!pipe(ends) && !close(ends[0]), "pipe");
     handle(SIGPIPE, 0);
     ANSWERS(EPIPE, write(ends[1], "x", 1));
-    CHECK(caught == SIGPIPE && caught_code == SI_USER && caught_pid == getpid(), "signal %d, code %d", caught, caught_code);
+    CHECK(caught == SIGPIPE && caught_code == SI_USER && caught_pid == getpid(), "signal %d, code %d", caught,
+        caught_code);
 }
 
 // What /proc/self/status says, in bytes.
@@ -157,9 +159,11 @@ static void note(void) {
 // By so many pages they have changed since `note`.
 #define GREW(data_by, stack_by, code_by) \
     do { \
-        long data = (status_of("VmData") - before.data) / (long)PAGE, stack = (status_of("VmStk") - before.stack) / (long)PAGE; \
+        long data = (status_of("VmData") - before.data) / (long)PAGE, \
+            stack = (status_of("VmStk") - before.stack) / (long)PAGE; \
         long code = (status_of("VmExe") + status_of("VmLib") - before.code) / (long)PAGE; \
-        CHECK(data == (data_by) && stack == (stack_by) && code == (code_by), "data %ld, stack %ld, code %ld", data, stack, code); \
+        CHECK(data == (data_by) && stack == (stack_by) && code == (code_by), "data %ld, stack %ld, code %ld", data, \
+            stack, code); \
     } while (0)
 
 static void data_is_private_writable_memory(void) {
@@ -212,7 +216,8 @@ static void data_is_private_writable_memory(void) {
 }
 
 static void data(void) {
-    char *read_only = map(16, PROT_READ, MAP_PRIVATE), *there = map(4, READ_WRITE, MAP_PRIVATE), *grows = map(4, READ_WRITE, MAP_PRIVATE);
+    char *read_only = map(16, PROT_READ, MAP_PRIVATE), *there = map(4, READ_WRITE, MAP_PRIVATE),
+        *grows = map(4, READ_WRITE, MAP_PRIVATE);
     char *small = map(4, PROT_READ, MAP_PRIVATE);
     int fd = file(16 * PAGE);
     limit(RLIMIT_DATA, status_of("VmData") + 8 * PAGE, RLIM_INFINITY);
@@ -460,7 +465,8 @@ static void note_times(void) {
         struct rlimit now; \
         CHECK(!getrlimit(RLIMIT_CPU, &now) && times == (count), "told %d times", times); \
         double last = when[times - 1]; \
-        CHECK(caught_code == SI_KERNEL && last > (at) - 0.1 && last < (at) + 0.25, "code %d, at %f", caught_code, last); \
+        CHECK(caught_code == SI_KERNEL && last > (at) - 0.1 && last < (at) + 0.25, "code %d, at %f", caught_code, \
+            last); \
         CHECK(now.rlim_cur == (soft), "limit %lu", (unsigned long)now.rlim_cur); \
     } while (0)
 

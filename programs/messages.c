@@ -18,7 +18,8 @@ static void send_message(int id, long type, const char *text) {
 static void receives(int id, long type, int flags, long got, const char *text) {
     struct message message = {0};
     ssize_t len = msgrcv(id, &message, sizeof message.text, type, flags | IPC_NOWAIT);
-    CHECK(len == (ssize_t)strlen(text) && message.type == got && !memcmp(message.text, text, len), "got %zd %ld %s", len, message.type, message.text);
+    CHECK(len == (ssize_t)strlen(text) && message.type == got && !memcmp(message.text, text, len), "got %zd %ld %s",
+        len, message.type, message.text);
 }
 
 static void messages(void) {
@@ -34,9 +35,11 @@ static void messages(void) {
     ANSWERS(EINVAL, msgsnd(id, &message, -1, 0));
     ANSWERS(EFAULT, msgsnd(id, NULL, 1, 0));
     ANSWERS(EINVAL, msgsnd(-1, &message, 1, 0));
-    send_message(id, 5, "five"), send_message(id, 3, "three"), send_message(id, 4, "four"), send_message(id, 3, "again"), send_message(id, 9, "");
+    send_message(id, 5, "five"), send_message(id, 3, "three"), send_message(id, 4, "four"),
+        send_message(id, 3, "again"), send_message(id, 9, "");
     struct msqid_ds status;
-    CHECK(!msgctl(id, IPC_STAT, &status) && status.msg_qnum == 5 && status.__msg_cbytes == 18 && status.msg_qbytes == 16384, "status");
+    CHECK(!msgctl(id, IPC_STAT, &status) && status.msg_qnum == 5 && status.__msg_cbytes == 18 &&
+        status.msg_qbytes == 16384, "status");
     CHECK(status.msg_lspid == getpid() && !status.msg_lrpid && status.msg_stime && !status.msg_rtime, "status");
     receives(id, 4, 0, 4, "four");
     receives(id, 5, MSG_EXCEPT, 3, "three");
@@ -45,7 +48,8 @@ static void messages(void) {
     ANSWERS(E2BIG, msgrcv(id, &message, 3, 5, IPC_NOWAIT));
     CHECK(msgrcv(id, &message, 3, 5, IPC_NOWAIT | MSG_NOERROR) == 3 && !memcmp(message.text, "fiv", 3), "MSG_NOERROR");
     receives(id, 0, 0, 9, "");
-    CHECK(!msgctl(id, IPC_STAT, &status) && !status.msg_qnum && !status.__msg_cbytes && status.msg_lrpid == getpid() && status.msg_rtime, "status");
+    CHECK(!msgctl(id, IPC_STAT, &status) && !status.msg_qnum && !status.__msg_cbytes && status.msg_lrpid == getpid() &&
+        status.msg_rtime, "status");
     // A copy leaves the message.
     send_message(id, 1, "first"), send_message(id, 2, "second");
     ANSWERS(EINVAL, msgrcv(id, &message, 10, 0, COPY));
@@ -54,14 +58,17 @@ static void messages(void) {
     ANSWERS(ENOMSG, msgrcv(id, &message, 10, 2, COPY | IPC_NOWAIT));
     receives(id, 0, 0, 1, "first");
     struct msginfo info;
-    CHECK(msgctl(0, IPC_INFO, (void *)&info) >= 0 && info.msgmax == 8192 && info.msgmnb == 16384 && info.msgmni == 32000 && info.msgssz == 16 && info.msgseg == 0xffff, "IPC_INFO");
-    CHECK(msgctl(0, MSG_INFO, (void *)&info) >= 0 && info.msgpool >= 1 && info.msgmap >= 1 && info.msgtql >= 6, "MSG_INFO");
+    CHECK(msgctl(0, IPC_INFO, (void *)&info) >= 0 && info.msgmax == 8192 && info.msgmnb == 16384 &&
+        info.msgmni == 32000 && info.msgssz == 16 && info.msgseg == 0xffff, "IPC_INFO");
+    CHECK(msgctl(0, MSG_INFO, (void *)&info) >= 0 && info.msgpool >= 1 && info.msgmap >= 1 && info.msgtql >= 6,
+        "MSG_INFO");
     char line[300];
     FILE *list = fopen("/proc/sysvipc/msg", "r");
     bool found = false;
     while (fgets(line, sizeof line, list)) {
         long key, number, mode, bytes, count;
-        if (sscanf(line, "%ld %ld %lo %ld %ld", &key, &number, &mode, &bytes, &count) == 5 && number == id) found = key == KEY && mode == 0600 && bytes == 6 && count == 1;
+        if (sscanf(line, "%ld %ld %lo %ld %ld", &key, &number, &mode, &bytes, &count) == 5 && number == id)
+            found = key == KEY && mode == 0600 && bytes == 6 && count == 1;
     }
     fclose(list);
     CHECK(found, "no line");
@@ -162,7 +169,8 @@ static void many_messages(void) {
         struct { long type; int n; char rest[96]; } message;
         ssize_t len = msgrcv(id, &message, 100, n % 2 ? 0 : -3, 0);
         CHECK(len >= 4 && message.type >= 1 && message.type <= 3, "msgrcv");
-        CHECK(message.n == next[message.type - 1]++ && len == 4 + message.n % 97, "message %d of %ld", message.n, message.type);
+        CHECK(message.n == next[message.type - 1]++ && len == 4 + message.n % 97, "message %d of %ld", message.n,
+            message.type);
     }
     for (int i = 0; i < 3; i++) CHECK(!ended(children[i]), "child");
     ANSWERS(0, msgctl(id, IPC_RMID, NULL));

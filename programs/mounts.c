@@ -41,7 +41,8 @@ static void a_mount_and_its_end(void) {
     struct stat s;
     struct statfs fs;
     CHECK(!stat("m", &s) && (s.st_mode & 07777) == 0711 && access("m/own", F_OK) < 0, "the root");
-    CHECK(!statfs("m", &fs) && fs.f_type == 0x01021994 && fs.f_blocks == 16 && fs.f_files == 5 && fs.f_ffree == 4, "space");
+    CHECK(!statfs("m", &fs) && fs.f_type == 0x01021994 && fs.f_blocks == 16 && fs.f_files == 5 && fs.f_ffree == 4,
+        "space");
     char word[128], bytes[4096] = "";
     snprintf(word, sizeof word, "mine %s/m tmpfs rw", place);
     CHECK(listed("/proc/mounts", word), "mounts");
@@ -204,7 +205,9 @@ static void end_tree(void) {
     end();
 }
 
-static long bind_mount(const char *from, const char *to, int more) { return mount(from, to, NULL, MS_BIND | more, NULL); }
+static long bind_mount(const char *from, const char *to, int more) {
+    return mount(from, to, NULL, MS_BIND | more, NULL);
+}
 
 static const char *cwd_below(const char *path) {
     static char at[256];
@@ -439,7 +442,8 @@ static void a_moved_mount(void) {
     ANSWERS(0, bind_mount("m", "third", 0));
     ANSWERS(0, bind_mount("m", "other", 0));
     ANSWERS(0, mount("third", "other/dir", NULL, MS_MOVE, NULL));
-    CHECK(!access("other/dir/dir/file", F_OK) && access("m/dir/dir", F_OK) < 0 && access("third/dir", F_OK) < 0, "bound");
+    CHECK(!access("other/dir/dir/file", F_OK) && access("m/dir/dir", F_OK) < 0 && access("third/dir", F_OK) < 0,
+        "bound");
     ANSWERS(0, umount("other/dir"));
     ANSWERS(0, umount("other"));
     CHECK(!rmdir("third"), "rmdir");
@@ -535,7 +539,8 @@ static void numbers(void) {
     struct numbers first = numbers_of("m");
     ANSWERS(0, tmpfs("other", 0, NULL));
     struct numbers other = numbers_of("other");
-    CHECK(other.own != first.own && other.on == first.on, "%d on %d, %d on %d", first.own, first.on, other.own, other.on);
+    CHECK(other.own != first.own && other.on == first.on, "%d on %d, %d on %d", first.own, first.on, other.own,
+        other.on);
     ANSWERS(0, umount("m"));
     CHECK(numbers_of("other").own == other.own && number_of_file("other") == other.own, "it stays %d", other.own);
     // On the same directory again, on a directory there, and a view of that.

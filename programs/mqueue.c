@@ -29,10 +29,12 @@ static void names_and_sizes(void) {
     mqd_t one = mq_open(NAME, O_CREAT | O_EXCL | O_RDWR, 0600, NULL);
     CHECK(one >= 0 && fcntl(one, F_GETFD) == FD_CLOEXEC, "mq_open");
     struct mq_attr attr;
-    CHECK(!mq_getattr(one, &attr) && attr.mq_maxmsg == 10 && attr.mq_msgsize == 8192 && !attr.mq_curmsgs && !attr.mq_flags, "attributes");
+    CHECK(!mq_getattr(one, &attr) && attr.mq_maxmsg == 10 && attr.mq_msgsize == 8192 && !attr.mq_curmsgs &&
+        !attr.mq_flags, "attributes");
     ANSWERS(EEXIST, mq_open(NAME, O_CREAT | O_EXCL | O_RDWR, 0600, NULL));
     mqd_t two = mq_open(NAME, O_RDONLY | O_NONBLOCK);
-    CHECK(two >= 0 && !mq_send(one, "x", 1, 0) && !mq_getattr(two, &attr) && attr.mq_curmsgs == 1 && attr.mq_flags == O_NONBLOCK, "another");
+    CHECK(two >= 0 && !mq_send(one, "x", 1, 0) && !mq_getattr(two, &attr) && attr.mq_curmsgs == 1 &&
+        attr.mq_flags == O_NONBLOCK, "another");
     ANSWERS(EBADF, mq_send(two, "x", 1, 0));
     ANSWERS(EBADF, mq_send(0, "x", 1, 0));
     ANSWERS(EINVAL, mq_setattr(two, &(struct mq_attr){.mq_flags = 1}, NULL));
@@ -61,7 +63,8 @@ static void priorities(void) {
     const char *order = "beadc";
     for (int i = 0; i < 5; i++) {
         unsigned priority;
-        CHECK(mq_receive(queue, text, 100, &priority) == order[i] - 'a' + 1 && text[0] == order[i] && priority == sent[order[i] - 'a'], "message %d: %c", i, text[0]);
+        CHECK(mq_receive(queue, text, 100, &priority) == order[i] - 'a' + 1 && text[0] == order[i] &&
+            priority == sent[order[i] - 'a'], "message %d: %c", i, text[0]);
     }
     ANSWERS(EAGAIN, mq_receive(queue, text, 100, NULL));
     CHECK(!mq_unlink(NAME), "unlink");
@@ -99,7 +102,8 @@ static void waits_end(void) {
         _exit(!!mq_send(queue, "z", 1, 0));
     }
     polled.events = POLLIN;
-    CHECK(poll(&polled, 1, -1) == 1 && mq_receive(queue, text, 10, NULL) == 1 && text[0] == 'z' && !ended(child), "poll");
+    CHECK(poll(&polled, 1, -1) == 1 && mq_receive(queue, text, 10, NULL) == 1 && text[0] == 'z' && !ended(child),
+        "poll");
     CHECK(!mq_unlink(NAME), "unlink");
 }
 
@@ -112,10 +116,12 @@ static void notifications(void) {
     ANSWERS(EBUSY, mq_notify(queue, &event));
     pid_t child = fork();
     if (!child) _exit(mq_notify(queue, &event) != -1 || errno != EBUSY || mq_send(queue, "x", 1, 0));
-    CHECK(!ended(child) && caught == SIGUSR1 && caught_code == SI_MESGQ && caught_pid == child && caught_value == 17, "told: %d %d", caught, caught_code);
+    CHECK(!ended(child) && caught == SIGUSR1 && caught_code == SI_MESGQ && caught_pid == child && caught_value == 17,
+        "told: %d %d", caught, caught_code);
     // Once, and only where the queue was empty.
     caught = 0;
-    CHECK(!mq_send(queue, "x", 1, 0) && !caught && !mq_notify(queue, &event) && !mq_send(queue, "x", 1, 0) && !caught, "not empty");
+    CHECK(!mq_send(queue, "x", 1, 0) && !caught && !mq_notify(queue, &event) && !mq_send(queue, "x", 1, 0) && !caught,
+        "not empty");
     while (mq_receive(queue, text, 10, NULL) > 0);
     ANSWERS(0, mq_notify(queue, NULL));
     CHECK(!mq_send(queue, "x", 1, 0) && !caught, "no more");

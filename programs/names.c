@@ -10,7 +10,8 @@
 #define SYS_fchmodat2 452
 #endif
 
-enum { NOFOLLOW = 0x100, REMOVEDIR = 0x200, FOLLOW = 0x400, NO_AUTOMOUNT = 0x800, EMPTY = 0x1000, FORCE_SYNC = 0x2000, DONT_SYNC = 0x4000, EACCESS = 0x200 };
+enum { NOFOLLOW = 0x100, REMOVEDIR = 0x200, FOLLOW = 0x400, NO_AUTOMOUNT = 0x800, EMPTY = 0x1000, FORCE_SYNC = 0x2000,
+    DONT_SYNC = 0x4000, EACCESS = 0x200 };
 enum { NOREPLACE = 1, EXCHANGE = 2, WHITEOUT = 4 };
 enum { NOW = 0x3fffffff, OMIT = 0x3ffffffe };
 #define BAD_ADDRESS ((void *)8)
@@ -153,7 +154,8 @@ static void nodes_of_all_kinds(void) {
     for (int i = 0; i < 5; i++) {
         ANSWERS(0, syscall(SYS_mknodat, dir, names[i], kinds[i] | 0666, makedev(1, 0x103)));
         CHECK(of(names[i]).st_mode == (kinds[i] | 0644), "%s: %#o", names[i], of(names[i]).st_mode);
-        CHECK(of(names[i]).st_rdev == (i < 3 ? 0 : makedev(1, 0x103)), "%s: %#lx", names[i], (long)of(names[i]).st_rdev);
+        CHECK(of(names[i]).st_rdev == (i < 3 ? 0 : makedev(1, 0x103)), "%s: %#lx", names[i],
+            (long)of(names[i]).st_rdev);
     }
     ANSWERS(0, syscall(SYS_mknodat, dir, "plain", 0600, 0));
     CHECK(S_ISREG(of("plain").st_mode), "no kind is a file");
@@ -253,14 +255,17 @@ static void extended_status(void) {
     memset(&s, 0xff, sizeof s);
     ANSWERS(0, syscall(SYS_statx, dir, "link", 0, 0x7ff, &s));
     CHECK((s.mask & 0x7ff) == 0x7ff && s.links == 1 && s.uid == 3 && s.gid == 4 && s.size == 5, "mask %#x", s.mask);
-    CHECK(s.mode == (S_IFREG | 0640) && s.inode == old.st_ino && makedev(s.major, s.minor) == old.st_dev, "mode %#o", s.mode);
-    CHECK(s.modified.seconds == old.st_mtim.tv_sec && s.modified.nanos == old.st_mtim.tv_nsec && !s.modified.reserved, "times");
+    CHECK(s.mode == (S_IFREG | 0640) && s.inode == old.st_ino && makedev(s.major, s.minor) == old.st_dev, "mode %#o",
+        s.mode);
+    CHECK(s.modified.seconds == old.st_mtim.tv_sec && s.modified.nanos == old.st_mtim.tv_nsec && !s.modified.reserved,
+        "times");
     CHECK(s.blocks == (unsigned long long)old.st_blocks && s.block_size == old.st_blksize && !s.spare, "blocks");
     ANSWERS(0, syscall(SYS_statx, dir, "link", NOFOLLOW, 0, &s));
     CHECK(S_ISLNK(s.mode) && s.size == 4, "the link itself");
     CHECK(!utimensat(dir, "file", (struct timespec[]){{1, 0}, {1, 0}}, 0), "utimensat");
     ANSWERS(0, syscall(SYS_statx, file, "", EMPTY | DONT_SYNC, 0x840, &s));
-    CHECK(s.modified.seconds == 1 && (!(s.mask & 0x800) || s.born.seconds > 1), "the time of birth stays: %#x %lld %lld", s.mask, s.born.seconds, s.modified.seconds);
+    CHECK(s.modified.seconds == 1 && (!(s.mask & 0x800) || s.born.seconds > 1),
+        "the time of birth stays: %#x %lld %lld", s.mask, s.born.seconds, s.modified.seconds);
     ANSWERS(0, syscall(SYS_statx, file, NULL, EMPTY, 0x7ff, &s));
     ANSWERS(0, syscall(SYS_statx, AT_FDCWD, "/dev/null", FORCE_SYNC | NO_AUTOMOUNT, 0x7ff, &s));
     CHECK(S_ISCHR(s.mode) && s.special_major == 1 && s.special_minor == 3, "%u:%u", s.special_major, s.special_minor);
@@ -275,7 +280,8 @@ static void extended_status(void) {
 
 static void names_are_removed(void) {
     int dir = fresh_directory();
-    CHECK(!mkdir("in", 0700) && !mkdir("in/deep", 0700) && close(made("file", 0600)) == 0 && !symlink("in", "link"), "mkdir");
+    CHECK(!mkdir("in", 0700) && !mkdir("in/deep", 0700) && close(made("file", 0600)) == 0 && !symlink("in", "link"),
+        "mkdir");
     ANSWERS(EISDIR, syscall(SYS_unlinkat, dir, "in", 0));
     ANSWERS(ENOTDIR, syscall(SYS_unlinkat, dir, "file", REMOVEDIR));
     ANSWERS(ENOTDIR, syscall(SYS_unlinkat, dir, "link", REMOVEDIR));
@@ -306,7 +312,8 @@ static void names_are_moved(void) {
     CHECK(of("a").st_ino == b && of("in/b").st_ino == a, "exchanged");
     ANSWERS(0, syscall(SYS_renameat2, dir, "a", in, "deep", EXCHANGE));
     CHECK(S_ISDIR(of("a").st_mode) && S_ISREG(of("in/deep").st_mode), "a file and a directory");
-    CHECK(of("in").st_nlink == 2 && of(".").st_nlink == 5, "links %ld %ld", (long)of("in").st_nlink, (long)of(".").st_nlink);
+    CHECK(of("in").st_nlink == 2 && of(".").st_nlink == 5, "links %ld %ld", (long)of("in").st_nlink,
+        (long)of(".").st_nlink);
     ANSWERS(0, syscall(SYS_renameat2, dir, "a", in, "new", NOREPLACE));
     ANSWERS(ENOENT, syscall(SYS_renameat2, dir, "in", dir, "none", EXCHANGE));
     ANSWERS(EINVAL, syscall(SYS_renameat2, dir, "in", in, "new/below", 0));
@@ -460,7 +467,8 @@ static void other_users_names(void) {
 
 static void rights_to_names(void) {
     fresh_directory();
-    CHECK(!mkdir("closed", 0755) && !mkdir("closed/inner", 0755) && !mkdir("from", 0777) && !mkdir("to", 0777), "mkdir");
+    CHECK(!mkdir("closed", 0755) && !mkdir("closed/inner", 0755) && !mkdir("from", 0777) && !mkdir("to", 0777),
+        "mkdir");
     close(made("closed/file", 0644));
     by_user(other_users_names);
     ANSWERS(0, rename("from/still", "to/fixed"));

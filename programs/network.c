@@ -47,11 +47,13 @@ struct ifinfomsg {
 enum { NETLINK_ROUTE = 0, NETLINK_EXT_ACK = 11, NETLINK_GET_STRICT_CHK = 12, RTMGRP_LINK = 1 };
 enum { NLM_F_REQUEST = 1, NLM_F_MULTI = 2, NLM_F_ACK = 4, NLM_F_DUMP = 0x300 };
 enum { NLMSG_NOOP = 1, NLMSG_ERROR = 2, NLMSG_DONE = 3, IFLA_IFNAME = 3, RTA_DST = 1, RTN_LOCAL = 2 };
-enum { RTM_NEWLINK = 16, RTM_GETLINK = 18, RTM_NEWADDR = 20, RTM_GETADDR = 22, RTM_NEWROUTE = 24, RTM_GETROUTE = 26, RTM_NEWNEIGH = 28, RTM_GETNEIGH = 30 };
+enum { RTM_NEWLINK = 16, RTM_GETLINK = 18, RTM_NEWADDR = 20, RTM_GETADDR = 22, RTM_NEWROUTE = 24, RTM_GETROUTE = 26,
+    RTM_NEWNEIGH = 28, RTM_GETNEIGH = 30 };
 #define NLMSG_LENGTH(len) (16 + (int)(len))
 #define NLMSG_DATA(h) ((void *)((char *)(h) + 16))
 #define NLMSG_OK(h, len) ((len) >= 16 && (h)->nlmsg_len >= 16 && (h)->nlmsg_len <= (len))
-#define NLMSG_NEXT(h, len) ((len) -= ((h)->nlmsg_len + 3) & ~3u, (struct nlmsghdr *)((char *)(h) + (((h)->nlmsg_len + 3) & ~3u)))
+#define NLMSG_NEXT(h, len) ((len) -= ((h)->nlmsg_len + 3) & ~3u, \
+    (struct nlmsghdr *)((char *)(h) + (((h)->nlmsg_len + 3) & ~3u)))
 
 static int route(void) {
     int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
@@ -215,7 +217,8 @@ static void netlink_single(void) {
     struct nlmsghdr *h = next(fd, &len);
     struct ifinfomsg *found = NLMSG_DATA(h);
     CHECK(h->nlmsg_type == RTM_NEWLINK && !h->nlmsg_flags && h->nlmsg_pid == (unsigned)getpid(), "link");
-    CHECK(found->ifi_index == 1 && found->ifi_type == 772 && found->ifi_flags == 0x10049, "flags %#x", found->ifi_flags);
+    CHECK(found->ifi_index == 1 && found->ifi_type == 772 && found->ifi_flags == 0x10049, "flags %#x",
+        found->ifi_flags);
     link.i.ifi_index = 99;
     ask(fd, &link, NLMSG_LENGTH(sizeof link.i), RTM_GETLINK, 0);
     CHECK(error_of(fd) == ENODEV, "a wrong index");
@@ -231,7 +234,8 @@ static void netlink_single(void) {
     CHECK(error_of(fd) == EOPNOTSUPP, "an unknown type");
     ask(fd, &link, 16, NLMSG_NOOP, NLM_F_ACK);
     CHECK(error_of(fd) == 0, "no operation");
-    struct { struct nlmsghdr h; struct rtmsg m; struct rtattr a; unsigned to; } get = {.m = {.rtm_family = AF_INET, .rtm_dst_len = 32}, .a = {8, RTA_DST}};
+    struct { struct nlmsghdr h; struct rtmsg m; struct rtattr a; unsigned to; } get = {.m = {.rtm_family = AF_INET,
+        .rtm_dst_len = 32}, .a = {8, RTA_DST}};
     get.to = htonl(INADDR_LOOPBACK);
     ask(fd, &get, sizeof get, RTM_GETROUTE, 0);
     h = next(fd, &len);
@@ -259,7 +263,8 @@ static void requests(void) {
     int fd = socket(AF_INET, SOCK_DGRAM, 0), local = socket(AF_UNIX, SOCK_DGRAM, 0);
     struct ifreq r[4] = {0};
     struct ifconf list = {.ifc_len = sizeof r, .ifc_req = r};
-    CHECK(!ioctl(fd, SIOCGIFCONF, &list) && list.ifc_len == sizeof r[0] && !strcmp(r[0].ifr_name, "lo"), "%d", list.ifc_len);
+    CHECK(!ioctl(fd, SIOCGIFCONF, &list) && list.ifc_len == sizeof r[0] && !strcmp(r[0].ifr_name, "lo"), "%d",
+        list.ifc_len);
     list = (struct ifconf){.ifc_len = 3};
     CHECK(!ioctl(fd, SIOCGIFCONF, &list) && list.ifc_len == sizeof r[0], "%d", list.ifc_len);
     list = (struct ifconf){.ifc_len = 39, .ifc_req = r};
@@ -269,8 +274,10 @@ static void requests(void) {
     CHECK(!ioctl(fd, SIOCGIFMTU, &one) && one.ifr_mtu == 65536, "MTU %d", one.ifr_mtu);
     CHECK(!ioctl(local, SIOCGIFINDEX, &one) && one.ifr_ifindex == 1, "index %d", one.ifr_ifindex);
     CHECK(!ioctl(fd, SIOCGIFHWADDR, &one) && one.ifr_hwaddr.sa_family == 772, "family %d", one.ifr_hwaddr.sa_family);
-    CHECK(!ioctl(fd, SIOCGIFADDR, &one) && ((struct sockaddr_in *)&one.ifr_addr)->sin_addr.s_addr == htonl(INADDR_LOOPBACK), "address");
-    CHECK(!ioctl(fd, SIOCGIFNETMASK, &one) && ((struct sockaddr_in *)&one.ifr_addr)->sin_addr.s_addr == htonl(0xff000000), "netmask");
+    CHECK(!ioctl(fd, SIOCGIFADDR, &one) &&
+        ((struct sockaddr_in *)&one.ifr_addr)->sin_addr.s_addr == htonl(INADDR_LOOPBACK), "address");
+    CHECK(!ioctl(fd, SIOCGIFNETMASK, &one) &&
+        ((struct sockaddr_in *)&one.ifr_addr)->sin_addr.s_addr == htonl(0xff000000), "netmask");
     one.ifr_ifindex = 1;
     memset(one.ifr_name, 'x', IFNAMSIZ);
     CHECK(!ioctl(fd, SIOCGIFNAME, &one) && !strcmp(one.ifr_name, "lo"), "name");
@@ -303,7 +310,8 @@ static unsigned long inode_of(int fd) {
 }
 
 static void tables(void) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(41234), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(41234),
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int server = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(!bind(server, (void *)&at, sizeof at), "bind");
     CHECK(!*line_with("tcp", "0100007F:A112"), "a bound socket has no row");
@@ -313,7 +321,8 @@ static void tables(void) {
     const char *row = "%*d: %*x:%*x %*x:%*x %x %*x:%x %*x:%*x %*x %u %*u %lu";
     char *line = line_with("tcp", "0100007F:A112");
     CHECK(strlen(line) == 150, "%zu bytes", strlen(line));
-    CHECK(sscanf(line, row, &state, &rx, &uid, &inode) == 4 && state == 10 && !rx && !uid && inode == inode_of(server), "%s", line);
+    CHECK(sscanf(line, row, &state, &rx, &uid, &inode) == 4 && state == 10 && !rx && !uid && inode == inode_of(server),
+        "%s", line);
     CHECK(!connect(client, (void *)&at, sizeof at), "connect");
     line = line_with("tcp", "0100007F:A112 00000000:0000");
     CHECK(sscanf(line, row, &state, &rx, &uid, &inode) == 4 && state == 10 && rx == 1, "%s", line);
@@ -322,7 +331,8 @@ static void tables(void) {
     int end = accept(server, NULL, NULL);
     CHECK(write(client, "hello", 5) == 5, "write");
     line = line_with("tcp", ": 0100007F:A112 0100007F");
-    CHECK(sscanf(line, row, &state, &rx, &uid, &inode) == 4 && state == 1 && rx == 5 && inode == inode_of(end), "%s", line);
+    CHECK(sscanf(line, row, &state, &rx, &uid, &inode) == 4 && state == 1 && rx == 5 && inode == inode_of(end), "%s",
+        line);
     CHECK(!shutdown(client, SHUT_WR), "shutdown");
     line = line_with("tcp", ": 0100007F:A112 0100007F");
     CHECK(sscanf(line, row, &state, &rx, &uid, &inode) == 4 && state == 8, "%s", line);
@@ -397,7 +407,8 @@ static void settings(void) {
     set("ipv4/tcp_keepalive_time", "100\n", 0);
     int value;
     socklen_t len = sizeof value;
-    CHECK(!getsockopt(socket(AF_INET, SOCK_STREAM, 0), SOL_TCP, TCP_KEEPIDLE, &value, &len) && value == 100, "%d", value);
+    CHECK(!getsockopt(socket(AF_INET, SOCK_STREAM, 0), SOL_TCP, TCP_KEEPIDLE, &value, &len) && value == 100, "%d",
+        value);
     set("ipv4/tcp_keepalive_time", "7200\n", 0);
     set("ipv4/ip_unprivileged_port_start", "80\n", 0);
     pid_t child = fork();
@@ -415,8 +426,10 @@ static void settings(void) {
 }
 
 // The requests that change an interface.
-static const int changes[] = {0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8937, 0x8943, 0x8971};
-enum { FLAGS = 0x8914, ADDRESS = 0x8916, NETMASK = 0x891c, METRIC = 0x891e, MTU = 0x8922, HARDWARE = 0x8924, QUEUE = 0x8943, MAP = 0x8971 };
+static const int changes[] = {0x8914, 0x8916, 0x8918, 0x891a, 0x891c, 0x891e, 0x8922, 0x8923, 0x8924, 0x8937, 0x8943,
+    0x8971};
+enum { FLAGS = 0x8914, ADDRESS = 0x8916, NETMASK = 0x891c, METRIC = 0x891e, MTU = 0x8922, HARDWARE = 0x8924,
+    QUEUE = 0x8943, MAP = 0x8971 };
 
 static void changes_are_checked(void) {
     int fd = socket(AF_INET, SOCK_DGRAM, 0), local = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -427,7 +440,8 @@ static void changes_are_checked(void) {
         ANSWERS(ENODEV, ioctl(fd, changes[i], &none));
     }
     // The present value is taken.
-    const int shown[][2] = {{SIOCGIFFLAGS, FLAGS}, {SIOCGIFADDR, ADDRESS}, {SIOCGIFNETMASK, NETMASK}, {SIOCGIFMTU, MTU}, {SIOCGIFHWADDR, HARDWARE}, {SIOCGIFTXQLEN, QUEUE}};
+    const int shown[][2] = {{SIOCGIFFLAGS, FLAGS}, {SIOCGIFADDR, ADDRESS}, {SIOCGIFNETMASK, NETMASK}, {SIOCGIFMTU, MTU},
+        {SIOCGIFHWADDR, HARDWARE}, {SIOCGIFTXQLEN, QUEUE}};
     for (size_t i = 0; i < sizeof shown / sizeof *shown; i++) {
         ANSWERS(0, ioctl(fd, shown[i][0], &one));
         ANSWERS(0, ioctl(fd, shown[i][1], &one));

@@ -32,7 +32,8 @@ static int is_ready(int file, int wait) {
 
 static void signals_are_read_with_their_details(void) {
     int file = signal_file(SIGUSR1, SIGRTMIN, SFD_NONBLOCK | SFD_CLOEXEC);
-    CHECK(fcntl(file, F_GETFD) == FD_CLOEXEC && fcntl(file, F_GETFL) == (O_RDWR | O_NONBLOCK), "flags %#x", fcntl(file, F_GETFL));
+    CHECK(fcntl(file, F_GETFD) == FD_CLOEXEC && fcntl(file, F_GETFL) == (O_RDWR | O_NONBLOCK), "flags %#x",
+        fcntl(file, F_GETFL));
     struct signalfd_siginfo info[4];
     ANSWERS(EAGAIN, read(file, info, sizeof info));
     CHECK(!is_ready(file, 0), "not ready");
@@ -42,7 +43,8 @@ static void signals_are_read_with_their_details(void) {
     CHECK(!sigqueue(getpid(), SIGRTMIN, value) && !sigqueue(getpid(), SIGRTMIN, value), "sigqueue");
     memset(info, 0xff, sizeof info);
     CHECK(read(file, info, 3 * 128 + 5) == 3 * 128, "three");
-    CHECK(info[0].ssi_signo == SIGUSR1 && info[0].ssi_code == SI_USER && info[0].ssi_pid == (unsigned)getpid() && info[0].ssi_uid == getuid(),
+    CHECK(info[0].ssi_signo == SIGUSR1 && info[0].ssi_code == SI_USER && info[0].ssi_pid == (unsigned)getpid() &&
+        info[0].ssi_uid == getuid(),
           "a kill");
     CHECK(info[1].ssi_signo == (unsigned)SIGRTMIN && info[1].ssi_code == SI_QUEUE && info[1].ssi_int == 77, "a value");
     for (int i = 0; i < 3; i++)
@@ -83,7 +85,8 @@ static void readers_are_woken(void) {
     the_file = signal_file(SIGUSR1, SIGUSR2, 0);
     struct signalfd_siginfo info;
     pid_t child = sender(SIGUSR1);
-    CHECK(read(the_file, &info, sizeof info) == 128 && info.ssi_signo == SIGUSR1 && info.ssi_pid == (unsigned)child, "a read");
+    CHECK(read(the_file, &info, sizeof info) == 128 && info.ssi_signo == SIGUSR1 && info.ssi_pid == (unsigned)child,
+        "a read");
     ended(child);
     child = sender(SIGUSR2);
     CHECK(is_ready(the_file, 5000), "a poll");
@@ -121,7 +124,8 @@ static void a_child_reads_its_own_signals(void) {
     siginfo_t unused;
     CHECK(!waitid(P_PID, child, &unused, WEXITED | WNOWAIT), "waitid");
     CHECK(read(file, &info, sizeof info) == 128 && info.ssi_signo == SIGUSR1, "its own signal");
-    CHECK(read(file, &info, sizeof info) == 128 && info.ssi_signo == SIGCHLD && info.ssi_pid == (unsigned)child && info.ssi_status == 3,
+    CHECK(read(file, &info, sizeof info) == 128 && info.ssi_signo == SIGCHLD && info.ssi_pid == (unsigned)child &&
+        info.ssi_status == 3,
           "the child's end: %u %u", info.ssi_signo, info.ssi_status);
     CHECK(ended(child) == 3 << 8, "its status");
 }
@@ -170,7 +174,9 @@ static void a_waiting_reader_is_interrupted(void) {
 enum { PID_FD = 3, PIDFD = 0x1000 };
 
 static int process_file(pid_t pid, int flags) { return syscall(SYS_pidfd_open, pid, flags); }
-static int send_by(int file, int signal, siginfo_t *info, int flags) { return syscall(SYS_pidfd_send_signal, file, signal, info, flags); }
+static int send_by(int file, int signal, siginfo_t *info, int flags) {
+    return syscall(SYS_pidfd_send_signal, file, signal, info, flags);
+}
 
 static pid_t sleeper(void) {
     pid_t child = fork();
@@ -197,7 +203,8 @@ static void the_end_of_a_process_is_announced(void) {
     int file = process_file(child, 0), set = epoll_create1(0);
     CHECK(file >= 0 && fcntl(file, F_GETFD) == FD_CLOEXEC && fcntl(file, F_GETFL) == O_RDWR, "a file");
     struct epoll_event event = {.events = EPOLLIN}, got;
-    CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, file, &event) && epoll_wait(set, &got, 1, 0) == 0 && !events(file, 0), "alive");
+    CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, file, &event) && epoll_wait(set, &got, 1, 0) == 0 && !events(file, 0),
+        "alive");
     char byte;
     ANSWERS(EINVAL, read(file, &byte, 1));
     ANSWERS(EINVAL, write(file, &byte, 1));
@@ -213,7 +220,8 @@ static void the_end_of_a_process_is_announced(void) {
     int second = process_file(child, 0);
     CHECK(second >= 0 && events(second, 0) == POLLIN, "of a zombie");
     siginfo_t info;
-    CHECK(!waitid(PID_FD, file, &info, WEXITED | WNOWAIT) && info.si_pid == child && info.si_status == SIGKILL, "it stays");
+    CHECK(!waitid(PID_FD, file, &info, WEXITED | WNOWAIT) && info.si_pid == child && info.si_status == SIGKILL,
+        "it stays");
     CHECK(!waitid(PID_FD, file, &info, WEXITED) && info.si_pid == child && info.si_code == CLD_KILLED, "it is reaped");
     CHECK(events(file, 0) == (POLLIN | POLLHUP), "reaped: %#x", events(file, 0));
     ANSWERS(ECHILD, waitid(PID_FD, file, &info, WEXITED));
@@ -281,7 +289,8 @@ static void files_are_taken_from_a_process(void) {
     ANSWERS(EINVAL, syscall(SYS_pidfd_getfd, file, 77, 1));
     ANSWERS(EBADF, syscall(SYS_pidfd_getfd, 0, 77, 0));
     int taken = syscall(SYS_pidfd_getfd, file, 77, 0);
-    CHECK(taken >= 0 && fcntl(taken, F_GETFD) == FD_CLOEXEC && pread(taken, text, 5, 0) == 5 && !strcmp(text, "found"), "its file");
+    CHECK(taken >= 0 && fcntl(taken, F_GETFD) == FD_CLOEXEC && pread(taken, text, 5, 0) == 5 && !strcmp(text, "found"),
+        "its file");
     kill(child, SIGKILL);
 }
 

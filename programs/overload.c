@@ -26,7 +26,8 @@ __attribute__((noreturn)) static void hog(long index) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "hog");
     size_t pages = megabytes * MIB / PAGE;
-    uint64_t *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+        0);
     CHECK(memory != MAP_FAILED, "mmap of %ld MiB", megabytes);
     uint64_t state = index;
     for (;;) {
@@ -106,9 +107,11 @@ int main(int argc, char **argv) {
     while (killed < kills) {
         uint64_t now = now_ns();
         uint64_t since = shared->since;
-        CHECK(now < since || now - since < (uint64_t)patience * 1000000, "an `ls` has not ended in %ld ms; %ld hogs were killed",
+        CHECK(now < since || now - since < (uint64_t)patience * 1000000,
+            "an `ls` has not ended in %ld ms; %ld hogs were killed",
               patience, killed);
-        CHECK(now - begin < (uint64_t)(options.seconds * 1e9), "%ld of %ld hogs were killed in %.0f s", killed, kills, options.seconds);
+        CHECK(now - begin < (uint64_t)(options.seconds * 1e9), "%ld of %ld hogs were killed in %.0f s", killed, kills,
+            options.seconds);
         int status;
         pid_t gone = waitpid(-1, &status, WNOHANG);
         CHECK(gone >= 0, "waitpid");

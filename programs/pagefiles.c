@@ -12,7 +12,8 @@
 #define PRESENT (1ull << 63)
 
 // Bits of kpageflags.
-enum { UPTODATE = 3, SLAB = 7, BUDDY = 10, MMAP = 11, ANON = 12, SWAPBACKED = 14, NOPAGE = 20, PGTABLE = 26, MLOCKED = 33 };
+enum { UPTODATE = 3, SLAB = 7, BUDDY = 10, MMAP = 11, ANON = 12, SWAPBACKED = 14, NOPAGE = 20, PGTABLE = 26,
+    MLOCKED = 33 };
 
 // Private memory between pages that no access is allowed to, so that no neighbour is merged with it.
 static char *pages(int count) {
@@ -77,15 +78,18 @@ static void accesses(void) {
     CHECK(shared != MAP_FAILED && copied != MAP_FAILED, "mmap");
     touch(shared, 4);
     memset(copied, 2, 4 * PAGE);
-    CHECK(referenced(own) == 64 && referenced(shared) == 16 && referenced(copied) == 16, "%ld, %ld, %ld", referenced(own), referenced(shared), referenced(copied));
+    CHECK(referenced(own) == 64 && referenced(shared) == 16 && referenced(copied) == 16, "%ld, %ld, %ld",
+        referenced(own), referenced(shared), referenced(copied));
     clear("2\n");
-    CHECK(referenced(own) == 0 && referenced(shared) == 16 && referenced(copied) == 16, "%ld, %ld, %ld", referenced(own), referenced(shared), referenced(copied));
+    CHECK(referenced(own) == 0 && referenced(shared) == 16 && referenced(copied) == 16, "%ld, %ld, %ld",
+        referenced(own), referenced(shared), referenced(copied));
     // A change of rights drops the translations, which need not note an access again.
     CHECK(!mprotect(own, 16 * PAGE, PROT_READ), "mprotect");
     touch(own + 3 * PAGE, 5);
     CHECK(referenced(own) == 20, "%ld", referenced(own));
     clear("3");
-    CHECK(referenced(own) == 20 && referenced(shared) == 0 && referenced(copied) == 0, "%ld, %ld, %ld", referenced(own), referenced(shared), referenced(copied));
+    CHECK(referenced(own) == 20 && referenced(shared) == 0 && referenced(copied) == 0, "%ld, %ld, %ld", referenced(own),
+        referenced(shared), referenced(copied));
     clear("1");
     CHECK(referenced(own) == 0 && in_smaps(own, "Rss:") == 64 && own[PAGE] == 1, "%ld", referenced(own));
     CHECK(!mprotect(own, 16 * PAGE, PROT_READ | PROT_WRITE) && !unlink("accessed"), "mprotect");
@@ -134,7 +138,8 @@ static void peak(void) {
 static void numbers(void) {
     static const struct { const char *text; int len; long answer; } rows[] = {
         {"1", 1, 1}, {"2\n", 2, 2}, {" 3 \n", 4, 4}, {"+1", 2, 2}, {"01", 2, 2}, {"1\0" "2", 3, 3}, {"\t1\v\f\r", 5, 5},
-        {"0", 1, -EINVAL}, {"6", 1, -EINVAL}, {"-1", 2, -EINVAL}, {"", 0, -EINVAL}, {"\n", 1, -EINVAL}, {"x", 1, -EINVAL},
+        {"0", 1, -EINVAL}, {"6", 1, -EINVAL}, {"-1", 2, -EINVAL}, {"", 0, -EINVAL}, {"\n", 1, -EINVAL},
+            {"x", 1, -EINVAL},
         {"1 2", 3, -EINVAL}, {"0x1", 3, -EINVAL}, {"++1", 3, -EINVAL}, {"99999999999", 11, -ERANGE},
         // Twelve bytes are looked at.
         {"1                   x", 21, 12}, {"111111111111111", 15, -ERANGE},
@@ -207,7 +212,8 @@ static void links(void) {
     ANSWERS(ENOENT, lstat(link_of(shared, 2 * PAGE), &status));
     ANSWERS(ENOENT, lstat(link_of(shared + PAGE, 2 * PAGE), &status));
     unsigned long from = (unsigned long)shared, to = from + 3 * PAGE;
-    const char *const wrong[] = {"0%lx-%lx", "%lx-0%lx", "0x%lx-%lx", "%lx-0x%lx", "%lx %lx", "%lx-%lx-", "-%lx-%lx", "%lx--%lx", "%lx-%lx ", "1%016lx-%lx", "%lx", "%lx-"};
+    const char *const wrong[] = {"0%lx-%lx", "%lx-0%lx", "0x%lx-%lx", "%lx-0x%lx", "%lx %lx", "%lx-%lx-", "-%lx-%lx",
+        "%lx--%lx", "%lx-%lx ", "1%016lx-%lx", "%lx", "%lx-"};
     for (size_t n = 0; n < sizeof wrong / sizeof *wrong; n++) {
         char path[128] = LINKS;
         snprintf(path + strlen(path), sizeof path - strlen(path), wrong[n], from, to);
@@ -233,7 +239,8 @@ static void links(void) {
     // Without the capability the own links are shown, and lead nowhere.
     if (!fork()) {
         CHECK(!setuid(1000), "setuid");
-        CHECK(!strcmp(leads_to(link_of(shared + PAGE, 2 * PAGE)), whole), "%s", leads_to(link_of(shared + PAGE, 2 * PAGE)));
+        CHECK(!strcmp(leads_to(link_of(shared + PAGE, 2 * PAGE)), whole), "%s",
+            leads_to(link_of(shared + PAGE, 2 * PAGE)));
         ANSWERS(EPERM, open(link_of(shared + PAGE, 2 * PAGE), O_RDONLY));
         ANSWERS(EPERM, stat(link_of(shared + PAGE, 2 * PAGE), &status));
         ANSWERS(EACCES, open("/proc/1/map_files", O_RDONLY | O_DIRECTORY));
@@ -310,7 +317,8 @@ static void counts(void) {
     CHECK(write(back[1], "x", 1) == 1 && read(ends[0], &byte, 1) == 1 && count_of(own) == 1, "%llu", count_of(own));
     CHECK(write(back[1], "x", 1) == 1 && !ended(child) && count_of(own) == 1, "%llu", count_of(own));
     int fd = file_of("counted", 1);
-    char *first = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0), *second = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
+    char *first = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0), *second = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd,
+        0);
     CHECK(first != MAP_FAILED && second != MAP_FAILED && *first == 'a' && *second == 'a', "mmap");
     CHECK(count_of(first) == 2, "%llu", count_of(first));
     CHECK(!munmap(second, PAGE) && count_of(first) == 1 && !unlink("counted"), "%llu", count_of(first));
@@ -319,14 +327,17 @@ static void counts(void) {
 static void flags(void) {
     char *own = pages(2);
     own[0] = 1;
-    CHECK(has(own, ANON) && has(own, MMAP) && has(own, UPTODATE) && has(own, SWAPBACKED), "%#llx", of_frame("/proc/kpageflags", own));
-    CHECK(!has(own, NOPAGE) && !has(own, BUDDY) && !has(own, SLAB) && !has(own, PGTABLE) && !has(own, MLOCKED), "%#llx", of_frame("/proc/kpageflags", own));
+    CHECK(has(own, ANON) && has(own, MMAP) && has(own, UPTODATE) && has(own, SWAPBACKED), "%#llx",
+        of_frame("/proc/kpageflags", own));
+    CHECK(!has(own, NOPAGE) && !has(own, BUDDY) && !has(own, SLAB) && !has(own, PGTABLE) && !has(own, MLOCKED), "%#llx",
+        of_frame("/proc/kpageflags", own));
     CHECK(!mlock(own, PAGE) && has(own, MLOCKED), "mlock");
     CHECK(!munlock(own, PAGE) && !has(own, MLOCKED), "munlock");
     int fd = file_of("flagged", 1);
     char *shared = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
     CHECK(shared != MAP_FAILED && *shared == 'a', "mmap");
-    CHECK(!has(shared, ANON) && has(shared, MMAP) && has(shared, UPTODATE), "%#llx", of_frame("/proc/kpageflags", shared));
+    CHECK(!has(shared, ANON) && has(shared, MMAP) && has(shared, UPTODATE), "%#llx",
+        of_frame("/proc/kpageflags", shared));
     CHECK(!unlink("flagged") && of_frame("/proc/kpagecgroup", own) != ~0ull, "unlink");
     // Over all frames.
     static unsigned long long words[8192];
@@ -342,7 +353,8 @@ static void flags(void) {
     CHECK(!n, "the end");
     long says = row("/proc/meminfo", "MemFree") / KIB_A_PAGE;
     // A Linux whose memory grows and shrinks while it runs shows less of it here.
-    CHECK((long)free > says / 4 && (long)free < says + says / 4 && tables > 0 && slabs > 0, "%llu free of %ld, %llu tables, %llu slabs", free, says, tables, slabs);
+    CHECK((long)free > says / 4 && (long)free < says + says / 4 && tables > 0 && slabs > 0,
+        "%llu free of %ld, %llu tables, %llu slabs", free, says, tables, slabs);
 }
 
 static void offsets(void) {
@@ -394,9 +406,11 @@ static void zones(void) {
     }
     fclose(f);
     // A Linux whose memory grows and shrinks while it runs shows less of it here.
-    CHECK(lines > 0 && zones >= lines && managed > total / 2 && managed <= total, "%d zones, %ld of %ld frames", zones, managed, total);
+    CHECK(lines > 0 && zones >= lines && managed > total / 2 && managed <= total, "%d zones, %ld of %ld frames", zones,
+        managed, total);
     // The CPUs' own frames are not in blocks.
-    CHECK(labs(in_blocks - free) < total / 16 && free > says / 4 && free < says + total / 16, "%ld, %ld, %ld", in_blocks, free, says);
+    CHECK(labs(in_blocks - free) < total / 16 && free > says / 4 && free < says + total / 16, "%ld, %ld, %ld",
+        in_blocks, free, says);
 }
 
 int main(int argc, char **argv) {

@@ -3,8 +3,8 @@
 //   --only NAME   only checks whose name starts so
 //
 // The last check measures a priority inversion. A thread at nice 19 owns a lock, sixteen threads at nice 0 keep its CPU
-// busy, and an urgent thread waits. The urgent thread has SCHED_FIFO where the kernel has that class (Linux lets nothing
-// be inherited by nice values), else nice -10.
+// busy, and an urgent thread waits. The urgent thread has SCHED_FIFO where the kernel has that class (Linux lets
+// nothing be inherited by nice values), else nice -10.
 #include "checks.h"
 #include <limits.h>
 #include <sys/syscall.h>
@@ -45,7 +45,8 @@ static void lock_pi(word *lock) {
 }
 static void unlock_pi(word *lock) {
     uint32_t mine = self();
-    if (!atomic_compare_exchange_strong(lock, &mine, 0)) CHECK(!futex(lock, FUTEX_UNLOCK_PI | kind, 0, NULL, NULL, 0), "unlock");
+    if (!atomic_compare_exchange_strong(lock, &mine, 0))
+        CHECK(!futex(lock, FUTEX_UNLOCK_PI | kind, 0, NULL, NULL, 0), "unlock");
 }
 static struct timespec in(clockid_t clock, int ms) {
     struct timespec t;

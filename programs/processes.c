@@ -12,7 +12,8 @@
 #include <sys/stat.h>
 
 // musl brings no linux/futex.h.
-enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129, FUTEX_CMP_REQUEUE_PRIVATE = 132 };
+enum { FUTEX_WAIT = 0, FUTEX_WAKE = 1, FUTEX_WAIT_PRIVATE = 128, FUTEX_WAKE_PRIVATE = 129,
+    FUTEX_CMP_REQUEUE_PRIVATE = 132 };
 
 static const char *self;
 
@@ -206,7 +207,8 @@ static void shutting_ends_waits(void) {
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
     pthread_t reader, writer;
     void *read_result, *write_result;
-    CHECK(!pthread_create(&reader, NULL, reads_end, NULL) && !pthread_create(&writer, NULL, writes_end, NULL), "threads");
+    CHECK(!pthread_create(&reader, NULL, reads_end, NULL) && !pthread_create(&writer, NULL, writes_end, NULL),
+        "threads");
     until_asleep(0);
     alarm(20);
     CHECK(!shutdown(ends[0], SHUT_RDWR), "shutdown");
@@ -354,7 +356,8 @@ static void queued_values(void) {
     for (int i = 1; i <= 3; i++) CHECK(!sigqueue(getpid(), SIGRTMIN + 1, (union sigval){.sival_int = i}), "sigqueue");
     siginfo_t info;
     for (int i = 1; i <= 2; i++)
-        CHECK(sigwaitinfo(&set, &info) == SIGRTMIN + 1 && info.si_value.sival_int == i && info.si_code == SI_QUEUE, "in order");
+        CHECK(sigwaitinfo(&set, &info) == SIGRTMIN + 1 && info.si_value.sival_int == i && info.si_code == SI_QUEUE,
+            "in order");
     sigprocmask(SIG_SETMASK, &old, NULL);
     CHECK(caught == SIGRTMIN + 1 && caught_value == 3, "the last one by its handler");
     sigprocmask(SIG_BLOCK, &set, &old);
@@ -559,7 +562,8 @@ static void timers_outlive_threads(void) {
     struct itimerval late = {{0, 900000}, {0, 30000}}, every = {{0, 5000}, {0, 5000}}, none = {{0, 0}, {0, 0}}, left;
     caught = 0;
     leave_armed(&late);
-    CHECK(!getitimer(ITIMER_REAL, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 900000, "it is still armed");
+    CHECK(!getitimer(ITIMER_REAL, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 900000,
+        "it is still armed");
     CHECK(alarmed(), "a timer of a thread that has ended");
     leave_armed(&every);
     for (int i = 0; i < 3; i++) {
@@ -579,8 +583,10 @@ static void usage(void) {
     for (int i = 100; i-- > 0;) memory[i * PAGE] = 1;
     getrusage(RUSAGE_SELF, &after);
     munmap(memory, 100 * PAGE);
-    uint64_t used = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000ull + after.ru_utime.tv_usec - before.ru_utime.tv_usec
-        + (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000ull + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
+    uint64_t used = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000ull + after.ru_utime.tv_usec
+        - before.ru_utime.tv_usec
+        + (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000ull + after.ru_stime.tv_usec
+        - before.ru_stime.tv_usec;
     CHECK(used >= 3000, "30 ms of spinning count: %llu us", (unsigned long long)used);
     CHECK(after.ru_minflt - before.ru_minflt >= 100, "faults count: %ld", after.ru_minflt - before.ru_minflt);
     CHECK(after.ru_maxrss >= 200, "the peak: %ld KiB", after.ru_maxrss);
@@ -717,7 +723,8 @@ static void on_overflow(int signal) {
 static void alternate_stack(void) {
     static char memory[64 << 10];
     stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory}, old;
-    CHECK(!sigaltstack(&stack, NULL) && !sigaltstack(NULL, &old) && old.ss_sp == memory && old.ss_flags == 0, "sigaltstack");
+    CHECK(!sigaltstack(&stack, NULL) && !sigaltstack(NULL, &old) && old.ss_sp == memory && old.ss_flags == 0,
+        "sigaltstack");
     struct sigaction action = {.sa_handler = on_overflow, .sa_flags = SA_ONSTACK};
     sigaction(SIGSEGV, &action, NULL);
     if (!sigsetjmp(again, 1)) __asm__ volatile("mov $16, %%rsp; push %%rax" ::: "memory");
@@ -754,7 +761,8 @@ static void handlers_begin_afresh(void) {
                      : "m"(upwards), "a"((long)SYS_kill), "D"(me), "S"((long)SIGUSR1)
                      : "rcx", "r11", "memory");
     CHECK(!result && (after & 0x6000) == 0x4000 && (status >> 11 & 7) == 5, "after it: %#x %#x", after, status);
-    CHECK((rounding_in_handler & 0xffc0) == 0x1f80 && !stack_in_handler, "in it: %#x %d", rounding_in_handler, stack_in_handler);
+    CHECK((rounding_in_handler & 0xffc0) == 0x1f80 && !stack_in_handler, "in it: %#x %d", rounding_in_handler,
+        stack_in_handler);
 }
 
 // Code of 32 bits, on a kernel that allows it, ends here as any other does. Its system call is a 32-bit one or does not

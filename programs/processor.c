@@ -119,7 +119,8 @@ int main(int argc, char **argv) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     CHECK(!sigaction(SIGUSR1, &action, NULL) && !sigaction(SIGALRM, &action, NULL), "sigaction");
     pthread_t ids[64];
-    for (unsigned i = 0; i < threads; i++) CHECK(!pthread_create(&ids[i], NULL, thread, (void *)(uintptr_t)(i + 1)), "pthread_create");
+    for (unsigned i = 0; i < threads; i++)
+        CHECK(!pthread_create(&ids[i], NULL, thread, (void *)(uintptr_t)(i + 1)), "pthread_create");
     // Meanwhile children: each begins with a copy of its parent's registers, and ends with its own.
     for (int n = 0; n < 8; n++) {
         struct state mine, seen;

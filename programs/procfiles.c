@@ -170,8 +170,10 @@ static void settings(void) {
     rewind(f);
     CHECK(fgets(second, sizeof second, f) && !strcmp(first, second), "boot_id");
     CHECK(number("/proc/sys/kernel/randomize_va_space", NULL, "") == 2, "randomize_va_space");
-    CHECK(number("/proc/sys/vm/nr_hugepages", NULL, "") == 0 && number("/proc/sys/vm/panic_on_oom", NULL, "") == 0, "vm");
-    CHECK(number("/proc/sys/fs/lease-break-time", NULL, "") == 45 && number("/proc/sys/fs/inode-nr", NULL, "") > 0, "fs");
+    CHECK(number("/proc/sys/vm/nr_hugepages", NULL, "") == 0 && number("/proc/sys/vm/panic_on_oom", NULL, "") == 0,
+        "vm");
+    CHECK(number("/proc/sys/fs/lease-break-time", NULL, "") == 45 && number("/proc/sys/fs/inode-nr", NULL, "") > 0,
+        "fs");
     set("/proc/sys/vm/swappiness", "70\n", 0);
     CHECK(number("/proc/sys/vm/swappiness", NULL, "") == 70, "swappiness");
     set("/proc/sys/vm/swappiness", "201\n", EINVAL);

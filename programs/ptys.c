@@ -23,7 +23,8 @@
 #endif
 #ifndef TIOCPKT
 #define TIOCPKT 0x5420
-enum { TIOCPKT_FLUSHREAD = 1, TIOCPKT_FLUSHWRITE = 2, TIOCPKT_STOP = 4, TIOCPKT_START = 8, TIOCPKT_NOSTOP = 16, TIOCPKT_DOSTOP = 32 };
+enum { TIOCPKT_FLUSHREAD = 1, TIOCPKT_FLUSHWRITE = 2, TIOCPKT_STOP = 4, TIOCPKT_START = 8, TIOCPKT_NOSTOP = 16,
+    TIOCPKT_DOSTOP = 32 };
 #endif
 
 static char name[32];
@@ -52,7 +53,9 @@ static void make_raw(int fd, int min, int time) {
     CHECK(!tcsetattr(fd, TCSANOW, &t), "tcsetattr");
 }
 
-static void put(int fd, const char *text) { CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "write %s", text); }
+static void put(int fd, const char *text) {
+    CHECK(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "write %s", text);
+}
 
 // Reads exactly `text`.
 static void get(int fd, const char *text) {
@@ -84,15 +87,18 @@ static void names_and_owners(void) {
     CHECK(!ioctl(master, TIOCSPTLCK, &state) && !ioctl(master, TIOCGPTLCK, &state) && !state, "unlocked");
     int slave = open_slave(O_NOCTTY);
     struct stat there, here;
-    CHECK(!stat(name, &there) && !fstat(slave, &here) && there.st_ino == here.st_ino && there.st_dev == here.st_dev, "the same");
-    CHECK(S_ISCHR(there.st_mode) && there.st_rdev == makedev(136, index) && there.st_uid == 0, "mode %#o", there.st_mode);
+    CHECK(!stat(name, &there) && !fstat(slave, &here) && there.st_ino == here.st_ino && there.st_dev == here.st_dev,
+        "the same");
+    CHECK(S_ISCHR(there.st_mode) && there.st_rdev == makedev(136, index) && there.st_uid == 0, "mode %#o",
+        there.st_mode);
     char link[32], path[32];
     snprintf(path, sizeof path, "/proc/self/fd/%d", slave);
     ssize_t len = readlink(path, link, sizeof link);
     CHECK(len == (ssize_t)strlen(name) && !memcmp(link, name, len), "its name");
     CHECK(isatty(slave) && isatty(master), "terminals");
     int peer = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
-    CHECK(peer >= 0 && fcntl(peer, F_GETFD) == FD_CLOEXEC && !fstat(peer, &here) && here.st_ino == there.st_ino, "the peer");
+    CHECK(peer >= 0 && fcntl(peer, F_GETFD) == FD_CLOEXEC && !fstat(peer, &here) && here.st_ino == there.st_ino,
+        "the peer");
     ANSWERS(ENOTTY, ioctl(slave, TIOCGPTN, &index));
     ANSWERS(EIO, ioctl(slave, TIOCGPTPEER, O_RDWR));
     int second = new_master();
@@ -106,7 +112,8 @@ static void names_and_owners(void) {
     ANSWERS(EPERM, unlink(name));
     ANSWERS(EPERM, rename(name, "/dev/pts/z"));
     ANSWERS(EACCES, open("/dev/pts/x", O_CREAT | O_RDWR, 0600));
-    CHECK(!chown(name, 5, 6) && !chmod(name, 0600) && !stat(name, &there) && there.st_uid == 5 && (there.st_mode & 07777) == 0600, "owner");
+    CHECK(!chown(name, 5, 6) && !chmod(name, 0600) && !stat(name, &there) && there.st_uid == 5 &&
+        (there.st_mode & 07777) == 0600, "owner");
 }
 
 static void lines_and_echo(void) {
@@ -129,10 +136,12 @@ static void lines_and_echo(void) {
     CHECK(read(slave, &byte, 1) == 1 && byte == 'x', "a part of a line");
     struct termios t, m;
     CHECK(!tcgetattr(slave, &t), "tcgetattr");
-    CHECK(t.c_iflag == (ICRNL | IXON) && t.c_oflag == (OPOST | ONLCR) && t.c_cflag == (B38400 | CS8 | CREAD) && t.c_lflag == 0x8a3b,
+    CHECK(t.c_iflag == (ICRNL | IXON) && t.c_oflag == (OPOST | ONLCR) && t.c_cflag == (B38400 | CS8 | CREAD) &&
+        t.c_lflag == 0x8a3b,
           "the first settings: %#x %#x %#x %#x", t.c_iflag, t.c_oflag, t.c_cflag, t.c_lflag);
     t.c_lflag &= ~ECHO;
-    CHECK(!tcsetattr(master, TCSANOW, &t) && !tcgetattr(slave, &m) && !(m.c_lflag & ECHO), "settings through the master");
+    CHECK(!tcsetattr(master, TCSANOW, &t) && !tcgetattr(slave, &m) && !(m.c_lflag & ECHO),
+        "settings through the master");
     put(master, "quiet\n");
     get(slave, "quiet\n");
     CHECK(events(master, 0) == POLLOUT, "no echo: %#x", events(master, 0));
@@ -164,7 +173,8 @@ static void older_settings(void) {
     struct old_settings old, read_back;
     memset(&old, 0x55, sizeof old);
     ANSWERS(0, ioctl(slave, GET, &old));
-    CHECK(old.iflag == (ICRNL | IXON) && old.oflag == (OPOST | ONLCR) && old.lflag == 0x8a3b && old.cc[VINTR] == 3 && !old.pad,
+    CHECK(old.iflag == (ICRNL | IXON) && old.oflag == (OPOST | ONLCR) && old.lflag == 0x8a3b && old.cc[VINTR] == 3 &&
+        !old.pad,
           "the first settings: %#x %#x %#x", old.iflag, old.oflag, old.lflag);
     old.lflag &= ~ECHO;
     old.cc[VKILL] = 'k';
@@ -347,7 +357,8 @@ static void opening_claims(void) {
     int second = open_slave(0);
     CHECK(!ioctl(slave, TIOCGSID, &value) && value == getpid(), "its session");
     CHECK(!ioctl(slave, TIOCGPGRP, &value) && value == getpgrp(), "its foreground");
-    CHECK(!ioctl(the_master, TIOCGPGRP, &value) && value == getpgrp() && !ioctl(the_master, TIOCGSID, &value), "by the master");
+    CHECK(!ioctl(the_master, TIOCGPGRP, &value) && value == getpgrp() && !ioctl(the_master, TIOCGSID, &value),
+        "by the master");
     ANSWERS(0, ioctl(second, TIOCSCTTY, 0));
     int tty = open("/dev/tty", O_RDWR);
     CHECK(tty >= 0, "/dev/tty");
@@ -358,8 +369,10 @@ static void opening_claims(void) {
     int stat_fd = open("/proc/self/stat", O_RDONLY);
     CHECK(read(stat_fd, text, sizeof text - 1) > 0 && !fstat(slave, &node), "stat");
     int group, session, number, foreground;
-    CHECK(sscanf(strrchr(text, ')') + 2, "%*c %*d %d %d %d %d", &group, &session, &number, &foreground) == 4, "%s", text);
-    CHECK(number == (int)(major(node.st_rdev) << 8 | (minor(node.st_rdev) & 0xff) | (minor(node.st_rdev) & ~0xff) << 12), "tty_nr %d", number);
+    CHECK(sscanf(strrchr(text, ')') + 2, "%*c %*d %d %d %d %d", &group, &session, &number, &foreground) == 4, "%s",
+        text);
+    CHECK(number == (int)(major(node.st_rdev) << 8 | (minor(node.st_rdev) & 0xff) |
+        (minor(node.st_rdev) & ~0xff) << 12), "tty_nr %d", number);
     CHECK(session == getpid() && foreground == getpgrp(), "tpgid %d", foreground);
     // Another session cannot have it, but steal it with a right.
     pid_t child = fork();
@@ -437,7 +450,8 @@ static void the_background_is_stopped(void) {
         CHECK(read(slave, line, 8) == 3, "a line");
         _exit(0);
     }
-    CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTTIN, "SIGTTIN: %#x", status);
+    CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTTIN,
+        "SIGTTIN: %#x", status);
     CHECK(!ioctl(slave, TIOCSPGRP, &child), "the foreground");
     put(the_master, "go\n");
     kill(child, SIGCONT);
@@ -463,7 +477,8 @@ static void the_background_is_stopped(void) {
         put(slave, "then\n");
         _exit(0);
     }
-    CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTTOU, "SIGTTOU: %#x", status);
+    CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGTTOU,
+        "SIGTTOU: %#x", status);
     CHECK(!ioctl(slave, TIOCSPGRP, &child), "the foreground");
     kill(child, SIGCONT);
     CHECK(!ended(child), "it wrote");

@@ -10,7 +10,9 @@
 // A C library may serve its own variants of these calls.
 enum { NORMAL = 0, FIFO = 1, RR = 2, BATCH = 3, IDLE = 5, DEADLINE = 6, RESET = 0x40000000 };
 
-static long set_class(pid_t tid, int policy, int priority) { return syscall(SYS_sched_setscheduler, tid, policy, &priority); }
+static long set_class(pid_t tid, int policy, int priority) {
+    return syscall(SYS_sched_setscheduler, tid, policy, &priority);
+}
 static long get_class(pid_t tid) { return syscall(SYS_sched_getscheduler, tid); }
 static long set_priority(pid_t tid, int priority) { return syscall(SYS_sched_setparam, tid, &priority); }
 static int get_priority(pid_t tid) {
@@ -33,7 +35,8 @@ struct attributes {
 
 static void calls(void) {
     for (int policy = FIFO; policy <= RR; policy++) {
-        CHECK(syscall(SYS_sched_get_priority_min, policy) == 1 && syscall(SYS_sched_get_priority_max, policy) == 99, "bounds");
+        CHECK(syscall(SYS_sched_get_priority_min, policy) == 1 && syscall(SYS_sched_get_priority_max, policy) == 99,
+            "bounds");
         ANSWERS(EINVAL, set_class(0, policy, 0));
         ANSWERS(EINVAL, set_class(0, policy, 100));
         for (int priority = 1; priority <= 99; priority += 49) {
@@ -61,7 +64,8 @@ static void attributes(void) {
     ANSWERS(0, syscall(SYS_sched_setattr, 0, &a, 0));
     struct attributes found;
     ANSWERS(0, syscall(SYS_sched_getattr, 0, &found, sizeof found, 0));
-    CHECK(found.policy == RR && found.priority == 42 && !found.nice && !found.runtime, "%u %u", found.policy, found.priority);
+    CHECK(found.policy == RR && found.priority == 42 && !found.nice && !found.runtime, "%u %u", found.policy,
+        found.priority);
     CHECK(getpriority(PRIO_PROCESS, 0) == 3, "the nice value stays");
     a = (struct attributes){.size = sizeof a, .policy = FIFO, .priority = 43, .flags = 8};
     ANSWERS(0, syscall(SYS_sched_setattr, 0, &a, 0));
@@ -312,7 +316,8 @@ static void a_change_takes_effect_at_once(void) {
     siginfo_t info = {0};
     CHECK(!waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) && !info.si_pid, "a less urgent child has run");
     CHECK(!set_class(child, FIFO, 31), "class");
-    CHECK(!waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid == child, "a more urgent child has not run");
+    CHECK(!waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) && info.si_pid == child,
+        "a more urgent child has not run");
     CHECK(WEXITSTATUS(ended(child)) == 7, "status");
 }
 

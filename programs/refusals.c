@@ -88,7 +88,8 @@ struct row {
         .name = NAME, .shape = SHAPE, .set_up = ID##_set_up, .run = RUN, .undo = ID##_undo, __VA_ARGS__}; \
     static const struct row *const ID##_entry __attribute__((section("rows"), used, no_reorder)) = &ID##_row;
 // A row whose call is made by a function.
-#define ROW_BY(NAME, SHAPE, SET_UP, RUN, UNDO, ...) ROW_OF(#NAME, #SHAPE, row_##NAME##SHAPE, SET_UP, RUN, UNDO, __VA_ARGS__)
+#define ROW_BY(NAME, SHAPE, SET_UP, RUN, UNDO, ...) ROW_OF(#NAME, #SHAPE, row_##NAME##SHAPE, SET_UP, RUN, UNDO, \
+    __VA_ARGS__)
 // A row whose call is `syscall` with the arguments.
 #define ARGUMENTS(...) __VA_ARGS__
 #define ROW(NAME, SHAPE, SET_UP, CALL, UNDO, ...) \
@@ -189,12 +190,15 @@ static void a_bound_socket(int type) {
     MUST(bind(one, (void *)&port, sizeof port));
     MUST(getsockname(one, (void *)&port, &port_len));
 }
-static void a_listener(void) { a_bound_socket(SOCK_STREAM), MUST(listen(one, 8)), ends[0] = MUST(socket(AF_INET, SOCK_STREAM, 0)); }
+static void a_listener(void) {
+    a_bound_socket(SOCK_STREAM), MUST(listen(one, 8)), ends[0] = MUST(socket(AF_INET, SOCK_STREAM, 0));
+}
 static void a_waiting_connection(void) { a_listener(), MUST(connect(ends[0], (void *)&port, sizeof port)); }
 static void a_socket_pair(int type) { MUST(socketpair(AF_UNIX, type | SOCK_NONBLOCK, 0, ends)); }
 static char control[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
 static struct iovec in_data = {data, 5000};
-static struct msghdr message = {.msg_iov = &in_data, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+static struct msghdr message = {.msg_iov = &in_data, .msg_iovlen = 1, .msg_control = control,
+    .msg_controllen = sizeof control};
 static struct mmsghdr messages;
 static void a_message(void) {
     struct cmsghdr *c = (struct cmsghdr *)control;
@@ -329,7 +333,8 @@ static long born(long number, unsigned long a, unsigned long b, unsigned long c,
     errno = -got;
     return -1;
 }
-#define THREAD (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID)
+#define THREAD (CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | \
+    CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID)
 static void thread_to_be(void) { alive = 0; }
 static void end_thread(void) {
     if (result > 0) while (__atomic_load_n(&alive, __ATOMIC_ACQUIRE)) sched_yield();
@@ -339,7 +344,9 @@ static long run_thread(void) {
     return born(SYS_clone, THREAD, (unsigned long)(thread_stack + sizeof thread_stack), 0, (unsigned long)&alive);
 }
 static long run_process(void) { return born(SYS_clone, SIGCHLD, 0, 0, 0); }
-static long run_sharing(void) { return born(SYS_clone, CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | SIGCHLD, 0, 0, 0); }
+static long run_sharing(void) {
+    return born(SYS_clone, CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | SIGCHLD, 0, 0, 0);
+}
 static long run_fork(void) { return born(SYS_fork, 0, 0, 0, 0); }
 static long run_vfork(void) { return born(SYS_vfork, 0, 0, 0, 0); }
 static struct clone_args clone_args;
@@ -350,7 +357,8 @@ static void clone3_process(void) {
 }
 static void clone3_thread(void) {
     memset(&clone_args, 0, sizeof clone_args);
-    clone_args = (struct clone_args){.flags = THREAD, .child_tid = (unsigned long)&alive, .stack = (unsigned long)thread_stack,
+    clone_args = (struct clone_args){.flags = THREAD, .child_tid = (unsigned long)&alive,
+        .stack = (unsigned long)thread_stack,
                                      .stack_size = sizeof thread_stack};
     alive = 1;
 }
@@ -415,7 +423,9 @@ static void no_new_array(void) {
 static void no_new_queue(void) {
     if (result >= 0) msgctl(result, IPC_RMID, NULL);
 }
-static void a_posix_queue(void) { one = MUST(syscall(SYS_mq_open, "refusals", O_CREAT | O_RDWR | O_NONBLOCK, 0600, NULL)); }
+static void a_posix_queue(void) {
+    one = MUST(syscall(SYS_mq_open, "refusals", O_CREAT | O_RDWR | O_NONBLOCK, 0600, NULL));
+}
 static void a_posix_message(void) { a_posix_queue(), MUST(syscall(SYS_mq_timedsend, one, data, 5000, 0, NULL)); }
 static void no_posix_queue(void) { close(one), syscall(SYS_mq_unlink, "refusals"); }
 static void no_attach(void) {
@@ -470,10 +480,14 @@ ROW(lstat, , NOTHING, ("s", fresh), NOTHING, FAULTS)
 ROW(poll, , poll_many(), (polled, 64, 0), close_both())
 ROW(lseek, , NOTHING, (FILE_FD, 100, SEEK_SET), NOTHING, NONE(IN_PLACE))
 ROW(lseek, _directory, NOTHING, (DIR_FD, 0, SEEK_SET), NOTHING, NONE(IN_PLACE))
-ROW(mmap, , NOTHING, (AREA, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), no_area())
-ROW(mmap, _shared, NOTHING, (0, 4 * PAGE, PROT_READ, MAP_SHARED, FILE_FD, 0), if (result >= 0) munmap((void *)result, 4 * PAGE))
-ROW(mmap, _within, touched_area(), (AREA + 4 * PAGE, 4 * PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, FILE_FD, 0), no_area())
-ROW(mmap, _populated, NOTHING, (AREA, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_POPULATE, -1, 0),
+ROW(mmap, , NOTHING, (AREA, 16 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+    no_area())
+ROW(mmap, _shared, NOTHING, (0, 4 * PAGE, PROT_READ, MAP_SHARED, FILE_FD, 0),
+    if (result >= 0) munmap((void *)result, 4 * PAGE))
+ROW(mmap, _within, touched_area(), (AREA + 4 * PAGE, 4 * PAGE, PROT_READ, MAP_PRIVATE | MAP_FIXED, FILE_FD, 0),
+    no_area())
+ROW(mmap, _populated, NOTHING, (AREA, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED |
+    MAP_POPULATE, -1, 0),
     no_area(), MAYBE("the mapping is there, and later faults fill the missing pages"))
 ROW(mprotect, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE, PROT_READ), no_area())
 ROW(munmap, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE), no_area())
@@ -481,7 +495,8 @@ ROW(munmap, _file, touched_in_file(), (AREA, 16 * PAGE), (no_area(), no_file()))
 ROW_BY(brk, , brk_at = syscall(SYS_brk, 0), run_brk, syscall(SYS_brk, brk_at))
 ROW(rt_sigaction, , NOTHING, (SIGUSR2, &action, fresh, 8), NOTHING, FAULTS, EACH)
 ROW(rt_sigprocmask, , NOTHING, (SIG_BLOCK, &none_of, fresh, 8), NOTHING, FAULTS)
-ROW_BY(rt_sigreturn, , returns(), run_sigreturn, signal(SIGUSR1, SIG_DFL), EACH, .arms = true, MAYBE("it waits for memory"))
+ROW_BY(rt_sigreturn, , returns(), run_sigreturn, signal(SIGUSR1, SIG_DFL), EACH, .arms = true,
+    MAYBE("it waits for memory"))
 ROW(ioctl, , full_pipe(), (ends[0], 0x541b, fresh), close_both(), FAULTS)
 ROW(pread64, , NOTHING, (FILE_FD, fresh, 2 * PAGE, 100), NOTHING, READS)
 ROW(pwrite64, , empty_file(), (one, data, 3 * PAGE, 100), no_file(), WRITES)
@@ -493,7 +508,8 @@ ROW(select, , select_many(), (901, NULL, &selected, NULL, &no_time), select_none
 ROW(sched_yield, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
 ROW(mremap, , (touched_area(), MUST(munmap(area + 8 * PAGE, 4 * PAGE))), (AREA, 8 * PAGE, 14 * PAGE, MREMAP_MAYMOVE, 0),
     (no_area(), result >= 0 ? munmap((void *)result, 14 * PAGE) : 0))
-ROW(mremap, _grows, (touched_area(), MUST(munmap(area + 8 * PAGE, 8 * PAGE))), (AREA, 8 * PAGE, 12 * PAGE, 0, 0), no_area())
+ROW(mremap, _grows, (touched_area(), MUST(munmap(area + 8 * PAGE, 8 * PAGE))), (AREA, 8 * PAGE, 12 * PAGE, 0, 0),
+    no_area())
 ROW(mremap, _shrinks, touched_area(), (AREA, 16 * PAGE, 3 * PAGE, 0, 0), no_area())
 ROW(msync, , touched_in_file(), (AREA, 16 * PAGE, MS_SYNC), (no_area(), no_file()), NONE("a file is where it stays"))
 ROW(mincore, , touched_area(), (AREA, 16 * PAGE, fresh), no_area(), .or = {EFAULT, EAGAIN})
@@ -518,19 +534,23 @@ ROW(socket, , NOTHING, (AF_UNIX, SOCK_STREAM, 0), close_result())
 ROW(socket, _inet, NOTHING, (AF_INET, SOCK_DGRAM, 0), close_result())
 ROW(connect, , a_listener(), (ends[0], &port, sizeof port), (close(one), close(ends[0])))
 ROW(accept, , a_waiting_connection(), (one, NULL, NULL), (close_result(), close(one), close(ends[0])))
-ROW(sendto, , a_socket_pair(SOCK_STREAM), (ends[0], data, 3 * PAGE, 0, NULL, 0), close_both(), MAYBE("it returns the bytes that it had sent"))
+ROW(sendto, , a_socket_pair(SOCK_STREAM), (ends[0], data, 3 * PAGE, 0, NULL, 0), close_both(),
+    MAYBE("it returns the bytes that it had sent"))
 ROW(sendto, _port, a_bound_socket(SOCK_DGRAM), (one, data, 3 * PAGE, 0, &port, sizeof port), close(one))
-ROW(recvfrom, , (a_socket_pair(SOCK_DGRAM), MUST(write(ends[0], data, 5000))), (ends[1], fresh, 5000, 0, NULL, NULL), close_both(), READS)
+ROW(recvfrom, , (a_socket_pair(SOCK_DGRAM), MUST(write(ends[0], data, 5000))), (ends[1], fresh, 5000, 0, NULL, NULL),
+    close_both(), READS)
 ROW(sendmsg, , a_message(), (ends[0], &message, 0), close_both())
 ROW(recvmsg, , a_sent_message(), (ends[1], &message, 0), close_received(), MAYBE("the files are lost, as on Linux"))
 ROW(shutdown, , a_socket_pair(SOCK_STREAM), (ends[0], 1), close_both(), NONE(IN_PLACE))
 ROW(bind, , a_socket(AF_INET, SOCK_STREAM), (one, &port, sizeof port), close(one))
-ROW(bind, _path, a_socket(AF_UNIX, SOCK_STREAM), (one, &socket_path, sizeof socket_path), (close(one), unlink("socket")))
+ROW(bind, _path, a_socket(AF_UNIX, SOCK_STREAM), (one, &socket_path, sizeof socket_path),
+    (close(one), unlink("socket")))
 ROW(listen, , a_bound_socket(SOCK_STREAM), (one, 8), close(one), NONE(IN_PLACE))
 ROW(getsockname, , a_bound_socket(SOCK_STREAM), (one, fresh, &port_len), close(one), FAULTS)
 ROW(getpeername, , a_waiting_connection(), (ends[0], fresh, &port_len), (close(one), close(ends[0])), FAULTS)
 ROW(socketpair, , NOTHING, (1, 1, 0, fresh), close_pair_of((int *)fresh), FAULTS)
-ROW(setsockopt, , a_socket(AF_INET, SOCK_STREAM), (one, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, 4), close(one), NONE(IN_PLACE))
+ROW(setsockopt, , a_socket(AF_INET, SOCK_STREAM), (one, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, 4), close(one),
+    NONE(IN_PLACE))
 ROW(getsockopt, , a_socket(AF_INET, SOCK_STREAM), (one, SOL_SOCKET, SO_TYPE, fresh, &(int){4}), close(one), FAULTS)
 ROW_BY(clone, , thread_to_be(), run_thread, end_thread(), .or = {EAGAIN}, MAYBE(STACKS))
 ROW_BY(clone, _process, a_few(), run_process, (end_born(), no_area()), .or = {EAGAIN}, MAYBE(STACKS))
@@ -547,7 +567,8 @@ ROW(semget, , NOTHING, (IPC_PRIVATE, 300, 0600), no_new_array())
 ROW(semop, , an_array(), (object, &more, 1), no_array())
 ROW(semop, _undo, an_array(), (object, &undone, 1), no_array(), EACH)
 ROW(semctl, , an_array(), (object, 0, GETALL, fresh), no_array(), FAULTS)
-ROW(shmdt, , (a_segment(), MUST(shmat(object, (void *)AREA, 0) == (void *)AREA ? 0 : -1)), (AREA), (munmap((void *)AREA, 4 * PAGE), no_segment()))
+ROW(shmdt, , (a_segment(), MUST(shmat(object, (void *)AREA, 0) == (void *)AREA ? 0 : -1)), (AREA),
+    (munmap((void *)AREA, 4 * PAGE), no_segment()))
 ROW(msgget, , NOTHING, (IPC_PRIVATE, 0600), no_new_queue())
 ROW(msgsnd, , a_queue(), (object, &sent, 5000, 0), no_queue())
 ROW(msgrcv, , a_sent(), (object, fresh, 5000, 0, 0), no_queue(), FAULTS)
@@ -560,7 +581,8 @@ ROW(fcntl, _smaller_pipe, full_pipe(), (ends[1], F_SETPIPE_SZ, 2 * PAGE), close_
 ROW(flock, , empty_file(), (one, 2), no_file(), .or = {ENOLCK})
 ROW(fsync, , NOTHING, (FILE_FD), NOTHING, NONE("a file is where it stays"))
 ROW(fdatasync, , NOTHING, (FILE_FD), NOTHING, NONE("a file is where it stays"))
-ROW(truncate, , (empty_file(), MUST(ftruncate(one, 8 * PAGE)), MUST(pwrite(one, data, 2 * PAGE, 0))), ("new", 100), no_file())
+ROW(truncate, , (empty_file(), MUST(ftruncate(one, 8 * PAGE)), MUST(pwrite(one, data, 2 * PAGE, 0))), ("new", 100),
+    no_file())
 ROW(ftruncate, , (empty_file(), MUST(write(one, data, 4 * PAGE))), (one, 5000), no_file(), NONE(ENDS))
 ROW(ftruncate, _grows, empty_file(), (one, 1 << 30), no_file(), NONE(IN_PLACE))
 ROW(getcwd, , NOTHING, (fresh, PAGE), NOTHING, FAULTS)
@@ -641,14 +663,18 @@ ROW(prctl, _slack, NOTHING, (29 /* PR_SET_TIMERSLACK */, 70000), NOTHING, EACH)
 ROW(arch_prctl, , NOTHING, (0x1003 /* ARCH_GET_FS */, fresh), NOTHING, FAULTS)
 ROW(adjtimex, , NOTHING, (fresh), NOTHING, FAULTS)
 ROW(setrlimit, , MUST(getrlimit(RLIMIT_CORE, &core_limit)), (RLIMIT_CORE, &core_limit), NOTHING, EACH)
-ROW(mount, , NOTHING, ("none", "d", "tmpfs", 0, "size=1m"), umount2("d", 2), MAYBE("where there is no room for the swept ones"))
-ROW(mount, _bind, NOTHING, ("d", "d", NULL, MS_BIND, NULL), umount2("d", 2), MAYBE("where there is no room for the swept ones"))
-ROW(umount2, , MUST(mount("none", "d", "tmpfs", 0, NULL)), ("d", 0), umount2("d", 2), MAYBE("it is detached, and swept later"))
+ROW(mount, , NOTHING, ("none", "d", "tmpfs", 0, "size=1m"), umount2("d", 2),
+    MAYBE("where there is no room for the swept ones"))
+ROW(mount, _bind, NOTHING, ("d", "d", NULL, MS_BIND, NULL), umount2("d", 2),
+    MAYBE("where there is no room for the swept ones"))
+ROW(umount2, , MUST(mount("none", "d", "tmpfs", 0, NULL)), ("d", 0), umount2("d", 2),
+    MAYBE("it is detached, and swept later"))
 ROW(syslog, , NOTHING, (3, fresh, PAGE), NOTHING, FAULTS)
 ROW(chroot, , NOTHING, ("d"), NOTHING, EACH)
 ROW(sync, , NOTHING, (0), NOTHING, NONE("a file is where it stays"))
 ROW(settimeofday, , gettimeofday(&day_now, NULL), (&day_now, NULL), NOTHING, NONE(IN_PLACE))
-ROW(reboot, , NOTHING, (0xfee1dead, 672274793, 0, NULL), NOTHING, NONE("a power-off would end this program: Ctrl-Alt-Del is turned off"))
+ROW(reboot, , NOTHING, (0xfee1dead, 672274793, 0, NULL), NOTHING, NONE("a power-off would end this program: "
+    "Ctrl-Alt-Del is turned off"))
 ROW(sethostname, , NOTHING, (name, sizeof name - 1), NOTHING, NONE(IN_PLACE))
 ROW(setdomainname, , NOTHING, (name, sizeof name - 1), NOTHING, NONE(IN_PLACE))
 ROW(gettid, , NOTHING, (0), NOTHING, NONE(ONLY_USES))
@@ -671,14 +697,16 @@ ROW(futex, , NOTHING, (fresh, FUTEX_WAIT, 0, &soon), NOTHING, .fails = ETIMEDOUT
 ROW(futex, _private, NOTHING, (fresh, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, &soon), NOTHING, .fails = ETIMEDOUT, FAULTS)
 ROW(futex, _wake, NOTHING, (fresh, FUTEX_WAKE, 1), NOTHING, FAULTS)
 ROW(futex, _requeue, NOTHING, (fresh, FUTEX_REQUEUE, 1, 1L, fresh + PAGE), NOTHING, FAULTS)
-ROW(futex, _shared, touched_in_file(), (AREA, FUTEX_WAIT, 0x01010101, &soon), (no_area(), no_file()), .fails = ETIMEDOUT, NONE(ON_STACK))
+ROW(futex, _shared, touched_in_file(), (AREA, FUTEX_WAIT, 0x01010101, &soon), (no_area(), no_file()),
+    .fails = ETIMEDOUT, NONE(ON_STACK))
 ROW(futex, _lock_pi, lock_word = 1, (&lock_word, FUTEX_LOCK_PI, 0, &long_ago), NOTHING, .fails = ETIMEDOUT)
 ROW(sched_setaffinity, , NOTHING, (0, sizeof cpus, &cpus), NOTHING, NONE(ONLY_USES))
 ROW(sched_getaffinity, , NOTHING, (0, 128, fresh), NOTHING, FAULTS)
 ROW(epoll_create, , NOTHING, (1), close_result())
 ROW(getdents64, , MUST(lseek(PLACE_FD, 0, SEEK_SET)), (PLACE_FD, fresh, PAGE), NOTHING, READS)
 ROW(getdents64, _proc, one = MUST(open("/proc/self/fd", O_RDONLY | O_DIRECTORY)), (one, fresh, PAGE), close(one), READS)
-ROW(getdents64, _tasks, one = MUST(open("/proc/self/task", O_RDONLY | O_DIRECTORY)), (one, fresh, PAGE), close(one), READS)
+ROW(getdents64, _tasks, one = MUST(open("/proc/self/task", O_RDONLY | O_DIRECTORY)), (one, fresh, PAGE), close(one),
+    READS)
 ROW(set_tid_address, , NOTHING, (&word), NOTHING, NONE(ONLY_USES))
 ROW(restart_syscall, , NOTHING, (0), NOTHING, .fails = EINTR, NONE(ONLY_USES))
 ROW(semtimedop, , an_array(), (object, &waits, 1, &soon), no_array(), .fails = EAGAIN)
@@ -688,7 +716,8 @@ ROW(timer_create, _cpu, NOTHING, (CLOCK_PROCESS_CPUTIME_ID, NULL, fresh), no_new
 ROW(timer_settime, , a_timer(), (the_timer, 0, &late, fresh), no_timer(), FAULTS)
 ROW(timer_gettime, , a_timer(), (the_timer, fresh), no_timer(), FAULTS)
 ROW(timer_getoverrun, , a_timer(), (the_timer), no_timer(), NONE(ONLY_USES))
-ROW(timer_delete, , a_timer(), (the_timer), NOTHING, MAYBE("where the list of freed values has no room it waits for readers"))
+ROW(timer_delete, , a_timer(), (the_timer), NOTHING, MAYBE("where the list of freed values has no room it waits for "
+    "readers"))
 ROW(clock_settime, , clock_gettime(CLOCK_REALTIME, &now_is), (CLOCK_REALTIME, &now_is), NOTHING, NONE(IN_PLACE))
 ROW(clock_gettime, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)
 ROW(clock_getres, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)
@@ -699,7 +728,8 @@ ROW(epoll_ctl, , an_epoll(), (one, EPOLL_CTL_ADD, ends[1], &event), no_epoll(), 
 ROW(epoll_ctl, _removes, ready_epoll(), (one, EPOLL_CTL_DEL, ends[1], &event), no_epoll(), NONE(ENDS))
 ROW(tgkill, , block(SIGRTMIN), (me, me, SIGRTMIN), take_signal(), .or = {EAGAIN}, EACH)
 ROW(utimes, , NOTHING, (path, NULL), NOTHING)
-ROW(mq_open, , NOTHING, ("refusals", O_CREAT | O_RDWR, 0600, NULL), (close_result(), syscall(SYS_mq_unlink, "refusals")))
+ROW(mq_open, , NOTHING, ("refusals", O_CREAT | O_RDWR, 0600, NULL),
+    (close_result(), syscall(SYS_mq_unlink, "refusals")))
 ROW(mq_unlink, , a_posix_queue(), ("refusals"), no_posix_queue())
 ROW(mq_timedsend, , a_posix_queue(), (one, data, 5000, 7, NULL), no_posix_queue())
 ROW(mq_timedreceive, , a_posix_message(), (one, fresh, 3 * PAGE, NULL, NULL), no_posix_queue(), FAULTS)
@@ -708,7 +738,8 @@ ROW(mq_getsetattr, , a_posix_queue(), (one, NULL, fresh), no_posix_queue(), FAUL
 ROW(waitid, , a_child(), (P_PID, child, fresh, WEXITED, fresh + PAGE), end_child(), FAULTS)
 ROW(inotify_init, , NOTHING, (0), close_result())
 ROW(inotify_add_watch, , a_notifier(), (one, path, 0x20 /* open */), close(one))
-ROW(inotify_rm_watch, , (a_notifier(), MUST(syscall(SYS_inotify_add_watch, one, path, 0x20))), (one, 1), close(one), MAYBE("the watch leaves its list later"))
+ROW(inotify_rm_watch, , (a_notifier(), MUST(syscall(SYS_inotify_add_watch, one, path, 0x20))), (one, 1), close(one),
+    MAYBE("the watch leaves its list later"))
 ROW(openat, , NOTHING, (DIR_FD, "new", O_CREAT | O_EXCL | O_RDWR, 0644), (close_result(), unlink("d/new")))
 ROW(openat, _fd, NOTHING, (AT_FDCWD, "/proc/self/fd/7", O_RDONLY), close_result())
 ROW(mkdirat, , NOTHING, (DIR_FD, "new", 0755), rmdir("d/new"))
@@ -751,12 +782,16 @@ ROW(pipe2, , NOTHING, (fresh, O_CLOEXEC), close_pair_of((int *)fresh), FAULTS)
 ROW(inotify_init1, , NOTHING, (0), close_result())
 ROW(preadv, , scattered(fresh), (FILE_FD, vector, 40, 0, 0), NOTHING, READS)
 ROW(pwritev, , (scattered(data), empty_file()), (one, vector, 40, 0, 0), no_file(), WRITES)
-ROW(rt_tgsigqueueinfo, , queued_info(SIGRTMIN), (queued.si_pid, queued.si_pid, SIGRTMIN, &queued), take_signal(), .or = {EAGAIN}, EACH)
-ROW(recvmmsg, , a_few_sent_messages(), (ends[1], &messages, 1, 0, NULL), close_received(), .maybe = "the files are lost, as on Linux")
+ROW(rt_tgsigqueueinfo, , queued_info(SIGRTMIN), (queued.si_pid, queued.si_pid, SIGRTMIN, &queued), take_signal(),
+    .or = {EAGAIN}, EACH)
+ROW(recvmmsg, , a_few_sent_messages(), (ends[1], &messages, 1, 0, NULL), close_received(),
+    .maybe = "the files are lost, as on Linux")
 ROW(name_to_handle_at, , NOTHING, (AT_FDCWD, path, fresh, fresh + PAGE, 0), NOTHING, .fails = EOPNOTSUPP)
-ROW(open_by_handle_at, , NOTHING, (FILE_FD, (&(uint64_t){8 | 1ull << 32}), 0), NOTHING, .fails = ESTALE, NONE(ONLY_USES))
+ROW(open_by_handle_at, , NOTHING, (FILE_FD, (&(uint64_t){8 | 1ull << 32}), 0), NOTHING, .fails = ESTALE,
+    NONE(ONLY_USES))
 ROW(process_vm_readv, , scattered(fresh), (me, vector, 40, &in_data, 1, 0), NOTHING, READS)
-ROW(process_vm_writev, , scattered(data), (me, vector, 40, &in_data, 1, 0), NOTHING, .or = {EFAULT}, MAYBE("the pages are there"))
+ROW(process_vm_writev, , scattered(data), (me, vector, 40, &in_data, 1, 0), NOTHING, .or = {EFAULT},
+    MAYBE("the pages are there"))
 ROW(sched_setattr, , NOTHING, (0, (&(uint64_t[6]){48}), 0), NOTHING, NONE(ONLY_USES))
 ROW(sched_getattr, , NOTHING, (0, fresh, 48, 0), NOTHING, FAULTS)
 ROW(membarrier, , NOTHING, (1 /* global */, 0, 0), NOTHING, NONE(ONLY_USES))
@@ -765,8 +800,10 @@ ROW(clock_adjtime, , NOTHING, (CLOCK_REALTIME, fresh), NOTHING, FAULTS)
 ROW(syncfs, , NOTHING, (FILE_FD), NOTHING, NONE("a file is where it stays"))
 ROW(sendmmsg, , a_few_messages(), (ends[0], &messages, 1, 0), close_both())
 ROW(getcpu, , NOTHING, (fresh, fresh + PAGE, NULL), NOTHING, FAULTS)
-ROW(renameat2, , (make("new"), make("d/renamed")), (AT_FDCWD, "new", DIR_FD, "renamed", 2 /* exchange */), (unlink("new"), unlink("d/renamed")))
-ROW(renameat2, _new, make("new"), (AT_FDCWD, "new", DIR_FD, "renamed", 1 /* no replacement */), (unlink("new"), unlink("d/renamed")))
+ROW(renameat2, , (make("new"), make("d/renamed")), (AT_FDCWD, "new", DIR_FD, "renamed", 2 /* exchange */),
+    (unlink("new"), unlink("d/renamed")))
+ROW(renameat2, _new, make("new"), (AT_FDCWD, "new", DIR_FD, "renamed", 1 /* no replacement */),
+    (unlink("new"), unlink("d/renamed")))
 ROW(getrandom, , NOTHING, (fresh, 2 * PAGE, 0), NOTHING, READS)
 ROW(memfd_create, , NOTHING, ("m", 0), close_result())
 ROW(execveat, , NOTHING, (AT_FDCWD, self, after_exec, environment, 0), NOTHING, EACH, .dies = SIGKILL, MAYBE(FANS_OUT))
@@ -776,15 +813,19 @@ ROW(preadv2, , scattered(fresh), (FILE_FD, vector, 40, 0, 0, 0), NOTHING, READS)
 ROW(pwritev2, , (scattered(data), empty_file()), (one, vector, 40, 0, 0, 0), no_file(), WRITES)
 ROW(statx, , NOTHING, (AT_FDCWD, path, 0, 0xfff, fresh), NOTHING, FAULTS)
 ROW(rseq, , NOTHING, (fresh, 32, 0, RSEQ_MARK), syscall(SYS_rseq, fresh, 32, RSEQ_UNREGISTER, RSEQ_MARK), FAULTS, EACH)
-ROW(pidfd_send_signal, , (block(SIGRTMIN), own_process_file()), (one, SIGRTMIN, NULL, 0), (take_signal(), close(one)), EACH, MAYBE("the signal comes without its sender"))
+ROW(pidfd_send_signal, , (block(SIGRTMIN), own_process_file()), (one, SIGRTMIN, NULL, 0), (take_signal(), close(one)),
+    EACH, MAYBE("the signal comes without its sender"))
 ROW(pidfd_open, , NOTHING, (me, 0), close_result(), EACH)
 ROW_BY(clone3, , clone3_process(), run_clone3, (end_born(), no_area()), .or = {EAGAIN}, MAYBE(STACKS))
 ROW_BY(clone3, _thread, clone3_thread(), run_clone3, end_thread(), .or = {EAGAIN}, MAYBE(STACKS))
 ROW(close_range, , sharer(), (700, 800, 2 /* unshare */), end_sharer(), EACH)
-ROW(pidfd_getfd, , own_process_file(), (one, FILE_FD, 0), (close_result(), close(one)), NONE("the file is there, and the table has room"))
+ROW(pidfd_getfd, , own_process_file(), (one, FILE_FD, 0), (close_result(), close(one)),
+    NONE("the file is there, and the table has room"))
 ROW(faccessat2, , NOTHING, (AT_FDCWD, path, R_OK, 0x200), NOTHING)
-ROW(openat2, , NOTHING, (DIR_FD, "e", &(uint64_t[3]){O_CREAT | O_RDWR, 0644, 8 /* beneath */}, 24), (close_result(), unlink("d/e")))
-ROW(futex_waitv, , NOTHING, (&(uint64_t[3]){0, (uintptr_t)&word, 2 | 128}, 1, 0, &long_ago, CLOCK_MONOTONIC), NOTHING, .fails = ETIMEDOUT)
+ROW(openat2, , NOTHING, (DIR_FD, "e", &(uint64_t[3]){O_CREAT | O_RDWR, 0644, 8 /* beneath */}, 24),
+    (close_result(), unlink("d/e")))
+ROW(futex_waitv, , NOTHING, (&(uint64_t[3]){0, (uintptr_t)&word, 2 | 128}, 1, 0, &long_ago, CLOCK_MONOTONIC), NOTHING,
+    .fails = ETIMEDOUT)
 ROW(epoll_pwait2, , ready_epoll(), (one, fresh, 8, &no_ns, NULL, 8), no_epoll(), FAULTS)
 ROW(mseal, , touched_area(), (AREA + 4 * PAGE, 4 * PAGE, 0), NOTHING, EACH)
 ROW(fchmodat2, , NOTHING, (AT_FDCWD, path, 0644, 0), NOTHING)
@@ -804,9 +845,12 @@ __attribute__((format(printf, 2, 3))) static void wrong(const struct row *row, c
 
 // Makes the memory present that calls read, because a forked process would have to fault for it, and that would count.
 static void touch(void) {
-    static void *const all[] = {&action, &capabilities, &cpus, &event, &every, &groups, &core_limit, &interval, &lock, &middle, &name,
-                                &no_ns, &no_time, &none_of, &polled, &queued, &selected, &soon, &vector, &day_now, &now_is, &clone_args,
-                                data, data + PAGE, data + 2 * PAGE, data + 3 * PAGE, path, path + sizeof path - 1, self};
+    static void *const all[] = {&action, &capabilities, &cpus, &event, &every, &groups, &core_limit, &interval, &lock,
+        &middle, &name,
+                                &no_ns, &no_time, &none_of, &polled, &queued, &selected, &soon, &vector, &day_now,
+                                    &now_is, &clone_args,
+                                data, data + PAGE, data + 2 * PAGE, data + 3 * PAGE, path, path + sizeof path - 1,
+                                    self};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) *(volatile char *)all[i] = *(volatile char *)all[i];
 }
 
@@ -886,7 +930,9 @@ static bool allowed(const struct row *row, long result) {
     return found;
 }
 
-static bool as_unrefused(const struct row *row, long result) { return row->fails ? result == -row->fails : result >= 0; }
+static bool as_unrefused(const struct row *row, long result) {
+    return row->fails ? result == -row->fails : result >= 0;
+}
 
 // A call that does not return, or not to a place where the number could be read.
 static void run_blind(const struct row *row) {
@@ -907,12 +953,15 @@ static void run_row(const struct row *row) {
         int status = attempt(row, n, &out);
         struct left after = left();
         if (before.descriptor != after.descriptor || before.pages != after.pages || before.names != after.names)
-            wrong(row, "with allocation %u refused (%s) it left: descriptor %d not %d, %ld pages not %ld, %d names not %d", n,
-                  error_name(out.result), after.descriptor, before.descriptor, after.pages, before.pages, after.names, before.names);
+            wrong(row, "with allocation %u refused (%s) it left: descriptor %d not %d, %ld pages not %ld, %d names not "
+                "%d", n,
+                  error_name(out.result), after.descriptor, before.descriptor, after.pages, before.pages, after.names,
+                      before.names);
         before = after;
         if (!n) {
             if (status || !out.told) wrong(row, "it ended with status %#x", status);
-            else if (!as_unrefused(row, out.result)) wrong(row, "%s although nothing was refused", error_name(out.result));
+            else if (!as_unrefused(row, out.result)) wrong(row, "%s although nothing was refused",
+                error_name(out.result));
             allocations = out.made;
             if (!out.made != !!row->none && !(row->kept && quiet)) wrong(row, "it made %u allocations", out.made);
             continue;

@@ -2,7 +2,8 @@
 //
 //   --megabytes N    the file's size (default 64)
 //   --directory DIR  where it lies (default /tmp)
-//   --residents N    instead, files of 1 MiB to 1 TiB with so many resident pages each, spread evenly, and writes to those alone:
+// --residents N    instead, files of 1 MiB to 1 TiB with so many resident pages each, spread evenly, and writes to
+// those alone:
 //                    the cost must not depend on the size
 #include "report.h"
 #include <fcntl.h>
@@ -49,7 +50,8 @@ static void body(struct worker *w) {
 }
 
 int main(int argc, char **argv) {
-    struct setting own[] = {{"--megabytes", &megabytes, NULL}, {"--residents", &residents, NULL}, {"--directory", NULL, &directory}, {0}};
+    struct setting own[] = {{"--megabytes", &megabytes, NULL}, {"--residents", &residents, NULL},
+        {"--directory", NULL, &directory}, {0}};
     parse_options(argc, argv, own);
     CHECK(residents >= 0 && residents <= (long)(MIB / PAGE), "from 1 to %lu residents", MIB / PAGE);
     if (!residents) {
@@ -59,7 +61,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         long megabytes;
-    } sizes[] = {{"remap_1MiB", 1}, {"remap_64MiB", 64}, {"remap_4GiB", 4096}, {"remap_64GiB", 65536}, {"remap_1TiB", 1048576}};
+    } sizes[] = {{"remap_1MiB", 1}, {"remap_64MiB", 64}, {"remap_4GiB", 4096}, {"remap_64GiB", 65536},
+        {"remap_1TiB", 1048576}};
     for (size_t size = 0; size < sizeof sizes / sizeof *sizes; size++) {
         megabytes = sizes[size].megabytes;
         measure(sizes[size].name, body);

@@ -179,7 +179,8 @@ struct worker {
 _Static_assert(sizeof(struct worker) == 128, "two lines for each worker");
 
 // A no-operation that makes a plugin of the emulator begin (1) or end (2) its count. See plugin/src/mark.rs.
-#define LAP_MARK(what) __asm__ volatile(".byte 0x0f, 0x1f, 0x80; .long 0x51756900 | " #what ::: "memory") // nopl WORD(%rax)
+// nopl WORD(%rax)
+#define LAP_MARK(what) __asm__ volatile(".byte 0x0f, 0x1f, 0x80; .long 0x51756900 | " #what ::: "memory")
 
 // Only the time between lap_begin and lap_end is measured, except the first time, which warms up.
 static inline void lap_begin(struct worker *w) {

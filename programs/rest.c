@@ -37,7 +37,8 @@ static void time_of_day(void) {
     ANSWERS(0, syscall(SYS_gettimeofday, &time, zone));
     clock_gettime(CLOCK_REALTIME, &clock);
     CHECK(zone[0] == 0 && zone[1] == 0, "zone %d %d", zone[0], zone[1]);
-    CHECK(time.tv_usec >= 0 && time.tv_usec < 1000000 && clock.tv_sec - time.tv_sec <= 2 && time.tv_sec <= clock.tv_sec, "time");
+    CHECK(time.tv_usec >= 0 && time.tv_usec < 1000000 && clock.tv_sec - time.tv_sec <= 2 && time.tv_sec <= clock.tv_sec,
+        "time");
     ANSWERS(0, syscall(SYS_gettimeofday, NULL, NULL));
     ANSWERS(EFAULT, syscall(SYS_gettimeofday, BAD_ADDRESS, NULL));
     ANSWERS(EFAULT, syscall(SYS_gettimeofday, &time, BAD_ADDRESS));
@@ -76,7 +77,8 @@ static void groups_of_the_caller(void) {
     unsigned all[4] = {30, 10, 20, 10}, got[8] = {0};
     ANSWERS(0, syscall(SYS_setgroups, 4, all));
     CHECK(syscall(SYS_getgroups, 0, BAD_ADDRESS) == 4, "their number");
-    CHECK(syscall(SYS_getgroups, 8, got) == 4 && got[0] == 10 && got[1] == 10 && got[2] == 20 && got[3] == 30, "sorted");
+    CHECK(syscall(SYS_getgroups, 8, got) == 4 && got[0] == 10 && got[1] == 10 && got[2] == 20 && got[3] == 30,
+        "sorted");
     ANSWERS(EINVAL, syscall(SYS_getgroups, 3, got));
     ANSWERS(EINVAL, syscall(SYS_getgroups, -1, got));
     ANSWERS(EFAULT, syscall(SYS_getgroups, 4, BAD_ADDRESS));
@@ -164,7 +166,8 @@ static void sets_of_events(void) {
     char byte;
     CHECK(read(ends[0], &byte, 1) == 1, "read");
     uint64_t before = now_ns();
-    CHECK(syscall(SYS_epoll_pwait2, set, got, 2, &little, NULL, 0) == 0 && now_ns() - before >= 20 * MS, "a time limit");
+    CHECK(syscall(SYS_epoll_pwait2, set, got, 2, &little, NULL, 0) == 0 && now_ns() - before >= 20 * MS,
+        "a time limit");
     // The mask holds while the call waits, and no longer.
     handle(SIGUSR1, SA_RESTART);
     CHECK(!kill(getpid(), 0) && !sigprocmask(SIG_BLOCK, (sigset_t[]){{{mask}}}, NULL) && !raise(SIGUSR1), "raise");
@@ -218,9 +221,11 @@ static void accepting_with_flags(void) {
     len = sizeof peer;
     int both = syscall(SYS_accept4, listener, &peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
     CHECK(both >= 0 && fcntl(both, F_GETFL) & O_NONBLOCK && fcntl(both, F_GETFD) == FD_CLOEXEC, "flags");
-    CHECK(len == sizeof peer && peer.sin_family == AF_INET && peer.sin_addr.s_addr == htonl(INADDR_LOOPBACK), "the peer");
+    CHECK(len == sizeof peer && peer.sin_family == AF_INET && peer.sin_addr.s_addr == htonl(INADDR_LOOPBACK),
+        "the peer");
     int none = syscall(SYS_accept4, listener, NULL, NULL, 0);
-    CHECK(none >= 0 && !(fcntl(none, F_GETFL) & O_NONBLOCK) && !fcntl(none, F_GETFD), "the listener's flags are not taken over");
+    CHECK(none >= 0 && !(fcntl(none, F_GETFL) & O_NONBLOCK) && !fcntl(none, F_GETFD),
+        "the listener's flags are not taken over");
     len = 3;
     CHECK(syscall(SYS_accept4, listener, &peer, &len, 0) >= 0 && len == sizeof peer, "a name is cut");
 }
@@ -263,18 +268,22 @@ static void vectors_with_flags(void) {
     int fd = unnamed("0123456789"), ends[2];
     char text[32] = {0};
     struct iovec two[2] = {{text, 3}, {text + 10, 3}}, empty = {text, 0};
-    CHECK(syscall(SYS_preadv2, fd, two, 2, 2l, 0, 0) == 6 && !memcmp(text, "234", 3) && !memcmp(text + 10, "567", 3), "%s", text);
+    CHECK(syscall(SYS_preadv2, fd, two, 2, 2l, 0, 0) == 6 && !memcmp(text, "234", 3) && !memcmp(text + 10, "567", 3),
+        "%s", text);
     CHECK(lseek(fd, 0, SEEK_CUR) == 10, "the position stays");
-    CHECK(lseek(fd, 1, SEEK_SET) == 1 && syscall(SYS_preadv2, fd, two, 2, -1l, 0, RWF_HIPRI_) == 6 && lseek(fd, 0, SEEK_CUR) == 7, "at the position");
+    CHECK(lseek(fd, 1, SEEK_SET) == 1 && syscall(SYS_preadv2, fd, two, 2, -1l, 0, RWF_HIPRI_) == 6 &&
+        lseek(fd, 0, SEEK_CUR) == 7, "at the position");
     CHECK(syscall(SYS_preadv2, fd, two, 2, 0l, -1l, 0) == 6, "the high half does not count");
     memcpy(text, "abc", 3), memcpy(text + 10, "def", 3);
     CHECK(syscall(SYS_pwritev2, fd, two, 2, 0l, 0, RWF_DSYNC_ | RWF_SYNC_) == 6, "synchronous");
     CHECK(syscall(SYS_pwritev2, fd, two, 1, 0l, 0, RWF_APPEND_) == 3 && lseek(fd, 0, SEEK_END) == 13, "appended");
-    CHECK(lseek(fd, 2, SEEK_SET) == 2 && syscall(SYS_pwritev2, fd, two, 1, -1l, 0, RWF_APPEND_) == 3 && lseek(fd, 0, SEEK_CUR) == 16, "the position moves");
+    CHECK(lseek(fd, 2, SEEK_SET) == 2 && syscall(SYS_pwritev2, fd, two, 1, -1l, 0, RWF_APPEND_) == 3 &&
+        lseek(fd, 0, SEEK_CUR) == 16, "the position moves");
     CHECK(pread(fd, text, 32, 0) == 16 && !memcmp(text, "abcdef6789abcabc", 16), "%s", text);
     CHECK(!fcntl(fd, F_SETFL, O_APPEND), "O_APPEND");
     CHECK(syscall(SYS_pwritev2, fd, two, 1, 0l, 0, 0) == 3 && lseek(fd, 0, SEEK_END) == 19, "always at the end");
-    CHECK(syscall(SYS_pwritev2, fd, two, 1, 1l, 0, RWF_NOAPPEND_) == 3 && lseek(fd, 0, SEEK_END) == 19, "not at the end");
+    CHECK(syscall(SYS_pwritev2, fd, two, 1, 1l, 0, RWF_NOAPPEND_) == 3 && lseek(fd, 0, SEEK_END) == 19,
+        "not at the end");
     ANSWERS(EINVAL, syscall(SYS_pwritev2, fd, two, 1, 0l, 0, RWF_APPEND_ | RWF_NOAPPEND_));
     ANSWERS(EOPNOTSUPP, syscall(SYS_preadv2, fd, two, 1, 0l, 0, 1 << 20));
     ANSWERS(EINVAL, syscall(SYS_preadv2, fd, two, 1, -2l, 0, 1 << 20));
@@ -357,7 +366,8 @@ static void a_handlers_return(void) {
         {changes_its_context, SA_SIGINFO | 0x04000000, own_restorer, 0};
     ANSWERS(0, syscall(SYS_rt_sigaction, SIGUSR1, &action, NULL, 8));
     long result, number = SYS_tgkill;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(getpid()), "S"(syscall(SYS_gettid)), "d"(SIGUSR1) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(getpid()), "S"(syscall(SYS_gettid)), "d"(SIGUSR1)
+        : "rcx", "r11", "memory");
     unsigned long mask = 0;
     ANSWERS(0, syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &mask, 8));
     CHECK(result == 4711 && caught == SIGUSR1 && mask == 1ul << (SIGUSR2 - 1), "%ld %#lx", result, mask);

@@ -77,14 +77,15 @@ static inline uint64_t free_at_rest(void) {
 // The rows of /proc/vmstat that tell memory by its use.
 static inline bool tells_memory(const char *row) { return !strncmp(row, "quire_", 6) || !strncmp(row, "nr_", 3); }
 
-// Waits until as much memory is free as before, except `bound` bytes, and returns the bytes that are missing then. Fails
-// after a minute, and prints the rows that have grown. `rows` is the text of /proc/vmstat from before.
+// Waits until as much memory is free as before, except `bound` bytes, and returns the bytes that are missing then.
+// Fails after a minute, and prints the rows that have grown. `rows` is the text of /proc/vmstat from before.
 static inline double memory_is_back(uint64_t before, const char *rows, uint64_t bound, const char *of) {
     for (uint64_t until = now_ns() + 60 * 1000000000ull;;) {
         uint64_t now = free_at_rest();
         if (now + bound >= before) return (double)before - (double)now;
         if (now_ns() > until) {
-            fprintf(stderr, "%s: %.0f KiB are not free again, at most %.0f may stay\n", of, (before - now) / 1024.0, bound / 1024.0);
+            fprintf(stderr, "%s: %.0f KiB are not free again, at most %.0f may stay\n", of, (before - now) / 1024.0,
+                bound / 1024.0);
             break;
         }
         usleep(10000);

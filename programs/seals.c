@@ -87,7 +87,8 @@ static void sizes(void) {
     CHECK(!setrlimit(RLIMIT_FSIZE, &limit), "setrlimit");
     ssize_t cut = pwrite(fd, bytes, 1001, 9000);
     CHECK(!setrlimit(RLIMIT_FSIZE, &old) && cut == 500, "a write up to the limit: %zd", cut);
-    CHECK(pwrite(fd, bytes, sizeof bytes, 0) == 2 * PAGE && pwrite(fd, bytes, sizeof bytes, 100) == 2 * PAGE - 100, "pwrite");
+    CHECK(pwrite(fd, bytes, sizeof bytes, 0) == 2 * PAGE && pwrite(fd, bytes, sizeof bytes, 100) == 2 * PAGE - 100,
+        "pwrite");
     CHECK(pwrite(fd, bytes, 10000, 0) == 10000 && pwrite(fd, bytes, 0, 10000) == 0, "pwrite up to the end");
     ANSWERS(0, ftruncate(fd, 9000));
     ANSWERS(0, seal(fd, F_SEAL_SHRINK));
@@ -224,7 +225,8 @@ static void racers(void) {
 }
 
 static const struct check checks[] = {
-    {"only_some_files_can_be_sealed", only_some_files_can_be_sealed}, {"sizes", sizes}, {"writes", writes}, {"mappings_that_store", mappings_that_store},
+    {"only_some_files_can_be_sealed", only_some_files_can_be_sealed}, {"sizes", sizes}, {"writes", writes},
+        {"mappings_that_store", mappings_that_store},
     {"a_childs_mappings", a_childs_mappings}, {"execution", execution}, {"racers", racers},
 };
 

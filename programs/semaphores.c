@@ -11,7 +11,8 @@ static void operations_on_semaphores(void) {
     CHECK(semget(KEY, 2, 0) == id, "fewer semaphores");
     ANSWERS(EINVAL, semget(KEY, 4, 0));
     struct semid_ds status;
-    CHECK(!semctl(id, 0, IPC_STAT, (union argument){.status = &status}) && status.sem_nsems == 3 && !status.sem_otime && status.sem_ctime, "status");
+    CHECK(!semctl(id, 0, IPC_STAT, (union argument){.status = &status}) && status.sem_nsems == 3 && !status.sem_otime &&
+        status.sem_ctime, "status");
     ANSWERS(0, semop(id, (struct sembuf[2]){{0, 5, 0}, {2, 1, 0}}, 2));
     CHECK(value(id, 0) == 5 && !value(id, 1) && value(id, 2) == 1, "values");
     CHECK(semctl(id, 0, GETPID) == getpid() && !semctl(id, 1, GETPID), "pids");
@@ -42,8 +43,10 @@ static void operations_on_semaphores(void) {
     ANSWERS(EFAULT, semctl(id, 0, GETALL, (union argument){.values = NULL}));
     ANSWERS(EINVAL, semctl(id, 0, 99));
     struct seminfo info;
-    CHECK(semctl(0, 0, IPC_INFO, (union argument){.info = &info}) >= 0 && info.semmsl == 32000 && info.semopm == 500 && info.semvmx == 32767 && info.semaem == 32767 && info.semusz == 20, "IPC_INFO");
-    CHECK(semctl(0, 0, SEM_INFO, (union argument){.info = &info}) >= 0 && info.semusz >= 1 && info.semaem >= 3, "SEM_INFO");
+    CHECK(semctl(0, 0, IPC_INFO, (union argument){.info = &info}) >= 0 && info.semmsl == 32000 && info.semopm == 500 &&
+        info.semvmx == 32767 && info.semaem == 32767 && info.semusz == 20, "IPC_INFO");
+    CHECK(semctl(0, 0, SEM_INFO, (union argument){.info = &info}) >= 0 && info.semusz >= 1 && info.semaem >= 3,
+        "SEM_INFO");
     ANSWERS(0, semctl(id, 0, IPC_RMID));
     ANSWERS(EINVAL, semctl(id, 0, GETVAL));
 }
@@ -66,7 +69,8 @@ static void until(int id, int number, int command, int count) {
 
 static void sleepers_on_semaphores(void) {
     int id = array(3);
-    struct wait more = {id, 1, {{0, -2, 0}}, -1}, zero = {id, 1, {{1, 0, 0}}, -1}, several = {id, 2, {{0, -1, 0}, {2, -1, 0}}, -1};
+    struct wait more = {id, 1, {{0, -2, 0}}, -1}, zero = {id, 1, {{1, 0, 0}}, -1},
+        several = {id, 2, {{0, -1, 0}, {2, -1, 0}}, -1};
     CHECK(!semctl(id, 1, SETVAL, (union argument){.value = 2}), "SETVAL");
     pthread_t one = begin(waits, &more);
     until(id, 0, GETNCNT, 1);
@@ -89,7 +93,8 @@ static void sleepers_on_semaphores(void) {
     one = begin(waits, &chain[0]), other = begin(waits, &chain[1]);
     until(id, 0, GETNCNT, 1), until(id, 1, GETNCNT, 1);
     ANSWERS(0, semctl(id, 0, SETVAL, (union argument){.value = 1}));
-    CHECK(!pthread_join(one, NULL) && !pthread_join(other, NULL) && !value(id, 0) && !value(id, 1) && value(id, 2) == 1, "chain");
+    CHECK(!pthread_join(one, NULL) && !pthread_join(other, NULL) && !value(id, 0) && !value(id, 1) && value(id, 2) == 1,
+        "chain");
     // Time, signals and the end of the array.
     ANSWERS(EAGAIN, semtimedop(id, &(struct sembuf){0, -1, 0}, 1, &(struct timespec){0, 20 * MS}));
     ANSWERS(EINVAL, semtimedop(id, &(struct sembuf){0, -1, 0}, 1, &(struct timespec){0, 1000 * MS}));

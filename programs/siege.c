@@ -3,7 +3,8 @@
 // a second). For every third of the time the memory core checks itself at another level. The program must be process 1,
 // because it ends all other processes at the end. Then it checks that the machine is as it was.
 //
-//   --seed N        repeats the sequence of each thread; exactly, if time is counted (as ./quire test does in some rounds).
+// --seed N        repeats the sequence of each thread; exactly, if time is counted (as ./quire test does in some
+// rounds).
 //   --seconds S     how long.
 //   --megabytes N   memory that the pressure touches at random, and checks.
 //   --patience N    seconds that the heartbeat may take.
@@ -60,14 +61,17 @@ static long call(long n, const long *a) {
 #define TIMES (3 * (long)PAGE) // short times, ranges, and sets of signals
 // Root may write to what others may not, but not to the file of a running program (ETXTBSY), this one.
 static const char *const names[] = {
-    "a", "b/../c", ".", "..", "a/b", "d", "/proc/self/maps", "/dev/zero", "/dev/null", "/proc/self/cwd", "/proc/self/mem",
-    "/proc/self/fd/3", "/proc/self/exe", "/proc/self/stat", "/dev/full", "/dev/ptmx", "/proc/1/environ", "user.name", "",
+    "a", "b/../c", ".", "..", "a/b", "d", "/proc/self/maps", "/dev/zero", "/dev/null", "/proc/self/cwd",
+        "/proc/self/mem",
+    "/proc/self/fd/3", "/proc/self/exe", "/proc/self/stat", "/dev/full", "/dev/ptmx", "/proc/1/environ", "user.name",
+        "",
 };
 #define NAME_SIZE 24
 #define OWN_NAMES 6 // names that may be removed: those within the attackers' directory
 
 static void fill_playground(void) {
-    for (size_t i = 0; i < COUNT(names); i++) memcpy(playground + NAMES + i * NAME_SIZE, names[i], strlen(names[i]) + 1);
+    for (size_t i = 0; i < COUNT(names); i++)
+        memcpy(playground + NAMES + i * NAME_SIZE, names[i], strlen(names[i]) + 1);
     long *times = (long *)(playground + TIMES);
     for (int i = 0; i < 64; i++) times[i] = i % 2 ? i * 50000 : 0;
     for (int i = 64; i < 128; i++) times[i] = i % 2 ? (i * 64) % 4096 : (long)(playground + 8 * PAGE + i * 100);
@@ -115,15 +119,19 @@ static long argument(char kind, uint64_t *state, long self) {
     r &= UINT64_MAX >> 8;
     switch (kind) {
     case 'f': return r % 16 == 0 ? edge(r >> 8) : r % 16 == 1 ? AT_FDCWD : (long)((r >> 8) % 24);
-    case 'n': return r % 16 == 0 ? any_address(r >> 8) : (long)playground + NAMES + (long)((r >> 8) % COUNT(names)) * NAME_SIZE;
+    case 'n': return r % 16 == 0 ? any_address(r >> 8)
+        : (long)playground + NAMES + (long)((r >> 8) % COUNT(names)) * NAME_SIZE;
     case 'T': return r % 8 == 0 ? any_address(r >> 8) : (long)playground + TIMES + (long)((r >> 8) % 32) * 16;
     case 'v': return r % 8 == 0 ? any_address(r >> 8) : (long)playground + TIMES + 512 + (long)((r >> 8) % 24) * 16;
-    case 'p': return r % 8 == 0 ? any_address(r >> 8) : (long)playground + (long)((r >> 8) % PAGES * PAGE + (r >> 20) % PAGE / 8 * 8);
-    case 'a': return r % 8 == 0 ? any_address(r >> 8) & -4096l : r % 8 == 1 ? 0l : (long)(playground + (r >> 8) % PAGES * PAGE);
+    case 'p': return r % 8 == 0 ? any_address(r >> 8)
+        : (long)playground + (long)((r >> 8) % PAGES * PAGE + (r >> 20) % PAGE / 8 * 8);
+    case 'a': return r % 8 == 0 ? any_address(r >> 8) & -4096l : r % 8 == 1 ? 0l
+        : (long)(playground + (r >> 8) % PAGES * PAGE);
     case 'l': return r % 8 == 0 ? edge(r >> 8) : (long)(((r >> 8) % 8 + 1) * PAGE);
     case 's': return r % 8 == 0 ? edge(r >> 8) : (long)((r >> 8) % 8192);
     case 'o': return r % 4 == 0 ? edge(r >> 8) : (long)((r >> 8) % 65536);
-    case 'F': return r % 4 == 0 ? 1l << (r >> 8) % 32 : r % 4 == 1 ? (long)((r >> 8) & (r >> 16) & 0x7ffff) : (long)((r >> 8) % 64);
+    case 'F': return r % 4 == 0 ? 1l << (r >> 8) % 32 : r % 4 == 1 ? (long)((r >> 8) & (r >> 16) & 0x7ffff)
+        : (long)((r >> 8) % 64);
     case 'P': return r % 4 ? self : (long)((r >> 8) % 64) - 8;
     case 'S': return (r >> 8) % 66;
     case 'm': return (r >> 8) % 010000;
@@ -259,7 +267,8 @@ __attribute__((noreturn)) static void attacker(int index) {
 __attribute__((noreturn)) static void pressure(void) {
     become_user();
     size_t pages = megabytes * MIB / PAGE;
-    uint64_t *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t *memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+        0);
     if (memory == MAP_FAILED) _exit(1);
     uint64_t state = seed ^ 0x5eed;
     for (;;) {
@@ -397,7 +406,8 @@ static void siege(double seconds) {
                 }
         }
         uint64_t beating = shared->beating_since;
-        CHECK(!beating || now < beating || now - beating < (uint64_t)patience * 1000000000, "a shell of root's has not answered in %ld s", patience);
+        CHECK(!beating || now < beating || now - beating < (uint64_t)patience * 1000000000,
+            "a shell of root's has not answered in %ld s", patience);
         CHECK(!shared->wrong, "memory under pressure has a wrong byte");
         for (int i = 0; i < ATTACKERS; i++) {
             uint64_t calls = 0;
@@ -445,7 +455,8 @@ static void count_uses(bool after) {
 
 static void report_uses(void) {
     for (struct use *use = uses; use->name[0]; use++)
-        if (use->before != use->after) printf("siege_use %s before %ld after %ld KiB\n", use->name, use->before, use->after);
+        if (use->before != use->after)
+            printf("siege_use %s before %ld after %ld KiB\n", use->name, use->before, use->after);
     fflush(stdout);
 }
 

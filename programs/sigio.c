@@ -1,5 +1,5 @@
-// Signals about open files, checked one by one; the same on Linux and on Quire: receivers (F_SETOWN), streams that become
-// ready (O_ASYNC), directories that change (F_NOTIFY), broken leases (F_SETLEASE).
+// Signals about open files, checked one by one; the same on Linux and on Quire: receivers (F_SETOWN), streams that
+// become ready (O_ASYNC), directories that change (F_NOTIFY), broken leases (F_SETLEASE).
 //
 //   --only NAME   only checks whose name starts so
 #define _GNU_SOURCE
@@ -104,7 +104,8 @@ static void a_pipe_signals(void) {
     ANSWERS(0, command(ends[0], SETSIG, SIGRTMIN + 1));
     CHECK(write(ends[1], "x", 1) == 1, "write");
     info = awaited(SIGRTMIN + 1, false);
-    CHECK(info.si_code == POLL_IN && info.si_fd == ends[0] && info.si_band == (POLLIN | POLLRDNORM), "%d %d %lx", info.si_code,
+    CHECK(info.si_code == POLL_IN && info.si_fd == ends[0] && info.si_band == (POLLIN | POLLRDNORM), "%d %d %lx",
+        info.si_code,
           info.si_fd, (long)info.si_band);
     CHECK(read(ends[0], &byte, 1) == 1, "read");
     awaited(SIGRTMIN + 1, true);

@@ -14,8 +14,9 @@
 //                    begin at one moment, and are killed in a sleep without a deadline
 //   --answers MS     another process forks and executes a tiny program at such intervals, and tells the longest time
 //                    of each phase (default 0: never)
-//   --accounts P     the kernel's account of all sleepers must agree with the frames that they took, within P percent, and
-//                    so must the memory of one of 1000 and one of all. At the end all frames must be free (default 0: no)
+// --accounts P     the kernel's account of all sleepers must agree with the frames that they took, within P percent,
+// and
+// so must the memory of one of 1000 and one of all. At the end all frames must be free (default 0: no)
 //
 // User 0 raises kernel.pid_max, kernel.threads-max and its own RLIMIT_NPROC where they are too low for so many
 // processes. The program prints what it sets.
@@ -86,7 +87,8 @@ static struct cpu_time cpu_time(void) {
     unsigned long of[8] = {0};
     FILE *file = fopen("/proc/stat", "r");
     CHECK(file, "/proc/stat");
-    int found = fscanf(file, "cpu %lu %lu %lu %lu %lu %lu %lu %lu", of, of + 1, of + 2, of + 3, of + 4, of + 5, of + 6, of + 7);
+    int found = fscanf(file, "cpu %lu %lu %lu %lu %lu %lu %lu %lu", of, of + 1, of + 2, of + 3, of + 4, of + 5, of + 6,
+        of + 7);
     fclose(file);
     CHECK(found == 8, "/proc/stat has %d kinds of time", found);
     for (int i = 0; i < 8; i++) now.all += of[i];
@@ -147,7 +149,8 @@ static inline long raw(long number, long a, long b, long c, long d) {
     long result;
     register long r10 __asm__("r10") = d;
     register long r8 __asm__("r8") = 0;
-    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11", "memory");
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8) : "rcx", "r11",
+        "memory");
     return result;
 }
 
@@ -159,7 +162,8 @@ static void tiny(void) {
         raw(SYS_exit_group, 127, 0, 0, 0);
     }
     int status = -1;
-    CHECK(child > 0 && raw(SYS_wait4, child, (long)&status, 0, 0) == child && !status, "a tiny program: %d, status %x", child, status);
+    CHECK(child > 0 && raw(SYS_wait4, child, (long)&status, 0, 0) == child && !status, "a tiny program: %d, status %x",
+        child, status);
 }
 
 static void doze(struct slot *slot, uint64_t ns) {
@@ -380,7 +384,8 @@ static void audit(const struct memory *before, const struct memory *first, const
     printf("told_apart %.3f %%\nfirst_apart %.3f %%\n", apart(told, kernels(before, &now)), apart(late, early));
     // Few processes do not fill the pieces in which the kernel takes memory.
     if (sleepers < 1000) return;
-    CHECK(apart(told, most) <= accounts && apart(told, least) >= -accounts, "the accounts tell %.0f bytes, %.0f to %.0f are taken", told, least, most);
+    CHECK(apart(told, most) <= accounts && apart(told, least) >= -accounts,
+        "the accounts tell %.0f bytes, %.0f to %.0f are taken", told, least, most);
     // One of many takes less where page tables of idle processes are dropped, because memory is short.
     if (on_quire()) CHECK(apart(late, early) <= accounts, "one of 1000 takes %.0f bytes, one of all %.0f", early, late);
     bool dropped = (after->tables - before->tables) / sleepers < 0.9 * (first->tables - before->tables) / some;
@@ -438,13 +443,17 @@ int main(int argc, char **argv) {
     }
     struct setting own[] = {
         {"--sleepers", &sleepers, NULL}, {"--period", &period, NULL}, {"--total", &total, NULL},
-        {"--awake", &awake, NULL}, {"--answers", &interval, NULL}, {"--variant", NULL, &variant}, {"--accounts", &accounts, NULL}, {0},
+        {"--awake", &awake, NULL}, {"--answers", &interval, NULL}, {"--variant", NULL, &variant},
+            {"--accounts", &accounts, NULL}, {0},
     };
     parse_options(argc, argv, own);
-    polls = !strcmp(variant, "poll"), execs = !strcmp(variant, "exec"), loops = !strcmp(variant, "loop"), pipes = !strcmp(variant, "pipes");
+    polls = !strcmp(variant, "poll"), execs = !strcmp(variant, "exec"), loops = !strcmp(variant, "loop"),
+        pipes = !strcmp(variant, "pipes");
     CHECK(!awake || !pipes, "a chain of pipes does not wake by itself");
-    CHECK(polls || execs || loops || pipes || !strcmp(variant, "futex"), "variants are futex, poll, exec, loop and pipes, not %s", variant);
-    CHECK(sleepers >= 0 && sleepers <= 4000000 && period > 0 && total >= 0 && interval >= 0 && accounts >= 0, "at most 4,000,000 sleepers");
+    CHECK(polls || execs || loops || pipes || !strcmp(variant, "futex"),
+        "variants are futex, poll, exec, loop and pipes, not %s", variant);
+    CHECK(sleepers >= 0 && sleepers <= 4000000 && period > 0 && total >= 0 && interval >= 0 && accounts >= 0,
+        "at most 4,000,000 sleepers");
     make_room(sleepers);
     period_ns = total && sleepers ? sleepers * 1000000000ull / total : period * 1000000ull;
     CHECK(period_ns > 0, "at most 1,000,000,000 wake-ups a second for each sleeper");
@@ -504,8 +513,8 @@ int main(int argc, char **argv) {
     }
     uint64_t killed = __rdtsc() - start, killed_ns = now_ns() - start_ns;
     if (sleepers) cost("kill", killed, killed_ns, sleepers);
-    // The table of ids keeps 64 bytes for each, and does not shrink. This process keeps layers of its own memory that the
-    // forks left, and their page tables.
+    // The table of ids keeps 64 bytes for each, and does not shrink. This process keeps layers of its own memory that
+    // the forks left, and their page tables.
     if (accounts) report("kept", memory_is_back(at_rest, rows, 4 * MIB + 64 * sleepers, "sleepers") / 1024, "KiB");
     if (!interval) return 0;
     int status;

@@ -277,7 +277,8 @@ static void names_of_senders(void) {
         struct sockaddr_un at = named(i ? "client1" : "client0", &own), got = {0};
         char bytes[8];
         struct iovec part = {bytes, 3};
-        struct msghdr message = {.msg_name = &got, .msg_namelen = len, .msg_iov = &part, .msg_iovlen = 1, .msg_flags = -1};
+        struct msghdr message = {.msg_name = &got, .msg_namelen = len, .msg_iov = &part, .msg_iovlen = 1,
+            .msg_flags = -1};
         CHECK(recvmsg(end, &message, MSG_PEEK) == 3, "recvmsg");
         CHECK(message.msg_namelen == own && !memcmp(&got, &at, own), "%d bytes of name", message.msg_namelen);
         CHECK(!message.msg_flags, "flags %#x", message.msg_flags);
@@ -418,7 +419,9 @@ static void states_of_tcp(void) {
 
 #define AWAY (POLLOUT | POLLHUP)
 
-static int disconnected(int fd) { return connect(fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr)); }
+static int disconnected(int fd) {
+    return connect(fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr));
+}
 
 static struct sockaddr_in name_of(int fd) {
     struct sockaddr_in at;

@@ -19,7 +19,8 @@ static int has_peer(int fd) {
 static void connections_that_are_over(void) {
     int ends[2];
     connected(ends);
-    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger)) && !close(ends[1]), "reset");
+    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger)) && !close(ends[1]),
+        "reset");
     ANSWERS(ENOTCONN, has_peer(ends[0]));
     ANSWERS(ENOTCONN, shutdown(ends[0], SHUT_RDWR));
     close(ends[0]);
@@ -40,7 +41,8 @@ static void connections_that_are_over(void) {
 static bool told(int fd, struct ucred *who, int *flags, size_t room) {
     char byte, control[CMSG_SPACE(sizeof *who)];
     struct iovec to = {&byte, 1};
-    struct msghdr message = {.msg_iov = &to, .msg_iovlen = 1, .msg_control = room ? control : NULL, .msg_controllen = room};
+    struct msghdr message = {.msg_iov = &to, .msg_iovlen = 1, .msg_control = room ? control : NULL,
+        .msg_controllen = room};
     CHECK(recvmsg(fd, &message, MSG_DONTWAIT) == 1, "recvmsg");
     *flags = message.msg_flags;
     struct cmsghdr *first = CMSG_FIRSTHDR(&message);
@@ -54,20 +56,25 @@ static void late_credentials(void) {
     struct ucred who;
     int pair[2], flags;
     for (int i = 0; i < 3; i++) {
-        CHECK(!socketpair(AF_UNIX, kinds[i], 0, pair) && write(pair[0], "x", 1) == 1 && write(pair[0], "y", 1) == 1, "write");
+        CHECK(!socketpair(AF_UNIX, kinds[i], 0, pair) && write(pair[0], "x", 1) == 1 && write(pair[0], "y", 1) == 1,
+            "write");
         CHECK(!setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &(int){1}, 4), "SO_PASSCRED");
-        CHECK(told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && !(flags & MSG_CTRUNC), "credentials without a sender");
+        CHECK(told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && !(flags & MSG_CTRUNC),
+            "credentials without a sender");
         CHECK(who.pid == 0 && who.uid == 65534 && who.gid == 65534, "%d %u %u", who.pid, who.uid, who.gid);
         CHECK(!told(pair[1], &who, &flags, 0) && (flags & MSG_CTRUNC), "no room");
-        CHECK(write(pair[0], "z", 1) == 1 && told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && who.pid == getpid(), "asked");
+        CHECK(write(pair[0], "z", 1) == 1 && told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && who.pid == getpid(),
+            "asked");
         // The end of a stream brings zeroes, that of packets nothing.
         char byte, control[CMSG_SPACE(sizeof who)];
         struct iovec to = {&byte, 1};
-        struct msghdr message = {.msg_iov = &to, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        struct msghdr message = {.msg_iov = &to, .msg_iovlen = 1, .msg_control = control,
+            .msg_controllen = sizeof control};
         close(pair[0]);
         if (kinds[i] != SOCK_DGRAM) {
             ANSWERS(0, recvmsg(pair[1], &message, MSG_DONTWAIT));
-            CHECK(message.msg_controllen == (kinds[i] == SOCK_STREAM ? sizeof control : 0), "%d", (int)message.msg_controllen);
+            CHECK(message.msg_controllen == (kinds[i] == SOCK_STREAM ? sizeof control : 0), "%d",
+                (int)message.msg_controllen);
             memcpy(&who, CMSG_DATA((struct cmsghdr *)control), sizeof who);
             CHECK(kinds[i] != SOCK_STREAM || (!who.pid && !who.uid && !who.gid), "%d %u %u", who.pid, who.uid, who.gid);
         }
@@ -77,7 +84,8 @@ static void late_credentials(void) {
     socklen_t len;
     struct sockaddr_un at = named("late", &len);
     int from = socket(AF_UNIX, SOCK_STREAM, 0), to = socket(AF_UNIX, SOCK_STREAM, 0);
-    CHECK(!bind(from, (void *)&at, len) && !listen(from, 1) && !connect(to, (void *)&at, len) && write(to, "x", 1) == 1, "connect");
+    CHECK(!bind(from, (void *)&at, len) && !listen(from, 1) && !connect(to, (void *)&at, len) && write(to, "x", 1) == 1,
+        "connect");
     int got = accept(from, NULL, NULL);
     CHECK(got >= 0 && !setsockopt(got, SOL_SOCKET, SO_PASSCRED, &(int){1}, 4), "accept");
     CHECK(told(got, &who, &flags, CMSG_SPACE(sizeof who)) && who.pid == getpid() && who.uid == getuid(), "%d", who.pid);
@@ -89,7 +97,8 @@ static void late_credentials(void) {
 // A datagram of a Unix socket without a name comes from no address.
 static void unnamed_senders(void) {
     int pair[2];
-    CHECK(!socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) && write(pair[0], "x", 1) == 1 && write(pair[0], "y", 1) == 1, "write");
+    CHECK(!socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) && write(pair[0], "x", 1) == 1 && write(pair[0], "y", 1) == 1,
+        "write");
     struct sockaddr_un from = {.sun_family = 77};
     socklen_t len = sizeof from;
     char byte;
@@ -106,7 +115,8 @@ static void refused_and_again(void) {
     struct sockaddr_in open_at, shut_at, own;
     int from = listener(&open_at);
     close(listener(&shut_at));
-    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = shut_at.sin_port, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = shut_at.sin_port,
+        .sin6_addr = IN6ADDR_LOOPBACK_INIT};
     int fd = socket(AF_INET6, SOCK_STREAM, 0);
     ANSWERS(ECONNREFUSED, connect(fd, (void *)&six, sizeof six));
     CHECK(inet_pton(AF_INET6, "::ffff:127.0.0.1", &six.sin6_addr) == 1, "inet_pton");
@@ -122,7 +132,8 @@ static void refused_and_again(void) {
     ANSWERS(0, connect(fd, (void *)&open_at, sizeof open_at));
     close(fd);
     // An address without a route does not come so far: the port stays.
-    struct sockaddr_in nowhere = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(0xf0000001)}, after;
+    struct sockaddr_in nowhere = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(0xf0000001)},
+        after;
     fd = socket(AF_INET, SOCK_STREAM, 0);
     own = loopback(0);
     CHECK(!bind(fd, (void *)&own, sizeof own) && !getsockname(fd, (void *)&own, &len), "bind");
@@ -173,7 +184,8 @@ static int option(int fd, int level, int name) {
 }
 
 static void options_of_ip(void) {
-    int udp = socket(AF_INET, SOCK_DGRAM, 0), tcp = socket(AF_INET, SOCK_STREAM, 0), six = socket(AF_INET6, SOCK_DGRAM, 0);
+    int udp = socket(AF_INET, SOCK_DGRAM, 0), tcp = socket(AF_INET, SOCK_STREAM, 0),
+        six = socket(AF_INET6, SOCK_DGRAM, 0);
     CHECK(!setsockopt(udp, SOL_IP, IP_TTL, &(int){9}, 4) && option(udp, SOL_IP, IP_TTL) == 9, "a time to live");
     CHECK(!setsockopt(udp, SOL_IP, IP_TTL, &(int){-1}, 4) && option(udp, SOL_IP, IP_TTL) == 64, "the usual one");
     ANSWERS(EINVAL, setsockopt(udp, SOL_IP, IP_TTL, &(int){0}, 4));
@@ -185,13 +197,15 @@ static void options_of_ip(void) {
     CHECK(!setsockopt(udp, SOL_IP, IP_TOS, &(char){12}, 0) && option(udp, SOL_IP, IP_TOS) == 0, "of none");
     CHECK(!setsockopt(tcp, SOL_IP, IP_TOS, &(int){0xff}, 4) && option(tcp, SOL_IP, IP_TOS) == 0xfc, "of a stream");
     CHECK(!setsockopt(six, SOL_IPV6, IPV6_TCLASS, &(int){9}, 4) && option(six, SOL_IPV6, IPV6_TCLASS) == 9, "a class");
-    CHECK(!setsockopt(six, SOL_IPV6, IPV6_TCLASS, &(int){-1}, 4) && option(six, SOL_IPV6, IPV6_TCLASS) == 0, "the usual one");
+    CHECK(!setsockopt(six, SOL_IPV6, IPV6_TCLASS, &(int){-1}, 4) && option(six, SOL_IPV6, IPV6_TCLASS) == 0,
+        "the usual one");
     int stream = socket(AF_INET6, SOCK_STREAM, 0);
     for (int i = 0; i < 2; i++) {
         ANSWERS(EINVAL, setsockopt(i ? stream : six, SOL_IPV6, IPV6_TCLASS, &(int){256}, 4));
         ANSWERS(EINVAL, setsockopt(i ? stream : six, SOL_IPV6, IPV6_TCLASS, &(int){-2}, 4));
     }
-    CHECK(!setsockopt(stream, SOL_IPV6, IPV6_TCLASS, &(int){0xff}, 4) && option(stream, SOL_IPV6, IPV6_TCLASS) == 0xfc, "of a stream");
+    CHECK(!setsockopt(stream, SOL_IPV6, IPV6_TCLASS, &(int){0xff}, 4) && option(stream, SOL_IPV6, IPV6_TCLASS) == 0xfc,
+        "of a stream");
     close(stream);
     CHECK(!setsockopt(six, SOL_IPV6, IPV6_UNICAST_HOPS, &(int){-1}, 4), "hops");
     CHECK(option(six, SOL_IPV6, IPV6_UNICAST_HOPS) == 64, "%d", option(six, SOL_IPV6, IPV6_UNICAST_HOPS));
@@ -206,7 +220,8 @@ static void names_of_algorithms(void) {
     char name[20] = "";
     socklen_t len = sizeof name;
     CHECK(!setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", 4), "reno");
-    CHECK(!getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) && len == 16 && !strcmp(name, "reno"), "%s %u", name, len);
+    CHECK(!getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) && len == 16 && !strcmp(name, "reno"), "%s %u", name,
+        len);
     ANSWERS(ENOENT, setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "nothing of this kind", 20));
     ANSWERS(EINVAL, setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "", 0));
     ANSWERS(ENOENT, setsockopt(fd, IPPROTO_TCP, 31, "nothing", 7)); // TCP_ULP
@@ -220,7 +235,8 @@ static void names_of_algorithms(void) {
 static void errors_of_addresses(void) {
     socklen_t len;
     struct sockaddr_un at = named("bound", &len);
-    int unix_socket = socket(AF_UNIX, SOCK_DGRAM, 0), udp = socket(AF_INET, SOCK_DGRAM, 0), six = socket(AF_INET6, SOCK_STREAM, 0);
+    int unix_socket = socket(AF_UNIX, SOCK_DGRAM, 0), udp = socket(AF_INET, SOCK_DGRAM, 0),
+        six = socket(AF_INET6, SOCK_STREAM, 0);
     ANSWERS(0, bind(unix_socket, (void *)&at, len));
     ANSWERS(EINVAL, bind(unix_socket, (void *)&at, len - 1));
     ANSWERS(0, bind(unix_socket, (void *)&at, sizeof(sa_family_t)));
@@ -243,7 +259,8 @@ static void errors_of_addresses(void) {
     ANSWERS(EINVAL, bind(six, (void *)&own, sizeof own));
     ANSWERS(EINVAL, connect(six, (void *)&own, sizeof own));
     len = sizeof own;
-    CHECK(!bind(udp, (void *)&own, len) && !getsockname(udp, (void *)&own, &len) && !connect(udp, (void *)&own, len), "connect");
+    CHECK(!bind(udp, (void *)&own, len) && !getsockname(udp, (void *)&own, &len) && !connect(udp, (void *)&own, len),
+        "connect");
     ANSWERS(EINVAL, sendto(udp, "x", 1, 0, (void *)&own, 0));
     int ends[2];
     connected(ends);
@@ -266,9 +283,11 @@ static void credentials_of_an_ended_process(void) {
     CHECK(waitpid(gone, NULL, 0) == gone, "waitpid");
     char control[CMSG_SPACE(sizeof(struct ucred))] = "";
     struct iovec from = {"x", 1};
-    struct msghdr message = {.msg_iov = &from, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {.msg_iov = &from, .msg_iovlen = 1, .msg_control = control,
+        .msg_controllen = sizeof control};
     struct cmsghdr *first = CMSG_FIRSTHDR(&message);
-    *first = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_CREDENTIALS, .cmsg_len = CMSG_LEN(sizeof(struct ucred))};
+    *first = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_CREDENTIALS,
+        .cmsg_len = CMSG_LEN(sizeof(struct ucred))};
     memcpy(CMSG_DATA(first), &(struct ucred){gone, 0, 0}, sizeof(struct ucred));
     ANSWERS(ESRCH, sendmsg(pair[0], &message, 0));
     close(pair[0]);
@@ -281,14 +300,17 @@ static void files_in_flight(void) {
     if (!child) {
         int pair[2], sent = 0, error = 0;
         CHECK(!setresgid(1234, 1234, 1234) && !setresuid(1234, 1234, 1234), "setresuid");
-        CHECK(!setrlimit(RLIMIT_NOFILE, &(struct rlimit){20, 20}) && !socketpair(AF_UNIX, SOCK_STREAM, 0, pair), "limit");
+        CHECK(!setrlimit(RLIMIT_NOFILE, &(struct rlimit){20, 20}) && !socketpair(AF_UNIX, SOCK_STREAM, 0, pair),
+            "limit");
         for (int round = 0; round < 2; round++) {
             for (sent = 0; sent < 100; sent++) {
                 int fd = open("/dev/null", O_RDONLY);
                 char control[CMSG_SPACE(3 * sizeof fd)] = "";
                 struct iovec from = {"x", 1};
-                struct msghdr message = {.msg_iov = &from, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-                *CMSG_FIRSTHDR(&message) = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(3 * sizeof fd)};
+                struct msghdr message = {.msg_iov = &from, .msg_iovlen = 1, .msg_control = control,
+                    .msg_controllen = sizeof control};
+                *CMSG_FIRSTHDR(&message) = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+                    .cmsg_len = CMSG_LEN(3 * sizeof fd)};
                 memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), (int[3]){fd, fd, fd}, 3 * sizeof fd);
                 error = sendmsg(pair[0], &message, MSG_DONTWAIT) < 0 ? errno : 0;
                 close(fd);
@@ -309,7 +331,8 @@ static void longest_messages(void) {
     static char bytes[20000];
     for (int i = 0; i < 2; i++) {
         int pair[2];
-        CHECK(!socketpair(AF_UNIX, kinds[i], 0, pair) && !setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &(int){5000}, 4), "SO_SNDBUF");
+        CHECK(!socketpair(AF_UNIX, kinds[i], 0, pair) && !setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &(int){5000}, 4),
+            "SO_SNDBUF");
         ANSWERS(EMSGSIZE, send(pair[0], bytes, 10000 - 31, MSG_DONTWAIT));
         CHECK(send(pair[0], bytes, 10000 - 32, MSG_DONTWAIT) == 10000 - 32, "the longest");
         CHECK(recv(pair[1], bytes, sizeof bytes, MSG_DONTWAIT) == 10000 - 32, "all of it");
@@ -338,8 +361,10 @@ static void edges_of_nested_sets(void) {
         ANSWERS(0, epoll_wait(outer, events, 4, 0));
         ANSWERS(0, epoll_wait(outermost, events, 4, 0));
         for (int i = 0; i < 3; i++) {
-            CHECK(write(ends[1], "a", 1) == 1 && epoll_wait(outermost, events, 4, 1000) == 1, "the outermost %d of %d", i, look);
-            CHECK(epoll_wait(outer, events, 4, 0) == 1 && epoll_wait(outer, events, 4, 0) == 0, "edge %d of %d", i, look);
+            CHECK(write(ends[1], "a", 1) == 1 && epoll_wait(outermost, events, 4, 1000) == 1, "the outermost %d of %d",
+                i, look);
+            CHECK(epoll_wait(outer, events, 4, 0) == 1 && epoll_wait(outer, events, 4, 0) == 0, "edge %d of %d", i,
+                look);
             if (look) CHECK(epoll_wait(inner, events, 4, 0) == 1, "the inner set");
             CHECK(read(ends[0], &byte, 1) == 1, "read");
         }

@@ -15,7 +15,8 @@
 #include <sys/un.h>
 
 static struct sockaddr_in loopback(int port) {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port),
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
 static struct sockaddr_un named(const char *name, socklen_t *len) {
@@ -100,13 +101,15 @@ static void a_connection_over_tcp(void) {
     struct sockaddr_in a, b;
     socklen_t len = sizeof a;
     CHECK(!getsockname(ends[0], (void *)&a, &len) && !getpeername(ends[1], (void *)&b, &len), "names");
-    CHECK(a.sin_port == b.sin_port && a.sin_addr.s_addr == htonl(INADDR_LOOPBACK) && a.sin_addr.s_addr == b.sin_addr.s_addr, "one address");
+    CHECK(a.sin_port == b.sin_port && a.sin_addr.s_addr == htonl(INADDR_LOOPBACK) &&
+        a.sin_addr.s_addr == b.sin_addr.s_addr, "one address");
     CHECK(events_of(ends[0]) == POLLOUT, "nothing to read");
     char bytes[64];
     CHECK(write(ends[0], "hello", 5) == 5 && events_of(ends[1]) == (POLLIN | POLLOUT), "bytes");
     int n = 0;
     CHECK(!ioctl(ends[1], FIONREAD, &n) && n == 5, "FIONREAD");
-    CHECK(recv(ends[1], bytes, 2, MSG_PEEK) == 2 && read(ends[1], bytes, sizeof bytes) == 5 && !memcmp(bytes, "hello", 5), "read");
+    CHECK(recv(ends[1], bytes, 2, MSG_PEEK) == 2 && read(ends[1], bytes, sizeof bytes) == 5 &&
+        !memcmp(bytes, "hello", 5), "read");
     ANSWERS(EAGAIN, recv(ends[1], bytes, 1, MSG_DONTWAIT));
     ANSWERS(EISCONN, connect(ends[0], (void *)&b, sizeof b));
     ANSWERS(EINVAL, accept(ends[0], NULL, NULL));
@@ -127,14 +130,16 @@ static void a_reset(void) {
     signal(SIGPIPE, SIG_IGN);
     // Unread bytes are lost with the reader, and the writer is told.
     CHECK(write(ends[0], "lost", 4) == 4 && !close(ends[1]), "close");
-    CHECK(events_of(ends[0]) == (POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP), "poll tells %x", events_of(ends[0]));
+    CHECK(events_of(ends[0]) == (POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP), "poll tells %x",
+        events_of(ends[0]));
     ANSWERS(ECONNRESET, read(ends[0], bytes, 1));
     CHECK(read(ends[0], bytes, 1) == 0, "once");
     ANSWERS(EPIPE, write(ends[0], "x", 1));
     close(ends[0]);
     // A socket that lingers for no time resets too.
     connected(ends);
-    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger)) && !close(ends[1]), "SO_LINGER");
+    CHECK(!setsockopt(ends[1], SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger)) && !close(ends[1]),
+        "SO_LINGER");
     CHECK(error_of(ends[0]) == ECONNRESET && error_of(ends[0]) == 0, "SO_ERROR");
     close(ends[0]);
     // So does a listener with its connections.
@@ -190,7 +195,8 @@ static void ports_and_addresses(void) {
     for (int i = 0; i < 2; i++) {
         two[i] = tcp();
         CHECK(!setsockopt(two[i], SOL_SOCKET, SO_REUSEPORT, &(int){1}, 4), "SO_REUSEPORT");
-        CHECK(!bind(two[i], (void *)&at, sizeof at) && !listen(two[i], 64) && !getsockname(two[i], (void *)&at, &len), "a group");
+        CHECK(!bind(two[i], (void *)&at, sizeof at) && !listen(two[i], 64) && !getsockname(two[i], (void *)&at, &len),
+            "a group");
     }
     int in[2] = {0}, fds[32];
     for (int i = 0; i < 32; i++) CHECK(!connect(fds[i] = tcp(), (void *)&at, sizeof at), "connect");
@@ -207,7 +213,8 @@ static void both_families(void) {
     int six = socket(AF_INET6, SOCK_STREAM, 0), four = tcp();
     struct sockaddr_in6 at = {.sin6_family = AF_INET6};
     socklen_t len = sizeof at;
-    CHECK(six >= 0 && !bind(six, (void *)&at, len) && !listen(six, 4) && !getsockname(six, (void *)&at, &len), "listen");
+    CHECK(six >= 0 && !bind(six, (void *)&at, len) && !listen(six, 4) && !getsockname(six, (void *)&at, &len),
+        "listen");
     struct sockaddr_in to = loopback(ntohs(at.sin6_port));
     ANSWERS(EADDRINUSE, bind(four, (void *)&to, sizeof to));
     CHECK(!connect(four, (void *)&to, sizeof to), "an old address");
@@ -223,7 +230,8 @@ static void both_families(void) {
     // Alone, it leaves the port of the old family free.
     six = socket(AF_INET6, SOCK_STREAM, 0), four = tcp();
     at = (struct sockaddr_in6){.sin6_family = AF_INET6};
-    CHECK(!setsockopt(six, IPPROTO_IPV6, IPV6_V6ONLY, &(int){1}, 4) && !bind(six, (void *)&at, len) && !getsockname(six, (void *)&at, &len), "alone");
+    CHECK(!setsockopt(six, IPPROTO_IPV6, IPV6_V6ONLY, &(int){1}, 4) && !bind(six, (void *)&at, len) &&
+        !getsockname(six, (void *)&at, &len), "alone");
     to = loopback(ntohs(at.sin6_port));
     CHECK(!bind(four, (void *)&to, sizeof to), "the old family");
     close(six), close(four);
@@ -239,8 +247,10 @@ static void datagrams(void) {
     CHECK(sendto(a, "one", 3, 0, (void *)&at, len) == 3 && sendto(a, "", 0, 0, (void *)&at, len) == 0, "sendto");
     CHECK(sendto(a, bytes, 65507, 0, (void *)&at, len) == 65507, "the largest");
     ANSWERS(EMSGSIZE, sendto(a, bytes, 65508, 0, (void *)&at, len));
-    CHECK(recvfrom(b, bytes, 2, MSG_TRUNC | MSG_PEEK, (void *)&from, &len) == 3 && from.sin_addr.s_addr == htonl(INADDR_LOOPBACK), "its length");
-    CHECK(recv(b, bytes, 2, 0) == 2 && recv(b, bytes, 9, 0) == 0 && recv(b, bytes, sizeof bytes, 0) == 65507, "in order");
+    CHECK(recvfrom(b, bytes, 2, MSG_TRUNC | MSG_PEEK, (void *)&from, &len) == 3 &&
+        from.sin_addr.s_addr == htonl(INADDR_LOOPBACK), "its length");
+    CHECK(recv(b, bytes, 2, 0) == 2 && recv(b, bytes, 9, 0) == 0 && recv(b, bytes, sizeof bytes, 0) == 65507,
+        "in order");
     ANSWERS(EAGAIN, recv(b, bytes, 9, 0));
     CHECK(sendto(b, "back", 4, 0, (void *)&from, len) == 4 && recv(a, bytes, 9, 0) == 4, "an answer");
     // Connected, it hears no other, and hears of a port that is gone.
@@ -293,20 +303,23 @@ static void headers_of_datagrams(void) {
     unsigned char data[64];
     CHECK(sendto(sender, "x", 1, 0, (void *)&at, len) == 1, "sendto");
     CHECK(header_field(receiver, 0, IPPROTO_IP, IP_PKTINFO, data) == -1, "nothing that was not asked for");
-    CHECK(!setsockopt(receiver, IPPROTO_IP, IP_PKTINFO, &on, 4) && !setsockopt(receiver, IPPROTO_IP, IP_RECVTTL, &on, 4) &&
+    CHECK(!setsockopt(receiver, IPPROTO_IP, IP_PKTINFO, &on, 4) &&
+        !setsockopt(receiver, IPPROTO_IP, IP_RECVTTL, &on, 4) &&
               !setsockopt(receiver, IPPROTO_IP, IP_RECVTOS, &on, 4),
           "options");
     CHECK(sendto(sender, "x", 1, 0, (void *)&at, len) == 1, "sendto");
     struct in_pktinfo info;
     CHECK(header_field(receiver, MSG_PEEK, IPPROTO_IP, IP_PKTINFO, &info) == sizeof info, "in_pktinfo");
-    CHECK(info.ipi_ifindex == 1 && info.ipi_addr.s_addr == at.sin_addr.s_addr && info.ipi_spec_dst.s_addr == at.sin_addr.s_addr,
+    CHECK(info.ipi_ifindex == 1 && info.ipi_addr.s_addr == at.sin_addr.s_addr &&
+        info.ipi_spec_dst.s_addr == at.sin_addr.s_addr,
           "interface %d, to %#x", info.ipi_ifindex, ntohl(info.ipi_addr.s_addr));
     CHECK(header_field(receiver, MSG_PEEK, IPPROTO_IP, IP_TOS, data) == 1 && data[0] == 0, "class");
     int hops = 0;
     CHECK(header_field(receiver, 0, IPPROTO_IP, IP_TTL, &hops) == 4 && hops == 64, "%d hops", hops);
     // The sender's options, and its choice for one datagram.
     int value = 9;
-    CHECK(!setsockopt(sender, IPPROTO_IP, IP_TTL, &value, 4) && !connect(sender, (void *)&at, len) && write(sender, "x", 1) == 1, "TTL");
+    CHECK(!setsockopt(sender, IPPROTO_IP, IP_TTL, &value, 4) && !connect(sender, (void *)&at, len) &&
+        write(sender, "x", 1) == 1, "TTL");
     CHECK(header_field(receiver, 0, IPPROTO_IP, IP_TTL, &hops) == 4 && hops == 9, "%d hops", hops);
     value = 7;
     CHECK(send_with(sender, NULL, 0, IPPROTO_IP, IP_TTL, &value, 4) == 1, "IP_TTL");
@@ -329,7 +342,8 @@ static void headers_of_datagrams(void) {
     info = (struct in_pktinfo){.ipi_spec_dst.s_addr = htonl(0x7f000003)};
     CHECK(send_with(server, &at, len, IPPROTO_IP, IP_PKTINFO, &info, sizeof info) == 1, "from another address");
     struct sockaddr_in from;
-    CHECK(recvfrom(receiver, data, 1, 0, (void *)&from, &len) == 1 && ntohl(from.sin_addr.s_addr) == 0x7f000003, "from %#x",
+    CHECK(recvfrom(receiver, data, 1, 0, (void *)&from, &len) == 1 && ntohl(from.sin_addr.s_addr) == 0x7f000003,
+        "from %#x",
           ntohl(from.sin_addr.s_addr));
     info.ipi_spec_dst.s_addr = htonl(0x08080808);
     ANSWERS(ENETUNREACH, send_with(server, &at, len, IPPROTO_IP, IP_PKTINFO, &info, sizeof info));
@@ -366,11 +380,13 @@ static void headers_of_datagrams(void) {
     ANSWERS(EINVAL, send_with(sender, &six, len, IPPROTO_IPV6, IPV6_TCLASS, &value, 4));
     ANSWERS(EINVAL, send_with(sender, &six, len, IPPROTO_IPV6, IPV6_HOPLIMIT, &value, 2));
     ANSWERS(EINVAL, send_with(sender, &six, len, IPPROTO_IPV6, 200, &value, 4));
-    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = six.sin6_port,
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     close(sender);
     sender = socket(AF_INET, SOCK_DGRAM, 0);
     CHECK(sendto(sender, "x", 1, 0, (void *)&four, sizeof four) == 1, "to IPv4");
-    CHECK(header_field(receiver, 0, IPPROTO_IPV6, PKTINFO6, &info6) == sizeof info6 && IN6_IS_ADDR_V4MAPPED(&info6.to), "a mapped address");
+    CHECK(header_field(receiver, 0, IPPROTO_IPV6, PKTINFO6, &info6) == sizeof info6 && IN6_IS_ADDR_V4MAPPED(&info6.to),
+        "a mapped address");
     // Without room, the flag says so.
     CHECK(sendto(sender, "x", 1, 0, (void *)&four, sizeof four) == 1, "to IPv4");
     char byte;
@@ -384,7 +400,8 @@ static void names_in_the_tree(void) {
     socklen_t len;
     struct sockaddr_un at = named("socket-here", &len), back;
     unlink("socket-here");
-    int from = socket(AF_UNIX, SOCK_STREAM, 0), fd = socket(AF_UNIX, SOCK_STREAM, 0), other = socket(AF_UNIX, SOCK_STREAM, 0);
+    int from = socket(AF_UNIX, SOCK_STREAM, 0), fd = socket(AF_UNIX, SOCK_STREAM, 0),
+        other = socket(AF_UNIX, SOCK_STREAM, 0);
     ANSWERS(ENOENT, connect(fd, (void *)&at, len));
     CHECK(!bind(from, (void *)&at, len), "bind");
     ANSWERS(EADDRINUSE, bind(other, (void *)&at, len));
@@ -397,12 +414,14 @@ static void names_in_the_tree(void) {
     int got = accept(from, (void *)&back, &size);
     CHECK(got >= 0 && size == sizeof(sa_family_t) && back.sun_family == AF_UNIX, "a client without a name");
     size = sizeof back;
-    CHECK(!getpeername(fd, (void *)&back, &size) && size == len && !strcmp(back.sun_path, "socket-here"), "the listener's name");
+    CHECK(!getpeername(fd, (void *)&back, &size) && size == len && !strcmp(back.sun_path, "socket-here"),
+        "the listener's name");
     size = sizeof back;
     CHECK(!getsockname(got, (void *)&back, &size) && size == len, "and of what it accepts");
     struct ucred peer;
     size = sizeof peer;
-    CHECK(!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) && peer.pid == getpid() && peer.uid == getuid(), "SO_PEERCRED");
+    CHECK(!getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) && peer.pid == getpid() && peer.uid == getuid(),
+        "SO_PEERCRED");
     // The name may go. A connection stays.
     CHECK(!unlink("socket-here") && write(fd, "x", 1) == 1 && read(got, (char[1]){0}, 1) == 1, "unlink");
     ANSWERS(ENOENT, connect(other, (void *)&at, len));
@@ -423,13 +442,15 @@ static void abstract_names(void) {
     ANSWERS(EADDRINUSE, bind(fd, (void *)&at, len));
     CHECK(!bind(fd, (void *)&at, sizeof(sa_family_t)), "a name of the kernel's choice");
     size = sizeof back;
-    CHECK(!getsockname(fd, (void *)&back, &size) && size == sizeof(sa_family_t) + 6 && !back.sun_path[0], "five digits");
+    CHECK(!getsockname(fd, (void *)&back, &size) && size == sizeof(sa_family_t) + 6 && !back.sun_path[0],
+        "five digits");
     CHECK(!connect(fd, (void *)&at, len), "connect");
     int more = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0);
     ANSWERS(EAGAIN, connect(more, (void *)&at, len));
     int got = accept(from, NULL, NULL);
     char bytes[16];
-    CHECK(write(fd, "one", 3) == 3 && write(fd, "three", 5) == 5 && read(got, bytes, 2) == 2 && read(got, bytes, 16) == 5, "packets");
+    CHECK(write(fd, "one", 3) == 3 && write(fd, "three", 5) == 5 && read(got, bytes, 2) == 2 &&
+        read(got, bytes, 16) == 5, "packets");
     close(fd);
     CHECK(read(got, bytes, 16) == 0, "the end");
     close(got), close(from);
@@ -467,7 +488,8 @@ static void files_travel(void) {
         int ends[2], pipe_ends[2], flags;
         char bytes[16];
         CHECK(!socketpair(AF_UNIX, types[i], 0, ends) && !pipe(pipe_ends), "socketpair");
-        CHECK(write(ends[0], "ab", 2) == 2 && give(ends[0], pipe_ends[1], "cd", 2) == 2 && write(ends[0], "ef", 2) == 2, "sendmsg");
+        CHECK(write(ends[0], "ab", 2) == 2 && give(ends[0], pipe_ends[1], "cd", 2) == 2 && write(ends[0], "ef", 2) == 2,
+            "sendmsg");
         close(pipe_ends[1]);
         size_t n = sizeof bytes;
         int got = -1;
@@ -478,13 +500,16 @@ static void files_travel(void) {
         }
         // A stream's read goes on to the end of the bytes that came with a file.
         got = take(ends[1], bytes, &n, &flags);
-        CHECK(got >= 0 && !(i ? memcmp(bytes, "cd", n) : memcmp(bytes, "abcd", n)) && n == (i ? 2 : 4), "a file and %zu bytes", n);
-        CHECK(fcntl(got, F_GETFD) == FD_CLOEXEC && read(ends[1], bytes, sizeof bytes) == 2 && *bytes == 'e', "bytes behind it");
+        CHECK(got >= 0 && !(i ? memcmp(bytes, "cd", n) : memcmp(bytes, "abcd", n)) && n == (i ? 2 : 4),
+            "a file and %zu bytes", n);
+        CHECK(fcntl(got, F_GETFD) == FD_CLOEXEC && read(ends[1], bytes, sizeof bytes) == 2 && *bytes == 'e',
+            "bytes behind it");
         CHECK(write(got, "x", 1) == 1 && read(pipe_ends[0], bytes, 1) == 1, "it is the pipe");
         close(got);
         CHECK(read(pipe_ends[0], bytes, 1) == 0, "no other end is left");
         // A file that is not taken is closed with the socket.
-        CHECK(!close(pipe_ends[0]) && !pipe(pipe_ends) && give(ends[0], pipe_ends[1], "x", 1) == 1 && !close(pipe_ends[1]), "a file");
+        CHECK(!close(pipe_ends[0]) && !pipe(pipe_ends) && give(ends[0], pipe_ends[1], "x", 1) == 1 &&
+            !close(pipe_ends[1]), "a file");
         close(ends[0]), close(ends[1]);
         CHECK(read(pipe_ends[0], bytes, 1) == 0, "it is closed");
         close(pipe_ends[0]);
@@ -518,7 +543,8 @@ static void credentials_travel(void) {
     CHECK(recvmsg(ends[1], &m, 0) == 1, "recvmsg");
     struct cmsghdr *c = CMSG_FIRSTHDR(&m);
     CHECK(c && c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len == CMSG_LEN(sizeof(struct ucred)), "credentials");
-    CHECK(((struct ucred *)CMSG_DATA(c))->pid == child && ((struct ucred *)CMSG_DATA(c))->uid == getuid(), "of the sender");
+    CHECK(((struct ucred *)CMSG_DATA(c))->pid == child && ((struct ucred *)CMSG_DATA(c))->uid == getuid(),
+        "of the sender");
     // Room for no more than a part of them.
     CHECK(write(ends[0], "y", 1) == 1, "write");
     m.msg_controllen = sizeof(struct cmsghdr);
@@ -532,10 +558,13 @@ static void many_messages_at_once(void) {
     char bytes[3][8] = {"one", "two", "three"};
     struct iovec v[3];
     struct mmsghdr m[4] = {0};
-    for (int i = 0; i < 3; i++) v[i] = (struct iovec){bytes[i], strlen(bytes[i])}, m[i].msg_hdr = (struct msghdr){.msg_iov = v + i, .msg_iovlen = 1};
+    for (int i = 0; i < 3; i++)
+        v[i] = (struct iovec){bytes[i], strlen(bytes[i])}, m[i].msg_hdr = (struct msghdr){.msg_iov = v + i,
+        .msg_iovlen = 1};
     CHECK(sendmmsg(ends[0], m, 3, 0) == 3 && m[2].msg_len == 5, "sendmmsg");
     for (int i = 0; i < 3; i++) v[i].iov_len = 8, memset(bytes[i], 0, 8);
-    CHECK(recvmmsg(ends[1], m, 3, MSG_DONTWAIT, NULL) == 3 && !strcmp(bytes[2], "three") && m[0].msg_len == 3, "recvmmsg");
+    CHECK(recvmmsg(ends[1], m, 3, MSG_DONTWAIT, NULL) == 3 && !strcmp(bytes[2], "three") && m[0].msg_len == 3,
+        "recvmmsg");
     ANSWERS(EAGAIN, recvmmsg(ends[1], m, 3, MSG_DONTWAIT, NULL));
     CHECK(write(ends[0], "x", 1) == 1 && recvmmsg(ends[1], m, 3, MSG_WAITFORONE, NULL) == 1, "MSG_WAITFORONE");
     close(ends[0]), close(ends[1]);
@@ -545,16 +574,22 @@ static void options_of_sockets(void) {
     int fd = tcp();
     socklen_t len = 4;
     CHECK(option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP && !option(fd, SOL_SOCKET, SO_ACCEPTCONN), "SO_PROTOCOL");
-    CHECK(!setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){10000}, 4) && option(fd, SOL_SOCKET, SO_SNDBUF) == 20000, "SO_SNDBUF");
-    CHECK(!setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){1}, 4) && option(fd, SOL_SOCKET, SO_RCVBUF) == 2304, "SO_RCVBUF: %d", option(fd, SOL_SOCKET, SO_RCVBUF));
-    static const int switches[][2] = {{SOL_SOCKET, SO_REUSEADDR}, {SOL_SOCKET, SO_KEEPALIVE}, {SOL_SOCKET, SO_BROADCAST}, {SOL_SOCKET, SO_OOBINLINE}, {IPPROTO_TCP, TCP_NODELAY}, {IPPROTO_TCP, TCP_CORK}};
+    CHECK(!setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &(int){10000}, 4) && option(fd, SOL_SOCKET, SO_SNDBUF) == 20000,
+        "SO_SNDBUF");
+    CHECK(!setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){1}, 4) && option(fd, SOL_SOCKET, SO_RCVBUF) == 2304,
+        "SO_RCVBUF: %d", option(fd, SOL_SOCKET, SO_RCVBUF));
+    static const int switches[][2] = {{SOL_SOCKET, SO_REUSEADDR}, {SOL_SOCKET, SO_KEEPALIVE},
+        {SOL_SOCKET, SO_BROADCAST}, {SOL_SOCKET, SO_OOBINLINE}, {IPPROTO_TCP, TCP_NODELAY}, {IPPROTO_TCP, TCP_CORK}};
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++) {
-        CHECK(!option(fd, switches[i][0], switches[i][1]) && !setsockopt(fd, switches[i][0], switches[i][1], &(int){7}, 4), "%d", switches[i][1]);
+        CHECK(!option(fd, switches[i][0], switches[i][1]) && !setsockopt(fd, switches[i][0], switches[i][1], &(int){7},
+            4), "%d", switches[i][1]);
         CHECK(option(fd, switches[i][0], switches[i][1]) == 1, "%d is on", switches[i][1]);
     }
-    static const int numbers[][2] = {{TCP_KEEPIDLE, 100}, {TCP_KEEPINTVL, 10}, {TCP_KEEPCNT, 5}, {TCP_USER_TIMEOUT, 3000}};
+    static const int numbers[][2] = {{TCP_KEEPIDLE, 100}, {TCP_KEEPINTVL, 10}, {TCP_KEEPCNT, 5},
+        {TCP_USER_TIMEOUT, 3000}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        CHECK(!setsockopt(fd, IPPROTO_TCP, numbers[i][0], &numbers[i][1], 4) && option(fd, IPPROTO_TCP, numbers[i][0]) == numbers[i][1], "%d", numbers[i][0]);
+        CHECK(!setsockopt(fd, IPPROTO_TCP, numbers[i][0], &numbers[i][1], 4) &&
+            option(fd, IPPROTO_TCP, numbers[i][0]) == numbers[i][1], "%d", numbers[i][0]);
     ANSWERS(ENOPROTOOPT, getsockopt(fd, SOL_SOCKET, 9999, &(int){0}, &len));
     ANSWERS(ENOPROTOOPT, setsockopt(fd, SOL_SOCKET, 9999, &(int){0}, 4));
     ANSWERS(EINVAL, setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){0}, 2));
@@ -562,7 +597,8 @@ static void options_of_sockets(void) {
     // A receive with a time limit.
     int ends[2];
     connected(ends);
-    CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, 20000}, sizeof(struct timeval)), "SO_RCVTIMEO");
+    CHECK(!setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, 20000}, sizeof(struct timeval)),
+        "SO_RCVTIMEO");
     uint64_t begin = now_ns();
     ANSWERS(EAGAIN, recv(ends[0], (char[1]){0}, 1, 0));
     CHECK(now_ns() - begin >= 19000000, "it waits");
@@ -593,7 +629,8 @@ static void bytes_stay_in_order(void) {
         size_t at[2] = {0};
         static char block[9000];
         for (int open = 2; open;) {
-            struct pollfd p[2] = {{at[0] == SIZE_MAX ? -1 : ends[0], POLLIN, 0}, {at[1] == SIZE_MAX ? -1 : ends[1], POLLIN, 0}};
+            struct pollfd p[2] = {{at[0] == SIZE_MAX ? -1 : ends[0], POLLIN, 0},
+                {at[1] == SIZE_MAX ? -1 : ends[1], POLLIN, 0}};
             CHECK(poll(p, 2, 10000) > 0, "poll");
             for (int i = 0; i < 2; i++) {
                 if (!p[i].revents) continue;
@@ -642,7 +679,8 @@ static void threads_that_wait_are_told(void) {
     void *result;
     CHECK(!pthread_create(&thread, NULL, accepts, &from), "thread");
     usleep(50000);
-    CHECK(!shutdown(from, SHUT_RD) && !pthread_join(thread, &result) && (intptr_t)result == EINVAL, "accept gives %ld", (long)result);
+    CHECK(!shutdown(from, SHUT_RD) && !pthread_join(thread, &result) && (intptr_t)result == EINVAL, "accept gives %ld",
+        (long)result);
     close(from);
     int ends[2];
     CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");

@@ -8,7 +8,8 @@
 #include <sys/un.h>
 
 static inline struct sockaddr_in loopback(int port) {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port),
+        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
 // An abstract name of this process.

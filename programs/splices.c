@@ -34,8 +34,10 @@ static void between_files_and_pipes(void) {
     int ends[2], in = memory_file(BIG), out = memfd_create("o", 0);
     a_pipe(ends, 0);
     loff_t from = 1000, to = 500;
-    CHECK(splice(in, &from, ends[1], NULL, 5000, 0) == 5000 && from == 6000 && lseek(in, 0, SEEK_CUR) == 0, "from an offset");
-    CHECK(splice(ends[0], NULL, out, &to, 5000, 0) == 5000 && to == 5500 && lseek(out, 0, SEEK_CUR) == 0, "to an offset");
+    CHECK(splice(in, &from, ends[1], NULL, 5000, 0) == 5000 && from == 6000 && lseek(in, 0, SEEK_CUR) == 0,
+        "from an offset");
+    CHECK(splice(ends[0], NULL, out, &to, 5000, 0) == 5000 && to == 5500 && lseek(out, 0, SEEK_CUR) == 0,
+        "to an offset");
     CHECK(pread(out, back, 5000, 500) == 5000 && !memcmp(back, data + 1000, 5000), "the bytes");
     CHECK(splice(in, NULL, ends[1], NULL, BIG, 0) == 65536 && lseek(in, 0, SEEK_CUR) == 65536, "a full pipe");
     ANSWERS(EAGAIN, splice(in, NULL, ends[1], NULL, 1, SPLICE_F_NONBLOCK));
@@ -51,7 +53,8 @@ static void between_files_and_pipes(void) {
     int text = open("/proc/version", O_RDONLY), null = open("/dev/null", O_RDWR), zero = open("/dev/zero", O_RDONLY);
     ssize_t n = splice(text, NULL, ends[1], NULL, 65536, 0);
     CHECK(n > 30 && read(ends[0], back, n) == n && !memcmp(back, "Linux", 5), "generated: %zd", n);
-    CHECK(splice(zero, NULL, ends[1], NULL, 3000, 0) == 3000 && splice(ends[0], NULL, null, NULL, 3000, 0) == 3000, "devices");
+    CHECK(splice(zero, NULL, ends[1], NULL, 3000, 0) == 3000 && splice(ends[0], NULL, null, NULL, 3000, 0) == 3000,
+        "devices");
 }
 
 static void arguments_are_checked(void) {
@@ -147,7 +150,8 @@ static void to_and_from_sockets(void) {
     for (size_t sent = 0; sent < BIG;) {
         ssize_t n = splice(in, NULL, ends[1], NULL, BIG, 0);
         CHECK(n > 0, "from the file");
-        for (ssize_t m; n > 0; n -= m, sent += m) CHECK((m = splice(ends[0], NULL, pair[0], NULL, n, 0)) > 0, "to the socket");
+        for (ssize_t m; n > 0; n -= m, sent += m)
+            CHECK((m = splice(ends[0], NULL, pair[0], NULL, n, 0)) > 0, "to the socket");
     }
     pthread_join(thread, NULL);
     CHECK(ok, "the bytes");
@@ -169,7 +173,8 @@ static void to_and_from_sockets(void) {
     CHECK(same(ends[0], 4000), "the bytes");
     fcntl(pair[1], F_SETFL, O_RDWR | O_NONBLOCK);
     ANSWERS(EAGAIN, splice(pair[1], NULL, ends[1], NULL, 1, 0));
-    CHECK(write(pair[1], "abc", 3) == 3 && sendfile(ends[1], pair[0], NULL, 10) == 3 && read(ends[0], back, 9) == 3, "to a pipe");
+    CHECK(write(pair[1], "abc", 3) == 3 && sendfile(ends[1], pair[0], NULL, 10) == 3 && read(ends[0], back, 9) == 3,
+        "to a pipe");
     ANSWERS(EINVAL, sendfile(in, pair[0], NULL, 1));
     close(pair[0]);
     CHECK(splice(pair[1], NULL, ends[1], NULL, 1, 0) == 0, "the end");
@@ -254,7 +259,8 @@ static const char *moved_to(const char *path, const char *text) {
 // Of the files of /proc, settings take bytes of pipes, and only they.
 static void settings_take_bytes_of_pipes(void) {
     const char *setting = "/proc/sys/fs/pipe-max-size";
-    int ends[2], file = open(setting, O_RDWR), log = open(setting, O_WRONLY | O_APPEND), own = open("/proc/self/comm", O_RDWR);
+    int ends[2], file = open(setting, O_RDWR), log = open(setting, O_WRONLY | O_APPEND),
+        own = open("/proc/self/comm", O_RDWR);
     if (file < 0) return; // the machine's settings are read-only
     char before[32] = "";
     loff_t start = 0;
@@ -270,7 +276,8 @@ static void settings_take_bytes_of_pipes(void) {
     ANSWERS(EINVAL, splice(ends[0], NULL, own, NULL, 6, 0));
     // Bytes that a file does not take stay in the pipe.
     CHECK(read(ends[0], back, 10) == 6 && !memcmp(back, "words\n", 6), "the bytes");
-    CHECK(splice(file, &start, ends[1], NULL, 100, 0) == (long)strlen(before) && read(ends[0], back, 100) == (long)strlen(before), "to a pipe");
+    CHECK(splice(file, &start, ends[1], NULL, 100, 0) == (long)strlen(before) &&
+        read(ends[0], back, 100) == (long)strlen(before), "to a pipe");
 }
 
 int main(int argc, char **argv) {

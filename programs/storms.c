@@ -188,7 +188,8 @@ static void zombies_of_an_ended_parent(long count, bool ignored) {
     CHECK(!kill(parent, SIGKILL), "kill");
     if (ignored) {
         no_children();
-        for (long i = 0; i < count; i++) CHECK(kill(children[i], 0) == -1 && errno == ESRCH, "%d is there", children[i]);
+        for (long i = 0; i < count; i++)
+            CHECK(kill(children[i], 0) == -1 && errno == ESRCH, "%d is there", children[i]);
         report_rate("zombies_ignored_rate", count, began);
         return;
     }
@@ -319,7 +320,8 @@ static void part_signals(void) {
         CHECK(!kill(-group, SIGUSR1), "kill");
         REACHES(*total, members * round);
         report_rate("signals_rate", members, began);
-        for (long i = 0; i < members; i++) CHECK(got[i] == (unsigned)round, "%u of %d signals at %ld", got[i], round, i);
+        for (long i = 0; i < members; i++)
+            CHECK(got[i] == (unsigned)round, "%u of %d signals at %ld", got[i], round, i);
     }
     CHECK(!kill(-group, 0), "the group is there");
     began = stopwatch();

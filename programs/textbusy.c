@@ -80,7 +80,8 @@ static void copy_to(int to) {
     static char bytes[1 << 16];
     int from = open("/proc/self/exe", O_RDONLY);
     CHECK(from >= 0 && to >= 0, "a copy of this program");
-    for (ssize_t n; (n = read(from, bytes, sizeof bytes)) != 0;) CHECK(n > 0 && write(to, bytes, n) == n, "a copy of this program");
+    for (ssize_t n; (n = read(from, bytes, sizeof bytes)) != 0;)
+        CHECK(n > 0 && write(to, bytes, n) == n, "a copy of this program");
     close(from);
 }
 
@@ -125,7 +126,9 @@ static struct run start_any(int fd, const char *path, const char *mode, const ch
     return (struct run){child, in[1], out[0]};
 }
 
-static struct run start(const char *path, const char *mode, const char *more) { return start_any(-1, path, mode, more); }
+static struct run start(const char *path, const char *mode, const char *more) {
+    return start_any(-1, path, mode, more);
+}
 
 // Ends it, and waits until it and its children have ended.
 static void finish(struct run r) {
@@ -162,7 +165,8 @@ static void is_busy(const char *path) {
     FAILS(open(path, O_WRONLY | O_CREAT, 0755), ETXTBSY);
     FAILS(truncate(path, 0), ETXTBSY);
     FAILS(truncate(path, before.st_size), ETXTBSY);
-    CHECK(!stat(path, &after) && after.st_size == before.st_size && after.st_mtime == before.st_mtime, "a refused call changes the file");
+    CHECK(!stat(path, &after) && after.st_size == before.st_size && after.st_mtime == before.st_mtime,
+        "a refused call changes the file");
 }
 
 static bool may_write(const char *path) {
@@ -292,7 +296,8 @@ static void failures(void) {
     CHECK(refusal(OTHER) == ETXTBSY, "before it is looked at");
     close(fd);
     make_file(SCRIPT, "#!" OTHER "\n");
-    CHECK(refusal(SCRIPT) == ENOEXEC && may_write(OTHER) && may_write(SCRIPT), "nor is a script with such an interpreter");
+    CHECK(refusal(SCRIPT) == ENOEXEC && may_write(OTHER) && may_write(SCRIPT),
+        "nor is a script with such an interpreter");
     CHECK(!chmod(PROGRAM, 0644), "chmod");
     fd = open(PROGRAM, O_WRONLY);
     CHECK(refusal(PROGRAM) == EACCES, "rights come first");
@@ -371,8 +376,10 @@ static void racers(void) {
 }
 
 static const struct check checks[] = {
-    {"runs", runs}, {"writing", writing},   {"forked", forked},     {"threads", threads},           {"executes_another", executes_another},
-    {"killed", killed},   {"scripts", scripts},   {"failures", failures}, {"memory_files", memory_files}, {"racers", racers},
+    {"runs", runs}, {"writing", writing},   {"forked", forked},     {"threads", threads},
+        {"executes_another", executes_another},
+    {"killed", killed},   {"scripts", scripts},   {"failures", failures}, {"memory_files", memory_files},
+        {"racers", racers},
 };
 
 int main(int argc, char **argv) {

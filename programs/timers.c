@@ -1,5 +1,5 @@
-// Timers of `timer_create`, of `setitimer` on CPU time and of `timerfd_create`, and restartable sequences, checked one by
-// one; the same on Linux and on Quire.
+// Timers of `timer_create`, of `setitimer` on CPU time and of `timerfd_create`, and restartable sequences, checked one
+// by one; the same on Linux and on Quire.
 #include "checks.h"
 #include <poll.h>
 #include <sys/auxv.h>
@@ -21,7 +21,9 @@
 static long create(int clock, struct sigevent *event, int *id) { return syscall(SYS_timer_create, clock, event, id); }
 static long delete(int id) { return syscall(SYS_timer_delete, id); }
 static long overrun(int id) { return syscall(SYS_timer_getoverrun, id); }
-static long set_raw(int id, int flags, const void *new, void *old) { return syscall(SYS_timer_settime, id, flags, new, old); }
+static long set_raw(int id, int flags, const void *new, void *old) {
+    return syscall(SYS_timer_settime, id, flags, new, old);
+}
 
 static struct itimerspec spec(uint64_t value, uint64_t every) {
     return (struct itimerspec){{every / S, every % S}, {value / S, value % S}};
@@ -42,7 +44,8 @@ static uint64_t time_on(int clock) {
     return nanos(t);
 }
 static int new_timer(int clock, int signal) {
-    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = signal, .sigev_value.sival_ptr = (void *)0x123456789abcul};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = signal,
+        .sigev_value.sival_ptr = (void *)0x123456789abcul};
     int id;
     CHECK(!create(clock, &event, &id), "timer_create on clock %d", clock);
     return id;
@@ -83,7 +86,8 @@ static int cpus_of(cpu_set_t *set) {
 // ---- timer_create --------------------------------------------------------------------------------------------------
 
 static void errors_of_timers(void) {
-    int id, clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_TAI, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
+    int id, clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC, CLOCK_BOOTTIME, CLOCK_TAI, CLOCK_PROCESS_CPUTIME_ID,
+        CLOCK_THREAD_CPUTIME_ID};
     for (int i = 0; i < 6; i++) {
         id = new_timer(clocks[i], SIGUSR1);
         CHECK(rest(id) == 0, "a new timer is off");
@@ -145,7 +149,8 @@ static void a_timer_sends_its_signal(void) {
     CHECK(left > 900 * S && left <= 1000 * S, "the rest: %llu", (unsigned long long)left);
     ANSWERS(0, set(id, 0, 10 * MS, 0));
     CHECK(await(SIGALRM, 5 * S, &info) && now_ns() - start >= 10 * MS, "it expires, and not early");
-    CHECK(info.si_code == SI_TIMER && info.si_value.sival_int == id && info.si_timerid == id && info.si_overrun == 0, "what it tells");
+    CHECK(info.si_code == SI_TIMER && info.si_value.sival_int == id && info.si_timerid == id && info.si_overrun == 0,
+        "what it tells");
     CHECK(rest(id) == 0 && !await(SIGALRM, 20 * MS, NULL), "once");
     CHECK(overrun(id) == 0, "no overrun");
     int other = new_timer(CLOCK_MONOTONIC, SIGRTMIN);
@@ -188,7 +193,8 @@ static void periods_and_overruns(void) {
     CHECK(left > 0 && left <= 10 * MS, "a period goes on behind a signal that waits: %llu", (unsigned long long)left);
     uint64_t before = now_ns();
     CHECK(await(SIGRTMIN, 0, &info) == SIGRTMIN, "it is pending");
-    CHECK(info.si_overrun >= 9 && info.si_overrun <= (int)((before - start) / (10 * MS)) + 1, "overruns: %d", info.si_overrun);
+    CHECK(info.si_overrun >= 9 && info.si_overrun <= (int)((before - start) / (10 * MS)) + 1, "overruns: %d",
+        info.si_overrun);
     CHECK(overrun(id) == info.si_overrun, "timer_getoverrun agrees");
     CHECK(await(SIGRTMIN, 5 * S, &info) && info.si_overrun <= 8, "the count begins anew: %d", info.si_overrun);
     // A period that no machine keeps up with.
@@ -393,7 +399,8 @@ static void *sets(void *arg) {
     uint64_t random = (uintptr_t)arg + 7;
     while (!over) {
         int id = shared_id;
-        if (id >= 0 && set(id, 0, random_next(&random) % 30000, random_next(&random) % 3 ? 300000 : 0)) CHECK(errno == EINVAL, "a timer that is gone");
+        if (id >= 0 && set(id, 0, random_next(&random) % 30000, random_next(&random) % 3 ? 300000 : 0))
+            CHECK(errno == EINVAL, "a timer that is gone");
         int count = overrun(id < 0 ? 0 : id);
         CHECK(count >= 0 || errno == EINVAL, "an overrun");
     }
@@ -404,7 +411,8 @@ static void timers_race_with_their_end(void) {
     CHECK(!sigaction(SIGRTMIN, &action, NULL) && !sigaction(SIGUSR1, &action, NULL), "sigaction");
     int clocks[] = {CLOCK_MONOTONIC, CLOCK_REALTIME, CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID};
     pthread_t threads[3];
-    for (intptr_t i = 0; i < 3; i++) CHECK(!pthread_create(&threads[i], NULL, i < 2 ? deletes : sets, (void *)i), "a thread");
+    for (intptr_t i = 0; i < 3; i++)
+        CHECK(!pthread_create(&threads[i], NULL, i < 2 ? deletes : sets, (void *)i), "a thread");
     int made = 0;
     for (uint64_t start = now_ns(); now_ns() - start < 700 * MS; made++) {
         int id = new_timer(clocks[made % 4], made % 3 ? SIGRTMIN : SIGUSR1);
@@ -444,7 +452,8 @@ static void a_child_has_no_timers(void) {
         struct itimerval left;
         ANSWERS(EINVAL, syscall(SYS_timer_gettime, id, &now));
         CHECK(!await(SIGRTMIN, 30 * MS, NULL), "nor its signal");
-        CHECK(!getitimer(ITIMER_PROF, &left) && !left.it_value.tv_sec && !left.it_value.tv_usec, "nor an interval timer");
+        CHECK(!getitimer(ITIMER_PROF, &left) && !left.it_value.tv_sec && !left.it_value.tv_usec,
+            "nor an interval timer");
         int own = new_timer(CLOCK_MONOTONIC, SIGRTMIN);
         ANSWERS(0, set(own, 0, MS, 0));
         CHECK(await(SIGRTMIN, 5 * S, NULL), "its own");
@@ -502,12 +511,14 @@ static void timers_on_cpu_time(void) {
     CHECK(!is_pending(SIGRTMIN), "sleep takes none");
     for (uint64_t since = now_ns(); !is_pending(SIGRTMIN) && now_ns() - since < 2 * S;) {}
     uint64_t used = time_on(CLOCK_PROCESS_CPUTIME_ID) - start;
-    CHECK(used >= 30 * MS && await(SIGRTMIN, 0, &info) && info.si_code == SI_TIMER, "after %llu", (unsigned long long)used);
+    CHECK(used >= 30 * MS && await(SIGRTMIN, 0, &info) && info.si_code == SI_TIMER, "after %llu",
+        (unsigned long long)used);
     CHECK(rest(id) == 0 || rest(id) == 1, "it has expired");
     // Periods, and a time that has passed.
     ANSWERS(0, set(id, TIMER_ABSTIME, 1, 10 * MS));
     int periods = 0;
-    for (uint64_t since = now_ns(); periods < 3 && now_ns() - since < 2 * S;) periods += await(SIGRTMIN, 0, &info) == SIGRTMIN;
+    for (uint64_t since = now_ns(); periods < 3 && now_ns() - since < 2 * S;)
+        periods += await(SIGRTMIN, 0, &info) == SIGRTMIN;
     CHECK(periods == 3, "periods of CPU time");
     ANSWERS(0, delete(id));
     await(SIGRTMIN, 0, &info);
@@ -551,12 +562,14 @@ static void interval_timers_on_cpu_time(void) {
     ANSWERS(EFAULT, syscall(SYS_getitimer, ITIMER_VIRTUAL, BAD));
     CHECK(!getitimer(ITIMER_PROF, &left) && !left.it_value.tv_usec && !left.it_interval.tv_usec, "off at first");
     CHECK(!setitimer(ITIMER_PROF, &every, NULL) && !setitimer(ITIMER_VIRTUAL, &every, NULL), "setitimer");
-    CHECK(!getitimer(ITIMER_PROF, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 20000, "the time left");
+    CHECK(!getitimer(ITIMER_PROF, &left) && left.it_value.tv_usec > 0 && left.it_interval.tv_usec == 20000,
+        "the time left");
     usleep(50000);
     CHECK(!ticks_of[SIGPROF] && !ticks_of[SIGVTALRM], "sleep takes no CPU time");
     uint64_t start = time_on(CLOCK_PROCESS_CPUTIME_ID);
     for (uint64_t since = now_ns(); (ticks_of[SIGPROF] < 3 || ticks_of[SIGVTALRM] < 2) && now_ns() - since < 2 * S;) {}
-    CHECK(ticks_of[SIGPROF] >= 3 && ticks_of[SIGVTALRM] >= 2, "%d and %d", (int)ticks_of[SIGPROF], (int)ticks_of[SIGVTALRM]);
+    CHECK(ticks_of[SIGPROF] >= 3 && ticks_of[SIGVTALRM] >= 2, "%d and %d", (int)ticks_of[SIGPROF],
+        (int)ticks_of[SIGVTALRM]);
     CHECK(time_on(CLOCK_PROCESS_CPUTIME_ID) - start >= 35 * MS, "not more often than it should");
     CHECK(!setitimer(ITIMER_PROF, &none, &left) && left.it_interval.tv_usec == 20000, "the old setting");
     int before = ticks_of[SIGPROF];
@@ -624,7 +637,8 @@ static void timer_files(void) {
     ANSWERS(0, set_file(file, 0, 5 * MS, 10 * MS));
     usleep(67000);
     CHECK(!timerfd_gettime(file, &now) && nanos(now.it_value) > 0 && nanos(now.it_value) <= 10 * MS, "the next period");
-    CHECK(can_be_read(file, 0) && (n[0] = expiries(file)) >= 7 && n[0] < 1000, "%llu periods", (unsigned long long)n[0]);
+    CHECK(can_be_read(file, 0) && (n[0] = expiries(file)) >= 7 && n[0] < 1000, "%llu periods",
+        (unsigned long long)n[0]);
     CHECK(can_be_read(file, 5000) && expiries(file) >= 1, "the next one");
     // A setting forgets what was not read.
     usleep(20000);
@@ -704,7 +718,8 @@ static void sets_of_timer_files(void) {
     // Edges: one event each time that it expires after a read.
     struct itimerspec often = spec(5 * MS, 5 * MS);
     CHECK(!timerfd_settime(files[0], 0, &often, NULL), "often");
-    for (int i = 0; i < 3; i++) CHECK(epoll_wait(set, &event, 1, 5000) == 1 && event.data.u32 == 0 && expiries(files[0]) >= 1, "edge %d", i);
+    for (int i = 0; i < 3; i++)
+        CHECK(epoll_wait(set, &event, 1, 5000) == 1 && event.data.u32 == 0 && expiries(files[0]) >= 1, "edge %d", i);
     CHECK(epoll_wait(set, &event, 1, 5000) == 1 && epoll_wait(set, &event, 1, 30) == 0, "no edge without a read");
     CHECK(expiries(files[0]) >= 3, "but it counts");
 }
@@ -716,7 +731,8 @@ static void changes_of_the_clock(void) {
         CHECK(errno == EPERM, "clock_settime");
         return;
     }
-    int file = new_file(CLOCK_REALTIME, TFD_NONBLOCK), plain = new_file(CLOCK_REALTIME, TFD_NONBLOCK), other = new_file(CLOCK_MONOTONIC, 0);
+    int file = new_file(CLOCK_REALTIME, TFD_NONBLOCK), plain = new_file(CLOCK_REALTIME, TFD_NONBLOCK),
+        other = new_file(CLOCK_MONOTONIC, 0);
     int flags = TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET;
     uint64_t n, far = time_on(CLOCK_REALTIME) + 1000 * S;
     ANSWERS(0, set_file(file, flags, far, 0));
@@ -741,7 +757,8 @@ static void changes_of_the_clock(void) {
 static void timers_follow_the_clock(void) {
     if (getppid() != 1) return;
     hold_back(SIGRTMIN);
-    int id = new_timer(CLOCK_REALTIME, SIGRTMIN), relative = new_timer(CLOCK_REALTIME, SIGRTMIN), file = new_file(CLOCK_REALTIME, 0);
+    int id = new_timer(CLOCK_REALTIME, SIGRTMIN), relative = new_timer(CLOCK_REALTIME, SIGRTMIN),
+        file = new_file(CLOCK_REALTIME, 0);
     uint64_t day = time_on(CLOCK_REALTIME);
     ANSWERS(0, set(id, TIMER_ABSTIME, day + 500 * S, 0));
     ANSWERS(0, set(relative, 0, 500 * S, 0));
@@ -833,7 +850,8 @@ static void the_cpu_is_told(void) {
             CPU_ZERO(&one);
             CPU_SET(cpu, &one);
             CHECK(!sched_setaffinity(0, sizeof one, &one), "to CPU %u", cpu);
-            CHECK(area.cpu == cpu && area.start_cpu == cpu && area.node < 64, "CPU %u: %u %u", cpu, area.cpu, area.start_cpu);
+            CHECK(area.cpu == cpu && area.start_cpu == cpu && area.node < 64, "CPU %u: %u %u", cpu, area.cpu,
+                area.start_cpu);
             usleep(100);
             CHECK(area.cpu == cpu, "after a sleep");
         }
@@ -910,7 +928,8 @@ static void signals_abort(void) {
         aborted++;
         // A preemption may have come first.
         while (!interrupted_at) {}
-        CHECK(interrupted_at < (uint64_t)spin_begins || interrupted_at >= (uint64_t)spin_commits, "the handler saw %#lx", (long)interrupted_at);
+        CHECK(interrupted_at < (uint64_t)spin_begins || interrupted_at >= (uint64_t)spin_commits,
+            "the handler saw %#lx", (long)interrupted_at);
     }
     CHECK(aborted == 20, "%d sections ended", aborted);
 }
@@ -929,7 +948,8 @@ static void version_section(void) {
 }
 static void inside_section(void) {
     static uint64_t wrong[4] __attribute__((aligned(32)));
-    wrong[1] = (uint64_t)spin_begins, wrong[2] = (uint64_t)(spin_aborts - spin_begins) + 1, wrong[3] = (uint64_t)spin_aborts;
+    wrong[1] = (uint64_t)spin_begins, wrong[2] = (uint64_t)(spin_aborts - spin_begins) + 1,
+        wrong[3] = (uint64_t)spin_aborts;
     area.section = (uint64_t)wrong;
 }
 static void bad_areas_end_the_program(void) {

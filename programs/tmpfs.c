@@ -24,13 +24,15 @@ struct room {
 static struct room room(void) {
     struct statfs s;
     CHECK(!statfs(".", &s), "statfs");
-    CHECK(s.f_bsize == (long)PAGE && s.f_bavail == s.f_bfree && s.f_bfree <= s.f_blocks && s.f_ffree <= s.f_files, "statfs makes no sense");
+    CHECK(s.f_bsize == (long)PAGE && s.f_bavail == s.f_bfree && s.f_bfree <= s.f_blocks && s.f_ffree <= s.f_files,
+        "statfs makes no sense");
     return (struct room){(long)s.f_bfree, (long)s.f_ffree};
 }
 
 static void same(struct room then, const char *when) {
     struct room now = room();
-    CHECK(now.pages == then.pages && now.inodes == then.inodes, "%s: %ld pages and %ld inodes are free, not %ld and %ld", when, now.pages,
+    CHECK(now.pages == then.pages && now.inodes == then.inodes, "%s: %ld pages and %ld inodes are free, not %ld and "
+        "%ld", when, now.pages,
           now.inodes, then.pages, then.inodes);
 }
 
@@ -219,7 +221,8 @@ static void faults(void) {
             if (n % 3 == 2) CHECK(map[n * PAGE] == 0, "a hole is zeroes");
             map[n * PAGE + 8] = (char)n;
         }
-    CHECK(n == left && fault_code == BUS_ADRERR && fault_at == (long)(map + n * PAGE + 8), "SIGBUS at page %ld of %ld, code %ld", n, left, fault_code);
+    CHECK(n == left && fault_code == BUS_ADRERR && fault_at == (long)(map + n * PAGE + 8),
+        "SIGBUS at page %ld of %ld, code %ld", n, left, fault_code);
     free_pages(0, "full");
     volatile bool loaded = false;
     if (!sigsetjmp(back, 1)) {
@@ -468,8 +471,10 @@ static void churning(void) {
 // --------------------------------------------------------------------------------------------------------------------
 
 static const struct check checks[] = {
-    {"writes", writes},           {"truncations", truncations}, {"last_close", last_close},       {"allocations", allocations},
-    {"faults", faults},           {"not_counted", not_counted}, {"inodes", inodes},               {"racing_pages", racing_pages},
+    {"writes", writes},           {"truncations", truncations}, {"last_close", last_close},
+        {"allocations", allocations},
+    {"faults", faults},           {"not_counted", not_counted}, {"inodes", inodes},
+        {"racing_pages", racing_pages},
     {"racing_inodes", racing_inodes}, {"churning", churning},
 };
 
@@ -478,7 +483,8 @@ int main(int argc, char **argv) {
     parse_options(argc, argv, own);
     // The directory takes an inode of the root's, of which there may be none.
     bool made = !mkdir(DIRECTORY, 0700) || errno == EEXIST;
-    bool mounts = made && !pages_expected && !inodes_expected && !mount("tmpfs", DIRECTORY, "tmpfs", 0, "size=20m,nr_inodes=3000");
+    bool mounts = made && !pages_expected && !inodes_expected && !mount("tmpfs", DIRECTORY, "tmpfs", 0,
+        "size=20m,nr_inodes=3000");
     CHECK(!chdir(mounts ? DIRECTORY : "/tmp"), "chdir");
     if (made && !mounts) CHECK(!rmdir(DIRECTORY), "rmdir");
     // Where output goes to a file, its page is taken before the count.
@@ -486,7 +492,8 @@ int main(int argc, char **argv) {
     fflush(stdout);
     struct room start = room();
     CHECK(!pages_expected || start.pages == pages_expected, "%ld pages are free, not %ld", start.pages, pages_expected);
-    CHECK(!inodes_expected || start.inodes == inodes_expected, "%ld inodes are free, not %ld", start.inodes, inodes_expected);
+    CHECK(!inodes_expected || start.inodes == inodes_expected, "%ld inodes are free, not %ld", start.inodes,
+        inodes_expected);
     run_checks(checks, COUNT(checks));
     same(start, "at the end");
     return 0;

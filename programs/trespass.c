@@ -112,7 +112,8 @@ static void look_at_own(void) {
         int len = content("/proc/self/environ", text, sizeof text);
         CHECK(len >= 0 && !memmem(text, len, "SECRET", 6), "the environment of another process");
         unsigned long now[64] = {0};
-        CHECK(content("/proc/self/auxv", (char *)now, sizeof now) == vector && !memcmp(now, own, vector), "another's auxv");
+        CHECK(content("/proc/self/auxv", (char *)now, sizeof now) == vector && !memcmp(now, own, vector),
+            "another's auxv");
         len = content("/proc/self/maps", text, sizeof text - 1);
         CHECK(len > 0, "its map");
         text[len] = 0;
@@ -122,7 +123,8 @@ static void look_at_own(void) {
         bool found = false;
         for (char *at = text; at && *at && !found; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
             unsigned long from, to;
-            found = sscanf(at, "%lx-%lx", &from, &to) == 2 && from <= (unsigned long)look_at_own && (unsigned long)look_at_own < to;
+            found = sscanf(at, "%lx-%lx", &from, &to) == 2 && from <= (unsigned long)look_at_own &&
+                (unsigned long)look_at_own < to;
         }
         CHECK(found, "the map of another process");
     }

@@ -85,11 +85,14 @@ static int a_protection(void) {
                   PROT_READ | PROT_EXEC, PROT_READ | PROT_WRITE | PROT_EXEC);
 }
 static int a_slot(void) { return below(SLOTS); }
-static const char all_names[][12] = {"f0", "f1", "f2", "f3", "f4", "d0/f0", "d1/f0", "d0", "d1", "d0/../f1", "none", "f0/x", "s0"};
+static const char all_names[][12] = {"f0", "f1", "f2", "f3", "f4", "d0/f0", "d1/f0", "d0", "d1", "d0/../f1", "none",
+    "f0/x", "s0"};
 static const char *a_name(void) {
     return all_names[below(3) ? below(NAMES) : below(sizeof all_names / sizeof *all_names)];
 }
-static off_t an_offset(void) { return below(40) ? (long)below(below(6) ? 20 * PAGE : MOST * PAGE) : -1 - (long)below(9999); }
+static off_t an_offset(void) {
+    return below(40) ? (long)below(below(6) ? 20 * PAGE : MOST * PAGE) : -1 - (long)below(9999);
+}
 static size_t a_size(void) { return below(4) ? below(600) : below(sizeof buffer); }
 
 // ---- loads and stores ----------------------------------------------------------------------------------------------
@@ -211,7 +214,8 @@ static size_t one_mapping(size_t page, size_t length) {
     bool file = !below(3);
     uint64_t value = below(1ul << 40);
     if (below(2)) return 1;
-    SAY("mmap %#lx %#zx flags %#x slot %d from %#lx, to be moved", page * PAGE, length * PAGE, flags, file ? slot : -1, from);
+    SAY("mmap %#lx %#zx flags %#x slot %d from %#lx, to be moved", page * PAGE, length * PAGE, flags, file ? slot : -1,
+        from);
     void *memory = mmap(at(page), length * PAGE, PROT_READ | PROT_WRITE, flags | MAP_FIXED | (file ? 0 : MAP_ANONYMOUS),
                         file ? files[slot] : -1, file ? from : 0);
     if (ended_at(memory) < 0) return 1;
@@ -260,8 +264,10 @@ static void advise(void) {
     size_t page = a_page(), length = a_length(page);
     char *from = roughly(page);
     size_t bytes = bytes_of(length);
-    int advice = ONE_OF(MADV_DONTNEED, MADV_DONTNEED, MADV_DONTNEED, MADV_WILLNEED, MADV_NORMAL, MADV_RANDOM, MADV_SEQUENTIAL,
-                        MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_REMOVE, MADV_COLD, MADV_PAGEOUT,
+    int advice = ONE_OF(MADV_DONTNEED, MADV_DONTNEED, MADV_DONTNEED, MADV_WILLNEED, MADV_NORMAL, MADV_RANDOM,
+        MADV_SEQUENTIAL,
+                        MADV_DONTFORK, MADV_DOFORK, MADV_WIPEONFORK, MADV_KEEPONFORK, MADV_REMOVE, MADV_COLD,
+                            MADV_PAGEOUT,
                         MADV_POPULATE_READ, MADV_POPULATE_WRITE, 9999);
     SAY("madvise %#lx %#zx %d", (long)(from - AREA), bytes, advice);
     ended(madvise(from, bytes, advice));
@@ -334,7 +340,8 @@ static void maps(void) {
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
         unsigned long start, end, offset;
         char rights[8], path[128] = "";
-        if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %127[^\n]", &start, &end, rights, &offset, path) < 4) fail("maps: %s", line);
+        if (sscanf(line, "%lx-%lx %7s %lx %*s %*s %127[^\n]", &start, &end, rights, &offset, path) < 4)
+            fail("maps: %s", line);
         if (start < (unsigned long)AREA || start >= (unsigned long)at(PAGES)) continue;
         end = end < (unsigned long)at(PAGES) ? end : (unsigned long)at(PAGES);
         // Which of a file's names it shows, when some are gone, is not compared.
@@ -343,8 +350,10 @@ static void maps(void) {
                      (!*name || offset == last_next);
         if (!alike) {
             lines++;
-            note(last_end), note(start), note_bytes(rights, 4), note(*name ? offset : 0), note_bytes(name, strlen(name));
-            if (trace >= 0) fprintf(stderr, "  -%lx %lx- %s %lx %s\n", last_end, start, rights, *name ? offset : 0, name);
+            note(last_end), note(start), note_bytes(rights, 4), note(*name ? offset : 0),
+                note_bytes(name, strlen(name));
+            if (trace >= 0)
+                fprintf(stderr, "  -%lx %lx- %s %lx %s\n", last_end, start, rights, *name ? offset : 0, name);
         }
         last_end = end, last_next = offset + end - start;
         strcpy(last_rights, rights), strcpy(last_name, name);
@@ -397,7 +406,8 @@ static void zero_behind_end(int file) {
     char last;
     if (fstat(file, &found) || !S_ISREG(found.st_mode) || found.st_size % PAGE == 0) return;
     off_t at = found.st_size - 1;
-    CHECK(pread(file, &last, 1, at) == 1 && !ftruncate(file, at) && pwrite(file, &last, 1, at) == 1, "a file's last byte");
+    CHECK(pread(file, &last, 1, at) == 1 && !ftruncate(file, at) && pwrite(file, &last, 1, at) == 1,
+        "a file's last byte");
 }
 
 static void zero_behind_end_of(const char *name) {
@@ -446,7 +456,8 @@ static bool onto_itself(int file, off_t to, const char *from, size_t size) {
         // The source of the write, however many lines show its mapping.
         unsigned long first = (unsigned long)from, last = first + size;
         first = first > start ? first : start, last = last < end ? last : end;
-        same |= first < last && (off_t)(offset + first - start) < to + (off_t)size && (off_t)(offset + last - start) > to;
+        same |= first < last && (off_t)(offset + first - start) < to + (off_t)size &&
+            (off_t)(offset + last - start) > to;
     }
     fclose(maps);
     return same;
@@ -539,7 +550,8 @@ static void status(void) {
     if (ended(result) < 0) return;
     note(found.st_mode), note(found.st_nlink);
     if (!S_ISDIR(found.st_mode)) note(found.st_size);
-    if (trace >= 0) fprintf(stderr, "  mode %o links %ld size %ld\n", found.st_mode, (long)found.st_nlink, (long)found.st_size);
+    if (trace >= 0)
+        fprintf(stderr, "  mode %o links %ld size %ld\n", found.st_mode, (long)found.st_nlink, (long)found.st_size);
 }
 
 static void names(void) {
@@ -569,7 +581,8 @@ static void list(void) {
         ended(-1);
         return;
     }
-    for (struct dirent *entry; (entry = readdir(directory)) && count < 64;) CHECK((found[count++] = strdup(entry->d_name)), "strdup");
+    for (struct dirent *entry; (entry = readdir(directory)) && count < 64;)
+        CHECK((found[count++] = strdup(entry->d_name)), "strdup");
     closedir(directory);
     qsort(found, count, sizeof *found, by_name);
     for (size_t i = 0; i < count; i++) note_bytes(found[i], strlen(found[i]) + 1), free(found[i]);
@@ -649,8 +662,10 @@ static const struct {
     int weight;
 } kinds[] = {
     {load, 16},       {store, 22},    {look_at_all, 1}, {map_memory, 8}, {map_file, 10},  {map_anywhere, 1}, {unmap, 3},
-    {protect, 5},     {remap, 4},     {grow, 2},        {advise, 6},     {advise_free, 1}, {sync_memory, 2},  {lock_memory, 1},
-    {resident, 1},    {maps, 1},      {open_one, 3},    {read_some, 8},  {write_some, 8}, {transfer, 5},     {vectors, 2},
+    {protect, 5},     {remap, 4},     {grow, 2},        {advise, 6},     {advise_free, 1}, {sync_memory, 2},
+        {lock_memory, 1},
+    {resident, 1},    {maps, 1},      {open_one, 3},    {read_some, 8},  {write_some, 8}, {transfer, 5},
+        {vectors, 2},
     {seek, 2},        {resize, 4},    {allocate, 2},    {sync_file, 1},  {status, 3},     {names, 4},        {list, 1},
     {between, 2},     {through_a_pipe, 1},
 };
@@ -683,7 +698,9 @@ int main(int argc, char **argv) {
     // In memory if possible: a file system on a disk grows after some failed writes.
     char home[64];
     snprintf(home, sizeof home, "/dev/shm/twin.%d", getpid());
-    if (mkdir(home, 0755)) CHECK(!mkdir(memmove(home, home + strlen("/dev/shm/"), sizeof home - strlen("/dev/shm/")), 0755), "cannot make %s", home);
+    if (mkdir(home, 0755))
+        CHECK(!mkdir(memmove(home, home + strlen("/dev/shm/"), sizeof home - strlen("/dev/shm/")), 0755),
+        "cannot make %s", home);
     CHECK(!chdir(home), "cannot enter %s", home);
     signal(SIGPIPE, SIG_IGN);
     struct sigaction action = {.sa_sigaction = on_trouble, .sa_flags = SA_SIGINFO | SA_NODEFER};

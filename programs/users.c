@@ -205,7 +205,8 @@ static void the_load_rises_under_load(void) {
         }
     }
     read_load(&after, &running, &more, &last);
-    CHECK(more >= total + BUSY && running >= BUSY && last == busy[BUSY - 1], "%ld/%ld after %ld, %ld after %d", running, more,
+    CHECK(more >= total + BUSY && running >= BUSY && last == busy[BUSY - 1], "%ld/%ld after %ld, %ld after %d", running,
+        more,
           total, last, (int)busy[BUSY - 1]);
     // Two samples at least: 8 * (1 - e^(-5/60)) is 0.64. An older load falls meanwhile, to e^(-11/60) of it or more.
     for (int i = 0; i < 11; i++) sleep(1);

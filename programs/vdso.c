@@ -115,7 +115,8 @@ static uint64_t own_time(clockid_t clock) {
 
 static void it_is_mapped_and_named(void) {
     struct range code = mapping("[vdso]"), data = mapping("[vvar]");
-    CHECK(code.start == vdso.at && !strcmp(code.rights, "r-xp") && !code.offset, "[vdso] %lx %s", code.start, code.rights);
+    CHECK(code.start == vdso.at && !strcmp(code.rights, "r-xp") && !code.offset, "[vdso] %lx %s", code.start,
+        code.rights);
     CHECK(data.start && !strcmp(data.rights, "r--p"), "[vvar] %lx %s", data.start, data.rights);
 }
 
@@ -147,7 +148,8 @@ static void the_time_of_day_in_other_units(void) {
         CHECK(before / 1000 <= us && us <= after / 1000, "%lu, %lu us, %lu", before, us, after);
         CHECK(!zone.tz_minuteswest && !zone.tz_dsttime && day.tv_usec < 1000000, "the zone");
         time_t stored, first = syscall(SYS_time, NULL), now = vdso.time(&stored), last = syscall(SYS_time, NULL);
-        CHECK(first <= now && now <= last && stored == now && vdso.time(NULL) >= now, "%ld, %ld, %ld", first, now, last);
+        CHECK(first <= now && now <= last && stored == now && vdso.time(NULL) >= now, "%ld, %ld, %ld", first, now,
+            last);
     }
     CHECK(!vdso.gettimeofday(NULL, NULL), "no place for a time");
 }

@@ -45,7 +45,8 @@ static void expect(int watch, uint32_t mask, const char *name) {
     }
     struct inotify_event *event = (struct inotify_event *)at;
     const char *got = event->len ? event->name : "";
-    CHECK(event->wd == watch && event->mask == mask && !strcmp(got, name), "%#x of %d %s, wanted %#x of %d %s", event->mask, event->wd, got, mask,
+    CHECK(event->wd == watch && event->mask == mask && !strcmp(got, name), "%#x of %d %s, wanted %#x of %d %s",
+        event->mask, event->wd, got, mask,
           watch, name);
     CHECK(event->len % 16 == 0 && (event->len == 0) == !*name, "its length %u", event->len);
     for (size_t i = strlen(got); i < event->len; i++) CHECK(!event->name[i], "zeroes");
@@ -64,7 +65,8 @@ static void files_are_read_and_written(void) {
     int watch = add("f", IN_ALL_EVENTS);
     int fd = open("f", O_RDWR);
     CHECK(write(fd, "abc", 3) == 3 && pread(fd, buffer, 2, 0) == 2 && read(fd, buffer, 5) == 0, "bytes");
-    CHECK(!fchmod(fd, 0600) && !fchown(fd, 5, 5) && !ftruncate(fd, 1) && !utimensat(AT_FDCWD, "f", NULL, 0), "attributes");
+    CHECK(!fchmod(fd, 0600) && !fchown(fd, 5, 5) && !ftruncate(fd, 1) && !utimensat(AT_FDCWD, "f", NULL, 0),
+        "attributes");
     close(fd);
     expect(watch, IN_OPEN, "");
     expect(watch, IN_MODIFY, "");
@@ -244,7 +246,8 @@ static void watches_are_set_and_removed(void) {
 
 static void reads_and_queues(void) {
     fresh_place();
-    CHECK(fcntl(notifier, F_GETFD) == FD_CLOEXEC && fcntl(notifier, F_GETFL) == O_NONBLOCK, "flags %#x", fcntl(notifier, F_GETFL));
+    CHECK(fcntl(notifier, F_GETFD) == FD_CLOEXEC && fcntl(notifier, F_GETFL) == O_NONBLOCK, "flags %#x",
+        fcntl(notifier, F_GETFL));
     int watch = add(".", IN_CREATE), size = -1;
     struct pollfd one = {.fd = notifier, .events = POLLIN};
     CHECK(poll(&one, 1, 0) == 0, "nothing");
@@ -349,10 +352,12 @@ static void expect_watch(FILE *info, int watch, const char *path, uint32_t mask)
     struct stat status;
     do CHECK(fgets(line, sizeof line, info), "no line about watch %d", watch);
     while (strncmp(line, "inotify", 7));
-    CHECK(sscanf(line, "inotify wd:%x ino:%lx sdev:%lx mask:%lx ignored_mask:%lx ", (unsigned *)&wd, &ino, &sdev, &seen, &ignored) == 5, "%s", line);
+    CHECK(sscanf(line, "inotify wd:%x ino:%lx sdev:%lx mask:%lx ignored_mask:%lx ", (unsigned *)&wd, &ino, &sdev, &seen,
+        &ignored) == 5, "%s", line);
     CHECK(!stat(path, &status), "%s", path);
     unsigned long device = (unsigned long)major(status.st_dev) << 20 | minor(status.st_dev);
-    CHECK(wd == watch && ino == status.st_ino && sdev == device && seen == mask && !ignored, "%d %s %#x: %s", watch, path, mask, line);
+    CHECK(wd == watch && ino == status.st_ino && sdev == device && seen == mask && !ignored, "%d %s %#x: %s", watch,
+        path, mask, line);
 }
 
 static void watches_are_shown(void) {
@@ -360,7 +365,8 @@ static void watches_are_shown(void) {
     CHECK(!mkdir("a", 0755) && !mkdir("b", 0755), "mkdir");
     char path[64], line[400];
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", notifier);
-    int first = add("a", IN_MODIFY | IN_ONESHOT), second = add("b", IN_ALL_EVENTS | IN_EXCL_UNLINK), third = add(".", IN_OPEN | IN_ONLYDIR);
+    int first = add("a", IN_MODIFY | IN_ONESHOT), second = add("b", IN_ALL_EVENTS | IN_EXCL_UNLINK),
+        third = add(".", IN_OPEN | IN_ONLYDIR);
     FILE *info = fopen(path, "r");
     CHECK(info, "%s", path);
     expect_watch(info, third, ".", IN_OPEN);

@@ -36,7 +36,8 @@ __attribute__((noreturn)) static void cold(void) {
     }
     shared->full = page;
     while (shared->fill) usleep(100000);
-    for (size_t i = 0; i < page; i++) CHECK(memory[i * (PAGE / 8)] == tag_of(i), "page %zu differs from the stored value", i);
+    for (size_t i = 0; i < page; i++)
+        CHECK(memory[i * (PAGE / 8)] == tag_of(i), "page %zu differs from the stored value", i);
     _exit(0);
 }
 
@@ -101,7 +102,8 @@ int main(int argc, char **argv) {
 
     shared->fill = 1;
     while (!shared->full) touch(0.1);
-    double begins = touch(options.seconds / 4), goes_on = touch(options.seconds * 3 / 4), pressed = (begins + 3 * goes_on) / 4;
+    double begins = touch(options.seconds / 4), goes_on = touch(options.seconds * 3 / 4),
+        pressed = (begins + 3 * goes_on) / 4;
     long left = memory_info("SwapFree:"), total = memory_info("SwapTotal:");
     uint64_t pressed_ls = shared->longest;
 

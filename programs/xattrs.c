@@ -22,7 +22,8 @@ static void values_are_set_and_read(void) {
     ANSWERS(ENODATA, getxattr("f", "user.a", back, 10));
     CHECK(listxattr("f", back, 10) == 0, "none yet");
     ANSWERS(0, setxattr("f", "user.a", "value", 5, 0));
-    CHECK(getxattr("f", "user.a", NULL, 0) == 5 && getxattr("f", "user.a", back, 10) == 5 && !memcmp(back, "value", 5), "its value");
+    CHECK(getxattr("f", "user.a", NULL, 0) == 5 && getxattr("f", "user.a", back, 10) == 5 && !memcmp(back, "value", 5),
+        "its value");
     ANSWERS(ERANGE, getxattr("f", "user.a", back, 4));
     ANSWERS(0, setxattr("s", "user.a", "other", 5, 0));
     CHECK(getxattr("f", "user.a", back, 10) == 5 && !memcmp(back, "other", 5), "through a link");
@@ -44,9 +45,11 @@ static void values_are_set_and_read(void) {
     ANSWERS(EBADF, fsetxattr(99, "user.b", "x", 1, 0));
     char names[64] = "";
     ssize_t len = listxattr("f", names, sizeof names);
-    CHECK(len == 7 + 11 + 7 && listxattr("f", NULL, 0) == len && flistxattr(fd, names, sizeof names) == len, "the names: %zd", len);
+    CHECK(len == 7 + 11 + 7 && listxattr("f", NULL, 0) == len && flistxattr(fd, names, sizeof names) == len,
+        "the names: %zd", len);
     int found = 0;
-    for (char *at = names; at < names + len; at += strlen(at) + 1) found += !strcmp(at, "user.a") || !strcmp(at, "user.b") || !strcmp(at, "user.empty");
+    for (char *at = names; at < names + len; at += strlen(at) + 1)
+        found += !strcmp(at, "user.a") || !strcmp(at, "user.b") || !strcmp(at, "user.empty");
     CHECK(found == 3, "all of them");
     ANSWERS(ERANGE, listxattr("f", names, len - 1));
     ANSWERS(0, removexattr("f", "user.a"));
@@ -57,7 +60,8 @@ static void values_are_set_and_read(void) {
     CHECK(!stat("g", &before), "stat");
     usleep(20000);
     ANSWERS(0, setxattr("g", "user.b", "t", 1, 0));
-    CHECK(!stat("g", &after) && (after.st_ctim.tv_sec != before.st_ctim.tv_sec || after.st_ctim.tv_nsec != before.st_ctim.tv_nsec), "its time");
+    CHECK(!stat("g", &after) && (after.st_ctim.tv_sec != before.st_ctim.tv_sec ||
+        after.st_ctim.tv_nsec != before.st_ctim.tv_nsec), "its time");
 }
 
 static void arguments_are_checked(void) {

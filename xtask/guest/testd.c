@@ -3,7 +3,8 @@
 // line of numbers followed by bytes:
 //
 //   test ARGS INPUT\n         then ARGS times "LENGTH\n" and that many bytes, then INPUT bytes of standard input.
-//   done KIND N OUT ERR\n     KIND is `exit` or `signal`. Then come OUT bytes of standard output and ERR of standard error.
+// done KIND N OUT ERR\n     KIND is `exit` or `signal`. Then come OUT bytes of standard output and ERR of standard
+// error.
 //
 // Each test starts in an empty directory without other processes. Everything that it leaves is removed.
 #define _GNU_SOURCE
