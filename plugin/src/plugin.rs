@@ -37,8 +37,8 @@ static TABLES: [Mutex<Option<Table>>; CPUS] = [const { Mutex::new(None) }; CPUS]
 pub(crate) static OUT: OnceLock<Mutex<File>> = OnceLock::new();
 
 /// Takes `out=FILE`, the output for conflicts. With `profile=all`, `profile=marked` or `profile=between`, and
-/// `first=ADDRESS` in hexadecimal, it writes a profile instead ([`profile`]). With `profile=count` it writes numbers of instructions
-/// ([`count`]).
+/// `first=ADDRESS` in hexadecimal, it writes a profile instead ([`profile`]). With `profile=count` it writes numbers of
+/// instructions ([`count`]).
 ///
 /// # Safety
 /// Called by QEMU, once, with the arguments of `qemu-plugin.h`.

@@ -33,13 +33,15 @@ pub enum On {
     Linux,
 }
 
-/// Quire's word for a counted machine with several CPUs. They take turns, and each turn ends after that time of the guest.
+/// Quire's word for a counted machine with several CPUs. They take turns, and each turn ends after that time of the
+/// guest.
 pub const TURNS: &str = "tick=4ms";
 
 /// Words for Linux's command line, of three kinds. Some remove unfair costs. Some let it boot on a busy host (see
 /// docs/lab.md). And `oops=panic panic=-1` ends it at once after a fault of the emulator ([`untripped`]), in any
 /// thread.
-const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 init_on_alloc=0 cryptomgr.notests \
+const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 \
+    init_on_alloc=0 cryptomgr.notests \
                     transparent_hugepage=never no_timer_check";
 
 /// The most boots of a Linux that dies of a fault of the emulator.

@@ -10,7 +10,8 @@ use clap::{
 
 /// Quire: a virtual memory system and a kernel that runs unmodified Linux programs.
 #[derive(Debug, Parser)]
-#[command(name = "./quire", bin_name = "./quire", version, propagate_version = true, after_help = EXAMPLES, max_term_width = 110)]
+#[command(name = "./quire", bin_name = "./quire", version, propagate_version = true, after_help = EXAMPLES,
+    max_term_width = 110)]
 pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
@@ -138,8 +139,8 @@ pub struct Guest {
     #[arg(long, value_name = "DIR|TAR")]
     pub root: Option<PathBuf>,
 
-    /// Copy a file or directory into the guest, with owners, times and links; libraries of programs are copied, too. Without
-    /// GUEST it keeps its name and goes to the directory where the program starts
+    /// Copy a file or directory into the guest, with owners, times and links; libraries of programs are copied, too.
+    /// Without GUEST it keeps its name and goes to the directory where the program starts
     #[arg(long, value_name = "HOST[:GUEST]")]
     pub copy: Vec<OsString>,
 
@@ -148,7 +149,8 @@ pub struct Guest {
     pub env: Vec<OsString>,
 
     /// Directory of the guest where the program starts
-    #[arg(short = 'w', long, value_name = "DIR", default_value = "/", value_parser = PathBufValueParser::new().try_map(directory))]
+    #[arg(short = 'w', long, value_name = "DIR", default_value = "/",
+        value_parser = PathBufValueParser::new().try_map(directory))]
     pub cwd: PathBuf,
 
     /// Stop each machine after this number of seconds (exit status 124)
@@ -210,8 +212,8 @@ pub struct Run {
     pub program: Vec<OsString>,
 }
 
-/// Options that users of other tools type by habit. The first three change nothing: the guest has a terminal where there
-/// is one here, and nothing of it stays. The others are errors that say what to do.
+/// Options that users of other tools type by habit. The first three change nothing: the guest has a terminal where
+/// there is one here, and nothing of it stays. The others are errors that say what to do.
 #[derive(Debug, Clone, Default, Args)]
 #[allow(dead_code)] // The parser alone looks at them.
 pub struct Habits {
@@ -282,7 +284,8 @@ pub struct Test {
     pub soak: bool,
 
     /// Minutes that `--soak attack` runs in all; an interrupted run continues
-    #[arg(long, value_name = "N", requires = "soak", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", requires = "soak", default_value_t = 10,
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub minutes: u32,
 
     /// Repeat one round of `--soak attack` by the seed in its failure message
@@ -374,7 +377,8 @@ pub struct Compare {
     pub time: bool,
 
     /// Number of runs of each side
-    #[arg(long, alias = "runs", value_name = "K", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    #[arg(long, alias = "runs", value_name = "K", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=99))]
     pub repeat: u32,
 
     /// Write the figures of every run to this file, as JSON
@@ -565,8 +569,8 @@ pub struct Conflicts {
     #[arg(long, group = "counted")]
     pub guest: bool,
 
-    /// With --guest: show the code that wrote each conflicting line, and the code that touched it. With --scale: show the
-    /// code that needed the lines
+    /// With --guest: show the code that wrote each conflicting line, and the code that touched it. With --scale: show
+    /// the code that needed the lines
     #[arg(short, long, requires = "counted")]
     pub verbose: bool,
 }
@@ -631,7 +635,8 @@ pub struct Profile {
     #[arg(long)]
     pub marked: bool,
 
-    /// Count the instructions of Debian's Linux instead, from the program's start to its end. Its output appears at the end
+    /// Count the instructions of Debian's Linux instead, from the program's start to its end. Its output appears at the
+    /// end
     #[arg(long, conflicts_with = "hosted")]
     pub linux: bool,
 

@@ -87,7 +87,8 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
     })
 }
 
-/// Waits for the end of gdb. `None`: it was ended after `limit`, before its machine, so that it sees no lost connection.
+/// Waits for the end of gdb. `None`: it was ended after `limit`, before its machine, so that it sees no lost
+/// connection.
 fn ended(mut gdb: Child, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
     /// gdb first tries to stop the program.
     const GRACE: Duration = Duration::from_secs(3);
@@ -142,7 +143,8 @@ fn script(kernel: &Path, program: Option<&Path>, port: u16) -> Result<File> {
          def number(name):\n    return int(gdb.parse_and_eval(name)) & 0xffffffffffffffff\n\
          def word(at):\n    return int.from_bytes(bytes(gdb.selected_inferior().read_memory(at, 8)), 'little')\n\
          def reach(place):\n    quiet('hbreak ' + place)\n    quiet('continue')\n    quiet('delete')\n\
-         def notify(word):\n    try:\n        quiet('set suppress-cli-notifications ' + word)\n    except gdb.error:\n        pass # an older gdb tells of every step\n\
+         def notify(word):\n    try:\n        quiet('set suppress-cli-notifications ' + word)\n    except \
+         gdb.error:\n        pass # an older gdb tells of every step\n\
          notify('on')\n\
          quiet('set architecture i386:x86-64')\n\
          quiet('target remote 127.0.0.1:{port}')\n\
@@ -158,7 +160,8 @@ fn script(kernel: &Path, program: Option<&Path>, port: u16) -> Result<File> {
          quiet('set $entry = %d' % word(at + 8))\n\
          {symbols}\
          if number('$pc') != number('$entry'):\n    reach('*$entry')\n\
-         # The page of the entry comes by a fault. Without it gdb could neither show an instruction nor place a breakpoint.\n\
+         # The page of the entry comes by a fault. Without it gdb could neither show an instruction nor place a \
+         breakpoint.\n\
          try:\n    gdb.selected_inferior().read_memory(number('$entry'), 1)\n\
          except gdb.MemoryError:\n    quiet('stepi')\n    reach('*$entry')\n\
          notify('off')\n\

@@ -1,9 +1,9 @@
 //! `./quire`: the one command of the project. It builds Quire, runs programs in it, tests it, debugs it, compares it.
 //!
 //! Each command is a module that reads top-down: [`run`], [`mod@test`], [`doctor`], [`debug`], [`compare`],
-//! [`mod@bench`], [`lab`], [`conflicts`], [`counts`], [`profile`], [`mod@trace`], [`fuzz`], [`build`]. Below them are [`image`]
-//! (the guest's files), [`machine`] (QEMU and its ports) and [`setup`] (files that are made or fetched once). [`help`]
-//! keeps the help texts for machines without a compiler, and prints completions and manual pages.
+//! [`mod@bench`], [`lab`], [`conflicts`], [`counts`], [`profile`], [`mod@trace`], [`fuzz`], [`build`]. Below them are
+//! [`image`] (the guest's files), [`machine`] (QEMU and its ports) and [`setup`] (files that are made or fetched once).
+//! [`help`] keeps the help texts for machines without a compiler, and prints completions and manual pages.
 
 mod bench;
 mod boot;
@@ -33,8 +33,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Ends this process as `head` ends other programs, where no process reads the output any more. Otherwise printing would
-/// panic with a backtrace.
+/// Ends this process as `head` ends other programs, where no process reads the output any more. Otherwise printing
+/// would panic with a backtrace.
 fn end_without_reader() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

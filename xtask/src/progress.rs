@@ -93,7 +93,8 @@ pub fn keeps(what: impl Into<String>) {
     *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
 }
 
-/// From now on Ctrl-C ends this process with one line that names the kept work. An interrupt that is ignored stays ignored.
+/// From now on Ctrl-C ends this process with one line that names the kept work. An interrupt that is ignored stays
+/// ignored.
 pub fn explain_interrupts() {
     keeps("finished builds and fetched files are kept, and the same command continues from there");
     if ignores(SIGINT) {

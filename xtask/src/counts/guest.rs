@@ -24,8 +24,8 @@ const MEMORY_OF_SERVERS: u64 = 2048;
 /// A row: the operation's name and the kernel's instructions for one execution.
 pub type Row = (String, f64);
 
-/// The operations of `programs/counts.c` whose names contain one of `words`, or all. `lenient` leaves out those that the
-/// kernel lacks.
+/// The operations of `programs/counts.c` whose names contain one of `words`, or all. `lenient` leaves out those that
+/// the kernel lacks.
 pub fn operations(places: &Places, kernel: &Kernel, words: &[String], lenient: bool) -> Result<Vec<Row>> {
     let mut tree = root::tree()?;
     programs::install(&mut tree, &programs::with_companions(places, "counts".as_ref())?)?;

@@ -142,7 +142,8 @@ mod tests {
         let new = replace(text, "d", "kernel", &rows).unwrap();
         assert_eq!(
             new,
-            "# head\ncompiler = \"d\"\n\n[kernel]\nb = 4.1235 # it pays for x\na = 3.0\nc = 50.13\n\n[hosted]\na = 7.00\n"
+            "# head\ncompiler = \"d\"\n\n[kernel]\nb = 4.1235 # it pays for x\na = 3.0\nc = 50.13\n\n[hosted]\na = \
+                7.00\n"
         );
         let more = replace(&new, "d", "servers", &[("redis".to_owned(), 1.0)]).unwrap();
         let kept: Kept = toml::from_str(&more).unwrap();

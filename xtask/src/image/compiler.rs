@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_script_of_the_linkers_names_files() {
-        let script = "/* GNU ld script /not/this */\nOUTPUT_FORMAT(elf64-x86-64)\nGROUP ( /lib/libc.so.6 /usr/lib/libc_nonshared.a  \
+        let script = "/* GNU ld script /not/this */\nOUTPUT_FORMAT(elf64-x86-64)\nGROUP ( /lib/libc.so.6 \
+            /usr/lib/libc_nonshared.a  \
                       AS_NEEDED ( /lib64/ld-linux-x86-64.so.2 ) -lgcc )\n";
         let found: Vec<&str> = named(script).collect();
         assert_eq!(found, ["/lib/libc.so.6", "/usr/lib/libc_nonshared.a", "/lib64/ld-linux-x86-64.so.2"]);

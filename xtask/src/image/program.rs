@@ -343,7 +343,7 @@ mod tests {
         assert_eq!((shim_of(&cargo).as_deref(), shim_of(&rustup)), (Some("rustup"), None));
         assert_eq!(shim_of(Path::new("/bin/sh")), None);
         // A script for `env` finds the program of the guest.
-        assert!(install_interpreters(&mut tree, &[python.clone()], 0).is_err());
+        assert!(install_interpreters(&mut tree, std::slice::from_ref(&python), 0).is_err());
         tree.file("/usr/bin/python3", 0o755, "").unwrap();
         install_interpreters(&mut tree, &[python], 0).unwrap();
     }

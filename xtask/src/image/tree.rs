@@ -195,8 +195,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Adds the members of an archive below `at`. With `over`, a directory's owner and mode replace those of a directory
-    /// that is there.
+    /// Adds the members of an archive below `at`. With `over`, a directory's owner and mode replace those of a
+    /// directory that is there.
     pub fn members(&mut self, at: &Path, archive: &Archive, over: bool) -> Result<()> {
         for member in archive.members() {
             let member = member?;
@@ -319,8 +319,8 @@ impl Tree {
             .collect()
     }
 
-    /// The rough number of bytes that a guest needs to unpack the archive. It gives up each file of the archive when the
-    /// file is unpacked, so only one file is in memory twice. A file takes whole pages and some records.
+    /// The rough number of bytes that a guest needs to unpack the archive. It gives up each file of the archive when
+    /// the file is unpacked, so only one file is in memory twice. A file takes whole pages and some records.
     pub fn unpacked(&self) -> u64 {
         let (mut all, mut largest) = (0, 0);
         for size in self.sizes() {

@@ -124,7 +124,8 @@ const README: &[Stated] = &[
     ratio("| fork and exit with 64 MiB | {} |", "exec-fork", "fork of 64 MiB + exit"),
     ratio("| first touch of pages in order | {} |", "zero-fill", "first touch, in a row"),
     ratio("| `munmap` and `mmap` of a file for each write | {} |", "ranges", "munmap + mmap + write"),
-    Stated { by: Some(Side::LinuxLarge), ..ratio("| the same, against Linux with large pages | {} |", "zero-fill", "first touch, in a row") },
+    Stated { by: Some(Side::LinuxLarge), ..ratio("| the same, against Linux with large pages | {} |", "zero-fill",
+        "first touch, in a row") },
 ];
 
 #[rustfmt::skip] // A figure a line.
@@ -136,7 +137,8 @@ const FIGURES: &[Stated] = &[
     ratio("| `mprotect` of 16 pages | `micro` | {} |", "map", "mprotect of 16 pages"),
     ratio("| creation of one of many mappings | `mapper` | {} |", "map", "create"),
     ratio("| `mprotect` of one of many mappings | `mapper` | {} |", "map", "protect"),
-    ratio("| `munmap`, then `mmap` into a hole among many mappings | `mapper` | {} |", "map", "munmap + mmap in a hole"),
+    ratio("| `munmap`, then `mmap` into a hole among many mappings | `mapper` | {} |", "map",
+        "munmap + mmap in a hole"),
     ratio("| `munmap` and `mmap` of a file for each write | `remap` | {} |", "ranges", "munmap + mmap + write"),
     ratio("| fork and exit of a small process | `forkexec` | {} |", "exec-fork", "fork + exit"),
     ratio("| fork and exit of a process with 64 MiB | `forkexec` | {} |", "exec-fork", "fork of 64 MiB + exit"),
@@ -145,9 +147,12 @@ const FIGURES: &[Stated] = &[
     ratio("| line of forks with all ancestors alive | `cowchain` kept | {} |", "chains", "chain, parents alive"),
     ratio("| many forks of one parent | `cowchain` siblings | {} |", "chains", "children of one parent"),
     ratio("| system call that does nothing | `calibrate` | {} |", "calibration", "system call"),
-    Stated { by: Some(Side::LinuxLarge), ..ratio("first touches in order: Quire's ratio to it is {}.", "zero-fill", "first touch, in a row") },
-    Stated { by: Some(Side::LinuxLarge), ..ratio("fork and exit of a process with 64 MiB is {}.", "exec-fork", "fork of 64 MiB + exit") },
-    Stated { measure: "memory", ..ratio("all ancestors alive holds {} times the memory that it holds on Linux", "chains", "chain, parents alive") },
+    Stated { by: Some(Side::LinuxLarge), ..ratio("first touches in order: Quire's ratio to it is {}.", "zero-fill",
+        "first touch, in a row") },
+    Stated { by: Some(Side::LinuxLarge), ..ratio("fork and exit of a process with 64 MiB is {}.", "exec-fork",
+        "fork of 64 MiB + exit") },
+    Stated { measure: "memory", ..ratio("all ancestors alive holds {} times the memory that it holds on Linux",
+        "chains", "chain, parents alive") },
     Stated { text: "A sleeping process takes {} bytes of kernel memory among 1,000 processes", experiment: "processes",
         measure: "kernel_memory", what: "asleep", of: Some(("processes", "1000")), by: None },
 ];

@@ -273,8 +273,8 @@ fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bo
     Ok(())
 }
 
-/// Draws the page of these files, with what `lab/runs` holds beside them: the history, the newest conflict matrix and the
-/// newest profile.
+/// Draws the page of these files, with what `lab/runs` holds beside them: the history, the newest conflict matrix and
+/// the newest profile.
 fn draw(places: &Places, page: &Path, files: &[PathBuf]) -> Result<()> {
     let step = Step::sized("drawing the page", "some seconds a run");
     let results: Result<Vec<Results>> = files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();

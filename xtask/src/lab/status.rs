@@ -43,22 +43,35 @@ enum FigureSource {
 const BUDGETS: &[Budget] = &[
     Budget { what: "zero-fill fault against taking and zeroing a frame, cold memory in random order, one CPU",
         bound: Bound::AtLeast(0.85), from: FigureSource::Bench("zero_fill_share_of_limit") },
-    Budget { what: "the same on all CPUs at once", bound: Bound::AtLeast(0.85), from: FigureSource::Bench("zero_fill_share_of_limit_all_cpus") },
-    Budget { what: "shared lines a zero-fill fault, 2 CPUs", bound: Bound::AtMost(1.0 / 32.0), from: FigureSource::Bench("shared_lines_per_fault_2cpu") },
-    Budget { what: "shared lines a zero-fill fault, 16 CPUs", bound: Bound::AtMost(1.0 / 32.0), from: FigureSource::Bench("shared_lines_per_fault_16cpu") },
-    Budget { what: "allocations of a fault on a resident page", bound: Bound::AtMost(0.0), from: FigureSource::Bench("allocations_per_resident_fault") },
-    Budget { what: "spin locks of a fault on a resident page: the table page's", bound: Bound::AtMost(1.0), from: FigureSource::Bench("lock_takes_per_resident_fault") },
-    Budget { what: "bytes for one more mapping of a page, beyond its leaf", bound: Bound::AtMost(0.0), from: FigureSource::Bench("rmap_bytes_per_extra_mapping") },
-    Budget { what: "munmap of 1 TiB against 1 MiB with equal residents, visits", bound: Bound::Same(0.0), from: FigureSource::Both("munmap_visits_1mib", "munmap_visits_1tib") },
-    Budget { what: "memory held over reachable after 1,000 generations of forks", bound: Bound::AtMost(1.05), from: FigureSource::Bench("chain_1000_overhead") },
-    Budget { what: "copies of each page that a parent and 100 children hold", bound: Bound::AtMost(101.0), from: FigureSource::Bench("shadow_copies_100_children") },
-    Budget { what: "the same after the parent has exited", bound: Bound::AtMost(100.0), from: FigureSource::Bench("shadow_copies_100_children_alone") },
-    Budget { what: "page-table memory of a space after all mappings were removed: its root", bound: Bound::AtMost(4096.0), from: FigureSource::Bench("pagetable_bytes_after_unmap_all") },
-    Budget { what: "kernel memory of a sleeping process, among 1,000: seven page-table pages and 6 KiB", bound: Bound::AtMost(34816.0),
+    Budget { what: "the same on all CPUs at once", bound: Bound::AtLeast(0.85),
+        from: FigureSource::Bench("zero_fill_share_of_limit_all_cpus") },
+    Budget { what: "shared lines a zero-fill fault, 2 CPUs", bound: Bound::AtMost(1.0 / 32.0),
+        from: FigureSource::Bench("shared_lines_per_fault_2cpu") },
+    Budget { what: "shared lines a zero-fill fault, 16 CPUs", bound: Bound::AtMost(1.0 / 32.0),
+        from: FigureSource::Bench("shared_lines_per_fault_16cpu") },
+    Budget { what: "allocations of a fault on a resident page", bound: Bound::AtMost(0.0),
+        from: FigureSource::Bench("allocations_per_resident_fault") },
+    Budget { what: "spin locks of a fault on a resident page: the table page's", bound: Bound::AtMost(1.0),
+        from: FigureSource::Bench("lock_takes_per_resident_fault") },
+    Budget { what: "bytes for one more mapping of a page, beyond its leaf", bound: Bound::AtMost(0.0),
+        from: FigureSource::Bench("rmap_bytes_per_extra_mapping") },
+    Budget { what: "munmap of 1 TiB against 1 MiB with equal residents, visits", bound: Bound::Same(0.0),
+        from: FigureSource::Both("munmap_visits_1mib", "munmap_visits_1tib") },
+    Budget { what: "memory held over reachable after 1,000 generations of forks", bound: Bound::AtMost(1.05),
+        from: FigureSource::Bench("chain_1000_overhead") },
+    Budget { what: "copies of each page that a parent and 100 children hold", bound: Bound::AtMost(101.0),
+        from: FigureSource::Bench("shadow_copies_100_children") },
+    Budget { what: "the same after the parent has exited", bound: Bound::AtMost(100.0),
+        from: FigureSource::Bench("shadow_copies_100_children_alone") },
+    Budget { what: "page-table memory of a space after all mappings were removed: its root",
+        bound: Bound::AtMost(4096.0), from: FigureSource::Bench("pagetable_bytes_after_unmap_all") },
+    Budget { what: "kernel memory of a sleeping process, among 1,000: seven page-table pages and 6 KiB",
+        bound: Bound::AtMost(34816.0),
         from: FigureSource::Lab("processes", "kernel_memory", &[&[("what", "asleep"), ("processes", "1000")]]) },
     Budget { what: "instructions of a timed sleep and wake-up, 1,000 processes against 100", bound: Bound::Same(0.2),
         from: FigureSource::Lab("processes", "instructions", &[
-            &[("what", "timed sleep and wake-up"), ("processes", "100")], &[("what", "timed sleep and wake-up"), ("processes", "1000")]]) },
+            &[("what", "timed sleep and wake-up"), ("processes", "100")],
+                &[("what", "timed sleep and wake-up"), ("processes", "1000")]]) },
 ];
 
 /// Writes the page from the newest figures under `lab/runs`.
@@ -267,7 +280,8 @@ mod tests {
     fn unsafe_is_counted_in_code_alone() {
         let text = "#![forbid(unsafe_code)]\n// unsafe\nunsafe { x() }\nlet unsafer = 1;\nunsafe fn f() {}\n";
         assert_eq!(count(text), 2);
-        let tests = "#[cfg(test)]\nmod tests;\nunsafe {}\n#[cfg(all(test, not(loom)))]\n#[allow(x)]\nmod more {\n    unsafe {};\n}\nunsafe {}\n";
+        let tests = "#[cfg(test)]\nmod tests;\nunsafe {}\n#[cfg(all(test, not(loom)))]\n#[allow(x)]\nmod more \
+            {\n    unsafe {};\n}\nunsafe {}\n";
         assert_eq!(count(tests), 2);
     }
 

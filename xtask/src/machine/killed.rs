@@ -14,9 +14,9 @@ pub struct Killed<'a> {
 impl<'a> Killed<'a> {
     /// Reads the log of Quire (`crates/linux`, `out_of_memory`) or of Linux.
     pub fn find(log: &'a str) -> Option<Self> {
-        let kills = || log.lines().filter_map(|line| quires(line).or_else(|| linuxs(line)));
-        let (program, kib) = kills().last()?;
-        Some(Self { program, kib, kills: kills().count() })
+        let kills: Vec<_> = log.lines().filter_map(|line| quires(line).or_else(|| linuxs(line))).collect();
+        let (program, kib) = *kills.last()?;
+        Some(Self { program, kib, kills: kills.len() })
     }
 
     /// One line that says what to do. `memory`: the guest's MiB; `swap`: whether it can get swap.

@@ -35,8 +35,8 @@ pub const PANICKED: i32 = 35;
 /// The status after 0x12: the kernel cannot run on this machine, and its log says why.
 pub const REFUSED: i32 = 37;
 
-/// Words for a machine with a counted clock: the seed of RDRAND, and a time of day that follows the count. With them a run
-/// depends on the kernel and the image only. The time is later than the files of any image.
+/// Words for a machine with a counted clock: the seed of RDRAND, and a time of day that follows the count. With them a
+/// run depends on the kernel and the image only. The time is later than the files of any image.
 const COUNTED: [&str; 4] = ["-seed", "1", "-rtc", "base=2030-01-01T00:00:00,clock=vm"];
 
 /// A guest of more MiB than this is *large*: its memory may exceed the host's. The host reserves none of it, and

@@ -1,6 +1,6 @@
-//! The profile of Debian's Linux. Its kernel file has no symbols, so a boot before the measured one reads their addresses
-//! from `/proc/kallsyms`, without a random base. `xtask/guest/measure.c` starts the program, and marks its start and end
-//! for the plugin.
+//! The profile of Debian's Linux. Its kernel file has no symbols, so a boot before the measured one reads their
+//! addresses from `/proc/kallsyms`, without a random base. `xtask/guest/measure.c` starts the program, and marks its
+//! start and end for the plugin.
 
 use std::{io::Write as _, os::fd::AsRawFd as _, time::Duration};
 

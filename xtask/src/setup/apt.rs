@@ -41,8 +41,8 @@ impl Apt {
         &self.suite
     }
 
-    /// One whose sources `list` writes, from this machine's mirror, its suite, and the option that says who signs. Its lists are
-    /// its own too: they lie under `name` in the cache. `None` where they cannot be had.
+    /// One whose sources `list` writes, from this machine's mirror, its suite, and the option that says who signs. Its
+    /// lists are its own too: they lie under `name` in the cache. `None` where they cannot be had.
     pub fn private(places: &Places, name: &str, list: impl FnOnce(&str, &str, &str) -> String) -> Option<Self> {
         let (mirror, suite) = own_mirror()?;
         let home = places.cache.join(name);
@@ -70,8 +70,8 @@ impl Apt {
         updated.is_ok_and(|s| s.success()).then_some(apt)
     }
 
-    /// Fetches `packages` and unpacks them into `root`. `work` is emptied first; the archives and a log lie there. Nothing is
-    /// installed.
+    /// Fetches `packages` and unpacks them into `root`. `work` is emptied first; the archives and a log lie there.
+    /// Nothing is installed.
     pub fn unpack(&self, packages: &[&str], work: &Path, root: &Path) -> Result<()> {
         let about = || format!("cannot write to {}", work.display());
         let _ = fs::remove_dir_all(work);

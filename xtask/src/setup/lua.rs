@@ -19,8 +19,8 @@ const PACKAGE: &str = "lua5.4";
 /// Where apt's lists lie until it is fetched.
 const LISTS: &str = "apt-sources";
 
-/// The directory that holds its `Makefile` and its C files, fetched first where there is none. `$QUIRE_LUA` names another
-/// directory.
+/// The directory that holds its `Makefile` and its C files, fetched first where there is none. `$QUIRE_LUA` names
+/// another directory.
 pub fn ensure(places: &Places) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_LUA").map(PathBuf::from) {
         let about = || format!("QUIRE_LUA={}", given.display());

@@ -1,4 +1,5 @@
-//! A newer QEMU than this machine's: Debian's backports have one. Fetched through apt, unpacked into the cache, never installed.
+//! A newer QEMU than this machine's: Debian's backports have one. Fetched through apt, unpacked into the cache, never
+//! installed.
 
 use std::{
     fs,

@@ -1,8 +1,8 @@
 //! A compiler that instruments, the library that what it makes is linked with, and the linker that can.
 //!
-//! rustup's toolchains bring LLVM's sanitizer libraries; Debian has them in the package of LLVM's runtime libraries, and of its
-//! linkers only LLVM's takes them. ThreadSanitizer has to see all synchronisation, the standard library's too, which is therefore
-//! compiled again from its source.
+//! rustup's toolchains bring LLVM's sanitizer libraries; Debian has them in the package of LLVM's runtime libraries,
+//! and of its linkers only LLVM's takes them. ThreadSanitizer has to see all synchronisation, the standard library's
+//! too, which is therefore compiled again from its source.
 
 use std::{
     path::{Path, PathBuf},

@@ -1,7 +1,7 @@
 //! A sysroot for the kernel's target, compiled once from Debian's `rust-web-src` and kept by the exact rustc version.
 //!
-//! Debian ships `core` and `alloc` as source only. Compiling them with every build would cost half a minute and tie each
-//! build to unstable flags; done once, laid out as rustc expects it, plain `cargo build --target` works on stable.
+//! Debian ships `core` and `alloc` as source only. Compiling them with every build would cost half a minute and tie
+//! each build to unstable flags; done once, laid out as rustc expects it, plain `cargo build --target` works on stable.
 
 use std::{
     fs,
@@ -20,7 +20,8 @@ use crate::{
 };
 
 const MANIFEST: &str = "[package]\nname = \"empty\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[lib]\n\
-                        [profile.release]\nopt-level = 3\ncodegen-units = 1\nlto = \"fat\"\npanic = \"abort\"\n[workspace]\n";
+                        [profile.release]\nopt-level = 3\ncodegen-units = 1\nlto = \"fat\"\npanic \
+                            = \"abort\"\n[workspace]\n";
 
 /// The directory name that belongs to what `rustc -vV` said.
 pub fn key(version: &str) -> String {
@@ -122,8 +123,8 @@ fn lay_out(work: &Path, home: &Path, rustc: &Path, linker: &Path) -> std::io::Re
     for part in ["src", "etc"] {
         symlink(host.join(part), ours.join(part))?;
     }
-    // Build scripts are compiled with the host's library; kernels are linked with `rust-lld`, which Debian does not ship
-    // under that name.
+    // Build scripts are compiled with the host's library; kernels are linked with `rust-lld`, which Debian does not
+    // ship under that name.
     let tools = ours.join("x86_64-unknown-linux-gnu");
     fs::create_dir_all(tools.join("bin"))?;
     symlink(host.join("x86_64-unknown-linux-gnu/lib"), tools.join("lib"))?;

@@ -85,7 +85,8 @@ mod tests {
         assert_eq!(found("crates/a/src/b/tests.rs", call), 1);
         assert_eq!(found("crates/a/src/order_tests.rs", call), 1);
         assert_eq!(found("crates/a/src/b.rs", &format!("#[cfg(test)]\nmod tests {{\n{call}\n}}\n")), 1);
-        let all = "#[cfg(all(test, not(any(loom, shuttle))))]\n#[allow(dead_code)]\nmod tests {\n    use std::time::Instant;\n}\n";
+        let all = "#[cfg(all(test, not(any(loom, shuttle))))]\n#[allow(dead_code)]\nmod tests {\n    use \
+            std::time::Instant;\n}\n";
         assert_eq!(found("crates/a/src/b.rs", all), 1);
         let after = "#[cfg(test)]\nmod tests {\n    fn g() {\n    }\n}\n\nfn h() {\n    Instant::now();\n}\n";
         assert_eq!(found("crates/a/src/b.rs", after), 0);

@@ -143,3 +143,22 @@ pub(super) fn tool_of(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::docs;
+    use crate::places::Places;
+
+    /// rustfmt leaves long strings, comments and tables as they are, and does not see C.
+    #[test]
+    fn no_line_is_longer_than_120_columns() {
+        let root = Places::find().root;
+        let files = docs::files_below(&root, &["xtask", "plugin", "programs", "examples"], &["rs", "c", "h"]).unwrap();
+        assert!(files.len() > 200, "{}", files.len());
+        let long = files.iter().flat_map(|(name, text)| {
+            let lines = text.lines().enumerate().filter(|(_, line)| line.chars().count() > 120);
+            lines.map(move |(n, _)| format!("{name}:{}", n + 1))
+        });
+        assert_eq!(long.collect::<Vec<_>>(), [""; 0]);
+    }
+}

@@ -48,7 +48,8 @@ const CASES: &[Case] = &[
         cpus: &[1],
         memory: 128,
         append: "",
-        script: "hold 60 sleep & exempt=$!; sleep 1; echo -1000 >/proc/$exempt/oom_score_adj; cat /proc/$exempt/oom_score; \
+        script: "hold 60 sleep & exempt=$!; sleep 1; echo -1000 >/proc/$exempt/oom_score_adj; cat \
+            /proc/$exempt/oom_score; \
                  (hold 80 end) 2>/dev/null; echo $?; kill -0 $exempt && echo there; kill -9 $exempt",
         told: "(hold) is killed: ",
         untold: None,

@@ -95,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_report_has_the_error_and_its_place() {
-        let text = "running 1 test\nerror: Undefined Behavior: out of bounds\n  --> crates/vm/src/f.rs:1:2\n   |\n = note: inside\n";
+        let text = "running 1 test\nerror: Undefined Behavior: out of bounds\n  --> crates/vm/src/f.rs:1:2\n   |\n = \
+            note: inside\n";
         assert_eq!(report(text), "error: Undefined Behavior: out of bounds\n  --> crates/vm/src/f.rs:1:2");
         assert_eq!(report("nothing"), "it failed");
     }

@@ -98,7 +98,8 @@ impl Models {
         let mutants = self.mutants();
         let by = |name: &str| mutants.values().filter(|u| u.name() == name).count();
         format!(
-            "{} models ({} under loom, {} under shuttle), {} mutants: {} found by both, {} by loom alone, {} by shuttle alone",
+            "{} models ({} under loom, {} under shuttle), {} mutants: {} found by both, {} by loom alone, {} by \
+                shuttle alone",
             self.0.len(),
             count(&|p| p.holds.0[0]),
             count(&|p| p.holds.0[1]),
@@ -209,7 +210,8 @@ mod tests {
 
     #[test]
     fn the_steps_of_an_enum_are_found() {
-        let text = "/// enum\npub enum Mutant {\n    /// One.\n    One = 1,\n    /// Two: { }.\n    Two,\n}\nenum Other {\n    No,\n}\n";
+        let text = "/// enum\npub enum Mutant {\n    /// One.\n    One = 1,\n    /// Two: { }.\n    Two,\n}\nenum \
+            Other {\n    No,\n}\n";
         assert_eq!(variants(text).collect::<Vec<_>>(), ["One", "Two"]);
     }
 }

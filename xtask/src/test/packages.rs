@@ -240,8 +240,10 @@ mod tests {
     #[test]
     fn a_manifest_says_whether_the_crate_is_for_others() {
         let docs = serde_json::json!({"docs": {"rs": {"all-features": true}}});
-        let mut library = serde_json::json!({"name": "quire-sync", "publish": null, "description": "Locks.", "license": "MIT",
-            "readme": "README.md", "documentation": "https://docs.rs/quire-sync", "rust_version": "1.95", "metadata": docs,
+        let mut library = serde_json::json!({"name": "quire-sync", "publish": null, "description": "Locks.",
+            "license": "MIT",
+            "readme": "README.md", "documentation": "https://docs.rs/quire-sync", "rust_version": "1.95",
+                "metadata": docs,
             "features": {"std": []}});
         let own = serde_json::json!({"name": "quire-kernel", "publish": []});
         let all = |library: &Value, own: &Value| unfit(&serde_json::json!({"packages": [library, own]}));

@@ -55,16 +55,19 @@ const WAYS: &[(&str, Way)] = &[
     ("fuzz --list", Runs(&[])),
     ("run -- busybox sh -c 'uname", Elsewhere("readme/./quire run")),
     ("run -- sleepers --sleepers 1000 --total 1000", Runs(&[])),
-    ("run --cpus 2 --memory 20G -- sleepers", Runs(&[("20G", "512M"), ("1048576", "500"), ("--total 2000", "--total 250"), ("--answers 500", "--answers 5")])),
+    ("run --cpus 2 --memory 20G -- sleepers", Runs(&[("20G", "512M"), ("1048576", "500"),
+        ("--total 2000", "--total 250"), ("--answers 500", "--answers 5")])),
     ("run --packages redis-server", Elsewhere("servers/redis")),
     ("run -v", Elsewhere("command/an interactive shell")),
     ("run", Elsewhere("command/an interactive shell")),
-    ("compare --count --repeat 1 --append layers=N -- cowchain", Runs(&[("layers=N", "layers=4"), ("--seconds 1", "--seconds 0")])),
+    ("compare --count --repeat 1 --append layers=N -- cowchain", Runs(&[("layers=N", "layers=4"),
+        ("--seconds 1", "--seconds 0")])),
     ("compare", Elsewhere("command/comparison")),
     ("conflicts --guest", Elsewhere("command/cache lines that processors share in the guest")),
     ("conflicts --scale", Elsewhere("record/")),
     ("conflicts", Elsewhere("record/")),
-    ("profile --hosted", Runs(&[("--hosted 2000", "--hosted 20"), ("lab/runs/2026-11-26-profile.json", "target/test-logs/proofs-profile.json")])),
+    ("profile --hosted", Runs(&[("--hosted 2000", "--hosted 20"), ("lab/runs/2026-11-26-profile.json",
+        "target/test-logs/proofs-profile.json")])),
     ("profile", Elsewhere("command/a profile begins with the program")),
     ("trace", Elsewhere("command/a trace of known events")),
     ("counts", Elsewhere("counts/kernel")),
@@ -448,8 +451,10 @@ mod tests {
 
     #[test]
     fn commands_are_found_in_prose_and_in_blocks_without_comments() {
-        let text = "Run `./quire lab\nmap` or `./quire lab [NAME...]`.\n\n    ./quire bench a b     some\n    ./quire lab # all\n\
-                    ```sh\n$ ./quire run -- busybox sh -c 'a  | b'\n./quire compare --count \\\n    --repeat 1 -- x\n```\n`quire`\n";
+        let text = "Run `./quire lab\nmap` or `./quire lab [NAME...]`.\n\n    ./quire bench a b     some\n    ./quire \
+            lab # all\n\
+                    ```sh\n$ ./quire run -- busybox sh -c 'a  | b'\n./quire compare --count \\\n    --repeat 1 -- \
+                    x\n```\n`quire`\n";
         let all = named(text);
         assert_eq!(
             all,

@@ -1,5 +1,5 @@
-//! The programs of the stage `races` judge nothing by a clock. There CPUs really run at once, and the host may pause each
-//! of them for any time. So the source of such a program reads no clock, sets no timer, and counts no sleeps.
+//! The programs of the stage `races` judge nothing by a clock. There CPUs really run at once, and the host may pause
+//! each of them for any time. So the source of such a program reads no clock, sets no timer, and counts no sleeps.
 //!
 //! The headers of all programs are exempt: `report.h` reads the clock to end a measurement and to print a rate.
 

@@ -181,9 +181,12 @@ mod tests {
 
     #[test]
     fn a_report_is_its_kind_and_calls_of_ours() {
-        let text = "running 1 test\n==================\nWARNING: ThreadSanitizer: data race (pid=1)\n  Write of size 8 at 0x7e by thread T2:\n\
-                    \x20   #0 memcpy <null>\n    #1 quire_vm::f /x/crates/vm/src/f.rs:1:2\n\n  Previous read of size 8 at 0x7e by thread T1:\n\
-                    \x20   #0 quire_vm::g /x/crates/vm/src/g.rs:3:4\nSUMMARY: ThreadSanitizer: data race\n#1 /crates/\n";
+        let text = "running 1 test\n==================\nWARNING: ThreadSanitizer: data race (pid=1)\n  Write of size \
+            8 at 0x7e by thread T2:\n\
+                    \x20   #0 memcpy <null>\n    #1 quire_vm::f /x/crates/vm/src/f.rs:1:2\n\n  Previous read of size \
+                    8 at 0x7e by thread T1:\n\
+                    \x20   #0 quire_vm::g /x/crates/vm/src/g.rs:3:4\nSUMMARY: ThreadSanitizer: data race\n#1 \
+                    /crates/\n";
         let told = report(text);
         assert_eq!(told.lines().count(), 5, "{told}");
         assert!(told.contains("f.rs:1:2") && told.contains("g.rs:3:4"));

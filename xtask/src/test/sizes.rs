@@ -207,7 +207,8 @@ impl Size {
 
 /// Boots a machine of two domains, on the board that can have them. It has no port for the program's output.
 fn domains(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
-    let words = "-object memory-backend-ram,id=near,size=1G,reserve=off -object memory-backend-ram,id=far,size=4G,reserve=off \
+    let words = "-object memory-backend-ram,id=near,size=1G,reserve=off -object \
+        memory-backend-ram,id=far,size=4G,reserve=off \
                  -numa node,nodeid=0,cpus=0-1,memdev=near -numa node,nodeid=1,cpus=2-3,memdev=far";
     let shape = Shape {
         cpus: 4,

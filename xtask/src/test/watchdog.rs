@@ -34,11 +34,14 @@ struct Case {
 }
 
 /// A script that takes most of the kernel's locks, and a program that computes for long without a system call.
-const BUSY: &str = "for i in 1 2 3 4; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | wc -l >/dev/null; \
+const BUSY: &str = "for i in 1 2 3 4; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | \
+    wc -l >/dev/null; \
                     cat /tmp/f$i /proc/self/maps | md5sum >/dev/null; rm /tmp/f$i) & done; \
                     n=0; while [ $n -lt 150000 ]; do n=$((n + 1)); done; sleep 30; wait; echo done";
-const SETTINGS: &str = "cd /proc/sys/kernel; cat watchdog watchdog_thresh softlockup_panic hung_task_timeout_secs hung_task_panic; \
-                        for n in 61 x -1; do echo $n >watchdog_thresh || echo no; done 2>/dev/null; echo 60 >watchdog_thresh && \
+const SETTINGS: &str = "cd /proc/sys/kernel; cat watchdog watchdog_thresh softlockup_panic hung_task_timeout_secs \
+    hung_task_panic; \
+                        for n in 61 x -1; do echo $n >watchdog_thresh || echo no; done 2>/dev/null; echo 60 \
+                        >watchdog_thresh && \
                         echo 0 >watchdog && cat watchdog watchdog_thresh";
 
 const CASES: &[Case] = &[

@@ -177,7 +177,8 @@ mod tests {
     };
     use crate::profile::Functions;
 
-    const TEXT: &str = "kind 0 switch\nkind 1 name\nkind 2 end\nkind 3 call\nkind 4 fault\nkind 13 shootdown\nkind 14 shootdown \
+    const TEXT: &str = "kind 0 switch\nkind 1 name\nkind 2 end\nkind 3 call\nkind 4 fault\nkind 13 shootdown\nkind 14 \
+        shootdown \
                         answered\noutcome 2 zero-fill\ncall 9 mmap\n";
 
     /// Two CPUs: on the first a program's thread maps, faults and is interrupted. The second idles, then runs the

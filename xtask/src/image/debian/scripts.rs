@@ -331,7 +331,8 @@ mod tests {
     fn alternatives_are_read_from_loops_and_the_highest_wins() {
         let text = "base=/usr/lib/jvm/j\ntools='java keytool'\nfor i in $tools; do\n if [ -e x ]; then slave=y; fi\n\
                     update-alternatives --install /usr/bin/$i $i $base/bin/$i 17 $slave1\ndone\n\
-                    update-alternatives --quiet --install /usr/bin/awk awk /usr/bin/mawk 5 --slave /usr/bin/nawk nawk /usr/bin/mawk\n\
+                    update-alternatives --quiet --install /usr/bin/awk awk /usr/bin/mawk 5 --slave /usr/bin/nawk nawk \
+                    /usr/bin/mawk\n\
                     update-alternatives --install /usr/bin/java java /usr/bin/other 3\n\
                     update-alternatives --install /usr/bin/gone gone /usr/bin/missing 9\n";
         let wishes = read(text);

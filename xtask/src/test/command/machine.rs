@@ -23,7 +23,8 @@ pub(super) fn panic(bench: &Bench) -> Result<(), String> {
 pub(super) fn settings(bench: &Bench) -> Result<(), String> {
     let program = programs::named(&bench.places, "cowchain").map_err(text)?;
     let program = program.to_str().ok_or("the path of the program is not UTF-8")?;
-    let line = "./cowchain --seconds 0 --only cowchain_kept >/dev/null && grep -E '^(pgfault_ahead|page_copied_up) ' /proc/vmstat";
+    let line = "./cowchain --seconds 0 --only cowchain_kept >/dev/null && grep -E '^(pgfault_ahead|page_copied_up) ' \
+        /proc/vmstat";
     let counts = |append: &str| {
         let done = bench.run(&["run", "--append", append, "--copy", program, "--", "busybox", "sh", "-c", line])?;
         ended(&done, 0)?;
@@ -66,7 +67,8 @@ pub(super) fn file_systems(bench: &Bench) -> Result<(), String> {
     }
     // The usual size is half of memory.
     let line = "set -- $(stat -f -c '%a %d' /) $(awk '/^MemTotal/ { print int($2 / 8) }' /proc/meminfo); \
-                [ $1 = $3 ] && [ $2 = $3 ] && ! dd if=/dev/zero of=/big bs=64k 2>&1 && rm /big && [ $(stat -f -c %a /) = $1 ] && echo full";
+                [ $1 = $3 ] && [ $2 = $3 ] && ! dd if=/dev/zero of=/big bs=64k 2>&1 && rm /big && [ $(stat -f -c %a \
+                /) = $1 ] && echo full";
     let done = bench.run(&["run", "--memory", "96M", "--", "busybox", "sh", "-c", line])?;
     ended(&done, 0)?;
     let said = String::from_utf8_lossy(&done.stdout);
@@ -117,8 +119,10 @@ pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
 }
 
 /// A script that takes most of the kernel's locks on two CPUs: processes, pipes, files, and mapped programs.
-const BUSY: &str = "for i in 1 2 3 4 5 6; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | wc -l >/dev/null; \
-                    mkdir -p /tmp/d$i/e; mv /tmp/f$i /tmp/d$i/e/f; cat /tmp/d$i/e/f /proc/self/maps | md5sum >/dev/null; rm -r /tmp/d$i) & done; \
+const BUSY: &str = "for i in 1 2 3 4 5 6; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort \
+    /etc/passwd | wc -l >/dev/null; \
+                    mkdir -p /tmp/d$i/e; mv /tmp/f$i /tmp/d$i/e/f; cat /tmp/d$i/e/f /proc/self/maps | md5sum \
+                    >/dev/null; rm -r /tmp/d$i) & done; \
                     sleep 1 & kill $!; wait; ps >/dev/null; echo done";
 
 /// The usual programs run on the self-checking kernel, which checks assertions, the order of locks and the maps'

@@ -118,14 +118,16 @@ const PROJECT: [(&str, &str); 5] = [
     (
         "Makefile",
         "posix:\n\t$(MAKE) lua\nlua: lua.o libab.a\n\t$(CC) -o lua lua.o libab.a -lm\n\
-         libab.a: a.o b.o\n\t$(AR) libab.a a.o b.o\nclean:\n\trm -f *.o *.a lua\n%.o: %.c ab.h\n\t$(CC) $(MYCFLAGS) -c $<\n",
+         libab.a: a.o b.o\n\t$(AR) libab.a a.o b.o\nclean:\n\trm -f *.o *.a lua\n%.o: %.c ab.h\n\t$(CC) $(MYCFLAGS) \
+         -c $<\n",
     ),
     ("ab.h", "double a(double), b(double);\n"),
     ("a.c", "#include \"ab.h\"\n#include <math.h>\ndouble a(double x) { return sqrt(b(x)); }\n"),
     ("b.c", "#include \"ab.h\"\ndouble b(double x) { return 2 * x; }\n"),
     (
         "lua.c",
-        "#include \"ab.h\"\n#include <stdio.h>\nint main(int n, char **words) { return printf(\"%s %f\\n\", words[0], a(n)) < 0; }\n",
+        "#include \"ab.h\"\n#include <stdio.h>\nint main(int n, char **words) { return printf(\"%s %f\\n\", words[0], \
+            a(n)) < 0; }\n",
     ),
 ];
 
@@ -264,8 +266,8 @@ pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     wait_for(&mut controller, &mut seen, "/dev/console\r\n1\r\n30 100\r\n")?;
     // Ctrl-C interrupts the program in the foreground, not the shell.
     wait_for(&mut controller, &mut seen, "# ")?;
-    // The program says itself that it has begun: between a fork and that, the shell's handler would take the signal. The
-    // echo of the line does not have this word.
+    // The program says itself that it has begun: between a fork and that, the shell's handler would take the signal.
+    // The echo of the line does not have this word.
     controller.write_all(b"sh -c 'echo be''gun; exec sleep 100'; echo then $?\r").map_err(text)?;
     wait_for(&mut controller, &mut seen, "begun\r\n")?;
     controller.write_all(b"\x03").map_err(text)?;

@@ -84,7 +84,8 @@ fn picture(plan: &Plan, source: &Source, edges: &Edges<'_>) -> String {
     let (width, height) = (2 * reach + 200, rooms.len() * STEP + 20);
     let middle = |room: &str| rooms.iter().position(|r| *r == room).map(|i| 10 + i * STEP + STEP / 2);
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
+            font-size=\"12\">\n\
          <rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>\n"
     );
     for ((from, to), what) in edges {
@@ -98,7 +99,8 @@ fn picture(plan: &Plan, source: &Source, edges: &Edges<'_>) -> String {
         };
         let _ = writeln!(
             svg,
-            "<path d=\"M{x} {a} C{out} {a} {out} {b} {x} {b}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{thick:.1}\" \
+            "<path d=\"M{x} {a} C{out} {a} {out} {b} {x} {b}\" fill=\"none\" stroke=\"{colour}\" \
+                stroke-width=\"{thick:.1}\" \
              stroke-opacity=\"0.55\"><title>{from} to {to}: {}</title></path>",
             what.len()
         );
@@ -108,7 +110,8 @@ fn picture(plan: &Plan, source: &Source, edges: &Edges<'_>) -> String {
         let _ = writeln!(
             svg,
             "<rect x=\"{reach}\" y=\"{}\" width=\"200\" height=\"26\" rx=\"4\" fill=\"#ecf0f1\" stroke=\"#95a5a6\"/>\
-             <text x=\"{}\" y=\"{}\">{room}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"#7f8c8d\">{}</text>",
+             <text x=\"{}\" y=\"{}\">{room}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\" \
+                 fill=\"#7f8c8d\">{}</text>",
             y - 13,
             reach + 10,
             y + 4,

@@ -140,8 +140,8 @@ fn metadata(places: &Places) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
-/// The workspace's own dependencies, except those of tests, because a test may use higher layers. An optional dependency
-/// is one of a host for tests, whose feature fuzzers enable and no kernel does.
+/// The workspace's own dependencies, except those of tests, because a test may use higher layers. An optional
+/// dependency is one of a host for tests, whose feature fuzzers enable and no kernel does.
 fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
     let packages = metadata["packages"].as_array().ok_or_else(|| Failure::usage("cargo metadata names no packages"))?;
     let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();
@@ -205,7 +205,8 @@ mod tests {
     #[test]
     fn tests_own_dependencies_do_not_count() {
         let metadata = serde_json::json!({"packages": [
-            {"name": "quire-sync", "dependencies": [{"name": "quire-vm", "kind": "dev"}, {"name": "loom", "kind": null}]},
+            {"name": "quire-sync", "dependencies": [{"name": "quire-vm", "kind": "dev"},
+                {"name": "loom", "kind": null}]},
             {"name": "quire-vm", "dependencies": [{"name": "quire-sync", "kind": null}]},
         ]});
         let arrows = arrows(&metadata).unwrap();

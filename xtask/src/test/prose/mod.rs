@@ -1,7 +1,7 @@
 //! Prose that a reader understands at first reading: short sentences, and actors that have names.
 //!
-//! It reads the documents of the root and of `docs/`, all comments of lines, and the string literals of Rust. `./quire test prose --table`
-//! prints a row for each file.
+//! It reads the documents of the root and of `docs/`, all comments of lines, and the string literals of Rust. `./quire
+//! test prose --table` prints a row for each file.
 
 mod sentence;
 mod strings;

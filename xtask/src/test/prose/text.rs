@@ -106,7 +106,8 @@ mod tests {
 
     #[test]
     fn a_document_has_paragraphs_items_and_cells() {
-        let text = "# Title\n\nOne `a b`\ntwo.\n\n```\ncode\n```\n- first\n- second\n\n| a | b |\n|---|---|\n| c | d/e.rs 4 |\n";
+        let text = "# Title\n\nOne `a b`\ntwo.\n\n```\ncode\n```\n- first\n- second\n\n| a | b |\n|---|---|\n| c | \
+            d/e.rs 4 |\n";
         let expected =
             [(3, "One `code` two."), (9, "first"), (10, "second"), (12, "a"), (12, "b"), (14, "c"), (14, "")];
         assert_eq!(blocks(document(text, 1)), expected.map(|(n, t)| (n, t.to_owned())));
@@ -114,7 +115,8 @@ mod tests {
 
     #[test]
     fn comments_are_joined_where_they_go_on() {
-        let source = "//! Head\n//! goes on.\n\nfn f() {\n    // SAFETY: one\n    // two.\n    g(\"// no\"); // behind\n    // next\n}\n";
+        let source = "//! Head\n//! goes on.\n\nfn f() {\n    // SAFETY: one\n    // two.\n    g(\"// no\"); // \
+            behind\n    // next\n}\n";
         let expected = [(1, "Head goes on."), (5, "one two."), (7, "behind"), (8, "next")];
         assert_eq!(blocks(comments(source)), expected.map(|(n, t)| (n, t.to_owned())));
     }
