@@ -15,6 +15,7 @@ use crate::{
         tree::Tree,
     },
     places::Places,
+    progress::Step,
 };
 
 /// How a program is linked.
@@ -97,11 +98,13 @@ pub fn with_companions(places: &Places, name: &OsStr) -> Result<BTreeMap<String,
 /// Compiles all of `programs/`, and returns the paths by name.
 pub fn all(places: &Places) -> Result<BTreeMap<String, PathBuf>> {
     let home = places.root.join("programs");
+    let step = Step::sized("compiling the guest's programs", "about a minute the first time");
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(&home).into_iter().flatten() {
         let path = entry.doing(|| format!("cannot read {}", home.display()))?.path();
         if path.extension().is_some_and(|e| e == "c") {
             let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            step.doing(&name);
             found.insert(name, compile(places, &path)?);
         }
     }
