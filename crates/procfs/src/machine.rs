@@ -4,7 +4,7 @@ use crate::about::System;
 use crate::node::put;
 use quire_fs::FsError;
 use quire_fs::generated::Text;
-use quire_linux::memory::promises;
+use quire_linux::memory::commit;
 use quire_linux::system::{RELEASE, VERSION};
 use quire_linux_state::machine::{Interrupt, Machine};
 use quire_linux_state::system::load::SHIFT;
@@ -94,8 +94,8 @@ pub(super) fn memory_info<M: Machine>(about: &System<M>, out: &mut Text) -> Resu
         ("SUnreclaim", slabs),
         ("KernelStack", stacks),
         ("PageTables", tables),
-        ("CommitLimit", promises::limit(about.0) / PAGE_SIZE),
-        ("Committed_AS", promises::promised(about.0) / PAGE_SIZE),
+        ("CommitLimit", commit::limit(about.0) / PAGE_SIZE),
+        ("Committed_AS", commit::committed(about.0) / PAGE_SIZE),
     ];
     for (name, pages) in rows {
         out.push(name.as_bytes())?;

@@ -8,7 +8,7 @@ use crate::node::{Directory, Item, ItemKind, put};
 use crate::setting::{number, setting, table};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
-use quire_linux::memory::promises;
+use quire_linux::memory::commit;
 use quire_linux::process::scheduling::class as scheduling_class;
 use quire_linux::system::{POOL_BITS, RELEASE, VERSION};
 use quire_linux_state::machine::{Machine, WatchSetting};
@@ -216,14 +216,14 @@ fn set_core_pattern<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize
     Ok(bytes.len())
 }
 
-/// As [`setting`], of the limit of promised memory. A ratio takes the place of a number of KiB, and the reverse.
+/// As [`setting`], of the limit of committed memory. A ratio takes the place of a number of KiB, and the reverse.
 const fn overcommit<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     ItemKind::Writable(
         |about, out| put!(out, "{}\n", about.0.settings.get(Setting::numbered(OF))),
         |about, bytes| {
             let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
             let value = text.trim().parse::<i64>().map_err(|_| FsError::Invalid)?;
-            promises::set(about.0, Setting::numbered(OF), value).map_err(|_| FsError::Invalid)?;
+            commit::set(about.0, Setting::numbered(OF), value).map_err(|_| FsError::Invalid)?;
             Ok(bytes.len())
         },
     )

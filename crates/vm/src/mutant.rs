@@ -177,8 +177,8 @@ pub enum Mutant {
     ReapsShared,
     /// Fork: whether the space is condemned is checked before the arenas' locks are held.
     ForkLooksEarly,
-    /// Promises: no fence between a writer's post and its sum of all posts.
-    NoFenceAfterPromise,
+    /// Commit charge: no fence between a writer's post and its sum of all posts.
+    NoFenceAfterCharge,
     /// Space: a handle is taken off the count by a look and a store.
     HandleNotAtomic,
     /// Times of stores: an explicit time clears a time without a look at it.

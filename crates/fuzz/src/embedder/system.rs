@@ -8,7 +8,7 @@ use super::{Operation, inside};
 use core::alloc::Layout;
 use quire_vm::check::Level;
 use quire_vm::frame_info::{FrameInfo, Mappings};
-use quire_vm::map::Promises;
+use quire_vm::map::CommitCharge;
 use quire_vm::phys::frames::Fill;
 use quire_vm::reclaim::daemon::Daemon;
 use quire_vm::sleep::MaySleep;
@@ -99,18 +99,18 @@ pub const OPERATIONS: &[Operation] = &[
             let _full = vm.poll_with(&Late);
         }
     }),
-    ("limit promises", |p| {
-        let promises = p.vm().map_memory().promises();
-        let _racing = promises.bytes();
+    ("limit the commit charge", |p| {
+        let commit_charge = p.vm().map_memory().commit_charge();
+        let _racing = commit_charge.bytes();
         if p.alone {
             let limit = p.input.long();
-            promises.set_limit(limit);
+            commit_charge.set_limit(limit);
             let (range, space) = (p.range(), p.space().1);
-            let before = promises.bytes();
+            let before = commit_charge.bytes();
             let done = space.protect(range, Prot::READ | Prot::WRITE);
-            let within = promises.bytes() <= before.max(promises.limit());
-            promises.set_limit(Promises::UNLIMITED);
-            assert!(within, "{done:?}: promised more than {limit}");
+            let within = commit_charge.bytes() <= before.max(commit_charge.limit());
+            commit_charge.set_limit(CommitCharge::UNLIMITED);
+            assert!(within, "{done:?}: charged more than {limit}");
         }
     }),
     ("fail an allocation", |p| {

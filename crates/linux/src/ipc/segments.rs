@@ -3,7 +3,7 @@
 use crate::ipc::command::{INFO, RMID, SET, STAT};
 use crate::ipc::permission::{Permission, open};
 use crate::memory;
-use crate::memory::promises::{Add, may_add};
+use crate::memory::commit::{Add, may_add};
 use quire_ipc::owner::{EXECUTE, READ, WRITE};
 use quire_ipc::shm::Status;
 use quire_linux_state::base::plain::Plain;

@@ -1,6 +1,6 @@
 //! The heap.
 
-use crate::memory::promises::Add;
+use crate::memory::commit::Add;
 use quire_linux_state::Ctx;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
@@ -27,7 +27,7 @@ pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, E
         }
     } else if to > from {
         let too_much = wanted - heap.start > ctx.process().soft_limit(which::DATA)
-            || crate::memory::promises::may_add(ctx.linux, to - from, Add::Private).is_err()
+            || crate::memory::commit::may_add(ctx.linux, to - from, Add::Private).is_err()
             || (memory.future() != Wire::No && crate::memory::lock::may_add(ctx, to - from).is_err())
             || memory.is_mapped(VirtRange { start: from, end: to.saturating_add(GUARD) });
         let request = MapRequest { tag: Tag::Heap, ..MapRequest::private(Placement::FixedNoReplace(from), to - from) };

@@ -1,7 +1,7 @@
 //! `mmap` and `munmap`, and the limit on a program's mappings.
 
 use crate::file;
-use crate::memory::promises::Add;
+use crate::memory::commit::Add;
 use linux_raw_sys::general as raw;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
@@ -174,7 +174,7 @@ impl Wanted {
             (true, true) => Add::Shared,
             (true, false) => Add::SharedUnreserved,
         };
-        crate::memory::promises::may_add(ctx.linux, self.len, add)
+        crate::memory::commit::may_add(ctx.linux, self.len, add)
     }
 }
 

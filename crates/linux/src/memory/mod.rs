@@ -2,9 +2,9 @@
 
 pub mod advise;
 pub mod brk;
+pub mod commit;
 pub mod lock;
 pub mod map;
-pub mod promises;
 pub mod protect;
 pub mod remap;
 pub mod seal;

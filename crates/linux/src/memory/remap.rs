@@ -49,7 +49,7 @@ pub fn sys_mremap<M: Machine>(
         Move::No
     };
     if new_len > old_len {
-        crate::memory::promises::may_add(ctx.linux, new_len - old_len, crate::memory::promises::Add::Private)?;
+        crate::memory::commit::may_add(ctx.linux, new_len - old_len, crate::memory::commit::Add::Private)?;
         if ctx.space()?.wired_in(VirtRange { start: old, end: old_end.max(old + PAGE_SIZE) }) != 0 {
             crate::memory::lock::may_add(ctx, new_len - old_len)?;
         }

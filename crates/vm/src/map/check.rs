@@ -18,7 +18,7 @@ use quire_sync::epoch::Pinned;
 impl<M: Machine> Drop for Writer<'_, M> {
     #[inline]
     fn drop(&mut self) {
-        self.settle_promises();
+        self.settle_commit();
         if self.space.vm().check_level() != crate::check::Level::Never {
             self.check_at_release();
         }

@@ -9,7 +9,7 @@ use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::map::arena::arenas::Fan;
 use crate::map::maps::Maps;
-use crate::map::space::promises::{Posts, Promises};
+use crate::map::space::commit::{CommitCharge, Posts};
 use crate::map::space::spaces::Spaces;
 use crate::phys::boot::BootMemory;
 use crate::phys::slab::{Cache, Slab};
@@ -35,7 +35,7 @@ pub struct MapMemory<M: Machine> {
     /// All spaces.
     pub(super) all: Spaces<M>,
     /// Private memory that programs may store into.
-    promises: Promises,
+    commit_charge: CommitCharge,
     /// How many ids each CPU has given to spaces; ids are never used again.
     ids: PerCpu<AtomicU64>,
 }
@@ -56,7 +56,7 @@ impl<M: Machine> MapMemory<M> {
             leaves: Cache::new("map-leaf", node(NodeSize::Leaf), boot).deferred(burst),
             inner: Cache::new("map-inner", node(NodeSize::Inner), boot).deferred(burst),
             all: Spaces::new(boot),
-            promises: Promises::new(boot.per_cpu(|_| Posts::new())),
+            commit_charge: CommitCharge::new(boot.per_cpu(|_| Posts::new())),
             ids: boot.per_cpu(|_| AtomicU64::new(0)),
         }
     }
@@ -76,8 +76,8 @@ impl<M: Machine> MapMemory<M> {
     }
 
     /// Private memory that programs may store into, and its limit.
-    pub fn promises(&self) -> &Promises {
-        &self.promises
+    pub fn commit_charge(&self) -> &CommitCharge {
+        &self.commit_charge
     }
 
     /// The slabs, for labels and counts.

@@ -799,17 +799,17 @@ fn a_store_from_outside_reaches_one_space_only() {
     drop(child);
 }
 
-/// The bytes that all spaces should have promised.
-fn promised(spaces: &[&Sp]) -> u64 {
+/// The bytes that all spaces should be charged for.
+fn committed(spaces: &[&Sp]) -> u64 {
     spaces.iter().map(|s| s.stats().covered).map(|c| c.data() + c.stack()).sum()
 }
 
 #[test]
-fn promises_follow_each_change_of_private_memory_that_can_be_stored_into() {
+fn the_commit_charge_follows_each_change_of_private_memory_that_can_be_stored_into() {
     let s = System::new();
-    let promises = s.vm().map_memory().promises();
+    let commit_charge = s.vm().map_memory().commit_charge();
     let agrees = |want: u64, spaces: &[&Sp]| {
-        assert_eq!((promises.bytes() / PAGE_SIZE, promises.bytes()), (want, promised(spaces)));
+        assert_eq!((commit_charge.bytes() / PAGE_SIZE, commit_charge.bytes()), (want, committed(spaces)));
     };
     agrees(0, &[&s]);
     map(&s, 0, 8);
@@ -836,20 +836,20 @@ fn promises_follow_each_change_of_private_memory_that_can_be_stored_into() {
 }
 
 #[test]
-fn a_limit_of_promises_refuses_what_is_above_it_and_nothing_else() {
+fn the_commit_limit_refuses_memory_above_it_and_nothing_else() {
     let s = System::new();
-    let promises = s.vm().map_memory().promises();
+    let commit_charge = s.vm().map_memory().commit_charge();
     let small = Prot::READ;
     map(&s, 0, 8);
-    promises.set_limit(10 * PAGE_SIZE);
+    commit_charge.set_limit(10 * PAGE_SIZE);
     let wanted = |first, pages| s.map(&request(first, pages));
     assert_eq!(wanted(10, 3), Err(MapError::NoSpace));
-    assert_eq!(promises.bytes(), 8 * PAGE_SIZE);
+    assert_eq!(commit_charge.bytes(), 8 * PAGE_SIZE);
     wanted(10, 2).unwrap();
     assert_eq!(wanted(20, 1), Err(MapError::NoSpace));
     // The new mapping replaces as much as it takes.
     s.map(&MapRequest { at: Placement::Fixed(page(0)), ..request(0, 8) }).unwrap();
-    // Inaccessible memory was not promised: stores there need room, and the rest of the limit is used up.
+    // Inaccessible memory was not charged: stores there need room, and the rest of the limit is used up.
     s.map(&MapRequest { prot: Prot::empty(), ..request(40, 4) }).unwrap();
     assert_eq!(s.map(&request(40, 4)), Err(MapError::NoSpace));
     s.unmap(range(40, 4)).unwrap();
@@ -859,37 +859,37 @@ fn a_limit_of_promises_refuses_what_is_above_it_and_nothing_else() {
     assert_eq!(s.protect(range(0, 4), small), Ok(()));
     assert_eq!(s.protect(range(30, 4), RW), Ok(()));
     assert_eq!(s.fork().err(), Some(MapError::NoSpace));
-    assert_eq!(promises.bytes(), promised(&[&s]));
+    assert_eq!(commit_charge.bytes(), committed(&[&s]));
     assert_eq!(s.remap(range(10, 2), 3 * PAGE_SIZE, Move::No, false).err(), Some(MapError::NoSpace));
-    promises.set_limit(20 * PAGE_SIZE);
+    commit_charge.set_limit(20 * PAGE_SIZE);
     let child = s.fork().unwrap();
-    assert_eq!(promises.bytes(), 20 * PAGE_SIZE);
+    assert_eq!(commit_charge.bytes(), 20 * PAGE_SIZE);
     assert_eq!(child.map(&request(50, 1)), Err(MapError::NoSpace));
-    promises.set_limit(0);
+    commit_charge.set_limit(0);
     s.unmap(range(0, 8)).unwrap();
     assert_eq!(s.map(&request(0, 1)), Err(MapError::NoSpace));
-    promises.set_limit(Promises::UNLIMITED);
+    commit_charge.set_limit(CommitCharge::UNLIMITED);
     s.map(&request(0, 1)).unwrap();
     drop(child);
-    assert_eq!(promises.bytes(), promised(&[&s]));
+    assert_eq!(commit_charge.bytes(), committed(&[&s]));
 }
 
 #[test]
-fn memory_of_another_arena_stays_promised_while_the_arenas_join() {
+fn memory_of_another_arena_stays_charged_while_the_arenas_join() {
     let s = System::new();
-    let promises = s.vm().map_memory().promises();
+    let commit_charge = s.vm().map_memory().commit_charge();
     map(&s, 0, 2);
     s.open_arena(1);
     quire_sync::hooks::threads::set_cpu(1);
     let anywhere = MapRequest::private(Placement::Any { hint: 0 }, 8 * PAGE_SIZE);
     s.map(&anywhere).unwrap();
     quire_sync::hooks::threads::set_cpu(0);
-    assert_eq!(promises.bytes(), 10 * PAGE_SIZE);
-    promises.set_limit(19 * PAGE_SIZE);
+    assert_eq!(commit_charge.bytes(), 10 * PAGE_SIZE);
+    commit_charge.set_limit(19 * PAGE_SIZE);
     assert_eq!(s.fork().err(), Some(MapError::NoSpace));
-    assert_eq!((promises.bytes(), promised(&[&s])), (10 * PAGE_SIZE, 10 * PAGE_SIZE));
+    assert_eq!((commit_charge.bytes(), committed(&[&s])), (10 * PAGE_SIZE, 10 * PAGE_SIZE));
     s.open_arena(1);
-    promises.set_limit(20 * PAGE_SIZE);
+    commit_charge.set_limit(20 * PAGE_SIZE);
     let child = s.fork().unwrap();
-    assert_eq!((promises.bytes(), promised(&[&s, &child])), (20 * PAGE_SIZE, 20 * PAGE_SIZE));
+    assert_eq!((commit_charge.bytes(), committed(&[&s, &child])), (20 * PAGE_SIZE, 20 * PAGE_SIZE));
 }

@@ -332,12 +332,12 @@ impl<M: Machine> Arenas<M> {
     pub unsafe fn free(&mut self, vm: &'static Maps<M>) {
         // SAFETY: by this function's contract; arenas and fan were made from these slabs, and are freed once.
         unsafe {
-            self.home.break_promises(vm);
+            self.home.drop_commit(vm);
             self.home.free_nodes();
             let Some(fan) = NonNull::new(self.fan.load(Ordering::Acquire)) else { return };
             for arena in &fan.as_ref().slots {
                 if let Some(mut arena) = NonNull::new(arena.load(Ordering::Acquire)) {
-                    arena.as_mut().break_promises(vm);
+                    arena.as_mut().drop_commit(vm);
                     arena.as_mut().free_nodes();
                     vm.map_memory().arenas.free(vm, arena);
                 }

@@ -48,7 +48,7 @@ const _: () = assert!(KIND == 3 && Prot::all().bits() == 7);
 impl Class {
     /// Whether a store into it takes a page of its own.
     #[inline(always)]
-    pub fn is_promise(self) -> bool {
+    pub fn is_committed(self) -> bool {
         matches!(self, Class::Data | Class::Stack)
     }
 
@@ -127,7 +127,7 @@ impl Counts {
 
     /// Private memory that a program can store into: data and stacks.
     #[inline(always)]
-    pub fn promised(&self) -> u64 {
+    pub fn committed(&self) -> u64 {
         self.data() + self.classes[Class::Stack as usize].load(Ordering::Relaxed)
     }
 

@@ -57,7 +57,7 @@ pub(super) struct WriterState {
     /// Table pages there were found empty last. They are pruned when the next ones are found empty. So a program that
     /// maps and unmaps in one place does not pay for a table page each time, and at most one idle stretch is kept.
     idle: Option<VirtRange>,
-    /// The bytes that [`Promises`](super::Promises) have of the arena.
+    /// The bytes that [`CommitCharge`](super::CommitCharge) has of the arena.
     posted: u64,
     /// When the entries and their chains are checked next, and the leaves.
     pub(super) entries_due: Due,
@@ -187,25 +187,25 @@ impl<M: Machine> Arena<M> {
         self.entries.prepare(owner, self.bounds.start, self.bounds.end, count, items(entries))
     }
 
-    /// As [`Writer::promise`], for the first entries of an arena that no other thread can reach yet.
-    pub(super) fn promise_first(&mut self, vm: &Maps<M>, bytes: u64) -> bool {
-        let promises = vm.map_memory().promises();
-        if promises.is_limited() {
-            if !promises.promise(bytes, shared(vm)) {
+    /// As [`Writer::charge_commit`], for the first entries of an arena that no other thread can reach yet.
+    pub(super) fn charge_commit_first(&mut self, vm: &Maps<M>, bytes: u64) -> bool {
+        let commit_charge = vm.map_memory().commit_charge();
+        if commit_charge.is_limited() {
+            if !commit_charge.charge_commit(bytes, shared(vm)) {
                 return false;
             }
         } else {
-            promises.post(bytes);
+            commit_charge.post(bytes);
         }
         self.writer.get_mut().posted += bytes;
         true
     }
 
-    /// Takes all promises of the arena back, at its end.
-    pub(super) fn break_promises(&mut self, vm: &Maps<M>) {
+    /// Takes the whole charge of the arena back, at its end.
+    pub(super) fn drop_commit(&mut self, vm: &Maps<M>) {
         let posted = core::mem::take(&mut self.writer.get_mut().posted);
         if posted != 0 {
-            vm.map_memory().promises().post(posted.wrapping_neg());
+            vm.map_memory().commit_charge().post(posted.wrapping_neg());
         }
     }
 
@@ -376,16 +376,16 @@ impl<'a, M: Machine> Writer<'a, M> {
     }
 
     /// Posts `more` bytes with these attributes before they are mapped, if there is a limit. They take the place of
-    /// `less` promised bytes. False if the limit forbids them.
-    pub(super) fn promise(&mut self, more: u64, less: u64, a: &Attributes) -> bool {
+    /// `less` charged bytes. False if the limit forbids them.
+    pub(super) fn charge_commit(&mut self, more: u64, less: u64, a: &Attributes) -> bool {
         let vm = self.space.vm();
-        let promises = vm.map_memory().promises();
-        if !promises.is_limited() || !Class::of(a).is_promise() {
+        let commit_charge = vm.map_memory().commit_charge();
+        if !commit_charge.is_limited() || !Class::of(a).is_committed() {
             return true;
         }
         // A step that is done again has posted them already.
-        let missing = (self.arena.covered.promised() + more).saturating_sub(self.kept.posted + less);
-        if missing > 0 && !promises.promise(missing, shared(vm)) {
+        let missing = (self.arena.covered.committed() + more).saturating_sub(self.kept.posted + less);
+        if missing > 0 && !commit_charge.charge_commit(missing, shared(vm)) {
             return false;
         }
         self.kept.posted += missing;
@@ -399,10 +399,10 @@ impl<'a, M: Machine> Writer<'a, M> {
 
     /// Posts the present bytes, at the end of the writer.
     #[inline]
-    pub(super) fn settle_promises(&mut self) {
-        let now = self.arena.covered.promised();
+    pub(super) fn settle_commit(&mut self) {
+        let now = self.arena.covered.committed();
         if now != self.kept.posted {
-            self.space.vm().map_memory().promises().post(now.wrapping_sub(self.kept.posted));
+            self.space.vm().map_memory().commit_charge().post(now.wrapping_sub(self.kept.posted));
             self.kept.posted = now;
         }
     }

@@ -128,7 +128,7 @@ impl<M: Machine> Space<M> {
         }
         let proof = self.take_stores_away(&writer);
         let mut copies = Copies::plan(vm, &writer)?;
-        if !child.home().promise_first(vm, copies.promised) {
+        if !child.home().charge_commit_first(vm, copies.committed) {
             return Err(MapError::NoSpace);
         }
         let born = child.home().prepare_first(copies.theirs.len(), copies.theirs.iter())?;
@@ -182,8 +182,8 @@ struct Copies<M: Machine> {
     theirs: NewEntries<M>,
     /// From the first to the last entry that `ours` replaces.
     replaced: VirtRange,
-    /// The bytes that the child's entries promise.
-    promised: u64,
+    /// The commit charge of the child's entries, in bytes.
+    committed: u64,
 }
 
 impl<M: Machine> Copies<M> {
@@ -195,9 +195,9 @@ impl<M: Machine> Copies<M> {
             ours: NewEntries::new(vm),
             theirs: NewEntries::new(vm),
             replaced: VirtRange { start: u64::MAX, end: 0 },
-            promised: 0,
+            committed: 0,
         };
-        let Copies { spare, ours, theirs, replaced, promised } = &mut copies;
+        let Copies { spare, ours, theirs, replaced, committed } = &mut copies;
         for e in writer.overlapping(USER.start, USER.end) {
             let mut a = e.attributes();
             let fate = shorten_and_decide(e);
@@ -215,7 +215,7 @@ impl<M: Machine> Copies<M> {
                 Fate::Keep | Fate::Split => spare.reserve_more(backing::fork_needs(e.front(), fate == Fate::Keep))?,
             }
             theirs.push(e.range(), a.inherited(), How::Copied, e)?;
-            *promised += if Class::of(&a).is_promise() { e.range().len() } else { 0 };
+            *committed += if Class::of(&a).is_committed() { e.range().len() } else { 0 };
             if matches!(fate, Fate::Freeze | Fate::Split) {
                 let own = ours.push(e.range(), a, How::Taken, e)?;
                 if e.has_no_stores() {

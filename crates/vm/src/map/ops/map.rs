@@ -62,7 +62,7 @@ impl<M: Machine> Space<M> {
             return Err(MapError::Exists);
         }
         let in_the_way = in_the_way?;
-        if self.exceeds(range.len() - in_the_way, &attributes) || !update.promise(range, &attributes) {
+        if self.exceeds(range.len() - in_the_way, &attributes) || !update.charge_commit(range, &attributes) {
             return Err(MapError::NoSpace);
         }
         update.outside_before(range)?;

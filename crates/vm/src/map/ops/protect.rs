@@ -17,7 +17,7 @@ impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Lost rights are gone when it returns; the next fault brings gained rights.
     /// It stops at a hole ([`MapError::NotMapped`]), or at a part that may not have the protection
     /// ([`MapError::Protection`]), or at a sealed one ([`MapError::Sealed`]). It also stops at a part that would exceed
-    /// the space's limit of data, or the limit of all promises ([`MapError::NoSpace`]). The range before that part is
+    /// the space's limit of data, or the limit of the commit charge ([`MapError::NoSpace`]). The range before that part is
     /// changed, as POSIX allows and Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Protect, range.start, range.end.wrapping_sub(range.start));
@@ -52,7 +52,7 @@ impl<M: Machine> Space<M> {
             let new = Attributes { prot, ..e.attributes() };
             if Class::of(&new) == Class::Data && Class::of(&e.attributes()) != Class::Data {
                 data += e.range().intersect(&range).map_or(0, |part| part.len());
-                if (limited && self.data_exceeds(data, most_data)) || !writer.promise(data, 0, &new) {
+                if (limited && self.data_exceeds(data, most_data)) || !writer.charge_commit(data, 0, &new) {
                     error = Some(MapError::NoSpace);
                     break;
                 }

@@ -115,7 +115,7 @@ impl<M: Machine> Space<M> {
             }
             let more = new_len - if keep_old { 0 } else { old.len() };
             // A mapping that only moves is no more than before, even where a limit was lowered since.
-            if more > 0 && (self.exceeds(more, &a) || !writer.promise(more, 0, &a)) {
+            if more > 0 && (self.exceeds(more, &a) || !writer.charge_commit(more, 0, &a)) {
                 return Err(MapError::NoSpace);
             }
             if !twice && stays {

@@ -66,7 +66,7 @@ impl<M: Machine> Space<M> {
             return Err(MapError::NoSpace);
         }
         let a = stack.attributes();
-        if !writer.promise(more, 0, &a) {
+        if !writer.charge_commit(more, 0, &a) {
             return Err(MapError::NoSpace);
         }
         let old = stack.range();

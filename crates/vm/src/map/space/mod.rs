@@ -1,9 +1,9 @@
 //! Address spaces: a map and its page tables, counted by handles.
 
 pub(crate) mod accesses;
+pub(crate) mod commit;
 pub(crate) mod idle;
 pub(crate) mod pages;
-pub(crate) mod promises;
 pub(crate) mod query;
 pub(crate) mod spaces;
 

@@ -316,21 +316,21 @@ impl<'s, M: Machine> Update<'s, M> {
         self.row.push(piece)
     }
 
-    /// As [`Writer::promise`], for a mapping of all of `range`.
-    pub fn promise(&mut self, range: VirtRange, a: &Attributes) -> bool {
-        if !self.space.vm().map_memory().promises().is_limited() {
+    /// As [`Writer::charge_commit`], for a mapping of all of `range`.
+    pub fn charge_commit(&mut self, range: VirtRange, a: &Attributes) -> bool {
+        if !self.space.vm().map_memory().commit_charge().is_limited() {
             return true;
         }
-        // Other memory in the way, as inaccessible memory, was not promised.
-        let promised = |e: &&Entry<M>| Class::of(&e.attributes()).is_promise();
+        // Other memory in the way, as inaccessible memory, was not charged.
+        let committed = |e: &&Entry<M>| Class::of(&e.attributes()).is_committed();
         let less = match self.first {
             None => 0,
             Some(_) => {
-                self.marked().filter(promised).filter_map(|e| e.range().intersect(&range)).map(|r| r.len()).sum()
+                self.marked().filter(committed).filter_map(|e| e.range().intersect(&range)).map(|r| r.len()).sum()
             }
         };
         let writer = self.writer.as_mut().expect("the writer is held until the change is applied");
-        writer.promise(range.len(), less, a)
+        writer.charge_commit(range.len(), less, a)
     }
 
     pub fn writer(&self) -> &Writer<'s, M> {

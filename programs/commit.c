@@ -36,7 +36,7 @@ static long number(const char *path, const char *key) {
     return -1;
 }
 
-static long promised(void) { return number("/proc/meminfo", "Committed_AS:"); }
+static long committed(void) { return number("/proc/meminfo", "Committed_AS:"); }
 
 static char *take(size_t bytes, int prot) {
     return mmap(NULL, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -56,7 +56,7 @@ static char *granted(size_t bytes, int prot) {
 
 // `free` bytes from now on.
 static void leave(long free) {
-    long kib = promised() + free / KIB - number("/proc/meminfo", "SwapTotal:");
+    long kib = committed() + free / KIB - number("/proc/meminfo", "SwapTotal:");
     set("kbytes", kib > 0 ? kib : 1, 0);
     set("memory", 2, 0);
 }
@@ -87,12 +87,12 @@ static void modes(void) {
     set("memory", 0, 0);
     char *loose = mmap(NULL, 1l << 40, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(loose != MAP_FAILED && !munmap(loose, 1l << 40), "MAP_NORESERVE");
-    long before = promised();
+    long before = committed();
     char *at = granted(32 * MIB, PROT_READ | PROT_WRITE);
-    CHECK(labs(promised() - before - 32 * KIB) < KIB, "%ld after %ld", promised(), before);
+    CHECK(labs(committed() - before - 32 * KIB) < KIB, "%ld after %ld", committed(), before);
     CHECK(!mprotect(at, 16 * MIB, PROT_READ), "mprotect");
     CHECK(!munmap(at, 32 * MIB), "munmap");
-    CHECK(labs(promised() - before) < KIB, "%ld after %ld", promised(), before);
+    CHECK(labs(committed() - before) < KIB, "%ld after %ld", committed(), before);
 }
 
 static void limited(void) {
@@ -106,7 +106,7 @@ static void limited(void) {
     void *end = sbrk(0);
     CHECK(sbrk(64 * MIB) == (void *)-1 && errno == ENOMEM && sbrk(0) == end, "brk");
     CHECK(!munmap(read, 64 * MIB), "munmap");
-    // Inaccessible memory has no promise, which stores in its place need.
+    // Inaccessible memory has no charge, which stores in its place need.
     char *none = granted(64 * MIB, PROT_NONE);
     void *over = mmap(none, 64 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     CHECK(over == MAP_FAILED && errno == ENOMEM, "MAP_FIXED");
@@ -162,7 +162,7 @@ static void *hungry(void *past) {
         char *all[64];
         int n = 0;
         while (n < 64 && (all[n] = take(MIB, PROT_READ | PROT_WRITE)) != MAP_FAILED) n++;
-        if (promised() > number("/proc/meminfo", "CommitLimit:") + (THREADS * CHILDREN + 1) * KIB) *(int *)past += 1;
+        if (committed() > number("/proc/meminfo", "CommitLimit:") + (THREADS * CHILDREN + 1) * KIB) *(int *)past += 1;
         while (n) munmap(all[--n], MIB);
     }
     return NULL;
@@ -175,7 +175,7 @@ static void together(void) {
     CHECK(!pthread_barrierattr_init(&shared), "barrier");
     CHECK(!pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED), "barrier");
     CHECK(!pthread_barrier_init(start, &shared, THREADS * CHILDREN), "barrier");
-    long before = promised();
+    long before = committed();
     leave(128 * MIB);
     for (int i = 0; i < CHILDREN; i++) {
         pid_t child = fork();
@@ -193,7 +193,7 @@ static void together(void) {
         CHECK(wait(&status) > 0 && !status, "child: %#x", status);
     }
     set("memory", 0, 0);
-    CHECK(labs(promised() - before) < KIB, "%ld after %ld", promised(), before);
+    CHECK(labs(committed() - before) < KIB, "%ld after %ld", committed(), before);
 }
 
 static void usual(void) {

@@ -5,7 +5,7 @@ use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
 use quire_linux_state::system::settings::Setting;
 use quire_vm::PAGE_SIZE;
-use quire_vm::map::Promises;
+use quire_vm::map::CommitCharge;
 
 /// The kind of requested memory.
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ pub enum Add {
 
 /// The mode that refuses single requests for more than all memory.
 const HEURISTIC: i64 = 0;
-/// The mode with a limit of all promises.
+/// The mode with a limit of the commit charge.
 const STRICT: i64 = 2;
 
 /// Refuses a request for more than all memory, in the mode that calls it a mistake. With a limit, refuses shared memory
@@ -29,7 +29,7 @@ pub fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(),
     let all = linux.vm.frames().total() + linux.vm.swap().total();
     let refused = match (linux.settings.get(Setting::OvercommitMode), add) {
         (HEURISTIC, Add::Private | Add::Shared) => bytes / PAGE_SIZE > all,
-        (STRICT, Add::Shared | Add::SharedUnreserved) => promised(linux).saturating_add(bytes) > limit(linux),
+        (STRICT, Add::Shared | Add::SharedUnreserved) => committed(linux).saturating_add(bytes) > limit(linux),
         _ => false,
     };
     if refused { Err(Errno::ENOMEM) } else { Ok(()) }
@@ -46,8 +46,8 @@ pub fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
 }
 
 /// Bytes that programs have: private memory that they may store into, and shared memory in use.
-pub fn promised<M: Machine>(linux: &Linux<M>) -> u64 {
-    linux.vm.map_memory().promises().bytes() + linux.vm.stats().shared_pages() * PAGE_SIZE
+pub fn committed<M: Machine>(linux: &Linux<M>) -> u64 {
+    linux.vm.map_memory().commit_charge().bytes() + linux.vm.stats().shared_pages() * PAGE_SIZE
 }
 
 /// Changes one of the three settings. EINVAL outside of its bounds.
@@ -60,13 +60,13 @@ pub fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) -> Result
     }
     let wanted = || match linux.settings.get(Setting::OvercommitMode) {
         // The highest number stands for no limit.
-        STRICT => limit(linux).min(Promises::UNLIMITED - 1),
-        _ => Promises::UNLIMITED,
+        STRICT => limit(linux).min(CommitCharge::UNLIMITED - 1),
+        _ => CommitCharge::UNLIMITED,
     };
     // Another thread may have changed a setting since.
-    let promises = linux.vm.map_memory().promises();
-    while promises.limit() != wanted() {
-        promises.set_limit(wanted());
+    let commit_charge = linux.vm.map_memory().commit_charge();
+    while commit_charge.limit() != wanted() {
+        commit_charge.set_limit(wanted());
     }
     Ok(())
 }

@@ -8,9 +8,9 @@ use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering, fence_full};
 use quire_sync::{PerCpu, preempt_off};
 
-/// The promises of a system.
-pub struct Promises {
-    /// The most bytes; [`Promises::UNLIMITED`]: no limit.
+/// The commit charge of a system.
+pub struct CommitCharge {
+    /// The most bytes; [`CommitCharge::UNLIMITED`]: no limit.
     limit: AtomicU64,
     posts: PerCpu<Posts>,
 }
@@ -38,12 +38,12 @@ impl Posts {
     }
 }
 
-impl Promises {
+impl CommitCharge {
     /// The limit that refuses nothing.
     pub const UNLIMITED: u64 = u64::MAX;
 
     pub(in crate::map) fn new(posts: PerCpu<Posts>) -> Self {
-        Promises { limit: AtomicU64::new(Self::UNLIMITED), posts }
+        CommitCharge { limit: AtomicU64::new(Self::UNLIMITED), posts }
     }
 
     /// The most bytes that spaces may have together, with the pages of files and of shared memory.
@@ -79,15 +79,15 @@ impl Promises {
         self.posts.mine(&cpu).add(by);
     }
 
-    /// Posts `more` bytes, unless all promises and `others` would exceed the limit.
+    /// Posts `more` bytes, unless the commit charge and `others` would exceed the limit.
     #[cold]
-    pub(crate) fn promise(&self, more: u64, others: u64) -> bool {
+    pub(crate) fn charge_commit(&self, more: u64, others: u64) -> bool {
         // A hopeless request does not get others refused.
         if more > self.limit() {
             return false;
         }
         self.post(more);
-        if !mutant(Mutant::NoFenceAfterPromise) {
+        if !mutant(Mutant::NoFenceAfterCharge) {
             fence_full();
         }
         let fits = self.bytes().saturating_add(others) <= self.limit();
