@@ -5,8 +5,8 @@
 //! Operations that do not say so allocate nothing. No operation aborts the program for lack of memory.
 //!
 //! # Order
-//! A caller allocates first and publishes then. [`Room`], [`SpareEntry`] and `try_reserve` take the memory for a later step:
-//! under a lock, or after a point of no return.
+//! A caller allocates first and publishes then. [`Room`], [`SpareEntry`] and `try_reserve` take the memory for a later
+//! step: under a lock, or after a point of no return.
 #![cfg_attr(not(any(test, feature = "refusal")), no_std)]
 #![deny(missing_docs)]
 

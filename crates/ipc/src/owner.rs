@@ -63,8 +63,8 @@ impl Owner {
         Owner { user, group, creator: user, creator_group: group, mode: mode & MODE }
     }
 
-    /// Checks that the mode gives `caller` the rights in `wanted`. Each of the three classes in `wanted` counts, as in a
-    /// mode.
+    /// Checks that the mode gives `caller` the rights in `wanted`. Each of the three classes in `wanted` counts, as in
+    /// a mode.
     pub fn allow(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
         let asked = (wanted >> 6) | (wanted >> 3) | wanted;
         let granted = if [self.user, self.creator].contains(&caller.user) {

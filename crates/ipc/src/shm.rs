@@ -229,7 +229,8 @@ impl<H: Host, S: Memory> Segments<H, S> {
         &self.registry
     }
 
-    /// Opens the segment with `key`, of at least `size` bytes, and returns its id. `make` makes the memory of a new one.
+    /// Opens the segment with `key`, of at least `size` bytes, and returns its id. `make` makes the memory of a new
+    /// one.
     pub fn open(
         &self,
         caller: &Caller<'_>,

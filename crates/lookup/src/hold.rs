@@ -8,8 +8,8 @@
 //! Closing makes one count of the shards. Each is swapped for a number below all real counts, and the old counts are
 //! summed up. From then on no CPU can take a hold (a lookup starts over). A CPU that releases a hold finds its shard
 //! closed and subtracts from the sum. The sum starts at an offset larger than any number of holds, which the
-//! closer takes away when it adds the old counts. So it reaches zero exactly when the last hold is released, and the CPU that lowers it to zero drops
-//! the value's reference.
+//! closer takes away when it adds the old counts. So it reaches zero exactly when the last hold is released, and the
+//! CPU that lowers it to zero drops the value's reference.
 //!
 //! The crowd's own memory is freed once both the last hold and the maker have dropped it.
 

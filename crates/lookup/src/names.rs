@@ -7,8 +7,8 @@
 //! and the old table stays unchanged.
 //!
 //! A value that *stays* outlives its removal until all lookups that may have found it have unpinned. So it can be used
-//! without being counted ([`FoundName::Kept`]). Of other values only the memory stays: the lookup counts the value, unless
-//! its count is already zero. Then another value may have replaced it, and the lookup continues under the lock.
+//! without being counted ([`FoundName::Kept`]). Of other values only the memory stays: the lookup counts the value,
+//! unless its count is already zero. Then another value may have replaced it, and the lookup continues under the lock.
 //!
 //! Where CPUs take turns at looking a name up, its value gets a [crowd](crate::hold). From then on lookups hold it
 //! there, and share no count. The crowd is closed when the name is removed, so that the value is freed with its last

@@ -6,7 +6,7 @@
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_heap::{OutOfMemory, allocate};
-use quire_sync::{CachePadded, CpuId, Headcount, PerCpu, Quota};
+use quire_sync::{CachePadded, CpuId, LimitedCounter, PerCpu, Quota};
 
 /// The alignment that `quire-sync` requires of the memory for each CPU.
 const ALIGN: usize = align_of::<CachePadded<u8>>();
@@ -25,10 +25,10 @@ pub fn per_cpu<T>(cpus: usize, init: impl FnMut(CpuId) -> T) -> Result<PerCpu<T>
 }
 
 /// A count of nothing on a machine of `cpus` CPUs.
-pub fn headcount(cpus: usize) -> Result<Headcount, OutOfMemory> {
-    let memory = memory(Headcount::bytes(cpus))?;
+pub fn limited_counter(cpus: usize) -> Result<LimitedCounter, OutOfMemory> {
+    let memory = memory(LimitedCounter::bytes(cpus))?;
     // SAFETY: a fresh allocation of that size, aligned to 128, which is never freed.
-    Ok(unsafe { Headcount::new(memory, cpus) })
+    Ok(unsafe { LimitedCounter::new(memory, cpus) })
 }
 
 /// A quota of `limit`, of which nothing is taken, on a machine of `cpus` CPUs.

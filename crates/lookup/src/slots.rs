@@ -9,8 +9,8 @@
 //! A count of zero means that the value was removed after the slot was read. Another value may have replaced it in the
 //! same step, so the slot is read again. So a number that always has a value is always found.
 //!
-//! A table that only one thread has (until [`Slots::share`]) pins nothing and delays no free. It takes little memory: as
-//! many lines as its numbers need, and a lock [beside](Apart) the other fields.
+//! A table that only one thread has (until [`Slots::share`]) pins nothing and delays no free. It takes little memory:
+//! as many lines as its numbers need, and a lock [beside](Apart) the other fields.
 //!
 //! # Reserved numbers
 //! A caller that must not begin without a number [reserves](Slots::reserve) one first, and then fills it or gives it

@@ -63,7 +63,7 @@ pub(crate) trait Member: Sized + 'static {
     /// Connections that wait to be accepted.
     type Backlog;
 
-    /// The books of its network.
+    /// The accounts of its network.
     fn flights(&self) -> &'static Flights<Self>;
     /// Its part of them.
     fn marks(&self) -> &FlightMarks<Self>;
@@ -89,7 +89,7 @@ pub(crate) struct Flight<M: Member> {
     files: Vec<FileOf<M>>,
     _charge: Option<<M::Host as Host>::Charge>,
     pub credentials: Option<Credentials>,
-    /// The books whose sockets in flight include those of `files`.
+    /// The accounts whose sockets in flight include those of `files`.
     counted: Option<&'static Flights<M>>,
 }
 
@@ -108,7 +108,7 @@ struct Garbage<M: Member> {
     backlog: Option<M::Backlog>,
 }
 
-/// The books of a network about files in flight.
+/// The accounts of a network about files in flight.
 pub(crate) struct Flights<M: Member> {
     flying: Mutex<Flying<M>>,
     /// The first closed endpoint whose messages must be dropped.
@@ -123,7 +123,7 @@ pub(crate) struct Flights<M: Member> {
     closed: AtomicUsize,
 }
 
-/// An endpoint's part of the books. All but `next` is guarded by the lock of [`Flying`].
+/// An endpoint's part of the accounts. All but `next` is guarded by the lock of [`Flying`].
 pub(crate) struct FlightMarks<M: Member> {
     in_flight: AtomicUsize,
     /// Its place in the list of sockets in flight.

@@ -359,7 +359,7 @@ impl<H: Host> Endpoint<H> {
         {
             let mut queue = self.inbox.queue();
             queue.ended |= read;
-            queue.deaf |= match self.is_tcp() {
+            queue.receive_shutdown |= match self.is_tcp() {
                 false => read && self.is_unix(),
                 // TCP takes bytes in until it has ended in both directions. Of two calls at once, the call that locks
                 // the inbox last sees both ends.

@@ -140,7 +140,7 @@ impl<H: Host> Endpoint<H> {
             let mut queue = receiver.inbox.queue();
             let full = queue.charge + bytes + OVERHEAD > this.limit(&receiver) && !queue.is_empty();
             // A datagram for which there is no room is lost.
-            if full || queue.deaf || queue.reserve(1).is_err() {
+            if full || queue.receive_shutdown || queue.reserve(1).is_err() {
                 drop(queue);
                 return Ok(bytes);
             }
@@ -187,7 +187,7 @@ impl<H: Host> Endpoint<H> {
             let limit = this.limit(receiver);
             let mut queue = receiver.inbox.queue();
             // A reader that only shut down makes the pipe broken; a closed receiver of datagrams is gone.
-            if queue.deaf {
+            if queue.receive_shutdown {
                 return Some(Err(if queue.closed { gone } else { FsError::BrokenPipe }));
             }
             if this.shut.load(Ordering::Acquire) {

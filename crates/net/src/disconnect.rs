@@ -92,7 +92,7 @@ impl<H: Host> Endpoint<H> {
             let backlog = state.backlog.take();
             let mut queue = this.inbox.queue();
             let messages = queue.purge();
-            (queue.ended, queue.deaf, queue.sender) = (false, false, Some(NO_SENDER));
+            (queue.ended, queue.receive_shutdown, queue.sender) = (false, false, Some(NO_SENDER));
             this.shut.store(false, Ordering::Release);
             if open {
                 this.fail_anew(FsError::Reset);

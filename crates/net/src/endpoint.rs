@@ -292,7 +292,7 @@ impl<H: Host> Endpoint<H> {
             }
             queue.ended = true;
             // A call on the peer may still send.
-            queue.deaf |= self.is_tcp();
+            queue.receive_shutdown |= self.is_tcp();
         }
         if !mutant(Mutant::NotifiedBeforeEnd) {
             self.readiness.notify();
@@ -357,7 +357,7 @@ impl<H: Host> Endpoint<H> {
     /// Takes no more messages, and removes none. Returns whether there are any.
     fn end(&self) -> bool {
         let mut queue = self.inbox.queue();
-        (queue.ended, queue.deaf, queue.closed) = (true, true, true);
+        (queue.ended, queue.receive_shutdown, queue.closed) = (true, true, true);
         !queue.is_empty()
     }
 

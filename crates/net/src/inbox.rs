@@ -115,7 +115,7 @@ pub(crate) struct Queue<C> {
     /// No more messages come.
     pub ended: bool,
     /// No more messages are taken in.
-    pub deaf: bool,
+    pub receive_shutdown: bool,
     /// Its socket has closed.
     pub closed: bool,
     /// The only endpoint that may send to a socket of TCP, by its address.
@@ -268,7 +268,7 @@ impl<C> Queue<C> {
 
     /// Whether messages from the endpoint at `sender` are not taken in.
     pub(crate) fn refuses(&self, sender: usize) -> bool {
-        self.deaf || self.is_foreign(sender)
+        self.receive_shutdown || self.is_foreign(sender)
     }
 
     fn shift(&mut self) -> Removed<C> {
@@ -316,7 +316,7 @@ impl<C> Inbox<C> {
             charge: 0,
             wanted: None,
             ended: false,
-            deaf: false,
+            receive_shutdown: false,
             closed: false,
             sender: None,
             purges: 0,

@@ -65,11 +65,11 @@ impl<H: Host> Endpoint<H> {
             let waiting = state.backlog.as_ref().map_or(0, |backlog| backlog.queue.len());
             (state.phase, state.local.clone(), state.remote.clone(), state.peer.clone(), waiting)
         };
-        let (bytes, deaf) = {
+        let (bytes, receive_shutdown) = {
             let queue = self.inbox.queue();
-            (queue.bytes, queue.deaf)
+            (queue.bytes, queue.receive_shutdown)
         };
-        if deaf && phase == Phase::Idle {
+        if receive_shutdown && phase == Phase::Idle {
             return None;
         }
         let none = || match self.is_unix() {

@@ -98,12 +98,12 @@ impl<H: Host> Endpoint<H> {
                 if left == 0 {
                     return Ok((0, true));
                 }
-                let (room, queued, deaf) = {
+                let (room, queued, receive_shutdown) = {
                     let queue = peer.inbox.queue();
                     (self.limit(&peer).saturating_sub(queue.charge), !queue.is_empty(), queue.refuses(self.place()))
                 };
                 // A peer that takes no more bytes makes no room for them.
-                if room == 0 && !deaf {
+                if room == 0 && !receive_shutdown {
                     return self.wait_writable(io, &peer, since).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);

@@ -14,8 +14,8 @@
 //! # Where to start reading
 //! The memory core calls [`pmap`]. [`tree`](self) walks, links and prunes; [`table`](self) is one table page. [`mmu`]
 //! loads spaces and keeps address-space tags. [`shootdown`] is the flush protocol. [`root`](self) is the root
-//! table, which an idle space lacks. [`roots`](self) gives CPUs root tables of their own where a map has fanned out. [`kernel_tables`] is the kernel's half, made at boot. An
-//! architecture implements [`Format`], a machine [`Hardware`].
+//! table, which an idle space lacks. [`roots`](self) gives CPUs root tables of their own where a map has fanned out.
+//! [`kernel_tables`] is the kernel's half, made at boot. An architecture implements [`Format`], a machine [`Hardware`].
 //!
 //! The heads of those modules argue the protocols, with a matrix of what settles each pair of operations.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]

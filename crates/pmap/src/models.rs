@@ -105,7 +105,8 @@ impl Pages {
 
     /// With cells for `roots` further roots.
     fn with_roots(n: usize, roots: usize) -> Pages {
-        // Level by number: the root, then from the top down; the models allocate in that order. Further roots stand last.
+        // Level by number: the root, then from the top down; the models allocate in that order. Further roots stand
+        // last.
         let level = |i: usize| if i < n { (LEVELS - 1).saturating_sub(i as u32) } else { LEVELS - 1 };
         let cell = |i| Cell {
             slots: core::array::from_fn(|_| AtomicU64::new(0)),

@@ -1,15 +1,15 @@
 //! The root table of a space: an atomic word that names a table page or none.
 //!
-//! A space that no CPU runs may lose its root too, so that it has no table page at all. A CPU that runs a space without a
-//! root has the kernel's own root loaded, which has no user half. Its first fault makes a root.
+//! A space that no CPU runs may lose its root too, so that it has no table page at all. A CPU that runs a space without
+//! a root has the kernel's own root loaded, which has no user half. Its first fault makes a root.
 //!
 //! # The protocol
 //! The word has a lock, which stands above the root as a parent's lock stands above a table page. A root is made and
 //! goes under it. It goes only if it is empty and owes no flush, and is marked dead under its own lock. The thread that
 //! changed the word fences, reads which CPUs have the space loaded, and sends them a request
-//! ([`Request`](crate::Request)). A CPU that serves the request loads the table that the word names at that moment. A CPU
-//! that switches in joins the CPUs that run the space, fences, and then reads the word. So it sees the change, or is
-//! asked. The frame of a dropped root goes to the epoch when all have answered.
+//! ([`Request`](crate::Request)). A CPU that serves the request loads the table that the word names at that moment. A
+//! CPU that switches in joins the CPUs that run the space, fences, and then reads the word. So it sees the change, or
+//! is asked. The frame of a dropped root goes to the epoch when all have answered.
 //!
 //! | | switch in | walk and link | make | drop |
 //! |---|---|---|---|---|
@@ -81,8 +81,8 @@ impl Root {
         Entered { generation, new, root: early.unwrap_or_else(|| self.get()) }
     }
 
-    /// Publishes `new`, an empty root, and returns the CPUs that run `space`: they load it at the caller's request. `None`
-    /// where the space has a root already.
+    /// Publishes `new`, an empty root, and returns the CPUs that run `space`: they load it at the caller's request.
+    /// `None` where the space has a root already.
     pub(crate) fn put(&self, new: Pfn, space: &Residency) -> Option<CpuMask> {
         {
             let _held = self.lock.lock();
@@ -98,9 +98,9 @@ impl Root {
         Some(space.running())
     }
 
-    /// Takes the root away where no CPU runs `space`, and the root is empty, owes no flush and has no copies. Returns it,
-    /// marked dead, with the CPUs that have the space loaded: they leave it at the caller's request. Then the caller
-    /// retires it.
+    /// Takes the root away where no CPU runs `space`, and the root is empty, owes no flush and has no copies. Returns
+    /// it, marked dead, with the CPUs that have the space loaded: they leave it at the caller's request. Then the
+    /// caller retires it.
     pub(crate) fn take<A: Memory>(&self, memory: &A, space: &Residency, fan: &Fan) -> Option<(Pfn, CpuMask)> {
         let root = {
             let _held = self.lock.lock();

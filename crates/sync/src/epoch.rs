@@ -27,9 +27,9 @@
 //! pushed back: a writer whose CPU has retired [`SLACK`] times more than that waits until the epoch advances. It waits
 //! before its change begins, where it may still sleep ([`Domain::push_back`]).
 //!
-//! Values that no reader can hold any more are *ready*. A thread that retires frees twice as many of them as it gives up,
-//! and a step frees twice [`Domain::every`]. So no operation pays for what another gave up, however much that was, and
-//! the values that are ready become fewer. An idle CPU frees all ([`Domain::collect_some`]), as does a shortage of
+//! Values that no reader can hold any more are *ready*. A thread that retires frees twice as many of them as it gives
+//! up, and a step frees twice [`Domain::every`]. So no operation pays for what another gave up, however much that was,
+//! and the values that are ready become fewer. An idle CPU frees all ([`Domain::collect_some`]), as does a shortage of
 //! memory.
 //!
 //! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (relies on C5).
@@ -411,8 +411,8 @@ impl Domain {
         advanced
     }
 
-    /// Frees some of this CPU's values that are ready, and returns whether there were any: for a CPU with nothing else to
-    /// do. Where there are none, it reads one word of this CPU's.
+    /// Frees some of this CPU's values that are ready, and returns whether there were any: for a CPU with nothing else
+    /// to do. Where there are none, it reads one word of this CPU's.
     pub fn collect_some(&self) -> bool {
         let waits = !self.slots.of(crate::hooks::current_cpu()).ready.load(Ordering::Relaxed).is_null();
         if waits {
@@ -491,8 +491,8 @@ impl Domain {
         self.collect_mine(self.every.saturating_mul(2));
     }
 
-    /// Advances as often as it takes for everything retired so far to be freed, on all CPUs, also by other threads. Spins
-    /// while readers are pinned.
+    /// Advances as often as it takes for everything retired so far to be freed, on all CPUs, also by other threads.
+    /// Spins while readers are pinned.
     ///
     /// # Requires
     /// The caller is not pinned, and is not called by the function that frees a value.

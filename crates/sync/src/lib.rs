@@ -22,9 +22,9 @@ pub mod cpuset;
 pub mod epoch;
 #[cfg(any(loom, shuttle))]
 pub mod explore;
-mod headcount;
 pub mod held;
 pub mod hooks;
+mod limited_counter;
 #[cfg(all(test, any(loom, shuttle)))]
 mod models;
 mod mutant;
@@ -45,8 +45,8 @@ pub mod trace;
 pub mod wait_queue;
 
 pub use cpuset::CpuSet;
-pub use headcount::{Headcount, Headcounts};
 pub use hooks::{Cpu, CpuId, ThreadHandle, Wait, current_cpu, preempt_off};
+pub use limited_counter::{LimitedCounter, LimitedCounters};
 pub use mutex::{Mutex, MutexGuard};
 pub use per_cpu::{CachePadded, Own, Owned, PerCpu};
 pub use quota::Quota;

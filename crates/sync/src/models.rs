@@ -1,6 +1,6 @@
 //! Models of the primitives themselves, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
 
-mod headcount;
+mod limited_counter;
 
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::epoch::{Domain, Retired, Slot};

@@ -20,9 +20,9 @@ crate::mutants! {
         NoPushBack,
         /// Epoch: a reader that unpins inside another pin ends both.
         NestedPinEnds,
-        /// Headcount: a taker takes a spare permit though its stock was closed meanwhile.
+        /// Limited counter: a taker takes a spare permit though its stock was closed meanwhile.
         TakeFromClosed,
-        /// Headcount: a CPU that closes a stock reads and marks it in two steps.
+        /// Limited counter: a CPU that closes a stock reads and marks it in two steps.
         CloseNotAtomic,
         /// Spin lock: it is taken by a load and a store.
         LockNotAtomic,

@@ -1,16 +1,16 @@
-//! A limit on objects that many CPUs make and free: a [`Headcount`] with one limit.
+//! A limit on objects that many CPUs make and free: a [`LimitedCounter`] with one limit.
 //!
 //! The limit is exact. Far from it a CPU writes only its own cache line, and the shared line once for each batch of
 //! permits.
 
-use crate::Headcount;
+use crate::LimitedCounter;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::per_cpu::CachePadded;
 use core::ptr::NonNull;
 
 /// See the module.
 pub struct Quota {
-    count: Headcount,
+    count: LimitedCounter,
     /// Read by each taker, written at boot.
     limit: CachePadded<AtomicU64>,
 }
@@ -18,25 +18,25 @@ pub struct Quota {
 impl Quota {
     /// The size in bytes of the memory that [`new`](Self::new) needs.
     pub const fn bytes(cpus: usize) -> usize {
-        Headcount::bytes(cpus)
+        LimitedCounter::bytes(cpus)
     }
 
     /// None is taken of `limit`, on a machine of `cpus` CPUs.
     ///
     /// # Safety
-    /// As for [`Headcount::new`], with [`bytes`](Self::bytes)`(cpus)` bytes.
+    /// As for [`LimitedCounter::new`], with [`bytes`](Self::bytes)`(cpus)` bytes.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, limit: u64) -> Self {
-        // SAFETY: the caller hands over the memory that `Headcount::new` requires: the sizes are equal.
-        Self::over(unsafe { Headcount::new(memory, cpus) }, limit)
+        // SAFETY: the caller hands over the memory that `LimitedCounter::new` requires: the sizes are equal.
+        Self::over(unsafe { LimitedCounter::new(memory, cpus) }, limit)
     }
 
     /// None is taken of `limit`, on a machine of `cpus` CPUs, in memory that is never freed: for programs with std.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, limit: u64) -> Self {
-        Self::over(Headcount::leaked(cpus), limit)
+        Self::over(LimitedCounter::leaked(cpus), limit)
     }
 
-    fn over(count: Headcount, limit: u64) -> Self {
+    fn over(count: LimitedCounter, limit: u64) -> Self {
         Quota { count, limit: CachePadded(AtomicU64::new(limit)) }
     }
 

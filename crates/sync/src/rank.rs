@@ -153,8 +153,8 @@ ranks! {
     FRAMES = 110,
     /// Epoch domain: the lists of retired values.
     EPOCH = 120,
-    /// The books of a headcount: a user's threads, a file system's pages or inodes.
-    HEADCOUNT = 125,
+    /// The total of a limited counter: a user's threads, a file system's pages or inodes.
+    LIMITED_COUNTER = 125,
     /// A CPU's timer wheel.
     TIMER = 130,
     /// Timers that have expired and wait for a thread: their callbacks run under the wheel's lock.

@@ -1,5 +1,5 @@
-//! A flame graph: each stack of calls as a pile of bars, the outermost function at the bottom (Gregg, *The Flame Graph*,
-//! CACM 59(6), 2016). A bar's width is the number of instructions in its function and its callees.
+//! A flame graph: each stack of calls as a pile of bars, the outermost function at the bottom (Gregg, *The Flame
+//! Graph*, CACM 59(6), 2016). A bar's width is the number of instructions in its function and its callees.
 
 use std::collections::{BTreeMap, BTreeSet};
 

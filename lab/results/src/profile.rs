@@ -1,5 +1,5 @@
-//! The stacks of calls of one operation, with their instructions: `./quire profile --json FILE` writes the file, and the
-//! page of the lab draws it as a flame graph. Its JSON Schema is `docs/profile.schema.json`.
+//! The stacks of calls of one operation, with their instructions: `./quire profile --json FILE` writes the file, and
+//! the page of the lab draws it as a flame graph. Its JSON Schema is `docs/profile.schema.json`.
 
 use crate::{Machine, Place, Unreadable};
 use serde::{Deserialize, Serialize};

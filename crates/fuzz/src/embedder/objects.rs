@@ -4,8 +4,8 @@
 use super::pagers::{Blank, Disk, Pattern};
 use super::world::THINGS;
 use super::{Operation, inside};
-use quire_vm::object::FaintRef;
 use quire_vm::object::SlotFilter;
+use quire_vm::object::WeakRef;
 use quire_vm::{ObjectRef, PAGE_SIZE};
 
 /// Bytes of one read or write: some pages and a part of one.
@@ -57,9 +57,9 @@ pub const OPERATIONS: &[Operation] = &[
     ("allocate", |p| {
         let (object, pages) = (p.object().1, p.pages());
         object.keep_resident(p.flip());
-        let faint = FaintRef::empty(p.vm());
-        faint.clear();
-        assert!(faint.upgrade().is_none());
+        let weak = WeakRef::empty(p.vm());
+        weak.clear();
+        assert!(weak.upgrade().is_none());
         // A disk that takes all would be given all pages that an object can have, one after the other.
         let pages = pages.start..pages.end.min(pages.start.saturating_add(4096));
         let _typed = object.allocate(pages).map_err(|refused| refused.of_caller::<u8>());

@@ -1,8 +1,9 @@
 //! A queue: messages, senders that wait for room, receivers that wait for a message.
 //!
-//! A sender gives its message to the oldest waiting receiver that takes it. A receiver that makes room puts the messages
-//! of waiting senders into the queue, oldest first, as far as they fit. So a thread that was woken has its result. A
-//! change of the owner or the mode ends all waits with [`AGAIN`]: each call begins again, with its rights checked.
+//! A sender gives its message to the oldest waiting receiver that takes it. A receiver that makes room puts the
+//! messages of waiting senders into the queue, oldest first, as far as they fit. So a thread that was woken has its
+//! result. A change of the owner or the mode ends all waits with [`AGAIN`]: each call begins again, with its rights
+//! checked.
 
 use super::text::Text;
 use crate::error::Error;

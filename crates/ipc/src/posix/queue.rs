@@ -232,8 +232,8 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         if mutant(Mutant::LeaveWithoutLook) { None } else { state.take() }
     }
 
-    /// From now on `notify` is told of the next message that comes to the empty queue, once. `None`: not any more, if it
-    /// is of the same process.
+    /// From now on `notify` is told of the next message that comes to the empty queue, once. `None`: not any more, if
+    /// it is of the same process.
     pub fn set_notify(&self, pid: u32, notify: Option<Arc<dyn Notify>>) -> Result<(), Error> {
         let mut state = self.state.lock();
         let taken_back = notify.is_none();

@@ -3,8 +3,8 @@
 //! A call changes several semaphores of an array at once, or none. A call that has to wait leaves its operations in
 //! the array. Each change of a semaphore tries the operations that wait for it, oldest first.
 //!
-//! [`mod@array`] has an array and its calls, [`sleepers`] the lists of waiting calls. [`undo`] reverts the changes of ended
-//! processes. [`Arrays`] has the ids and the limits.
+//! [`mod@array`] has an array and its calls, [`sleepers`] the lists of waiting calls. [`undo`] reverts the changes of
+//! ended processes. [`Arrays`] has the ids and the limits.
 
 mod array;
 mod sleepers;

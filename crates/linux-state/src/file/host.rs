@@ -3,7 +3,7 @@
 
 use crate::{Linux, Machine};
 use quire_heap::{OutOfMemory, try_leak};
-use quire_sync::Headcount;
+use quire_sync::LimitedCounter;
 use quire_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use quire_vm::Vm;
 
@@ -21,7 +21,7 @@ pub struct FileHost<M: Machine> {
 /// State that is set after the first files exist.
 pub struct Late<M: Machine> {
     linux: AtomicPtr<Linux<M>>,
-    pub open_files: Headcount,
+    pub open_files: LimitedCounter,
     /// The most open files; beyond it only the administrator opens files.
     pub(super) most_files: AtomicU64,
 }
@@ -39,7 +39,7 @@ impl<M: Machine> FileHost<M> {
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, OutOfMemory> {
         let late = Late {
             linux: AtomicPtr::new(core::ptr::null_mut()),
-            open_files: quire_lookup::per_cpu::headcount(machine.cpus())?,
+            open_files: quire_lookup::per_cpu::limited_counter(machine.cpus())?,
             most_files: AtomicU64::new((vm.frames().total() * 4 / 10).max(LEAST_FILES)),
         };
         Ok(FileHost { vm, machine, late: try_leak(late)? })

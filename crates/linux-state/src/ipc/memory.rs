@@ -8,7 +8,7 @@ use quire_heap::{Arc, Box};
 use quire_ipc::shm::{Attaches, Memory};
 use quire_ipc::{Error, Name};
 use quire_sync::{Rank, SpinLock};
-use quire_vm::object::{FaintRef, ObjectRef};
+use quire_vm::object::{ObjectRef, WeakRef};
 use quire_vm::paging::pager::Pager;
 
 /// The host of System V IPC: that of files.
@@ -29,7 +29,7 @@ pub const DEVICE: u64 = 1 << 40 | 1;
 /// The part of a segment that its pager needs.
 struct Shared<M: Machine> {
     attaches: Arc<Attaches>,
-    object: FaintRef<M>,
+    object: WeakRef<M>,
 }
 
 /// The memory of a segment.
@@ -52,7 +52,7 @@ impl<M: Machine> SegmentMemory<M> {
     /// Zeroes of `bytes` bytes, for the segment that gets `name`.
     pub fn new(linux: &'static Linux<M>, name: &Name, attaches: &Arc<Attaches>, bytes: u64) -> Result<Self, Error> {
         let (vm, host) = (linux.vm, IpcHost(*linux.files.vfs().host()));
-        let shared = Arc::try_new(Shared { attaches: attaches.clone(), object: FaintRef::empty(vm) })?;
+        let shared = Arc::try_new(Shared { attaches: attaches.clone(), object: WeakRef::empty(vm) })?;
         let pager = SegmentPager { id: name.id(), key: name.key(), host, shared: shared.clone(), _frees_itself: [] };
         let pager = Box::into_raw(Box::try_new(pager)?);
         // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.

@@ -18,7 +18,7 @@ use crate::machine::Machine;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_heap::{Vec, allocate, deallocate};
-use quire_sync::{Headcounts, Rank, SpinLock};
+use quire_sync::{LimitedCounters, Rank, SpinLock};
 use quire_task::User;
 
 /// The number of records at which unused ones are first searched for.
@@ -60,7 +60,7 @@ impl Account {
 }
 
 /// The counts of a user's accounts.
-type Accounts = Headcounts<{ Account::COUNT }>;
+type Accounts = LimitedCounters<{ Account::COUNT }>;
 
 /// One user.
 struct Record<M: Machine> {
@@ -72,9 +72,9 @@ struct Record<M: Machine> {
     cpus: usize,
 }
 
-// SAFETY: the memory is the record's own; its content is shared by the rules of `Headcounts` and `User`.
+// SAFETY: the memory is the record's own; its content is shared by the rules of `LimitedCounters` and `User`.
 unsafe impl<M: Machine> Send for Record<M> {}
-// SAFETY: a shared record gives `Headcounts` and `User`, which any CPU may use, and its memory stays.
+// SAFETY: a shared record gives `LimitedCounters` and `User`, which any CPU may use, and its memory stays.
 unsafe impl<M: Machine> Sync for Record<M> {}
 
 impl<M: Machine> Record<M> {

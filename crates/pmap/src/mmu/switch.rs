@@ -143,8 +143,8 @@ impl<F: Format> Mmu<F> {
         if state.root().0 != root {
             // As recorded: a regime that has begun since then costs one flush at the next switch-in.
             let regime = state.slots[state.slot.load(Ordering::Relaxed)].regime.load(Ordering::Relaxed);
-            // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's or the kernel's, as `reload`
-            // requires.
+            // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's or the kernel's, as
+            // `reload` requires.
             unsafe { self.reload(machine, cpu, space, (root, None), regime) }
         }
     }

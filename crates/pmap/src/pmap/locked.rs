@@ -75,11 +75,13 @@ impl<M: Hardware> LockedTable<'_, M> {
         self.forget_absent(va);
     }
 
-    /// Makes the leaves `first` to `last` read-only. Skips groups without a writable leaf. Hands each leaf that it reads to
-    /// `each`, and returns their number. Where it protects the whole table page instead, it hands over none and returns 1.
+    /// Makes the leaves `first` to `last` read-only. Skips groups without a writable leaf. Hands each leaf that it
+    /// reads to `each`, and returns their number. Where it protects the whole table page instead, it hands over none
+    /// and returns 1.
     ///
-    /// One atomic AND changes a leaf, without a retry loop. Every writable leaf is dirty already, and only the holder of
-    /// the lock changes its write permission. So the CPU can only set the accessed bit meanwhile, which the AND preserves.
+    /// One atomic AND changes a leaf, without a retry loop. Every writable leaf is dirty already, and only the holder
+    /// of the lock changes its write permission. So the CPU can only set the accessed bit meanwhile, which the AND
+    /// preserves.
     fn take_stores(
         &self,
         first: usize,

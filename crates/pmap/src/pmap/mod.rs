@@ -177,8 +177,8 @@ impl<F: Format> Tables<F> {
         }
     }
 
-    /// Calls `f` under the locks under which it is read whether the root and its entries stay: the word's and, where there
-    /// is a root, the root's.
+    /// Calls `f` under the locks under which it is read whether the root and its entries stay: the word's and, where
+    /// there is a root, the root's.
     fn with_root_locked<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, f: impl FnOnce()) {
         let _word = self.root.lock();
         let _root = self.root.get().map(|root| Frames::of(vm).state(root).lock_child());
@@ -380,8 +380,8 @@ impl<F: Format> Tables<F> {
         for own in (0..MAX_CPUS).filter_map(|cpu| roots.own(cpu)) {
             for i in 0..USER_HALF {
                 let theirs = frames.slots(own.root())[i].load(Ordering::Acquire);
-                // A CPU marks an entry as copied before it copies it. The root is read after the copy, because it may be
-                // made meanwhile, and stays while copies exist.
+                // A CPU marks an entry as copied before it copies it. The root is read after the copy, because it may
+                // be made meanwhile, and stays while copies exist.
                 let word = self.root.get().map_or(0, |root| frames.slots(root)[i].load(Ordering::Acquire));
                 if theirs != 0 && (!own.has(i) || theirs != word) {
                     return Err(Broken::TableRoot(i as u64 * span(F::LEVELS - 1)));
@@ -459,8 +459,8 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     type Table<'a> = LockedTable<'a, M>;
 
     unsafe fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory> {
-        // At once, because most spaces are made to be run soon. A root made by the first fault would cost a second load of
-        // the root register.
+        // At once, because most spaces are made to be run soon. A root made by the first fault would cost a second load
+        // of the root register.
         let root = Self::new_root(vm)?;
         let id = vm.machine().mmu().new_id();
         Ok(Tables {

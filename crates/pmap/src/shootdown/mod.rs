@@ -13,8 +13,8 @@
 //! | **go lazy** | | not a target: catches up when it runs again | own CPU | lazy mark set before the running mark goes |
 //!
 //! A *lazy* CPU has the space loaded but runs a kernel thread. User translations may stay stale there until it runs the
-//! space again. Freed page tables must leave its paging-structure caches, so structure flushes interrupt it too. It also
-//! leaves a root that another CPU drops ([`root`](crate::root)).
+//! space again. Freed page tables must leave its paging-structure caches, so structure flushes interrupt it too. It
+//! also leaves a root that another CPU drops ([`root`](crate::root)).
 
 pub(crate) mod request;
 pub(crate) mod residency;

@@ -241,7 +241,7 @@ fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) 
     if let Some(pager) = object.pager().filter(|p| !p.in_memory()) {
         pager.make_writable(key)?;
     }
-    laundry::stain(object, key, page, &may.pin(object.vm().epoch()));
+    laundry::mark_dirty(object, key, page, &may.pin(object.vm().epoch()));
     Ok(())
 }
 
@@ -264,7 +264,7 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
         // The old bytes in swap, or with the pager, must not reappear when the object grows again. If the pager has no
         // room for the page, its write fails, and `fsync` returns that error.
         if make_dirty(&held, key, may).is_err() {
-            laundry::stain(object, key, held.page, &may.pin(object.vm().epoch()));
+            laundry::mark_dirty(object, key, held.page, &may.pin(object.vm().epoch()));
         }
         let from = (bytes % PAGE_SIZE) as usize;
         // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.

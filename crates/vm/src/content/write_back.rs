@@ -40,7 +40,7 @@ enum WalkEnd {
 impl<M: Machine> Object<M> {
     /// Whether changes go to a pager before memory is short.
     pub(crate) fn is_written_back(&self) -> bool {
-        !self.holes_are_zero() && laundry::is_washable(self)
+        !self.holes_are_zero() && laundry::can_launder(self)
     }
 }
 
@@ -72,13 +72,13 @@ impl<M: Machine> ObjectRef<M> {
         loop {
             // Before any page is busy: this may wait.
             let taken = vm.take_record(may);
-            let mut wash = Batch::new();
+            let mut batch = Batch::new();
             let (key, stop) = {
                 let pin = may.pin(vm.epoch());
                 let mut end = (0, WalkEnd::Done);
                 for found in range.walk(&pin) {
                     let (key, slot) = (found.key(), found.slot());
-                    if let Some(stop) = self.consider(key, slot, &mut wash) {
+                    if let Some(stop) = self.consider(key, slot, &mut batch) {
                         end = (key, stop);
                         break;
                     }
@@ -88,12 +88,12 @@ impl<M: Machine> ObjectRef<M> {
             let mut next = (!matches!(stop, WalkEnd::Done)).then_some(key);
             let mut wait = stop;
             // The thread that this waits for may need a record.
-            if wash.is_empty() {
+            if batch.is_empty() {
                 drop(taken);
             } else {
-                let n = laundry::launder(self, &wash, taken, may).len();
+                let n = laundry::launder(self, &batch, taken, may).len();
                 written += n as u64;
-                if let Some((key, pfn)) = wash.as_slice().get(n) {
+                if let Some((key, pfn)) = batch.as_slice().get(n) {
                     // Another thread has just taken a hold of it.
                     (next, wait) = (Some(*key), WalkEnd::Held(vm.page(*pfn)));
                 }
@@ -111,14 +111,14 @@ impl<M: Machine> ObjectRef<M> {
     }
 
     /// Adds the page at `key` to the cluster, busy; returns the reason to stop the walk before it, if any.
-    fn consider(&self, key: u64, slot: Slot, wash: &mut Batch) -> Option<WalkEnd> {
+    fn consider(&self, key: u64, slot: Slot, batch: &mut Batch) -> Option<WalkEnd> {
         let vm = self.vm();
         let pfn = match slot {
             Slot::Page(pfn) => pfn,
             Slot::Reserved => return Some(WalkEnd::Reserved),
             _ => return None,
         };
-        let pages = wash.as_slice();
+        let pages = batch.as_slice();
         if pages.len() == CLUSTER || pages.last().is_some_and(|last| last.0 + 1 != key) {
             return Some(WalkEnd::Cluster);
         }
@@ -128,7 +128,7 @@ impl<M: Machine> ObjectRef<M> {
         }
         let state = page.state();
         if laundry::is_laundry(page) {
-            wash.push(key, pfn);
+            batch.push(key, pfn);
             return None;
         }
         vm.unbusy(page);

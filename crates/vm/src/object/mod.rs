@@ -26,13 +26,13 @@ mod charge;
 mod check;
 mod device;
 mod errors;
-mod faint;
 pub mod index;
 pub mod interval;
 pub(crate) mod kept;
 pub(crate) mod mapping_list;
 pub(crate) mod objects;
 pub(crate) mod page_lifecycle;
+mod weak;
 
 mod range;
 pub(crate) mod reap_list;
@@ -45,12 +45,12 @@ pub(crate) use charge::{Charge, NoRoom};
 pub use device::Device;
 use device::Own;
 pub use errors::{ErrorCursor, WriteErrors, WritesFailed};
-pub use faint::FaintRef;
 pub(crate) use mapping_list::{MoreShards, OwnShards, Shards};
 pub use objects::Objects;
 pub use range::{ObjectRange, Present, SlotFilter, Walk};
 pub(crate) use references::{GivenUp, References};
 pub(crate) use scan::{Scan, Step};
+pub use weak::WeakRef;
 
 use crate::error::OutOfMemory;
 use crate::machine::Machine;

@@ -55,7 +55,7 @@ fn destination<'o, M: Machine>(object: &'o Object<M>) -> Option<Where<'o>> {
 }
 
 /// Whether dirty pages of `object` can be written anywhere.
-pub(crate) fn is_washable<M: Machine>(object: &Object<M>) -> bool {
+pub(crate) fn can_launder<M: Machine>(object: &Object<M>) -> bool {
     destination(object).is_some()
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn is_laundry(page: &Page) -> bool {
 }
 
 /// Neighbouring pages of an object on their way to their pager. Each method is a step, in this order.
-struct Wash<'w, M: Machine> {
+struct Laundering<'w, M: Machine> {
     object: &'w Object<M>,
     to: Option<Where<'w>>,
     /// The place of the pages there.
@@ -86,7 +86,7 @@ struct Wash<'w, M: Machine> {
     pages: &'w [(u64, Pfn)],
 }
 
-impl<'w, M: Machine> Wash<'w, M> {
+impl<'w, M: Machine> Laundering<'w, M> {
     /// Finds places for the pages, and frees those without a place from being busy. Also returns the number of pages
     /// that are left out before the first one.
     fn find_places(object: &'w Object<M>, pages: &'w [(u64, Pfn)]) -> (usize, Self) {
@@ -108,7 +108,7 @@ impl<'w, M: Machine> Wash<'w, M> {
         let (before, pages) = pages.split_at(from);
         let (pages, rest) = pages.split_at((slots.len as usize).min(pages.len()));
         before.iter().chain(rest).for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
-        (from, Wash { object, to, slots, own, pages })
+        (from, Laundering { object, to, slots, own, pages })
     }
 
     fn goes_to_swap(&self) -> bool {
@@ -131,7 +131,7 @@ impl<'w, M: Machine> Wash<'w, M> {
         {
             let pin = may.pin(vm.epoch());
             for (key, pfn) in rest {
-                stain(self.object, *key, vm.page(*pfn), &pin);
+                mark_dirty(self.object, *key, vm.page(*pfn), &pin);
             }
         }
         rest.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
@@ -183,12 +183,12 @@ pub(crate) fn launder<M: Machine>(
     may: &mut MaySleep,
 ) -> Range<usize> {
     let vm = object.vm();
-    let (from, mut wash) = Wash::find_places(object, batch.as_slice());
-    if wash.pages.is_empty() {
+    let (from, mut laundering) = Laundering::find_places(object, batch.as_slice());
+    if laundering.pages.is_empty() {
         return 0..0;
     }
     let mut batch = Batch::new();
-    wash.pages.iter().for_each(|(key, pfn)| batch.push(*key, *pfn));
+    laundering.pages.iter().for_each(|(key, pfn)| batch.push(*key, *pfn));
     mark_clean(object, &batch);
     let flushed = match mutant(Mutant::ReadBeforeProtect) {
         false => rmap::write_protect(object, &batch),
@@ -198,26 +198,26 @@ pub(crate) fn launder<M: Machine>(
     if mutant(Mutant::UntagEarly) {
         untag(object, batch.as_slice(), &may.pin(vm.epoch()));
     }
-    wash.leave_held(may);
-    let n = wash.pages.len();
+    laundering.leave_held(may);
+    let n = laundering.pages.len();
     if n == 0 {
         return 0..0;
     }
-    wash.list(taken.body());
-    wash.untag_and_keep(taken.body(), may);
+    laundering.list(taken.body());
+    laundering.untag_and_keep(taken.body(), may);
     let request = taken.start_writing(&flushed);
     if !mutant(Mutant::ReadBeforeProtect) {
-        wash.unbusy();
+        laundering.unbusy();
     }
-    vm.stats().add(if wash.goes_to_swap() { Event::SwapOut } else { Event::PageOut }, n as u64);
-    match (&wash.to, vm.swap().store()) {
+    vm.stats().add(if laundering.goes_to_swap() { Event::SwapOut } else { Event::PageOut }, n as u64);
+    match (&laundering.to, vm.swap().store()) {
         (Some(Where::Pager(pager)), _) => pager.start(request),
         (_, Some(store)) => store.start(request),
         (_, None) => drop(request),
     }
     if mutant(Mutant::ReadBeforeProtect) {
         let _flushed = rmap::write_protect(object, &batch);
-        wash.unbusy();
+        laundering.unbusy();
     }
     from..from + n
 }
@@ -262,7 +262,7 @@ fn own_slots<M: Machine>(vm: &Objects<M>, pages: &[(u64, Pfn)]) -> (usize, SwapS
 ///
 /// The tag first, because a thread that finds the page dirty does nothing more and may at once write back all tagged
 /// pages. A cleaner that clears the tag in between either sees the hold, or has cleared the dirty bit before.
-pub(crate) fn stain<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
+pub(crate) fn mark_dirty<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
     if mutant(Mutant::TagAfterDirty) {
         page.set(State::DIRTY);
     }
@@ -288,8 +288,8 @@ pub(crate) fn finish<M: Machine>(
         let page = vm.page(body.pfn(i));
         let slot = body.swap.then_some(body.first + i as u64);
         if result.is_err() {
-            // As in `stain`: the tag first. The write keeps other cleaners away, and the frame from becoming another
-            // page.
+            // As in `mark_dirty`: the tag first. The write keeps other cleaners away, and the frame from becoming
+            // another page.
             let pin = may.pin(vm.epoch());
             // SAFETY: `launder` took a hold for the write.
             if let Some(object) = unsafe { vm.object_of_held(page, &pin) } {

@@ -311,7 +311,7 @@ impl<M: Machine> WriteHook<M> {
             if mutant(Mutant::HookTagsLate) {
                 self.page.set(State::DIRTY);
             }
-            laundry::stain(object, self.key, self.page, &may.pin(vm.epoch()));
+            laundry::mark_dirty(object, self.key, self.page, &may.pin(vm.epoch()));
             vm.unbusy(self.page);
         }
         Ok(())

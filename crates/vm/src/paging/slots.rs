@@ -38,7 +38,7 @@ impl<M: Machine> Objects<M> {
             return;
         }
         // Dirty first, because a clean page without a slot counts as never stored into.
-        laundry::stain(object, key, page, pin);
+        laundry::mark_dirty(object, key, page, pin);
         if let Some(first) = page.take_swap_slot() {
             self.swap().release(SwapSlots { first, len: 1 });
         }

@@ -139,7 +139,7 @@ pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &m
 
 /// Starts writing the dirty pages of `keys`, cluster after cluster; returns how many.
 pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) -> usize {
-    if !laundry::is_washable(object) {
+    if !laundry::can_launder(object) {
         return 0;
     }
     let vm = object.vm();
@@ -148,14 +148,14 @@ pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &
     while !range.is_done() {
         // Before any page is busy: this may wait.
         let taken = vm.take_record(may);
-        let mut wash = Batch::new();
+        let mut batch = Batch::new();
         {
             let pin = may.pin(vm.epoch());
             let mut next = None;
             let mut stop = None;
             for found in range.walk(&pin) {
                 let (key, Slot::Page(pfn)) = (found.key(), found.slot()) else { continue };
-                if next.is_some_and(|n| n != key) || wash.as_slice().len() == CLUSTER {
+                if next.is_some_and(|n| n != key) || batch.as_slice().len() == CLUSTER {
                     stop = Some(key);
                     break;
                 }
@@ -167,20 +167,20 @@ pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &
                     vm.unbusy(page);
                     continue;
                 }
-                wash.push(key, pfn);
+                batch.push(key, pfn);
                 next = Some(key + 1);
             }
             if let Some(key) = stop {
                 range.resume_at(key);
             }
         }
-        if !wash.is_empty() {
-            let begun = laundry::launder(object, &wash, taken, may);
+        if !batch.is_empty() {
+            let begun = laundry::launder(object, &batch, taken, may);
             n += begun.len();
             // Swap had fewer adjacent slots than the cluster has pages: the rest goes into the next ones. Where it had
             // none, the other clusters' pages may still have slots of their own.
             if !begun.is_empty()
-                && let Some((key, _)) = wash.as_slice().get(begun.end)
+                && let Some((key, _)) = batch.as_slice().get(begun.end)
             {
                 range.resume_at(*key);
             }

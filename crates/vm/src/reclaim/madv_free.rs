@@ -84,7 +84,7 @@ fn make_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep)
     for (key, pfn) in batch.as_slice() {
         let page = vm.page(*pfn);
         if page.holds() != 1 {
-            laundry::stain(object, *key, page, &pin);
+            laundry::mark_dirty(object, *key, page, &pin);
         } else {
             if let Some(slot) = page.take_swap_slot() {
                 vm.swap().release(SwapSlots { first: slot, len: 1 });

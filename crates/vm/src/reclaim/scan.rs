@@ -112,7 +112,7 @@ pub struct Pass {
     /// Pages whose frames were freed.
     pub freed: u64,
     /// Pages whose writes were started.
-    pub washed: u64,
+    pub laundered: u64,
     /// Page tables of idle spaces that were dropped.
     pub tables: u64,
     /// Pages that will be tried again later: their writes have failed lately.
@@ -226,7 +226,7 @@ impl<M: Machine> Reclaimer<M> {
         let mut scan = Scan { vm: self, number, done, hands, short, in_vain: false, shielded: 0, offered: 0 };
         scan.run(may);
         let done = scan.done;
-        span.count(done.freed, done.washed);
+        span.count(done.freed, done.laundered);
         if done.hopeless {
             p.hopeless.store(number, Ordering::Release);
         }
@@ -388,7 +388,7 @@ struct Scan<'s, M: Machine> {
     hands: &'s mut Hands,
     /// The domains that are short.
     short: DomainSet,
-    /// The last round changed nothing: the inactive pages can be neither freed nor washed (wired, or swap is full).
+    /// The last round changed nothing: the inactive pages can be neither freed nor laundered (wired, or swap is full).
     /// They do not count as inactive in the next round.
     in_vain: bool,
     /// Pages of files that this round has spared although references did not count.
@@ -421,8 +421,8 @@ impl<M: Machine> Scan<'_, M> {
             self.done.rounds += 1;
             let last = self.in_vain;
             let idle = aged == 0
-                && (self.done.freed, self.done.washed, self.done.tables)
-                    == (before.freed, before.washed, before.tables);
+                && (self.done.freed, self.done.laundered, self.done.tables)
+                    == (before.freed, before.laundered, before.tables);
             self.in_vain = idle;
             if idle && vm.io().in_flight() != 0 {
                 // Some of the I/O makes pages clean.
@@ -451,7 +451,7 @@ impl<M: Machine> Scan<'_, M> {
         let aged = self.age(wanted.min(active), may);
         self.reclaim(missing, may);
         // In each round half as many again as are missing, because some will be stored into again.
-        self.wash(missing + missing / 2, may);
+        self.launder(missing + missing / 2, may);
         aged
     }
 
@@ -537,7 +537,7 @@ impl<M: Machine> Scan<'_, M> {
                         scan.vm.give_slot_back(object, *key, page, may);
                     }
                     // Pages that cannot be written now would clog the inactive queue.
-                    let stuck = page.state().dirty() && !scan.can_wash(object, page);
+                    let stuck = page.state().dirty() && !scan.can_launder(object, page);
                     if saved || stuck { stay.push(page) } else { go.push(page) }
                 }
             });
@@ -581,7 +581,7 @@ impl<M: Machine> Scan<'_, M> {
                         let changed = laundry::is_laundry(page);
                         vm.unbusy(page);
                         match changed {
-                            true if scan.can_wash(object, page) => dirty.push(page),
+                            true if scan.can_launder(object, page) => dirty.push(page),
                             true => active.push(page),
                             false => again.push(page),
                         }
@@ -599,8 +599,8 @@ impl<M: Machine> Scan<'_, M> {
     }
 
     /// Whether writing the page makes sense now. Counts deferred pages.
-    fn can_wash(&mut self, object: &Object<M>, page: &Page) -> bool {
-        if !laundry::is_washable(object) || !laundry::has_room(object, page) {
+    fn can_launder(&mut self, object: &Object<M>, page: &Page) -> bool {
+        if !laundry::can_launder(object) || !laundry::has_room(object, page) {
             return false;
         }
         match page.failed_writes() {
@@ -615,11 +615,11 @@ impl<M: Machine> Scan<'_, M> {
     }
 
     /// Starts writing up to `n` pages of the laundry, each with its neighbours. Visits each page there at most once.
-    fn wash(&mut self, n: u64, may: &mut MaySleep) {
+    fn launder(&mut self, n: u64, may: &mut MaySleep) {
         let queues = self.vm.queues();
         let mut left = queues.len(Queue::Laundry);
-        let end = self.done.washed + n;
-        while self.done.washed < end && left > 0 {
+        let end = self.done.laundered + n;
+        while self.done.laundered < end && left > 0 {
             let Some(mut taken) = self.take(Queue::Laundry, CLUSTER) else { break };
             if taken.len == 0 {
                 break;
@@ -631,7 +631,7 @@ impl<M: Machine> Scan<'_, M> {
                     let page = scan.vm.page(*pfn);
                     // A neighbour's cluster may have included it.
                     if page.state().dirty() && !page.state().laundering() {
-                        scan.done.washed += cluster(object, *key, page, may) as u64;
+                        scan.done.laundered += cluster(object, *key, page, may) as u64;
                     }
                     // When it reaches the head there it is clean; if not, it goes round again.
                     inactive.push(page);
@@ -676,7 +676,7 @@ fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MayS
     let taken = vm.take_record_for_writing(may);
     let start = key - key % CLUSTER as u64;
     let mut range = object.range(start..start + CLUSTER as u64, SlotFilter::PAGES);
-    let mut wash = Batch::new();
+    let mut batch = Batch::new();
     {
         let pin = may.pin(vm.epoch());
         for found in range.walk(&pin) {
@@ -685,29 +685,29 @@ fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MayS
             let wanted = core::ptr::eq(other, page)
                 || (matches!(QueuePlace::of(other.state()), QueuePlace::Listed(Queue::Inactive | Queue::Laundry, _))
                     && other.failed_writes() == 0);
-            let gap = wash.as_slice().last().is_some_and(|(last, _)| last + 1 != at);
+            let gap = batch.as_slice().last().is_some_and(|(last, _)| last + 1 != at);
             if gap && at > key {
                 break;
             }
             if gap {
-                wash.as_slice().iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
-                wash = Batch::new();
+                batch.as_slice().iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
+                batch = Batch::new();
             }
             if !wanted || !other.state().dirty() || vm.try_busy_page(object, at, other).is_none() {
                 continue;
             }
             if laundry::is_laundry(other) {
-                wash.push(at, pfn);
+                batch.push(at, pfn);
             } else {
                 vm.unbusy(other);
             }
         }
     }
-    if wash.is_empty() {
+    if batch.is_empty() {
         return 0;
     }
     let mut span = Span::begin(EventKind::Launder, 0, key);
-    let n = laundry::launder(object, &wash, taken, may).len();
+    let n = laundry::launder(object, &batch, taken, may).len();
     span.count(n as u64, key);
     n
 }

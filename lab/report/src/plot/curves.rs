@@ -22,8 +22,8 @@ use crate::number;
 /// A picture of its own, and one of many that stand side by side.
 const SIZE: (i32, i32) = (480, 280);
 const SMALL: (i32, i32) = (230, 150);
-/// Room for the numbers at the left and below, and for marks that reach over the other sides. Longer numbers at the left
-/// have more room.
+/// Room for the numbers at the left and below, and for marks that reach over the other sides. Longer numbers at the
+/// left have more room.
 const LEFT: i32 = 54;
 const LETTER: i32 = 7;
 const BELOW: i32 = 26;
@@ -81,8 +81,8 @@ fn paint(sheet: &Sheet, panel: &Panel<'_>, x: Axis, y: Axis) -> Painted {
     Ok(())
 }
 
-/// Lines behind the curves and the numbers beside them. The numbers are drawn on the whole sheet, because the chart's own
-/// area moves points outside of it to its edge.
+/// Lines behind the curves and the numbers beside them. The numbers are drawn on the whole sheet, because the chart's
+/// own area moves points outside of it to its edge.
 fn scales(sheet: &Area, chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
     let area = chart.plotting_area();
     let (across, up) = area.get_pixel_range();

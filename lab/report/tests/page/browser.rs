@@ -1,4 +1,5 @@
-//! A headless Chromium, driven over its DevTools protocol on a pair of pipes: messages are JSON, each ended by a zero byte.
+//! A headless Chromium, driven over its DevTools protocol on a pair of pipes: messages are JSON, each ended by a zero
+//! byte.
 
 use std::{
     fs::File,

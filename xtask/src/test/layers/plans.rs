@@ -58,7 +58,7 @@ pub const PLANS: &[Plan] = &[
             "shared",
             "spin",
             "epoch",
-            "headcount",
+            "limited_counter",
             "quota",
             "wait_queue",
             "mutex",

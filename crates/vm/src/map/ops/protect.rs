@@ -17,8 +17,8 @@ impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Lost rights are gone when it returns; the next fault brings gained rights.
     /// It stops at a hole ([`MapError::NotMapped`]), or at a part that may not have the protection
     /// ([`MapError::Protection`]), or at a sealed one ([`MapError::Sealed`]). It also stops at a part that would exceed
-    /// the space's limit of data, or the limit of the commit charge ([`MapError::NoSpace`]). The range before that part is
-    /// changed, as POSIX allows and Linux does.
+    /// the space's limit of data, or the limit of the commit charge ([`MapError::NoSpace`]). The range before that part
+    /// is changed, as POSIX allows and Linux does.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;

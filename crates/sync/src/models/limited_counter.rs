@@ -1,18 +1,18 @@
 //! Permits that are taken and put back while the count is made exact.
 
 use crate::explore::{Arc, thread};
-use crate::headcount::Headcount;
 use crate::hooks::threads::set_cpu;
+use crate::limited_counter::LimitedCounter;
 use crate::protocol;
 
 /// `f` with a count of two CPUs.
-fn with_headcount(f: impl FnOnce(Arc<Headcount>)) {
-    f(Arc::new(Headcount::leaked(2)));
+fn with_counter(f: impl FnOnce(Arc<LimitedCounter>)) {
+    f(Arc::new(LimitedCounter::leaked(2)));
 }
 
 /// One permit is held. One CPU has a spare one. The other has none, and must close that stock to get the exact count.
 fn take_against_close() {
-    with_headcount(|count| {
+    with_counter(|count| {
         set_cpu(1);
         assert!(count.take(2));
         let other = count.clone();
@@ -31,7 +31,7 @@ fn take_against_close() {
 
 /// One of two permits is put back on one CPU, while the other CPU takes a third.
 fn put_against_close() {
-    with_headcount(|count| {
+    with_counter(|count| {
         set_cpu(1);
         assert!(count.take(u64::MAX));
         set_cpu(0);

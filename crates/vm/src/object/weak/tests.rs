@@ -1,7 +1,7 @@
-//! Counts of mappings, faint references and kept pages, on the test machine.
+//! Counts of mappings, weak references and kept pages, on the test machine.
 
 use crate::Space;
-use crate::object::{FaintRef, ObjectRef};
+use crate::object::{ObjectRef, WeakRef};
 use crate::paging::memory_store::FaultPlan;
 use crate::paging::pager::Pager;
 use crate::testing::{TestMachine, page};
@@ -10,10 +10,10 @@ use crate::types::{PAGE_SIZE, Prot};
 use std::boxed::Box;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-/// A pager that counts mappings, and has a faint reference to its object.
+/// A pager that counts mappings, and has a weak reference to its object.
 struct Segment {
     mappings: AtomicI64,
-    object: FaintRef<TestMachine>,
+    object: WeakRef<TestMachine>,
     gone: AtomicBool,
 }
 
@@ -43,7 +43,7 @@ impl Pager for Segment {
 }
 
 fn segment(vm: &'static crate::tests::Vm, pages: u64) -> (&'static Segment, ObjectRef<TestMachine>) {
-    let segment = Segment { mappings: AtomicI64::new(0), object: FaintRef::empty(vm), gone: AtomicBool::new(false) };
+    let segment = Segment { mappings: AtomicI64::new(0), object: WeakRef::empty(vm), gone: AtomicBool::new(false) };
     let segment: &'static Segment = Box::leak(Box::new(segment));
     let object = ObjectRef::charged(vm, segment, pages * PAGE_SIZE, None).unwrap();
     // SAFETY: the object is of `vm`, and `released` clears the reference.
@@ -74,7 +74,7 @@ fn each_part_of_a_mapping_is_counted_in_each_space() {
 }
 
 #[test]
-fn a_faint_reference_finds_the_object_while_mappings_keep_it() {
+fn a_weak_reference_finds_the_object_while_mappings_keep_it() {
     let m = system();
     let before = settled(m.vm);
     let (segment, object) = segment(m.vm, 2);

@@ -1,21 +1,22 @@
 //! A count with a limit. Far from the limit each CPU counts for itself.
 //!
 //! The count is in *permits*. Each CPU keeps some spare ones, so a CPU that takes and puts back writes its own line
-//! only. The books count the existing permits, held and spare. So a taker is within its limit, whatever other CPUs do,
+//! only. The total counts the existing permits, held and spare. So a taker is within its limit, whatever other CPUs do,
 //! if it has a spare permit and no more exist than its limit.
 //!
 //! Close to the limit, spare permits on other CPUs would count as held. A taker that does not find room for a batch
-//! *closes* all CPUs' stocks under the lock of the books. It swaps a mark in, and takes the spare permits off the
-//! books. From then on every taker takes the lock, and the books have the exact number of held permits. A stock is open
+//! *closes* all CPUs' stocks under the lock of the total. It swaps a mark in, and takes the spare permits off the
+//! total. From then on every taker takes the lock, and the total has the exact number of held permits. A stock is open
 //! again when its own CPU finds room for a batch.
 //!
 //! | | closes a stock: *swap* |
 //! |---|---|
-//! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the books, or the taker takes the lock |
+//! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the total, or the taker takes the lock |
 //!
 //! Limits may differ between takers, as for a user's processes, or change, as for a file system after boot.
 //!
-//! Counts that belong together share each CPU's line: [`Headcounts`] is several of them, [`Headcount`] is one.
+//! Counts that belong together share each CPU's line: [`LimitedCounters`] is several of them, [`LimitedCounter`] is
+//! one.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::hooks::preempt_off;
@@ -24,23 +25,23 @@ use crate::per_cpu::CachePadded;
 use crate::{PerCpu, Rank, SpinLock};
 use core::ptr::NonNull;
 
-/// Permits that a CPU takes off the books, or puts back, at once. So a line that CPUs share is written once in so many
+/// Permits that a CPU takes off the total, or puts back, at once. So a line that CPUs share is written once in so many
 /// forks.
 const BATCH: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
 /// The mark of a stock that is closed.
 const CLOSED: u64 = u64::MAX;
 
 /// See the module: `N` counts, by number. A number of `N` or above panics.
-pub struct Headcounts<const N: usize> {
+pub struct LimitedCounters<const N: usize> {
     /// Spare permits of each count.
     spare: PerCpu<[AtomicU64; N]>,
-    books: [CachePadded<Books>; N],
+    total: [CachePadded<Total>; N],
 }
 
 /// See the module: one count.
-pub struct Headcount(Headcounts<1>);
+pub struct LimitedCounter(LimitedCounters<1>);
 
-struct Books {
+struct Total {
     lock: SpinLock<()>,
     /// Permits that exist. Written under the lock.
     permits: AtomicU64,
@@ -51,25 +52,25 @@ fn closed<const N: usize>() -> [AtomicU64; N] {
     core::array::from_fn(|_| AtomicU64::new(CLOSED))
 }
 
-impl Headcount {
+impl LimitedCounter {
     /// The size in bytes of the memory that [`new`](Self::new) needs.
     pub const fn bytes(cpus: usize) -> usize {
-        Headcounts::<1>::bytes(cpus)
+        LimitedCounters::<1>::bytes(cpus)
     }
 
     /// None is counted, on a machine of `cpus` CPUs.
     ///
     /// # Safety
-    /// As for [`Headcounts::new`].
+    /// As for [`LimitedCounters::new`].
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize) -> Self {
-        // SAFETY: the caller hands over the memory that `Headcounts::new` requires: the sizes are equal.
-        Headcount(unsafe { Headcounts::new(memory, cpus) })
+        // SAFETY: the caller hands over the memory that `LimitedCounters::new` requires: the sizes are equal.
+        LimitedCounter(unsafe { LimitedCounters::new(memory, cpus) })
     }
 
     /// None is counted, on a machine of `cpus` CPUs, in memory that is never freed: for programs with std.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize) -> Self {
-        Headcount(Headcounts::over(PerCpu::leaked(cpus, |_| closed())))
+        LimitedCounter(LimitedCounters::over(PerCpu::leaked(cpus, |_| closed())))
     }
 
     /// Counts one more, where that makes no more than `limit`; whether it did.
@@ -103,7 +104,7 @@ impl Headcount {
     }
 }
 
-impl<const N: usize> Headcounts<N> {
+impl<const N: usize> LimitedCounters<N> {
     /// The size in bytes of the memory that [`new`](Self::new) needs.
     pub const fn bytes(cpus: usize) -> usize {
         PerCpu::<[AtomicU64; N]>::bytes(cpus)
@@ -120,16 +121,16 @@ impl<const N: usize> Headcounts<N> {
     }
 
     fn over(spare: PerCpu<[AtomicU64; N]>) -> Self {
-        let none = |_| Books { lock: SpinLock::new(Rank::HEADCOUNT, ()), permits: AtomicU64::new(0) };
-        Headcounts { spare, books: core::array::from_fn(|which| CachePadded(none(which))) }
+        let none = |_| Total { lock: SpinLock::new(Rank::LIMITED_COUNTER, ()), permits: AtomicU64::new(0) };
+        LimitedCounters { spare, total: core::array::from_fn(|which| CachePadded(none(which))) }
     }
 
     /// Counts `n` more of count `which`, where that makes no more than `limit`; whether it did. All of them or none.
     pub fn take(&self, which: usize, n: u64, limit: u64) -> bool {
         let pinned = preempt_off();
-        let (mine, books) = (&self.spare.mine(&pinned)[which], &self.books[which]);
+        let (mine, total) = (&self.spare.mine(&pinned)[which], &self.total[which]);
         let spare = mine.load(Ordering::Relaxed);
-        if spare != CLOSED && spare >= n && books.permits.load(Ordering::Acquire) <= limit {
+        if spare != CLOSED && spare >= n && total.permits.load(Ordering::Acquire) <= limit {
             // Fails where the stock was closed meanwhile: no other CPU changes it otherwise.
             let taken = mine.compare_exchange(spare, spare - n, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             if taken {
@@ -140,20 +141,20 @@ impl<const N: usize> Headcounts<N> {
                 return true;
             }
         }
-        let _books = books.lock.lock();
-        let permits = books.permits.load(Ordering::Relaxed);
+        let _total = total.lock.lock();
+        let permits = total.permits.load(Ordering::Relaxed);
         let more = permits.checked_add(n).and_then(|all| all.checked_add(BATCH - 1));
         if let Some(more) = more.filter(|more| *more <= limit) {
             let spare = mine.load(Ordering::Relaxed);
             let before = if spare == CLOSED { 0 } else { spare };
-            books.permits.store(more, Ordering::Release);
+            total.permits.store(more, Ordering::Release);
             // No other CPU closes it, because closing takes the lock.
             mine.store(before + BATCH - 1, Ordering::Release);
             return true;
         }
         let held = self.close(which);
         match held.checked_add(n).filter(|held| *held <= limit) {
-            Some(held) => books.permits.store(held, Ordering::Release),
+            Some(held) => total.permits.store(held, Ordering::Release),
             None => return false,
         }
         true
@@ -163,33 +164,33 @@ impl<const N: usize> Headcounts<N> {
     /// see that they were the last.
     pub fn put(&self, which: usize, n: u64) {
         let pinned = preempt_off();
-        let (mine, books) = (&self.spare.mine(&pinned)[which], &self.books[which]);
+        let (mine, total) = (&self.spare.mine(&pinned)[which], &self.total[which]);
         let spare = mine.load(Ordering::Relaxed);
         let room = spare != CLOSED && spare.saturating_add(n) <= 2 * BATCH;
         if room && mine.compare_exchange(spare, spare + n, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
-        let _books = books.lock.lock();
-        let permits = books.permits.load(Ordering::Relaxed);
+        let _total = total.lock.lock();
+        let permits = total.permits.load(Ordering::Relaxed);
         let spare = mine.load(Ordering::Relaxed);
         let back = if spare == CLOSED || spare < BATCH { 0 } else { BATCH };
         if back != 0 {
             mine.store(spare - back, Ordering::Release);
         }
-        books.permits.store(permits - back - n, Ordering::Release);
+        total.permits.store(permits - back - n, Ordering::Release);
     }
 
     /// How many are counted of `which` at this moment, at which all its stocks are closed.
     pub fn count(&self, which: usize) -> u64 {
-        let _books = self.books[which].lock.lock();
+        let _total = self.total[which].lock.lock();
         self.close(which)
     }
 
     /// # Requires
-    /// The books are locked.
+    /// The total is locked.
     fn close(&self, which: usize) -> u64 {
-        let books = &self.books[which];
-        let mut permits = books.permits.load(Ordering::Relaxed);
+        let total = &self.total[which];
+        let mut permits = total.permits.load(Ordering::Relaxed);
         for stock in self.spare.iter().map(|of_cpu| &of_cpu[which]) {
             // A read first: near the limit most are closed, and a taker there need not write their lines.
             let seen = stock.load(Ordering::Acquire);
@@ -204,7 +205,7 @@ impl<const N: usize> Headcounts<N> {
             };
             permits -= spare;
         }
-        books.permits.store(permits, Ordering::Release);
+        total.permits.store(permits, Ordering::Release);
         permits
     }
 }
@@ -215,16 +216,16 @@ mod tests {
     use crate::hooks::threads::set_cpu;
     use std::alloc::{Layout, alloc};
 
-    fn headcount(cpus: usize) -> &'static Headcount {
-        let layout = Layout::from_size_align(Headcount::bytes(cpus), 128).expect("a layout");
+    fn limited_counter(cpus: usize) -> &'static LimitedCounter {
+        let layout = Layout::from_size_align(LimitedCounter::bytes(cpus), 128).expect("a layout");
         // SAFETY: a fresh allocation of that size, never freed.
-        Box::leak(Box::new(unsafe { Headcount::new(NonNull::new(alloc(layout)).expect("memory"), cpus) }))
+        Box::leak(Box::new(unsafe { LimitedCounter::new(NonNull::new(alloc(layout)).expect("memory"), cpus) }))
     }
 
     #[test]
     fn the_limit_is_exact_wherever_permits_were_left() {
         for (cpus, limit) in [(1, 0), (1, 1), (2, 31), (3, 32), (64, 33), (64, 1000), (256, 5)] {
-            let count = headcount(cpus);
+            let count = limited_counter(cpus);
             let mut held = 0;
             // Takes and puts on all CPUs, so that each keeps spare permits.
             for i in 0..40 * cpus as u64 {
@@ -251,14 +252,14 @@ mod tests {
 
     #[test]
     fn without_a_limit_the_books_are_written_once_in_a_batch() {
-        let count = headcount(2);
+        let count = limited_counter(2);
         for round in 0..100 * BATCH {
             set_cpu(0);
             assert!(count.take(u64::MAX));
             // Puts on the other CPU, which gives back its surplus.
             set_cpu(1);
             count.put();
-            let permits = count.0.books[0].permits.load(Ordering::Relaxed);
+            let permits = count.0.total[0].permits.load(Ordering::Relaxed);
             assert!(permits <= 3 * BATCH, "round {round}: {permits} permits for one thread");
         }
         assert_eq!(count.count(), 0);
@@ -267,7 +268,7 @@ mod tests {
     #[test]
     fn many_takers_never_hold_more_than_the_limit() {
         const LIMIT: u64 = 50;
-        let count = headcount(4);
+        let count = limited_counter(4);
         let held = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for cpu in 0..4 {

@@ -8,15 +8,15 @@ use quire_sync::atomic::{AtomicPtr, Ordering};
 
 /// A reference to an object with a pager, which does not keep the object. It is made empty, and set once. The object's
 /// pager clears it in [`released`](crate::paging::pager::Pager::released).
-pub struct FaintRef<M: Machine> {
+pub struct WeakRef<M: Machine> {
     vm: &'static Objects<M>,
     object: AtomicPtr<Object<M>>,
 }
 
-impl<M: Machine> FaintRef<M> {
+impl<M: Machine> WeakRef<M> {
     /// A reference to no object, for an object of `vm`.
     pub fn empty(vm: &'static Objects<M>) -> Self {
-        FaintRef { vm, object: AtomicPtr::new(ptr::null_mut()) }
+        WeakRef { vm, object: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Makes it refer to `object`.
@@ -43,9 +43,9 @@ impl<M: Machine> FaintRef<M> {
     }
 }
 
-impl<M: Machine> fmt::Debug for FaintRef<M> {
+impl<M: Machine> fmt::Debug for WeakRef<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FaintRef({:p})", self.object.load(Ordering::Relaxed))
+        write!(f, "WeakRef({:p})", self.object.load(Ordering::Relaxed))
     }
 }
 
