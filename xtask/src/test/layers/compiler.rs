@@ -342,7 +342,8 @@ impl Unit {
             .collect()
     }
 
-    /// The module of a function, by its file. A closure that a macro made has the macro's file, but its function's path.
+    /// The module of a function, by its file. A closure that a macro made has the macro's file, but its function's
+    /// path.
     fn module_of_function(&self, at: usize) -> Option<Module> {
         let entry = &self.entries[at];
         if entry.name.starts_with("{closure") {
