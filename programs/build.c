@@ -14,7 +14,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-// Most of the time is the compiler's start, its headers and its files: what a kernel sees
+// Without optimisation the compiler's start, its headers and its files take most of the time.
 #define OPTIMISE "MYCFLAGS=-O0"
 
 static long per_cpu = 1, jobs, builds = 3;

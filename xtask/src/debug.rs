@@ -14,10 +14,14 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::retry_on_intr,
+    process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open},
+};
 use signal_hook::consts::SIGINT;
 
 use crate::{
@@ -92,22 +96,23 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
 fn ended(mut gdb: Child, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
     /// gdb first tries to stop the program.
     const GRACE: Duration = Duration::from_secs(3);
-    let start = Instant::now();
     let Some(limit) = limit else { return gdb.wait().map(Some) };
-    let mut told = false;
-    loop {
-        match gdb.try_wait()? {
-            Some(_) if told => return Ok(None),
-            Some(status) => return Ok(Some(status)),
-            None if start.elapsed() > limit + GRACE => gdb.kill()?,
-            None if start.elapsed() > limit && !told => {
-                told = true;
-                let _ = kill_process(Pid::from_child(&gdb), Signal::TERM);
-            }
-            None => {}
-        }
-        std::thread::sleep(Duration::from_millis(20));
+    let pid = Pid::from_child(&gdb);
+    let end = pidfd_open(pid, PidfdFlags::empty())?;
+    if ends_within(&end, limit)? {
+        return gdb.wait().map(Some);
     }
+    let _ = kill_process(pid, Signal::TERM);
+    if !ends_within(&end, GRACE)? {
+        gdb.kill()?;
+    }
+    gdb.wait().map(|_| None)
+}
+
+/// Whether the process of `pidfd` ends within `limit`.
+fn ends_within(pidfd: &OwnedFd, limit: Duration) -> io::Result<bool> {
+    let timeout = Timespec::try_from(limit).map_err(io::Error::other)?;
+    Ok(retry_on_intr(|| poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&timeout)))? > 0)
 }
 
 fn shape(guest: &cli::Guest, listener: &OwnedFd) -> Shape {

@@ -3,7 +3,7 @@
 //!
 //! # Principles
 //! - **This crate translates; it decides no policy.** This crate, the state and procfs alone use errnos and Linux
-//!   constants. The layers below decide what an address space is, when a thread runs and what a file holds.
+//!   constants. The layers below define address spaces, schedule threads and keep the bytes of files.
 //! - **Everything that a program passes is checked once, at the edge** ([`user`](quire_linux_state::user),
 //!   [`syscall::Arg`]), and bounded before anything is allocated for it. A bad argument is an error (C10).
 //! - **Every handler is an ordinary function**

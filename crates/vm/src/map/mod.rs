@@ -40,7 +40,7 @@
 //! # Where to start reading
 //! | folder | subject |
 //! |---|---|
-//! | `space` | a space and its limits, the list of spaces, idle tables, what a space shows of its entries and pages |
+//! | `space` | a space and its limits, the list of spaces, idle tables, queries of entries and pages |
 //! | `arena` | the lock and the tree of an address, the arenas of a space, the place of a new mapping |
 //! | `entry` | an entry, the pieces that replace it, and its marks of wiring |
 //! | `update` | a change of the map, and its work on the leaves |
