@@ -45,6 +45,9 @@ pub enum FsError {
     BadFile,
     /// It would have to wait, and the caller forbids waiting.
     WouldBlock,
+    /// The calling thread is listed at the stream, and sleeps without a stack ([`park`](crate::stream::park)). No error
+    /// of a program's call.
+    WouldSleep,
     /// A signal came first.
     Interrupted,
     /// No reader is left for the written bytes.
@@ -134,6 +137,7 @@ impl fmt::Display for FsError {
             FsError::OutOfRange => "number out of range",
             FsError::BadFile => "not open for that",
             FsError::WouldBlock => "would block",
+            FsError::WouldSleep => "would sleep",
             FsError::Interrupted => "interrupted",
             FsError::BrokenPipe => "broken pipe",
             FsError::Fault => "bad address",

@@ -1,5 +1,6 @@
 //! The context of a system call: the calling thread, its registers, and its process's resources.
 
+use crate::base::plain::Plain;
 use crate::errno::Errno;
 use crate::file::files::Files;
 use crate::file::state::FsState;
@@ -10,8 +11,9 @@ use crate::process::credentials::Credentials;
 use crate::process::sleep::Sleep;
 use crate::process::thread::{Restart, Thread};
 use crate::regs::UserRegs;
+use crate::user::UserMemory;
 use crate::{Linux, Pid};
-use quire_heap::Arc;
+use quire_heap::{Arc, Vec};
 
 /// Handed to every system call handler: the calling thread and its registers. Only the entry path makes one, for the
 /// running thread. The owner's view of [`Thread`]'s fields is safe because of that.
@@ -85,10 +87,11 @@ impl<'a, M: Machine> Ctx<'a, M> {
         Errno::ERESTARTBLOCK
     }
 
-    /// Stores the state of a call that has to sleep. Returns the error that the call returns at once; no program gets
-    /// to see it.
+    /// Stores the state of a call that has to sleep, until `deadline` at the latest (in nanoseconds since boot). Returns
+    /// the error that the call returns at once; no program gets to see it.
     #[inline(always)]
-    pub fn sleep(&mut self, how: Sleep<M>) -> Errno {
+    pub fn sleep(&mut self, how: Sleep<M>, deadline: Option<u64>) -> Errno {
+        self.thread.park.sleeps_until(deadline);
         // SAFETY: the owner is here; nothing borrows the old value.
         unsafe { self.thread.sleep.put(how) };
         self.asleep = true;
@@ -109,5 +112,28 @@ impl<'a, M: Machine> Ctx<'a, M> {
     /// Whether a wait should end: with the partial result, else with [`Errno::ERESTARTSYS`] (or a similar one).
     pub fn interrupted(&self) -> bool {
         self.thread.interrupted()
+    }
+}
+
+impl<'a, M: Machine> Ctx<'a, M> {
+    /// The caller's memory.
+    pub fn user(&self) -> UserMemory<'static, M> {
+        UserMemory(self.linux.machine)
+    }
+    /// Loads a value from user memory.
+    pub fn read<T: Plain>(&self, from: u64) -> Result<T, Errno> {
+        Ok(self.user().read(from)?)
+    }
+    /// Stores a value in user memory.
+    pub fn write<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
+        Ok(self.user().write(to, value)?)
+    }
+    /// Stores a value unless the address is null.
+    pub fn write_optional<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
+        if to == 0 { Ok(()) } else { self.write(to, value) }
+    }
+    /// A path argument: at most 4095 bytes, not empty of its terminator.
+    pub fn path(&self, from: u64) -> Result<Vec<u8>, Errno> {
+        self.user().read_string(from, 4095, Errno::ENAMETOOLONG)
     }
 }

@@ -47,6 +47,9 @@ impl Errno {
     /// [`Ctx::restart_with`](crate::Ctx::restart_with) stored. For relative timeouts.
     pub const ERESTARTBLOCK: Errno = Errno(516);
 
+    /// The thread is listed at a stream and sleeps without a stack. No result of a call.
+    pub const WOULD_SLEEP: Errno = Errno(517);
+
     /// Whether signal delivery has to decide.
     pub const fn is_restart(self) -> bool {
         matches!(self.0, 512..=516)

@@ -5,10 +5,10 @@ use crate::process::wait;
 use crate::rseq;
 use crate::syscall;
 use crate::syscall::Repeat;
-use crate::{futex, signal, time};
+use crate::{futex, signal, socket, time};
 use quire_linux_state::errno::{Errno, encode};
 use quire_linux_state::machine::Machine;
-use quire_linux_state::process::sleep::{Served, Sleep};
+use quire_linux_state::process::sleep::{Served, Sleep, StreamCall, StreamWait};
 use quire_linux_state::process::thread::{Again, Thread, Trap, work};
 use quire_linux_state::regs::UserRegs;
 use quire_linux_state::shortage::ATTEMPTS;
@@ -16,6 +16,7 @@ use quire_linux_state::signal::info::code;
 use quire_linux_state::signal::{SigInfo, Signal};
 use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
+use quire_sync::hooks::{current_thread, unpark};
 use quire_vm::{Access, FaultError, FaultKind};
 
 /// How often a fault is repeated after a victim's end freed memory. A fault fails so often only if that memory does not
@@ -45,7 +46,7 @@ pub fn syscall<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Ser
         regs.rax = result;
     }
     if asleep {
-        return Served::Asleep;
+        return falls_asleep(thread);
     }
     #[cfg(debug_assertions)]
     if thread.refusals.end() {
@@ -60,8 +61,7 @@ pub fn syscall<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Ser
 
 /// When the calling thread's sleep ends at the latest, in nanoseconds since boot.
 pub fn sleeps_until<M: Machine>(linux: &Linux<M>) -> Option<u64> {
-    // SAFETY: the thread itself runs this.
-    unsafe { linux.current().sleep.get() }.as_ref().and_then(Sleep::deadline)
+    linux.current().park.deadline()
 }
 
 /// Goes on with the sleeping call of the calling thread, whose registers are `regs`.
@@ -69,13 +69,14 @@ pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Serve
     let thread = linux.current();
     // SAFETY: the thread itself runs this, and nothing borrows the value.
     let how = unsafe { thread.sleep.replace(None) };
+    let of_stream = matches!(how, Some(Sleep::Stream(_)));
     // SAFETY: the thread that runs, at its only entry.
     let mut ctx = unsafe { Ctx::new(linux, thread, regs) };
     let result = match how {
         Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
         Some(Sleep::Time(sleep)) => time::sleep::go_on(&mut ctx, sleep),
         Some(Sleep::Child(child)) => thread.ending(|| wait::go_on(&mut ctx, child)),
-        Some(Sleep::Read(read)) => io::go_on(&mut ctx, read),
+        Some(Sleep::Stream(wait)) => again(&mut ctx, wait),
         Some(Sleep::Poll(wait)) => poll::go_on(&mut ctx, wait),
         Some(Sleep::Select(wait)) => select::go_on(&mut ctx, wait),
         Some(Sleep::Epoll(wait)) => epoll::go_on(&mut ctx, wait),
@@ -84,14 +85,48 @@ pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Serve
         None => return Served::Done,
     };
     if ctx.asleep {
-        return Served::Asleep;
+        return falls_asleep(thread);
     }
     regs.rax = encode(result);
     #[cfg(debug_assertions)]
     if thread.refusals.end() {
         linux.vm.forget_injected();
+        return Served::Done;
+    }
+    if of_stream && regs.rax == NO_MEMORY {
+        return syscall_again(linux, regs);
     }
     Served::Done
+}
+
+/// Makes a call on a stream again, whose thread was woken.
+fn again<M: Machine>(ctx: &mut Ctx<'_, M>, wait: StreamWait<M>) -> Result<usize, Errno> {
+    let StreamWait { file, call } = wait;
+    ctx.thread.park.again(|| match call {
+        StreamCall::Read(to) => io::read(ctx, file, to),
+        StreamCall::Write(from) => io::write(ctx, file, from),
+        StreamCall::Send { from, flags } => socket::send_bytes(ctx, file, from, flags),
+        StreamCall::Receive { to, flags, name, name_len } => {
+            socket::receive_from(ctx, file, to, flags, socket::From { name, name_len })
+        }
+        StreamCall::ReceiveMessage { header, flags } => socket::receive_message(ctx, file, header, flags),
+        StreamCall::Accept(call) => socket::accept(ctx, file, call),
+        StreamCall::Connect => socket::go_on_connecting(ctx, file),
+    })
+}
+
+/// The end of a call that sleeps. Since the thread was listed, a lock on the way out may have used up the token of its
+/// wake-up, or of a signal.
+#[cold]
+fn falls_asleep<M: Machine>(thread: &Thread<M>) -> Served {
+    let listing = thread.park.listing();
+    if !listing.queue().is_null() {
+        listing.renew_token();
+        if thread.interrupted() {
+            unpark(current_thread());
+        }
+    }
+    Served::Asleep
 }
 
 /// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated if

@@ -187,7 +187,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Waits for a place in the backlog. As on Linux, a disconnect since then breaks the pipe.
-    fn wait_connected(&self, io: &Io<'_>, since: u32) -> Result<(), FsError> {
+    pub(crate) fn wait_connected(&self, io: &Io<'_>, since: u32) -> Result<(), FsError> {
         let mut limited = None;
         let io = self.writing(io, &mut limited);
         let settled = || {
@@ -204,7 +204,7 @@ impl<H: Host> Endpoint<H> {
                 _ => Some(Err(self.end_attempt(&mut state))),
             }
         };
-        match self.readiness.wait(io, settled) {
+        match self.readiness.wait_in(since, io, settled) {
             Ok(done) => done,
             Err(FsError::WouldBlock) => Err(FsError::InProgress),
             Err(e) => Err(e),
@@ -295,7 +295,7 @@ impl<H: Host> Endpoint<H> {
                 Some(backlog) => (backlog.queue.len() < backlog.most).then_some(()),
                 None => Some(()),
             };
-            listener.room.wait(io, room)?;
+            listener.room.wait(&io.on_stack(), room)?;
         }
     }
 

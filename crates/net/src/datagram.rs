@@ -6,7 +6,7 @@ use crate::endpoint::Endpoint;
 use crate::host::{Arrival, Choice, Header, Host, ReceiveFlags, Received};
 use crate::inbox::{Borrowed, CHUNK, Message, OVERHEAD};
 use crate::options::Flags;
-use crate::stream::fill;
+use crate::stream::{Look, fill};
 use core::net::SocketAddr;
 use quire_fs::{FsError, Io, Readiness, Sink, Source};
 use quire_heap::{Arc, Box, Vec};
@@ -77,7 +77,8 @@ impl<H: Host> Endpoint<H> {
         cargo: Option<Box<Flight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
-        let io = this.writing(io, &mut limited);
+        // The receiver announces room, and may be gone before the thread wakes.
+        let io = &this.writing(io, &mut limited).on_stack();
         let receiver = match to {
             Some(to) => Endpoint::receiver_at(this, to)?,
             None => this.peer().ok_or(FsError::NotConnected)?,
@@ -92,7 +93,7 @@ impl<H: Host> Endpoint<H> {
         let from = this.state().local.clone().unwrap_or(Address::Unnamed);
         let mut message = this.message(source, this.options.send_buffer(), cargo)?;
         message.from = Some(from);
-        let sent = Endpoint::deliver(this, io, &receiver, &receiver.room, message, FsError::Refused);
+        let sent = Endpoint::deliver(this, io, &receiver, &receiver.room, message, 0, FsError::Refused);
         match sent {
             // The receiver has closed. Its socket is no peer any more, or has ceased to be the peer already.
             Err(FsError::Refused) if !Endpoint::lose_peer(this, &receiver) && to.is_none() => Err(FsError::Reset),
@@ -167,9 +168,10 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<usize, FsError> {
         let mut limited = None;
         let io = this.writing(io, &mut limited);
-        let peer = this.writable_peer(io, this.disconnects())?;
+        let since = this.began(io);
+        let peer = this.writable_peer(io, since)?;
         let message = this.message(source, this.options.send_buffer(), cargo)?;
-        Endpoint::deliver(this, io, &peer, &this.readiness, message, FsError::BrokenPipe)
+        Endpoint::deliver(this, io, &peer, &this.readiness, message, since, FsError::BrokenPipe)
     }
 
     /// Queues a message at `receiver`, waiting for room, which `room` announces.
@@ -179,6 +181,7 @@ impl<H: Host> Endpoint<H> {
         receiver: &Endpoint<H>,
         room: &Readiness,
         message: Message<Flight<Endpoint<H>>>,
+        since: u32,
         gone: FsError,
     ) -> Result<usize, FsError> {
         let bytes = message.len();
@@ -204,7 +207,7 @@ impl<H: Host> Endpoint<H> {
             message.take().into_iter().for_each(|message| queue.push_reserved(message));
             Some(Ok(()))
         };
-        match room.wait(io, &mut queued) {
+        match room.wait_in(since, io, &mut queued) {
             // The next announcement of room is for this socket's polls too. There may be room since the look.
             Err(FsError::WouldBlock) if this.is_datagram() => {
                 let _listed = Endpoint::poll_room(this, receiver);
@@ -254,15 +257,18 @@ impl<H: Host> Endpoint<H> {
         sink: &mut dyn Sink,
         flags: ReceiveFlags,
     ) -> Result<Received<H>, FsError> {
-        let since = self.is_readable()?;
-        // The error comes before the messages that arrived earlier, as on Linux.
-        if let Some(error) = self.take_error() {
+        let since = self.reads_since(io)?;
+        // The error comes before the messages that arrived earlier, as on Linux. The wait of an earlier attempt finds
+        // later errors.
+        if io.earlier().is_none()
+            && let Some(error) = self.take_error()
+        {
             return Err(error);
         }
         let mut limited = None;
         let io = self.reading(io, &mut limited);
         loop {
-            if !self.wait_readable(io, true, since)? {
+            if !self.wait_readable(io, Look::First, since)? {
                 return Ok(Received::nothing());
             }
             let readers = self.inbox.read();

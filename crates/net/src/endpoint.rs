@@ -439,5 +439,7 @@ fn within<'i, 'a>(io: &'i Io<'a>, timeout: u64, limited: &'i mut Option<Io<'a>>)
     if timeout == 0 || io.deadline.is_some() {
         return io;
     }
-    limited.insert(Io { deadline: Some(now().saturating_add(timeout)), ..*io })
+    // The time counts from the first attempt.
+    let earlier = io.earlier().and_then(|earlier| earlier.deadline);
+    limited.insert(Io { deadline: earlier.or_else(|| Some(now().saturating_add(timeout))), ..*io })
 }

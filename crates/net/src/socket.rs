@@ -104,6 +104,11 @@ impl<H: Host> Socket<H> {
         }
     }
 
+    /// Goes on with a [`connect`](Self::connect) that slept without a stack.
+    pub fn wait_connected(&self, io: &Io<'_>) -> Result<(), FsError> {
+        limited(self.endpoint.wait_connected(io, self.endpoint.began(io)), self.options().send_timeout())
+    }
+
     /// Takes the peer of a datagram socket away, or ends the connection, the attempt or the listening of a TCP socket.
     /// [`FsError::Invalid`] for Unix sockets with connections.
     pub fn disconnect(&self) -> Result<(), FsError> {
@@ -322,23 +327,6 @@ impl<H: Host> Stream for Socket<H> {
 
     fn readiness(&self) -> Option<&Readiness> {
         Some(&self.endpoint.readiness)
-    }
-
-    fn read_waits(&self, _room: u64) -> Option<bool> {
-        let endpoint = &self.endpoint;
-        if endpoint.options.receive_timeout() != 0 {
-            return None;
-        }
-        let waits = {
-            let queue = endpoint.inbox.queue();
-            queue.is_empty() && !queue.ended
-        };
-        // An error stays for the call.
-        Some(waits && !(endpoint.has_error() || endpoint.never_readable() || endpoint.is_refused()))
-    }
-
-    fn breaks(&self) -> Option<u32> {
-        Some(self.endpoint.disconnects())
     }
 
     fn queued(&self) -> Result<usize, FsError> {

@@ -29,6 +29,17 @@ struct Round<'p, H: Host> {
     since: u32,
 }
 
+/// How a call looks for messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It has received nothing. A waiting error is its result.
+    First,
+    /// The same, and it has just looked in vain.
+    Done,
+    /// It has received bytes. A waiting error stays for the next call.
+    Later,
+}
+
 impl<H: Host> Endpoint<H> {
     /// The peer that takes this socket's bytes. `since` is the number of disconnects when the call began.
     pub(crate) fn writable_peer(&self, io: &Io<'_>, since: u32) -> Result<Arc<Self>, FsError> {
@@ -58,7 +69,7 @@ impl<H: Host> Endpoint<H> {
                         let settled = self.state().phase != Phase::Connecting || self.disconnects() != since;
                         settled.then_some(())
                     };
-                    self.readiness.wait(io, settled)?;
+                    self.readiness.wait_in(since, io, settled)?;
                 }
                 _ if self.is_unix() => return Err(FsError::NotConnected),
                 _ => return Err(self.take_error().unwrap_or(FsError::BrokenPipe)),
@@ -75,7 +86,7 @@ impl<H: Host> Endpoint<H> {
             let mut queue = peer.inbox.queue();
             (queue.refuses(self.place()) || queue.is_below(self.limit(peer) / 2)).then_some(())
         };
-        self.readiness.wait(io, state)
+        self.readiness.wait_in(since, io, state)
     }
 
     /// Writes the bytes of `source` to a stream. `cargo` goes with the first of them.
@@ -87,7 +98,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<usize, FsError> {
         let mut limited = None;
         let io = self.writing(io, &mut limited);
-        let since = self.disconnects();
+        let since = self.began(io);
         let mut done = 0;
         loop {
             let left = source.left();
@@ -104,7 +115,12 @@ impl<H: Host> Endpoint<H> {
                 };
                 // A peer that takes no more bytes makes no room for them.
                 if room == 0 && !receive_shutdown {
-                    return self.wait_writable(io, &peer, since).map(|()| (0, false));
+                    // Sent bytes cannot be taken back, so the rest of the call keeps its stack.
+                    let waited = match done {
+                        0 => self.wait_writable(io, &peer, since),
+                        _ => self.wait_writable(&io.on_stack(), &peer, since),
+                    };
+                    return waited.map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
                 let round = Round { peer: &peer, most: n, since };
@@ -278,11 +294,17 @@ impl<H: Host> Endpoint<H> {
         flags: ReceiveFlags,
         out: &mut Received<H>,
     ) -> Result<(), FsError> {
-        let since = self.is_readable()?;
+        // A socket with bytes has been connected.
+        let filled = io.earlier().is_some() || !self.inbox.queue().is_empty();
+        let since = if filled { self.began(io) } else { self.is_readable()? };
         let mut limited = None;
         let io = self.reading(io, &mut limited);
         let want = sink.room();
         if want == 0 {
+            return Ok(());
+        }
+        let peeks = self.is_tcp() && flags.contains(ReceiveFlags::PEEK);
+        if !filled && !peeks && !self.wait_readable(io, Look::Done, since)? {
             return Ok(());
         }
         let all = flags.contains(ReceiveFlags::WAIT_ALL);
@@ -290,11 +312,10 @@ impl<H: Host> Endpoint<H> {
         let mut discard = Discard(want);
         let sink: &mut dyn Sink =
             if self.is_tcp() && flags.contains(ReceiveFlags::TRUNCATE) { &mut discard } else { sink };
-        let peeks = self.is_tcp() && flags.contains(ReceiveFlags::PEEK);
         loop {
             if peeks {
                 // The call ends with the bytes that are there, however this wait ends.
-                let _ended = self.wait_for_bytes(io, target, all, since);
+                let _ended = self.wait_for_bytes(&io.on_stack(), target, all, since);
             }
             let stop = match self.take_bytes(sink, flags, since, out) {
                 Ok(stop) => stop,
@@ -304,7 +325,8 @@ impl<H: Host> Endpoint<H> {
             if stop || out.bytes >= target || (flags.contains(ReceiveFlags::PEEK) && out.bytes > 0) {
                 return Ok(());
             }
-            match self.wait_readable(io, out.bytes == 0, since) {
+            let look = if out.bytes == 0 { Look::First } else { Look::Later };
+            match self.wait_readable(io, look, since) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
                 Err(_) if out.bytes > 0 => return Ok(()),
@@ -329,8 +351,23 @@ impl<H: Host> Endpoint<H> {
         !self.is_datagram() && matches!(self.state().phase, Phase::Idle | Phase::Listening)
     }
 
-    /// Refuses to read from a socket that was never connected. Otherwise the number of its disconnects.
-    pub(crate) fn is_readable(&self) -> Result<u32, FsError> {
+    /// The number of this socket's disconnects when the call began.
+    #[inline]
+    pub(crate) fn began(&self, io: &Io<'_>) -> u32 {
+        io.earlier().map_or_else(|| self.disconnects(), |earlier| earlier.generation)
+    }
+
+    /// The same for a read. An error if the socket was never connected.
+    #[inline]
+    pub(crate) fn reads_since(&self, io: &Io<'_>) -> Result<u32, FsError> {
+        match io.earlier() {
+            // A disconnect since then is for the wait to find.
+            Some(earlier) => Ok(earlier.generation),
+            None => self.is_readable(),
+        }
+    }
+
+    fn is_readable(&self) -> Result<u32, FsError> {
         let state = self.state();
         let since = self.disconnects();
         match state.phase {
@@ -342,9 +379,9 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Waits for messages. `Ok(false)` at the end; an error that waits is taken if `first`. As on Linux, a disconnect
-    /// breaks the pipe for calls that wait, and its error stays for the next one.
-    pub(crate) fn wait_readable(&self, io: &Io<'_>, first: bool, since: u32) -> Result<bool, FsError> {
+    /// Waits for messages. `Ok(false)` at the end. As on Linux, a disconnect breaks the pipe for calls that wait, and
+    /// its error stays for the next one.
+    pub(crate) fn wait_readable(&self, io: &Io<'_>, look: Look, since: u32) -> Result<bool, FsError> {
         let state = || {
             let queue = self.inbox.queue();
             if self.disconnects() != since {
@@ -357,7 +394,7 @@ impl<H: Host> Endpoint<H> {
             drop(queue);
             // Before the error, which another reader may have taken.
             let ended = ended || self.is_refused();
-            if self.has_error() && !first {
+            if self.has_error() && look == Look::Later {
                 return Some(Ok(false));
             }
             // At the end, the error of a write is not the reader's, and stays for the writer.
@@ -373,7 +410,12 @@ impl<H: Host> Endpoint<H> {
                 None => None,
             }
         };
-        self.readiness.wait(io, state)?
+        match look {
+            Look::First => self.readiness.wait_in(since, io, state)?,
+            Look::Done => self.readiness.wait_again(since, io, state)?,
+            // Received bytes are with the program, so the rest of the call keeps its stack.
+            Look::Later => self.readiness.wait(&io.on_stack(), state)?,
+        }
     }
 
     /// Copies the bytes that are there. Returns whether the call ends with them.

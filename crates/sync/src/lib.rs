@@ -54,4 +54,4 @@ pub use rank::Rank;
 pub use sequence::{Sequence, Sequenced};
 pub use shared::Shared;
 pub use spin::{SpinGuard, SpinLock};
-pub use wait_queue::{WaitOutcome, WaitQueue, Waiter};
+pub use wait_queue::{Listing, WaitOutcome, WaitQueue, Waiter};

@@ -5,8 +5,9 @@ mod limited_counter;
 use crate::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::epoch::{Domain, Retired, Slot};
 use crate::explore::{Arc, thread};
+use crate::hooks::park;
 use crate::hooks::threads::set_cpu;
-use crate::{Mutex, PerCpu, Rank, Sequenced, SpinLock, WaitQueue, protocol};
+use crate::{Listing, Mutex, PerCpu, Rank, Sequenced, SpinLock, WaitQueue, protocol};
 
 /// Two threads add to a guarded value, each by a load and a store.
 fn spin_lock() {
@@ -269,6 +270,57 @@ fn wake_against_sleeping_look() {
         queue.wake_all();
     }
     waiter.join().unwrap();
+}
+
+/// A thread that waits for a flag is listed, and leaves its call: it takes a lock that another thread holds. Then it
+/// sleeps, and looks again.
+fn wake_against_leaving_thread() {
+    let queues = Arc::new([WaitQueue::new(), WaitQueue::new()]);
+    let flags = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let (q, f) = (queues.clone(), flags.clone());
+    let waiter = thread::spawn(move || {
+        // SAFETY: the listing stays in place, and ends before the queues.
+        let me = unsafe { Listing::new() };
+        while me.wait(&q[0], None, || false, || f[0].load(Ordering::Acquire).then_some(())).is_none() {
+            q[1].wait(|| f[1].load(Ordering::Acquire));
+            me.renew_token();
+            park(None);
+            me.unlist();
+        }
+    });
+    for (flag, queue) in flags.iter().zip(queues.iter()) {
+        flag.store(true, Ordering::Release);
+        queue.wake_all();
+    }
+    waiter.join().unwrap();
+}
+
+protocol! {
+    a_wake_up_of_a_thread_that_leaves_its_call_is_not_lost = wake_against_leaving_thread, Some(2);
+    TokenNotRenewed: "deadlock";
+}
+
+/// A listing ends without a sleep: a later wake-up finds no thread.
+fn wake_against_unlisting() {
+    let queue = Arc::new(WaitQueue::new());
+    // SAFETY: the listing stays in place, and the queue goes after it.
+    let me = Arc::new(unsafe { Listing::new() });
+    let (q, w) = (queue.clone(), me.clone());
+    let waiter = thread::spawn(move || {
+        let listed = w.wait(&q, None, || false, || None::<()>).is_none();
+        let again = w.wait(&q, None, || false, || Some(())).is_none();
+        w.unlist();
+        listed && again
+    });
+    queue.wake_all();
+    assert!(waiter.join().unwrap(), "a wait without a value lists its thread, once");
+    assert_eq!(queue.wake_all(), 0, "a thread stays listed");
+    drop(me);
+}
+
+protocol! {
+    a_listing_that_ended_is_off_the_queue = wake_against_unlisting, Some(3);
+    ListingStays: "a thread stays listed";
 }
 
 protocol! {

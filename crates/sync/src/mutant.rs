@@ -38,6 +38,10 @@ crate::mutants! {
         WakeNoFence,
         /// Wait queue: a waiter sleeps although it was woken during a look that slept.
         TokenUsedUp,
+        /// Wait queue: a thread that ran on after it was listed does not look for a used-up token.
+        TokenNotRenewed,
+        /// Wait queue: a thread that ends its listing stays on the queue.
+        ListingStays,
         /// Wait queue: a wake-up that chose a waiter which ends for another reason is lost.
         WakeNotPassedOn,
         /// Wait queue: the same where that waiter's condition holds.

@@ -3,7 +3,7 @@
 //! A waiter is on the list *before* it checks its condition. A waker changes the condition *before* it reads the list.
 //! The list changes only under the queue's lock, so no wake-up is lost.
 
-use crate::atomic::{AtomicBool, Ordering};
+use crate::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::hooks::{ThreadHandle, current_thread, now, park, park_uninterruptibly, unpark};
 use crate::mutant::{Mutant, mutant};
 use crate::rank::Rank;
@@ -54,6 +54,72 @@ impl Waiter {
 impl Default for Waiter {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// A waiter that may stay listed when the call that listed it has returned: its thread sleeps without a stack. Only that
+/// thread uses it.
+pub struct Listing {
+    waiter: Waiter,
+    /// The queue on which the waiter is; null for none.
+    queue: AtomicPtr<WaitQueue>,
+}
+
+impl Listing {
+    /// A listing on no queue.
+    ///
+    /// # Safety
+    /// While it is listed, it stays in place, and so does its queue: the owner [unlists](Self::unlist) it before it
+    /// drops what keeps the queue.
+    pub unsafe fn new() -> Self {
+        Listing { waiter: Waiter::new(), queue: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// The queue on which it is, or null.
+    #[inline]
+    pub fn queue(&self) -> *const WaitQueue {
+        self.queue.load(Ordering::Relaxed)
+    }
+
+    /// One round of [`WaitQueue::wait_until`] by the calling thread. `None`: the thread is listed, and has to leave the
+    /// call in order to sleep. It is on one queue at a time, so further waits return `None` at once.
+    pub fn wait<R>(
+        &self,
+        queue: &WaitQueue,
+        deadline: Option<u64>,
+        interrupted: impl FnMut() -> bool,
+        ready: impl FnMut() -> Option<R>,
+    ) -> Option<Result<R, WaitOutcome>> {
+        if !self.queue().is_null() {
+            return None;
+        }
+        // SAFETY: the waiter is on no list. The contract of `new` keeps both in place until `unlist`.
+        let out = unsafe { queue.begin(&self.waiter, deadline, interrupted, ready) };
+        if out.is_none() {
+            self.queue.store(ptr::from_ref(queue).cast_mut(), Ordering::Relaxed);
+        }
+        out
+    }
+
+    /// Takes the thread off its queue, after its sleep or in place of it. A wake-up that chose it is not passed on, so
+    /// this is for queues whose wakers wake all.
+    pub fn unlist(&self) {
+        // SAFETY: by the contract of `new` the queue is alive.
+        if let Some(queue) = unsafe { self.queue().as_ref() } {
+            if !mutant(Mutant::ListingStays) {
+                // SAFETY: `wait` listed the waiter on this queue, and nothing has called this since.
+                let _woken = unsafe { queue.awake(&self.waiter) };
+            }
+            self.queue.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the calling thread, which is listed, its token again if a waker has chosen it: a lock on the way to its
+    /// sleep may have used the token up.
+    pub fn renew_token(&self) {
+        if self.waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::TokenNotRenewed) {
+            unpark(self.waiter.thread.get());
+        }
     }
 }
 

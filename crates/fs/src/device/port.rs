@@ -129,6 +129,8 @@ impl Stream for RawPort {
     }
 
     fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
+        // Bytes are taken from the program before the port has room for them.
+        let io = &io.on_stack();
         let mut done = 0;
         let mut bytes = [0; 1024];
         while source.left() > 0 {

@@ -551,17 +551,6 @@ impl<H: Host> OpenFile<H> {
         .unwrap_or(Ready::READ | Ready::WRITE)
     }
 
-    /// Whether a read of at most `room` bytes, at least one, waits now, until [`readiness`](Self::readiness) announces
-    /// a change. False if the file cannot tell, or was opened not to wait.
-    pub fn read_waits(&self, room: u64) -> bool {
-        !self.flags().contains(OpenFlags::NONBLOCK) && self.stream().and_then(|s| s.read_waits(room)) == Some(true)
-    }
-
-    /// How often [reads that waited](Stream::breaks) were broken off; `None` if they never are.
-    pub fn breaks(&self) -> Option<u32> {
-        self.stream().and_then(|stream| stream.breaks())
-    }
-
     /// The announcer of changes of [`ready`](Self::ready).
     pub fn readiness(&self) -> Option<&Readiness> {
         match &self.body {

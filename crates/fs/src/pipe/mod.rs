@@ -430,7 +430,7 @@ impl<H: Host> Pipe<H> {
                 let open = self.writers.load(Ordering::Acquire) > 0 && !closed.load(Ordering::Acquire);
                 if self.filled() > 0 { Some(true) } else { (!open).then_some(false) }
             };
-            if !self.readiness.wait(io, state)? {
+            if !self.readiness.wait_again(0, io, state)? {
                 return Ok(0);
             }
         }
@@ -456,7 +456,8 @@ impl<H: Host> Pipe<H> {
             let outcome = match put {
                 Ok(0) => {
                     let state = || (self.free() >= need || in_vain()).then_some(());
-                    self.readiness.wait(io, state)
+                    // Written bytes cannot be taken back, so the rest of the call keeps its stack.
+                    if done > 0 { self.readiness.wait(&io.on_stack(), state) } else { self.readiness.wait(io, state) }
                 }
                 Ok(n) => {
                     done += n;
@@ -507,13 +508,6 @@ impl<H: Host> Stream for PipeEnd<H> {
 
     fn readiness(&self) -> Option<&Readiness> {
         Some(&self.pipe.readiness)
-    }
-
-    fn read_waits(&self, _room: u64) -> Option<bool> {
-        let pipe = &self.pipe;
-        // The writers are checked first: the last one wrote before it closed.
-        let open = pipe.writers.load(Ordering::Acquire) > 0 && !self.closed.load(Ordering::Acquire);
-        self.reads.then(|| open && pipe.filled() == 0)
     }
 
     fn queued(&self) -> Result<usize, FsError> {

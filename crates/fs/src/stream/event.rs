@@ -82,11 +82,6 @@ impl Stream for Event {
         Ok(8)
     }
 
-    fn read_waits(&self, room: u64) -> Option<bool> {
-        // A shorter read is refused at once.
-        Some(room >= 8 && self.count.load(Ordering::Acquire) == 0)
-    }
-
     fn ready(&self) -> Ready {
         let count = self.count.load(Ordering::Acquire);
         let mut ready = Ready::empty();

@@ -1,6 +1,7 @@
 //! The options of a call on a file: how it waits, and its rights.
 
 use super::flags::OpenFlags;
+use super::park::{Kept, Park};
 
 /// The options of a call.
 #[derive(Clone, Copy)]
@@ -9,6 +10,8 @@ pub struct Io<'a> {
     pub nonblock: bool,
     /// The deadline, on the monotonic clock in nanoseconds.
     pub deadline: Option<u64>,
+    /// How the call may wait without a stack. Only for a call that has moved nothing.
+    pub park: Option<&'a Park>,
     /// Whether the caller has a signal to handle.
     pub interrupted: &'a dyn Fn() -> bool,
     /// A file that the caller writes to keeps its set-id bits, because the caller has
@@ -25,17 +28,29 @@ pub struct Io<'a> {
 
 impl Io<'_> {
     /// Never wait.
-    pub const NOW: Io<'static> = Io { nonblock: true, ..Io::WAIT };
+    pub const NOW: Self = Io { nonblock: true, ..Io::WAIT };
     /// Wait as long as it takes.
-    pub const WAIT: Io<'static> = Io {
+    pub const WAIT: Self = Io {
         nonblock: false,
         deadline: None,
+        park: None,
         interrupted: &|| false,
         keeps_set_ids: false,
         appends: None,
         packets: false,
         most: u64::MAX,
     };
+
+    /// The same for a call that keeps its stack from now on, because it has moved bytes.
+    pub fn on_stack(self) -> Self {
+        Io { park: None, ..self }
+    }
+
+    /// The state that the earlier attempt of this call kept, if it slept without a stack.
+    #[inline]
+    pub fn earlier(&self) -> Option<Kept> {
+        self.park.and_then(Park::earlier)
+    }
 
     /// The same, but nonblocking, or with packets, if the file's flags say so.
     pub fn of(self, flags: OpenFlags) -> Self {

@@ -1,8 +1,8 @@
 //! Files that are not regular, but can be read and written: pipes, devices, terminals, sockets, counters.
 //!
 //! A [`Stream`] moves bytes through the sinks and sources of [`transfer`] and waits as an [`Io`] allows. It announces
-//! by [`readiness`] that a call would not wait. [`flags`] are the modes of opening a file. [`event`] is the smallest
-//! stream, a counter.
+//! by [`readiness`] that a call would not wait. A call that waits may give up its stack by a [`park`]. [`flags`] are the
+//! modes of opening a file. [`event`] is the smallest stream, a counter.
 //!
 //! May use: errors, and nothing else of this crate.
 //! Owns: a change is announced after it is made, so that no wake-up is lost; bytes move with no spin lock held.
@@ -10,6 +10,7 @@
 pub mod event;
 pub(crate) mod flags;
 pub(crate) mod io;
+pub mod park;
 pub mod readiness;
 pub mod transfer;
 
@@ -37,16 +38,6 @@ pub trait Stream: Send + Sync {
     }
     /// The announcer of changes of [`ready`](Self::ready); `None` if it never changes.
     fn readiness(&self) -> Option<&Readiness> {
-        None
-    }
-    /// Whether a blocking read of at most `room` bytes, at least one, waits now, until
-    /// [`readiness`](Self::readiness) announces a change. `None` if the stream cannot tell.
-    fn read_waits(&self, _room: u64) -> Option<bool> {
-        None
-    }
-    /// How often reads that waited were broken off; `None` if they never are. Where the number changes, a read that
-    /// waits ends with [`FsError::BrokenPipe`].
-    fn breaks(&self) -> Option<u32> {
         None
     }
     /// Bytes that could be read now, if the stream knows.

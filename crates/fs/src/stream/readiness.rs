@@ -7,6 +7,7 @@
 //! The order that loses no wake-up: a stream changes its state *before* it notifies; a waiter registers *before* it
 //! checks the state.
 
+use super::park::Kept;
 use crate::mutant::{Mutant, mutant};
 use crate::{FsError, Io};
 use quire_heap::{Arc, Room, Vec};
@@ -124,12 +125,47 @@ impl Readiness {
         slept
     }
 
-    /// Sleeps until `ready` gives a value, as `io` allows.
-    pub fn wait<R>(&self, io: &Io<'_>, mut ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
-        if io.nonblock {
-            return ready().ok_or(FsError::WouldBlock);
+    /// Sleeps until `ready` gives a value, as `io` allows. A stream that waits on another object's announcer does so
+    /// [on the stack](Io::on_stack), because that object may be gone before the thread wakes.
+    pub fn wait<R>(&self, io: &Io<'_>, ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
+        self.wait_in(0, io, ready)
+    }
+
+    /// As [`wait`](Self::wait), in a call that began when the stream had this [generation](Kept::generation).
+    #[inline]
+    pub fn wait_in<R>(&self, generation: u32, io: &Io<'_>, mut ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
+        match ready() {
+            Some(value) => Ok(value),
+            None if io.nonblock => Err(FsError::WouldBlock),
+            None => self.sleep(generation, io, ready),
         }
-        self.sleepers.wait_until(io.deadline, || (io.interrupted)(), ready).map_err(|why| match why {
+    }
+
+    /// As [`wait_in`](Self::wait_in), for a caller that has just looked for a value in vain.
+    #[inline]
+    pub fn wait_again<R>(
+        &self,
+        generation: u32,
+        io: &Io<'_>,
+        mut ready: impl FnMut() -> Option<R>,
+    ) -> Result<R, FsError> {
+        if io.nonblock { ready().ok_or(FsError::WouldBlock) } else { self.sleep(generation, io, ready) }
+    }
+
+    #[inline(never)]
+    fn sleep<R>(&self, generation: u32, io: &Io<'_>, mut ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
+        let interrupted = || (io.interrupted)();
+        let ended = match io.park {
+            None => self.sleepers.wait_until(io.deadline, interrupted, ready),
+            Some(park) => match park.listing().wait(&self.sleepers, io.deadline, interrupted, &mut ready) {
+                Some(ended) => ended,
+                None => {
+                    park.keep(Kept { deadline: io.deadline, generation });
+                    return Err(FsError::WouldSleep);
+                }
+            },
+        };
+        ended.map_err(|why| match why {
             WaitOutcome::TimedOut => FsError::WouldBlock,
             _ => FsError::Interrupted,
         })

@@ -391,7 +391,10 @@ impl Terminal {
         let mut bytes = [0; 128];
         let want = usize::from(min).min(sink.room());
         // With a minimum the clock starts at the first byte and again at each; without one it starts at once.
-        let mut deadline = (min == 0).then(|| now() + u64::from(time) * TENTH);
+        let mut deadline = match io.earlier() {
+            Some(earlier) => earlier.deadline,
+            None => (min == 0).then(|| now() + u64::from(time) * TENTH),
+        };
         loop {
             let most = bytes.len().min(sink.room());
             let n = {
@@ -415,7 +418,8 @@ impl Terminal {
             if sink.room() == 0 || (done >= want && done > 0) || self.port.at_end() {
                 return Ok(done);
             }
-            let wait = Io { deadline, ..*io };
+            let park = io.park.filter(|_| done == 0);
+            let wait = Io { deadline, park, ..*io };
             let more = || (self.state.lock().editor.queued() > 0 || self.port.at_end()).then_some(());
             match self.readiness.wait(&wait, more) {
                 Ok(()) => {}
@@ -460,6 +464,8 @@ impl Stream for Terminal {
         if self.settings().local.contains(Local::STOP_BACKGROUND) {
             self.check(true)?;
         }
+        // Few writers wait here, and mostly in the middle of their bytes.
+        let io = &io.on_stack();
         let mut done = 0;
         let mut bytes = [0; 256];
         let mut out = [0; 512];

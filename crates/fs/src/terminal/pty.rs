@@ -320,7 +320,8 @@ impl Pty {
                 let room = CABLE - self.cable.state.lock().typed.len();
                 (room > 0).then_some(room)
             };
-            if let Err(e) = self.cable.master.wait(io, room) {
+            let io = Io { park: io.park.filter(|_| done == 0), ..*io };
+            if let Err(e) = self.cable.master.wait(&io, room) {
                 return if done > 0 { Ok(done) } else { Err(e) };
             }
             {
@@ -396,7 +397,8 @@ impl Drop for Slave {
 impl Stream for Slave {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         // As on Linux, a read after the hang-up finds the end, and a read that waited gets an error.
-        if self.pty.cable.hung_up() || sink.room() == 0 {
+        let waited = io.earlier().is_some();
+        if sink.room() == 0 || self.pty.cable.hung_up() && !waited {
             return Ok(0);
         }
         match self.pty.terminal.read(io, sink)? {

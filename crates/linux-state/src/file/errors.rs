@@ -24,6 +24,7 @@ impl From<FsError> for Errno {
             FsError::Overflow => Errno::EOVERFLOW,
             FsError::BadFile => Errno::EBADF,
             FsError::WouldBlock => Errno::EAGAIN,
+            FsError::WouldSleep => Errno::WOULD_SLEEP,
             // Signal delivery decides whether the call is made again.
             FsError::Interrupted => Errno::ERESTARTSYS,
             FsError::Stopped => Errno::EINTR,

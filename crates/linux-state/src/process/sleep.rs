@@ -11,6 +11,7 @@ use crate::Pid;
 use crate::file::host::File;
 use crate::machine::Machine;
 use crate::signal::SigSet;
+use crate::user::transfer::{MessageHeader, Vectors};
 use quire_fs::readiness::Poller;
 use quire_fs::{FsError, Listener};
 use quire_heap::{Arc, Vec, unsize};
@@ -23,8 +24,8 @@ pub enum Sleep<M: Machine> {
     Time(TimeSleep),
     /// A wait for a child. The thread's waiter is on its process's queue.
     Child(ChildWait),
-    /// A read that waits for bytes. The thread's waiter is on the file's queue.
-    Read(ReadWait<M>),
+    /// A call on a stream that waits. The thread's waiter is on the stream's queue.
+    Stream(StreamWait<M>),
     /// A poll. The thread listens to the files.
     Poll(PollWait<M>),
     /// A wait for files of an array of bits. The thread listens to them.
@@ -35,21 +36,6 @@ pub enum Sleep<M: Machine> {
     Signal,
     /// A wait that takes a signal.
     Awaited(SignalWait),
-}
-
-impl<M: Machine> Sleep<M> {
-    /// When it ends at the latest, in nanoseconds since boot.
-    pub fn deadline(&self) -> Option<u64> {
-        match self {
-            Sleep::Futex(wait) => wait.deadline,
-            Sleep::Time(sleep) => Some(sleep.deadline),
-            Sleep::Poll(poll) => poll.deadline,
-            Sleep::Select(select) => select.deadline,
-            Sleep::Epoll(epoll) => epoll.deadline,
-            Sleep::Awaited(wait) => wait.deadline,
-            Sleep::Child(_) | Sleep::Read(_) | Sleep::Signal => None,
-        }
-    }
 }
 
 /// How a system call left its thread.
@@ -116,20 +102,43 @@ pub struct ChildWait {
     pub answer: Answer,
 }
 
-/// A `read` that has to wait.
-pub struct ReadWait<M: Machine> {
+/// A call on a stream that waits. It is made again when the thread is woken.
+pub struct StreamWait<M: Machine> {
     pub file: Arc<File<M>>,
-    pub at: u64,
-    pub len: u64,
-    /// The file's [breaks](quire_fs::OpenFile::breaks) when the wait began.
-    pub breaks: Option<u32>,
+    pub call: StreamCall,
 }
 
-impl<M: Machine> ReadWait<M> {
-    /// Whether the read was broken off.
-    pub fn is_broken(&self) -> bool {
-        self.breaks.is_some() && self.breaks != self.file.breaks()
-    }
+/// The calls on streams that sleep without a stack, with their arguments as they were at first.
+pub enum StreamCall {
+    Read(Vectors),
+    Write(Vectors),
+    /// `sendto` without an address, and `sendmsg` without control data.
+    Send {
+        from: Vectors,
+        flags: u32,
+    },
+    /// `recvfrom`. `name` and `name_len` are where the sender's address and its length go.
+    Receive {
+        to: Vectors,
+        flags: u32,
+        name: u64,
+        name_len: u64,
+    },
+    ReceiveMessage {
+        header: MessageHeader,
+        flags: u32,
+    },
+    Accept(Accept),
+    Connect,
+}
+
+/// The arguments of `accept4`.
+#[derive(Clone, Copy, Debug)]
+pub struct Accept {
+    /// User addresses of the peer's address and of its length.
+    pub name: u64,
+    pub name_len: u64,
+    pub flags: u32,
 }
 
 /// A `poll` or `ppoll` that waits. It looks again when the thread is woken.
@@ -137,8 +146,6 @@ pub struct PollWait<M: Machine> {
     pub call: PollCall,
     /// The array of `struct pollfd`, as it was when the call was made.
     pub asked: Vec<u64>,
-    /// Monotonic, in nanoseconds.
-    pub deadline: Option<u64>,
     pub listening: Listening<M>,
 }
 
@@ -161,8 +168,6 @@ pub struct SelectWait<M: Machine> {
     pub call: SelectCall,
     /// The sets, one after the other, as they were when the call was made.
     pub asked: Vec<u64>,
-    /// Monotonic, in nanoseconds.
-    pub deadline: Option<u64>,
     pub listening: Listening<M>,
 }
 
@@ -172,8 +177,6 @@ pub struct SelectCall {
     pub sets: [u64; 3],
     /// Where the remaining time goes.
     pub time: u64,
-    /// It is `pselect6`.
-    pub masked: bool,
 }
 
 /// An `epoll_wait` that waits.

@@ -580,11 +580,13 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, E
         Some(found) => found,
         None if wait.deadline.is_some_and(|d| d == AT_ONCE || d <= ctx.now()) => Ok(0),
         None => {
-            let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
-            // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps
-            // the set, and `go_on` takes the waiter off.
-            match unsafe { epoll.readiness.sleepers().begin(waiter, wait.deadline, interrupted, collect) } {
-                None => Err(ctx.sleep(Sleep::Epoll(wait))),
+            // The stored state keeps the set until `go_on` has taken the thread off its queue.
+            let (listing, queue) = (ctx.thread.park.listing(), epoll.readiness.sleepers());
+            match listing.wait(queue, wait.deadline, || ctx.interrupted(), collect) {
+                None => {
+                    let deadline = wait.deadline;
+                    Err(ctx.sleep(Sleep::Epoll(wait), deadline))
+                }
                 Some(Ok(found)) => found,
                 Some(Err(WaitOutcome::TimedOut)) => Ok(0),
                 Some(Err(_)) => Err(Errno::EINTR),
@@ -595,10 +597,7 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, E
 
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, mut sleep: EpollWait<M>) -> Result<usize, Errno> {
-    if let Some(epoll) = sleep.file.stream_as::<Epoll<M>>() {
-        // SAFETY: the sleep that ends here began on this queue. A change wakes all waiters, so no wake-up is passed on.
-        let _woken = unsafe { epoll.readiness.sleepers().awake(&ctx.thread.queued) };
-    }
+    ctx.thread.park.listing().unlist();
     let EpollWait { to, most, deadline, .. } = sleep;
     let file = sleep.file.clone();
     let mut outcome = wait(ctx, sleep);

@@ -215,10 +215,6 @@ impl Stream for Notifier {
         Err(FsError::BadFile)
     }
 
-    fn read_waits(&self, room: u64) -> Option<bool> {
-        Some(room >= HEADER as u64 && self.ready().is_empty())
-    }
-
     fn ready(&self) -> Ready {
         let queue = self.queue.lock();
         if queue.events.is_empty() && !queue.overflowed { Ready::empty() } else { Ready::READ }

@@ -1,19 +1,20 @@
 //! Reading, writing, seeking, and moving data between files.
 
+use crate::file::park::{attempt, sleep};
 use crate::file::path::{AT_FDCWD, find, only};
 use crate::file::splice;
-use crate::file::transfer::{MOST, Vectors};
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::open_file::{Body, OFFSET_MAX};
 use quire_fs::transfer::Limited;
 use quire_fs::{FileKind, FsError, Happening, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
-use quire_heap::Vec;
+use quire_heap::{Arc, Vec};
 use quire_linux_state::file::host::File;
 use quire_linux_state::process::limits::which;
-use quire_linux_state::process::sleep::{ReadWait, Sleep};
+use quire_linux_state::process::sleep::StreamCall;
 use quire_linux_state::signal::Signal;
 use quire_linux_state::socket::host::Socket;
+use quire_linux_state::user::transfer::{MOST, Vectors};
 use quire_linux_state::{Ctx, Errno, Machine};
 
 pub(super) fn read_with<M: Machine>(
@@ -24,7 +25,7 @@ pub(super) fn read_with<M: Machine>(
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { interrupted: &interrupted, ..Io::WAIT };
-    Ok(read(&io, &mut to.transfer(ctx))?)
+    Ok(read(&io, &mut to.transfer(ctx.user()))?)
 }
 
 pub(super) fn write_with<M: Machine>(
@@ -40,10 +41,16 @@ pub(super) fn write_with<M: Machine>(
         Some(_) => Io { interrupted: &interrupted, ..Io::WAIT },
         None => writing(ctx, &interrupted),
     };
-    write(&io, &mut from.transfer(ctx)).map_err(|e| match e {
+    write(&io, &mut from.transfer(ctx.user())).map_err(|e| failed_write(ctx, file, e))
+}
+
+/// The errno of a failed write, for which its thread may get a signal.
+#[cold]
+fn failed_write<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, e: FsError) -> Errno {
+    match e {
         FsError::BrokenPipe if is_silent(file) => e.into(),
         e => refused_write(ctx, e),
-    })
+    }
 }
 
 /// Whether a write to it raises no SIGPIPE: a socket of messages.
@@ -86,51 +93,16 @@ pub fn sys_read<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) ->
     let file = ctx.file(fd)?;
     readable(&file)?;
     let to = Vectors::one(at, len)?;
-    if len > 0 && file.read_waits(len) {
-        let breaks = file.breaks();
-        return wait_and_read(ctx, ReadWait { file, at, len, breaks });
-    }
-    read_with(ctx, &to, |io, sink| file.read(io, sink))
+    read(ctx, file, to)
 }
 
-/// Reads from a file that had nothing to read a moment ago. The thread waits without a kernel stack if the file
-/// announces changes.
-#[inline(never)]
-fn wait_and_read<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
-    if let Some(readiness) = wait.file.readiness() {
-        let (waiter, interrupted) = (&ctx.thread.queued, || ctx.interrupted());
-        let ends = || wait.is_broken() || !wait.file.read_waits(wait.len);
-        // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, the stored state keeps the
-        // file, and `go_on` takes the waiter off.
-        match unsafe { readiness.sleepers().begin(waiter, None, interrupted, || ends().then_some(())) } {
-            None => return Err(ctx.sleep(Sleep::Read(wait))),
-            Some(Err(_)) => return Err(Errno::ERESTARTSYS),
-            Some(Ok(())) if wait.is_broken() => return Err(Errno::EPIPE),
-            // Another reader may still be faster: then this one waits on its stack.
-            Some(Ok(())) => {}
-        }
+/// An attempt to read from `file`.
+#[inline(always)]
+pub(crate) fn read<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, to: Vectors) -> Result<usize, Errno> {
+    match attempt(ctx, false, |io| Ok(file.read(io, &mut to.transfer(ctx.user()))?)) {
+        Err(Errno::WOULD_SLEEP) => Err(sleep(ctx, file, StreamCall::Read(to))),
+        done => done,
     }
-    read_now(ctx, &wait)
-}
-
-fn read_now<M: Machine>(ctx: &mut Ctx<'_, M>, wait: &ReadWait<M>) -> Result<usize, Errno> {
-    let to = Vectors::one(wait.at, wait.len)?;
-    read_with(ctx, &to, |io, sink| wait.file.read(io, sink))
-}
-
-/// Ends the read, or sleeps on.
-pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ReadWait<M>) -> Result<usize, Errno> {
-    if let Some(readiness) = wait.file.readiness() {
-        // SAFETY: the sleep that ends here began on this queue. A change wakes all waiters, so no wake-up is passed on.
-        let _woken = unsafe { readiness.sleepers().awake(&ctx.thread.queued) };
-    }
-    if wait.is_broken() {
-        return Err(Errno::EPIPE);
-    }
-    if wait.file.read_waits(wait.len) {
-        return wait_and_read(ctx, wait);
-    }
-    read_now(ctx, &wait)
 }
 
 /// `write`
@@ -138,7 +110,20 @@ pub fn sys_write<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -
     let file = ctx.file(fd)?;
     writable(&file)?;
     let from = Vectors::one(at, len)?;
-    write_with(ctx, &file, &from, |io, source| file.write(io, source))
+    write(ctx, file, from)
+}
+
+/// An attempt to write to `file`.
+#[inline(always)]
+pub(crate) fn write<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, from: Vectors) -> Result<usize, Errno> {
+    if file.stream().is_none() {
+        return write_with(ctx, &file, &from, |io, source| file.write(io, source));
+    }
+    let put = |io: &Io<'_>| file.write(io, &mut from.transfer(ctx.user())).map_err(|e| failed_write(ctx, &file, e));
+    match attempt(ctx, false, put) {
+        Err(Errno::WOULD_SLEEP) => Err(sleep(ctx, file, StreamCall::Write(from))),
+        done => done,
+    }
 }
 
 /// `pread64`
@@ -165,22 +150,22 @@ pub fn sys_pwrite64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64
 pub fn sys_readv<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     readable(&file)?;
-    let to = Vectors::many(ctx, at, count)?;
+    let to = Vectors::many(&ctx.user(), at, count)?;
     if to.is_empty() {
         return Ok(0);
     }
-    read_with(ctx, &to, |io, sink| file.read(io, sink))
+    read(ctx, file, to)
 }
 
 /// `writev`
 pub fn sys_writev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     writable(&file)?;
-    let from = Vectors::many(ctx, at, count)?;
+    let from = Vectors::many(&ctx.user(), at, count)?;
     if from.is_empty() {
         return Ok(0);
     }
-    write_with(ctx, &file, &from, |io, source| file.write(io, source))
+    write(ctx, file, from)
 }
 
 /// `preadv`
@@ -189,7 +174,7 @@ pub fn sys_preadv<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u64
     let file = ctx.file(fd)?;
     file.has_positions()?;
     readable(&file)?;
-    let to = Vectors::many(ctx, at, count)?;
+    let to = Vectors::many(&ctx.user(), at, count)?;
     if to.is_empty() {
         return Ok(0);
     }
@@ -202,7 +187,7 @@ pub fn sys_pwritev<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, count: u6
     let file = ctx.file(fd)?;
     file.has_positions()?;
     writable(&file)?;
-    let from = Vectors::many(ctx, at, count)?;
+    let from = Vectors::many(&ctx.user(), at, count)?;
     if from.is_empty() {
         return Ok(0);
     }

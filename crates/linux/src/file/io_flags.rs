@@ -3,12 +3,12 @@
 use crate::file::inotify::Notifier;
 use crate::file::io::{offset, read_with, readable, writable, write_with};
 use crate::file::ptys::Master;
-use crate::file::transfer::Vectors;
 use linux_raw_sys::general as raw;
 use quire_fs::Io;
 use quire_fs::open_file::Body;
 use quire_fs::terminal::Terminal;
 use quire_linux_state::file::host::File;
+use quire_linux_state::user::transfer::Vectors;
 use quire_linux_state::{Ctx, Errno, Machine};
 
 /// Linux's RWF_NOAPPEND, which the generated constants leave out.
@@ -72,7 +72,7 @@ pub fn sys_preadv2<M: Machine>(
         file.has_positions()?;
     }
     readable(&file)?;
-    let to = Vectors::many(ctx, at, count)?;
+    let to = Vectors::many(&ctx.user(), at, count)?;
     if to.is_empty() {
         return Ok(0);
     }
@@ -99,7 +99,7 @@ pub fn sys_pwritev2<M: Machine>(
         file.has_positions()?;
     }
     writable(&file)?;
-    let from = Vectors::many(ctx, at, count)?;
+    let from = Vectors::many(&ctx.user(), at, count)?;
     if from.is_empty() {
         return Ok(0);
     }

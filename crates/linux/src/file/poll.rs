@@ -106,7 +106,8 @@ struct Entry<M: Machine> {
 
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Result<usize, Errno> {
-    let PollWait { call, asked, deadline, listening } = wait;
+    let PollWait { call, asked, listening } = wait;
+    let deadline = ctx.thread.park.deadline();
     drop(listening);
     let mut asked = Asked::Many(asked);
     let mut done = poll(ctx, call, &mut asked, deadline);
@@ -215,8 +216,8 @@ fn poll<M: Machine>(
             }
             // A scan may sleep, and use up the wake-up of a change. Nothing from here to the sleep does.
             if !listening.poller.take_changed() {
-                let wait = PollWait { call, asked: asked.take()?, deadline, listening };
-                return Err(FsOrErrno::Errno(ctx.sleep(Sleep::Poll(wait))));
+                let wait = PollWait { call, asked: asked.take()?, listening };
+                return Err(FsOrErrno::Errno(ctx.sleep(Sleep::Poll(wait), deadline)));
             }
         }
         for (i, e) in entries.iter().enumerate() {

@@ -1,6 +1,7 @@
 //! `select` and `pselect6`.
 
 use crate::file::poll::{deadline_after, end_temporary_mask, tell_remaining, temporary_mask, timeout};
+use linux_raw_sys::general::__NR_pselect6;
 use quire_fs::Ready;
 use quire_heap::{Arc, Vec};
 use quire_linux_state::file::host::File;
@@ -114,7 +115,7 @@ fn select<M: Machine>(
             // A scan may sleep, and use up the wake-up of a change. Nothing from here to the sleep does.
             if !listening.poller.take_changed() {
                 let asked = core::mem::take(asked);
-                return Err(ctx.sleep(Sleep::Select(SelectWait { call, asked, deadline, listening })));
+                return Err(ctx.sleep(Sleep::Select(SelectWait { call, asked, listening }), deadline));
             }
         }
     }
@@ -126,8 +127,9 @@ fn select<M: Machine>(
 
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: SelectWait<M>) -> Result<usize, Errno> {
-    let SelectWait { call, mut asked, deadline, listening } = wait;
+    let SelectWait { call, mut asked, listening } = wait;
     drop(listening);
+    let deadline = ctx.thread.park.deadline();
     let mut done = select(ctx, call, &mut asked, deadline, true);
     // To look again takes memory. The call cannot be repeated, because its deadline may be relative.
     for _ in 0..ATTEMPTS {
@@ -149,7 +151,7 @@ fn outcome<M: Machine>(
     if ctx.asleep {
         return Err(Errno::EINTR);
     }
-    if call.masked {
+    if ctx.regs.orig_rax == u64::from(__NR_pselect6) {
         let parts = |left| [left / 1_000_000_000, left % 1_000_000_000];
         let done = tell_remaining(ctx, call.time, deadline, parts, done);
         return end_temporary_mask(ctx, done);
@@ -189,7 +191,7 @@ pub fn sys_select<M: Machine>(
         }
     };
     let deadline = relative.and_then(|ns| deadline_after(ctx.now(), ns));
-    begin(ctx, count, SelectCall { sets: [read, write, except], time, masked: false }, deadline)
+    begin(ctx, count, SelectCall { sets: [read, write, except], time }, deadline)
 }
 
 /// `pselect6`
@@ -207,5 +209,5 @@ pub fn sys_pselect6<M: Machine>(
         let [at, size] = ctx.read::<[u64; 2]>(mask)?;
         temporary_mask(ctx, at, size)?;
     }
-    begin(ctx, count, SelectCall { sets: [read, write, except], time, masked: true }, deadline)
+    begin(ctx, count, SelectCall { sets: [read, write, except], time }, deadline)
 }

@@ -5,13 +5,13 @@
 
 use crate::file::io::{readable, refused_write, writable, writing};
 use crate::file::path::only;
-use crate::file::transfer::{MOST, Vectors};
 use quire_fs::open_file::Body;
 use quire_fs::pipe::PipeEnd;
 use quire_fs::{FileKind, FsError, Io, OpenFlags, Ready, SliceSink, SliceSource, Stream};
 use quire_heap::Vec;
 use quire_linux_state::file::host::{File, FileHost};
 use quire_linux_state::socket::host::Socket;
+use quire_linux_state::user::transfer::{MOST, Vectors};
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::ReceiveFlags;
 
@@ -321,11 +321,11 @@ pub fn sys_vmsplice<M: Machine>(
     let file = ctx.file(fd)?;
     // Linux has no other error for a file that is no pipe.
     let pipe = end(&file).ok_or(Errno::EBADF)?;
-    let vectors = Vectors::many(ctx, vectors, count)?;
+    let vectors = Vectors::many(&ctx.user(), vectors, count)?;
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = Io { nonblock: nonblock(&[&file], flags), ..writing(ctx, &interrupted) };
-    let mut memory = vectors.transfer(ctx);
+    let mut memory = vectors.transfer(ctx.user());
     if quire_fs::Source::left(&memory) == 0 {
         return Ok(0);
     }

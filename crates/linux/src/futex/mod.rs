@@ -81,7 +81,7 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Resul
     let (linux, waiter) = (ctx.linux, &ctx.thread.waiter);
     // SAFETY: `wait` has listed the waiter, and the call ends with the wait.
     match unsafe { linux.futexes.table.end(linux.scheduler, waiter, deadline, &mut || ctx.interrupted()) } {
-        None => Err(ctx.sleep(Sleep::Futex(wait))),
+        None => Err(ctx.sleep(Sleep::Futex(wait), wait.deadline)),
         Some(FutexWait::Woken) => Ok(0),
         Some(FutexWait::Differs) => Err(Errno::EAGAIN),
         Some(FutexWait::TimedOut) => Err(Errno::ETIMEDOUT),

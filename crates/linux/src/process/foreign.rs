@@ -3,7 +3,6 @@
 //! The bytes go through a piece of kernel memory. So a fault in the caller's memory, and one in the other's, each stand
 //! for themselves, and the count of the moved bytes is exact.
 
-use crate::file::Vectors;
 use quire_fs::{FsError, Sink, Source};
 use quire_heap::Vec;
 use quire_linux_state::errno::Errno;
@@ -11,6 +10,7 @@ use quire_linux_state::machine::Machine;
 use quire_linux_state::memory::Foreign;
 use quire_linux_state::process::access::By;
 use quire_linux_state::process::thread::work;
+use quire_linux_state::user::transfer::Vectors;
 use quire_linux_state::{Ctx, Pid};
 use quire_sync::atomic::Ordering;
 
@@ -86,7 +86,7 @@ impl<M: Machine> Given<M> {
         if flags != 0 {
             return Err(Errno::EINVAL);
         }
-        let local = Vectors::many(ctx, local, locals)?;
+        let local = Vectors::many(&ctx.user(), local, locals)?;
         let remote = remote(ctx, at, remotes)?;
         Ok(Given { local, remote, memory: memory(ctx, pid)? })
     }
@@ -103,7 +103,7 @@ pub fn sys_process_vm_readv<M: Machine>(
     flags: u64,
 ) -> Result<usize, Errno> {
     let given = Given::read(ctx, pid, (local, locals), (remote, remotes), flags)?;
-    let mut to = given.local.transfer(ctx);
+    let mut to = given.local.transfer(ctx.user());
     let mut piece = [0; PIECE];
     each_piece(
         &given.remote,
@@ -127,7 +127,7 @@ pub fn sys_process_vm_writev<M: Machine>(
     flags: u64,
 ) -> Result<usize, Errno> {
     let given = Given::read(ctx, pid, (local, locals), (remote, remotes), flags)?;
-    let mut from = given.local.transfer(ctx);
+    let mut from = given.local.transfer(ctx.user());
     let mut piece = [0; PIECE];
     each_piece(
         &given.remote,

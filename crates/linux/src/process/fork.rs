@@ -4,6 +4,7 @@ use crate::process::pidfd::NewPidFile;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use linux_raw_sys::general as raw;
+use quire_fs::stream::park::Park;
 use quire_heap::{Arc, SpareEntry};
 use quire_linux_state::base::owned::{Owned, Private};
 use quire_linux_state::errno::Errno;
@@ -25,6 +26,7 @@ use quire_linux_state::signal::pending::PendingQueue;
 use quire_linux_state::signal::{Actions, SigSet, Signal};
 use quire_linux_state::user::USER_END;
 use quire_linux_state::{Ctx, Linux, Pid};
+use quire_sync::Listing;
 use quire_sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 use quire_task::{Quiet, Thread as Task, ThreadRef, futex};
@@ -178,7 +180,8 @@ pub(crate) fn place<M: Machine>(
         alt_stack: Owned::new(new.alt_stack),
         sleep: Private::new(None),
         waiter: futex::Waiter::new(),
-        queued: quire_sync::Waiter::new(),
+        // SAFETY: the thread stays in place. Its own calls list it, and end the listing while they have what they wait for.
+        park: Park::new(unsafe { Listing::new() }),
         restart: Private::new(None),
         clear_tid: AtomicU64::new(new.clear_tid),
         set_tid: AtomicU64::new(new.set_tid),

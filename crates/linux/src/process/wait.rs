@@ -184,10 +184,8 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errn
         return answer(ctx, wait.answer, None);
     }
     let look = || look(linux, me, wanted);
-    // SAFETY: the thread is here, so its waiter is on no list. It is part of the thread, whose process has the queue,
-    // and `go_on` takes it off.
-    match unsafe { me.child_events.begin(&ctx.thread.queued, None, || ctx.interrupted(), look) } {
-        None => Err(ctx.sleep(Sleep::Child(wait))),
+    match ctx.thread.park.listing().wait(&me.child_events, None, || ctx.interrupted(), look) {
+        None => Err(ctx.sleep(Sleep::Child(wait), None)),
         Some(Ok(found)) => answer(ctx, wait.answer, Some(found?)),
         Some(Err(_)) => Err(Errno::ERESTARTSYS),
     }
@@ -195,8 +193,7 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errn
 
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, child: ChildWait) -> Result<usize, Errno> {
-    // SAFETY: the sleep that ends here began on this queue. A wake-up is for all waiters, so none is passed on.
-    let _woken = unsafe { ctx.process().child_events.awake(&ctx.thread.queued) };
+    ctx.thread.park.listing().unlist();
     wait(ctx, child)
 }
 

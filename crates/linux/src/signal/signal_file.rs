@@ -79,11 +79,6 @@ impl<M: Machine> Stream for SignalFile<M> {
         Err(FsError::Invalid)
     }
 
-    fn read_waits(&self, room: u64) -> Option<bool> {
-        // A shorter read is refused at once, as is one without memory.
-        Some(room >= RECORD as u64 && self.reader().is_ok_and(|thread| !self.has_signal(thread)))
-    }
-
     fn ready(&self) -> Ready {
         match self.reader() {
             Ok(thread) if !self.has_signal(thread) => Ready::empty(),

@@ -11,7 +11,7 @@ use quire_linux_state::time::Timespec;
 
 /// `pause`
 pub fn sys_pause<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    if ctx.interrupted() { Err(Errno::ERESTARTNOHAND) } else { Err(ctx.sleep(Sleep::Signal)) }
+    if ctx.interrupted() { Err(Errno::ERESTARTNOHAND) } else { Err(ctx.sleep(Sleep::Signal, None)) }
 }
 
 /// `rt_sigsuspend`
@@ -58,7 +58,7 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Result<usize, Er
         }
     };
     let found = match thread.receiver().wait(wanted, || thread.take_pending(wanted), ends) {
-        Wait::GoesOn => return Err(ctx.sleep(Sleep::Awaited(sleep))),
+        Wait::GoesOn => return Err(ctx.sleep(Sleep::Awaited(sleep), sleep.deadline)),
         Wait::Over { result, left } => {
             thread.hand_on(left);
             result?

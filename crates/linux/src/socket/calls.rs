@@ -1,5 +1,6 @@
 //! Making sockets, naming them, and connecting them.
 
+use crate::file::park::{attempt, sleep};
 use crate::file::{AT_FDCWD, find_path, install_two, walk_path};
 use crate::socket::netlink;
 use crate::socket::netlink::Netlink;
@@ -7,10 +8,11 @@ use crate::socket::user_address::Given;
 use crate::socket::{of, raw, told};
 use core::net::Ipv4Addr;
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
-use quire_fs::{Create, FileKind, Final, FsError, Ident, Io, OpenFlags, Want};
+use quire_fs::{Create, FileKind, Final, FsError, Ident, OpenFlags, Want};
 use quire_heap::{Arc, Vec, unsize};
 use quire_linux_state::file::host::File;
 use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::process::sleep::{Accept, StreamCall};
 use quire_linux_state::socket::host::Socket;
 use quire_linux_state::system::settings::Setting;
 use quire_linux_state::{Ctx, Errno, Machine};
@@ -284,10 +286,28 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
         return Ok(0);
     }
     let target = Target::of(ctx, given, socket)?;
-    let interrupted = || ctx.thread.interrupted();
-    let io = Io { interrupted: &interrupted, ..Io::WAIT }.of(file.flags());
-    socket.connect(&io, &target.destination(), super::peer_credentials(ctx))?;
-    Ok(0)
+    let me = super::peer_credentials(ctx);
+    let done = attempt(ctx, nonblock(&file), |io| Ok(socket.connect(io, &target.destination(), me)?));
+    connected(ctx, file, done)
+}
+
+/// Goes on with a `connect` that waits for a place in the backlog.
+pub(crate) fn go_on_connecting<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>) -> Result<usize, Errno> {
+    let socket = of(&file)?;
+    let done = attempt(ctx, nonblock(&file), |io| Ok(socket.wait_connected(io)?));
+    connected(ctx, file, done)
+}
+
+/// Whether calls on it do not wait.
+fn nonblock<M: Machine>(file: &File<M>) -> bool {
+    file.flags().contains(OpenFlags::NONBLOCK)
+}
+
+fn connected<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, done: Result<(), Errno>) -> Result<usize, Errno> {
+    match done {
+        Err(Errno::WOULD_SLEEP) => Err(sleep(ctx, file, StreamCall::Connect)),
+        done => done.map(|()| 0),
+    }
 }
 
 /// `listen`
@@ -310,22 +330,29 @@ pub fn sys_accept4<M: Machine>(
     if flags & !(SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
+    accept(ctx, file, Accept { name: at, name_len: len_at, flags })
+}
+
+/// An attempt to accept a connection.
+pub(crate) fn accept<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, call: Accept) -> Result<usize, Errno> {
+    let Accept { name, name_len, flags } = call;
     let socket = of(&file)?;
     // Before a connection is taken, so that none is lost for want of a descriptor or memory.
     let files = ctx.files()?.clone();
     let descriptor =
         files.reserve(flags & SOCK_CLOEXEC != 0, quire_linux_state::file::view::descriptor_limit(ctx.thread))?;
-    let interrupted = || ctx.thread.interrupted();
-    let io = Io { interrupted: &interrupted, ..Io::WAIT }.of(file.flags());
     let new = ctx.vfs().nameless(&ctx.file_credentials(), "socket", true)?;
-    let accepted = socket.accept(&io)?;
+    let accepted = match attempt(ctx, nonblock(&file), |io| Ok(socket.accept(io)?)) {
+        Err(Errno::WOULD_SLEEP) => return Err(sleep(ctx, file, StreamCall::Accept(call))),
+        accepted => accepted?,
+    };
     let (family, peer) = (accepted.family(), accepted.remote());
     accepted.set_file(new.inode(), ctx.file_credentials().uid);
     let file = new.open(unsize!(accepted), opened(flags & SOCK_NONBLOCK != 0));
-    if at != 0 {
+    if name != 0 {
         // A peer that has left already has no name any more.
         let peer = peer.map_err(|_| Errno::ECONNABORTED)?;
-        told(&peer, family).store(ctx, at, len_at)?;
+        told(&peer, family).store(ctx, name, name_len)?;
     }
     Ok(descriptor.fill(file) as usize)
 }

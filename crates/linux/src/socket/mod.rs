@@ -13,11 +13,13 @@ pub mod options;
 mod transfer;
 mod user_address;
 
+pub(crate) use calls::{accept, go_on_connecting};
 pub use calls::{
     sys_accept, sys_accept4, sys_bind, sys_connect, sys_getpeername, sys_getsockname, sys_listen, sys_shutdown,
     sys_socket, sys_socketpair,
 };
 pub use options::{sys_getsockopt, sys_setsockopt};
+pub(crate) use transfer::{From, receive_from, receive_message, send_bytes};
 pub use transfer::{sys_recvfrom, sys_recvmmsg, sys_recvmsg, sys_sendmmsg, sys_sendmsg, sys_sendto};
 
 use linux_raw_sys::net as raw;

@@ -1,6 +1,6 @@
 //! Sending and receiving.
 
-use crate::file::Vectors;
+use crate::file::park::{attempt, sleep};
 use crate::socket::calls::Target;
 use crate::socket::control;
 use crate::socket::control::{Knows, Sent, Writer};
@@ -14,10 +14,13 @@ use quire_heap::Arc;
 use quire_linux_state::file::host::File;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::process::limits::which;
+use quire_linux_state::process::sleep::StreamCall;
 use quire_linux_state::process::users::Account;
 use quire_linux_state::signal::Signal;
 use quire_linux_state::socket::host::FlightCharge;
 use quire_linux_state::socket::host::Socket;
+use quire_linux_state::user::transfer::MessageHeader;
+use quire_linux_state::user::transfer::Vectors;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Ancillary, Arrival, Credentials, Family, Flags, Kind, ReceiveFlags};
 
@@ -29,43 +32,20 @@ const WAIT_FOR_ONE: u32 = 0x1_0000;
 const HEADER: u64 = 56;
 const MANY_HEADER: u64 = 64;
 
-/// Bytes of the longest address. Linux shortens longer ones.
-const NAME_MOST: i32 = 128;
-
-/// A program's `msghdr`.
-struct Header {
-    /// Its address in user memory.
-    at: u64,
-    name: u64,
-    name_len: i32,
-    vectors: Vectors,
-    control: u64,
-    control_len: u64,
+/// Whether a call does not wait.
+fn nonblock<M: Machine>(file: &File<M>, flags: u32) -> bool {
+    flags & raw::MSG_DONTWAIT != 0 || file.flags().contains(OpenFlags::NONBLOCK)
 }
 
-impl Header {
-    fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Header, Errno> {
-        let [name, name_len, vectors, count, control, control_len, _flags] = ctx.read::<[u64; 7]>(at)?;
-        if count > 1024 {
-            return Err(Errno::EMSGSIZE);
-        }
-        let name_len = name_len as i32;
-        if name_len < 0 {
-            return Err(Errno::EINVAL);
-        }
-        let vectors = Vectors::many(ctx, vectors, count)?;
-        Ok(Header { at, name, name_len: name_len.min(NAME_MOST), vectors, control, control_len })
-    }
+/// The options of a call that keeps its stack where it waits.
+fn on_stack<'a, M: Machine>(file: &File<M>, flags: u32, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
+    Io { nonblock: nonblock(file, flags), interrupted, ..Io::WAIT }
 }
 
-/// The options of a call: whether it waits.
-fn waits<'a, M: Machine>(file: &File<M>, flags: u32, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
-    let nonblock = flags & raw::MSG_DONTWAIT != 0 || file.flags().contains(OpenFlags::NONBLOCK);
-    Io { interrupted, nonblock, ..Io::WAIT }
-}
-
+/// Sends bytes or a message, waiting as `io` allows.
 fn send<M: Machine>(
     ctx: &Ctx<'_, M>,
+    io: &Io<'_>,
     file: &Arc<File<M>>,
     from: &Vectors,
     to: Option<Given>,
@@ -83,7 +63,7 @@ fn send<M: Machine>(
             Some(Given::Netlink(port, groups)) => Some((port, groups)),
             Some(_) => return Err(Errno::EINVAL),
         };
-        return Ok(socket.send(&mut from.transfer(ctx), to)?);
+        return Ok(socket.send(&mut from.transfer(ctx.user()), to)?);
     };
     let target = match to {
         None => None,
@@ -95,14 +75,12 @@ fn send<M: Machine>(
         Some(Given::Unspecified) if socket.family() == Family::Inet6 => None,
         Some(given) => Some(Target::of(ctx, given, socket)?),
     };
-    let interrupted = || ctx.thread.interrupted();
-    let io = waits(file, flags, &interrupted);
     let credentials =
         (socket.family() == Family::Unix).then(|| sent.credentials.unwrap_or(super::told_credentials(ctx)));
     let charge = charge_for(ctx, sent.files.len())?;
     let ancillary = Ancillary { files: sent.files, charge, credentials, choice: sent.choice };
     let destination = target.as_ref().map(Target::destination);
-    socket.send(&io, &mut from.transfer(ctx), destination.as_ref(), ancillary).map_err(|e| {
+    socket.send(io, &mut from.transfer(ctx.user()), destination.as_ref(), ancillary).map_err(|e| {
         if e == FsError::BrokenPipe && flags & raw::MSG_NOSIGNAL == 0 && socket.kind() == Kind::Stream {
             ctx.refused_write(Signal::PIPE);
         }
@@ -167,27 +145,58 @@ pub fn sys_sendto<M: Machine>(
     if to != 0 && to_len == 0 && of(&file).is_ok_and(is_udp) {
         return Err(Errno::EINVAL);
     }
-    let to = given(ctx, &file, to, to_len)?;
-    send(ctx, &file, &from, to, Sent::nothing(), flags)
+    match given(ctx, &file, to, to_len)? {
+        None => send_bytes(ctx, file, from, flags),
+        to => {
+            let interrupted = || ctx.thread.interrupted();
+            send(ctx, &on_stack(&file, flags, &interrupted), &file, &from, to, Sent::nothing(), flags)
+        }
+    }
 }
 
-fn send_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
+/// An attempt to send to the peer, without control data.
+pub(crate) fn send_bytes<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    file: Arc<File<M>>,
+    from: Vectors,
+    flags: u32,
+) -> Result<usize, Errno> {
+    match attempt(ctx, nonblock(&file, flags), |io| send(ctx, io, &file, &from, None, Sent::nothing(), flags)) {
+        Err(Errno::WOULD_SLEEP) => Err(sleep(ctx, file, StreamCall::Send { from, flags })),
+        done => done,
+    }
+}
+
+/// A message to send.
+struct Outgoing<M: Machine> {
+    header: MessageHeader,
+    to: Option<Given>,
+    sent: Sent<M>,
+}
+
+#[inline(always)]
+fn outgoing<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64) -> Result<Outgoing<M>, Errno> {
     is_socket(file)?;
     let knows = of(file).map_or(Knows::Nothing, |socket| match (socket.family(), socket.kind()) {
         (Family::Unix, _) => Knows::Unix,
         (family, Kind::Datagram) => Knows::Headers(family),
         _ => Knows::Nothing,
     });
-    let header = Header::read(ctx, at)?;
+    let header = MessageHeader::read(&ctx.user(), at)?;
     let to = given(ctx, file, header.name, header.name_len)?;
     let sent = control::read(ctx, header.control, header.control_len, knows)?;
-    send(ctx, file, &header.vectors, to, sent, flags)
+    Ok(Outgoing { header, to, sent })
 }
 
 /// `sendmsg`
 pub fn sys_sendmsg<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    send_message(ctx, &file, at, flags)
+    let Outgoing { header, to, sent } = outgoing(ctx, &file, at)?;
+    if to.is_none() && header.control_len == 0 {
+        return send_bytes(ctx, file, header.vectors, flags);
+    }
+    let interrupted = || ctx.thread.interrupted();
+    send(ctx, &on_stack(&file, flags, &interrupted), &file, &header.vectors, to, sent, flags)
 }
 
 /// `sendmmsg`
@@ -200,8 +209,10 @@ pub fn sys_sendmmsg<M: Machine>(
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     is_socket(&file)?;
+    let interrupted = || ctx.thread.interrupted();
     each_message(at, count, |one, _| {
-        let n = send_message(ctx, &file, one, flags)?;
+        let Outgoing { header, to, sent } = outgoing(ctx, &file, one)?;
+        let n = send(ctx, &on_stack(&file, flags, &interrupted), &file, &header.vectors, to, sent, flags)?;
         ctx.write(one + HEADER, &(n as u32))
     })
 }
@@ -230,9 +241,10 @@ struct Got<M: Machine> {
     ancillary: Ancillary<quire_linux_state::socket::host::SocketHost<M>>,
 }
 
-/// Receives. `named`: the program asks for the sender.
+/// Receives, waiting as `io` allows. `named`: the program asks for the sender.
 fn receive<M: Machine>(
     ctx: &Ctx<'_, M>,
+    io: &Io<'_>,
     file: &Arc<File<M>>,
     to: &Vectors,
     flags: u32,
@@ -243,9 +255,8 @@ fn receive<M: Machine>(
         if flags & raw::MSG_OOB != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let interrupted = || ctx.thread.interrupted();
-        let (io, mut sink) = (waits(file, flags, &interrupted), to.transfer(ctx));
-        let (whole, copied) = socket.receive(&io, &mut sink, flags & raw::MSG_PEEK != 0)?;
+        let mut sink = to.transfer(ctx.user());
+        let (whole, copied) = socket.receive(io, &mut sink, flags & raw::MSG_PEEK != 0)?;
         let len = if flags & raw::MSG_TRUNC != 0 { whole } else { copied };
         let flags = if copied < whole { raw::MSG_TRUNC } else { 0 };
         let from = Some(Told::netlink(0, 0));
@@ -265,8 +276,7 @@ fn receive<M: Machine>(
     // Unix streams ignore it, as on Linux.
     let knows = socket.kind() != Kind::Stream || socket.family() != Family::Unix;
     how.set(ReceiveFlags::TRUNCATE, flags & raw::MSG_TRUNC != 0 && knows);
-    let interrupted = || ctx.thread.interrupted();
-    let received = socket.receive(&waits(file, flags, &interrupted), &mut to.transfer(ctx), how)?;
+    let received = socket.receive(io, &mut to.transfer(ctx.user()), how)?;
     let flags = if received.truncated { raw::MSG_TRUNC } else { 0 };
     let from = received.from.map(|address| crate::socket::told(&address, socket.family()));
     let (len, is_message) = (received.bytes, received.is_message);
@@ -285,12 +295,34 @@ pub fn sys_recvfrom<M: Machine>(
 ) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     let to = buffer(&file, to, len)?;
-    let got = receive(ctx, &file, &to, flags, from != 0)?;
-    if from != 0 {
+    receive_from(ctx, file, to, flags, From { name: from, name_len: from_len })
+}
+
+/// User addresses for a sender's address and for its length. No address is asked for if `name` is 0.
+#[derive(Clone, Copy)]
+pub(crate) struct From {
+    pub name: u64,
+    pub name_len: u64,
+}
+
+/// An attempt to receive bytes, and the sender's address.
+pub(crate) fn receive_from<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    file: Arc<File<M>>,
+    to: Vectors,
+    flags: u32,
+    from: From,
+) -> Result<usize, Errno> {
+    let From { name, name_len } = from;
+    let got = match attempt(ctx, nonblock(&file, flags), |io| receive(ctx, io, &file, &to, flags, name != 0)) {
+        Err(Errno::WOULD_SLEEP) => return Err(sleep(ctx, file, StreamCall::Receive { to, flags, name, name_len })),
+        got => got?,
+    };
+    if name != 0 {
         match got.from {
-            Some(address) => address.store(ctx, from, from_len)?,
-            None if ctx.read::<i32>(from_len)? < 0 => return Err(Errno::EINVAL),
-            None => ctx.write(from_len, &0i32)?,
+            Some(address) => address.store(ctx, name, name_len)?,
+            None if ctx.read::<i32>(name_len)? < 0 => return Err(Errno::EINVAL),
+            None => ctx.write(name_len, &0i32)?,
         }
     }
     Ok(got.len)
@@ -310,10 +342,15 @@ fn credentials_of<M: Machine>(socket: &Socket<M>, got: &Got<M>) -> Option<Creden
     }
 }
 
-fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, flags: u32) -> Result<usize, Errno> {
-    is_socket(file)?;
-    let header = Header::read(ctx, at)?;
-    let mut got = receive(ctx, file, &header.vectors, flags, header.name != 0)?;
+/// Stores what came with the bytes of a message where `header` wants it. Returns the length.
+#[inline]
+fn store<M: Machine>(
+    ctx: &Ctx<'_, M>,
+    file: &Arc<File<M>>,
+    header: &MessageHeader,
+    mut got: Got<M>,
+    flags: u32,
+) -> Result<usize, Errno> {
     let mut writer = Writer::new(header.control, header.control_len);
     if let Ok(socket) = of(file)
         && socket.family() == Family::Unix
@@ -349,7 +386,23 @@ fn receive_message<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, f
 /// `recvmsg`
 pub fn sys_recvmsg<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
-    receive_message(ctx, &file, at, flags)
+    is_socket(&file)?;
+    let header = MessageHeader::read(&ctx.user(), at)?;
+    receive_message(ctx, file, header, flags)
+}
+
+/// An attempt to receive a message.
+pub(crate) fn receive_message<M: Machine>(
+    ctx: &mut Ctx<'_, M>,
+    file: Arc<File<M>>,
+    header: MessageHeader,
+    flags: u32,
+) -> Result<usize, Errno> {
+    let get = |io: &Io<'_>| receive(ctx, io, &file, &header.vectors, flags, header.name != 0);
+    match attempt(ctx, nonblock(&file, flags), get) {
+        Err(Errno::WOULD_SLEEP) => Err(sleep(ctx, file, StreamCall::ReceiveMessage { header, flags })),
+        got => store(ctx, &file, &header, got?, flags),
+    }
 }
 
 /// `recvmmsg`
@@ -364,6 +417,7 @@ pub fn sys_recvmmsg<M: Machine>(
     let file = ctx.file(fd)?;
     is_socket(&file)?;
     let deadline = crate::file::timeout(ctx, timeout)?.map(|ns| ctx.now().saturating_add(ns));
+    let interrupted = || ctx.thread.interrupted();
     let mut late = false;
     each_message(at, count, |one, done| {
         // As on Linux, the time is looked at after each message only.
@@ -371,7 +425,10 @@ pub fn sys_recvmmsg<M: Machine>(
             return Err(Errno::EAGAIN);
         }
         let now = if done > 0 && flags & WAIT_FOR_ONE != 0 { raw::MSG_DONTWAIT } else { 0 };
-        let n = receive_message(ctx, &file, one, (flags & !WAIT_FOR_ONE) | now)?;
+        let flags = (flags & !WAIT_FOR_ONE) | now;
+        let header = MessageHeader::read(&ctx.user(), one)?;
+        let got = receive(ctx, &on_stack(&file, flags, &interrupted), &file, &header.vectors, flags, header.name != 0)?;
+        let n = store(ctx, &file, &header, got, flags)?;
         late = deadline.is_some_and(|deadline| ctx.now() >= deadline);
         ctx.write(one + HEADER, &(n as u32))
     })

@@ -24,6 +24,8 @@ pub const DATA: u64 = 0x40_0000;
 pub const PAGES: u64 = 64;
 /// Where code lies. The addresses are never mapped, because the host fetches the instructions.
 const CODE: u64 = 0x5000_0000;
+/// Bytes between the beginnings of two pieces of code, more than the calls of one.
+const ROOM: u64 = 0x1_0000;
 /// The end of each handler: it calls `rt_sigreturn`.
 const RESTORER: u64 = CODE - 0x1000;
 /// Bytes of the instruction that makes a call.
@@ -58,7 +60,7 @@ struct Scripts {
 
 impl Scripts {
     fn put(&self, code: Code) -> u64 {
-        let at = CODE + 16 * self.coded.fetch_add(1, SeqCst);
+        let at = CODE + ROOM * self.coded.fetch_add(1, SeqCst);
         lock(&self.code).insert(at, code);
         at
     }

@@ -5,8 +5,18 @@ use linux_raw_sys::general::__NR_rt_sigreturn;
 use quire_linux_state::user::USER_END;
 use quire_linux_state::{Linux, Served, UserAccess, UserRegs};
 use quire_vm::Access;
+use std::cell::Cell;
 
 const RT_SIGRETURN: u64 = __NR_rt_sigreturn as u64;
+
+thread_local! {
+    static SLEEPS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// How often calls of the calling thread have slept without a stack.
+pub fn sleeps() -> u32 {
+    SLEEPS.get()
+}
 
 /// Makes a call as the kernel's entry does, up to the return to user mode. `rip` is behind the instruction. Gives its
 /// result.
@@ -16,6 +26,7 @@ pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: 
     *regs = UserRegs { rax: number, orig_rax: number, rdi: a, rsi: b, rdx: c, r10: d, r8: e, r9: f, ..*regs };
     let mut served = refusal::calling(linux.current(), || crate::entry::syscall(linux, regs));
     while served == Served::Asleep {
+        SLEEPS.set(SLEEPS.get() + 1);
         // SAFETY: on this machine each thread keeps its stack.
         unsafe { machine.scheduler().depart(crate::entry::sleeps_until(linux)) };
         served = refusal::calling(linux.current(), || crate::entry::go_on(linux, regs));

@@ -18,7 +18,7 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: TimeSleep) -> Resul
         return Ok(0);
     }
     if !ctx.interrupted() {
-        return Err(ctx.sleep(Sleep::Time(sleep)));
+        return Err(ctx.sleep(Sleep::Time(sleep), Some(sleep.deadline)));
     }
     let Some((clock, remaining)) = relative else { return Err(Errno::ERESTARTNOHAND) };
     let left = deadline.saturating_sub(ctx.now());

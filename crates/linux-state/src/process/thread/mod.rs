@@ -17,6 +17,7 @@ use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
 use crate::{Linux, Pid};
 use core::num::NonZero;
+use quire_fs::stream::park::Park;
 use quire_heap::Arc;
 use quire_sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{SpinLock, WaitQueue};
@@ -209,8 +210,8 @@ pub struct Thread<M: Machine> {
     pub sleep: Private<Option<Sleep<M>>>,
     /// Its place in the futex table. Listed by the owner.
     pub waiter: futex::Waiter<M>,
-    /// Its place on a queue. Listed by the owner.
-    pub queued: quire_sync::Waiter,
+    /// Its place on a queue, and what a stream keeps for it. Used by the owner.
+    pub park: Park,
     /// Owner only: the state that `restart_syscall` resumes.
     pub restart: Private<Option<Restart>>,
     /// User address that is cleared and woken at exit (`set_tid_address`).

@@ -280,7 +280,8 @@ impl<M: Machine> Netlink<M> {
     /// Receives a datagram: its length, and its part that fits. With `peek` it stays.
     pub(super) fn receive(&self, io: &Io<'_>, sink: &mut dyn Sink, peek: bool) -> Result<(usize, usize), Errno> {
         let timeout = self.options.receive_timeout();
-        let deadline = (timeout != 0).then(|| quire_sync::hooks::now().saturating_add(timeout));
+        let limit = || (timeout != 0).then(|| quire_sync::hooks::now().saturating_add(timeout));
+        let deadline = io.earlier().map_or_else(limit, |earlier| earlier.deadline);
         let io = Io { deadline: io.deadline.or(deadline), ..*io };
         let next = || {
             let mut inbox = self.inbox.lock();
@@ -341,6 +342,7 @@ impl<M: Machine> Stream for Netlink<M> {
         // A loss has no number here: the reader finds the end of what there was.
         self.receive(io, sink, false).map(|(_, copied)| copied).map_err(|e| match e {
             Errno::EAGAIN => FsError::WouldBlock,
+            Errno::WOULD_SLEEP => FsError::WouldSleep,
             Errno::ERESTARTSYS => FsError::Interrupted,
             Errno::EINTR => FsError::Stopped,
             Errno::EFAULT => FsError::Fault,

@@ -1,8 +1,11 @@
 //! User memory, checked and typed: every pointer of a program is used through this module.
 
+pub mod transfer;
+
 use crate::base::plain::Plain;
-use crate::machine::{BadAddress, Machine, UserAccess};
-use crate::{Ctx, Errno};
+use crate::errno::Errno;
+use crate::machine::{BadAddress, UserAccess};
+
 use core::mem::{MaybeUninit, size_of, size_of_val};
 use quire_heap::Vec;
 
@@ -146,28 +149,5 @@ impl<A: UserAccess> UserMemory<'_, A> {
             return Err(Errno::EFAULT);
         }
         Ok(got)
-    }
-}
-
-impl<'a, M: Machine> Ctx<'a, M> {
-    /// The caller's memory.
-    pub fn user(&self) -> UserMemory<'static, M> {
-        UserMemory(self.linux.machine)
-    }
-    /// Loads a value from user memory.
-    pub fn read<T: Plain>(&self, from: u64) -> Result<T, Errno> {
-        Ok(self.user().read(from)?)
-    }
-    /// Stores a value in user memory.
-    pub fn write<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
-        Ok(self.user().write(to, value)?)
-    }
-    /// Stores a value unless the address is null.
-    pub fn write_optional<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
-        if to == 0 { Ok(()) } else { self.write(to, value) }
-    }
-    /// A path argument: at most 4095 bytes, not empty of its terminator.
-    pub fn path(&self, from: u64) -> Result<Vec<u8>, Errno> {
-        self.user().read_string(from, 4095, Errno::ENAMETOOLONG)
     }
 }

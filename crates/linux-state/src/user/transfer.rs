@@ -1,9 +1,10 @@
 //! Moving bytes between files and user memory.
 
+use super::{UserMemory, in_user_space};
+use crate::errno::Errno;
+use crate::machine::UserAccess;
 use quire_fs::{FsError, Sink, Source};
 use quire_heap::Vec;
-use quire_linux_state::user::{UserMemory, in_user_space};
-use quire_linux_state::{Ctx, Errno, Machine};
 
 /// The most that one call moves, as in Linux.
 pub const MOST: usize = 0x7fff_f000;
@@ -32,9 +33,9 @@ impl Vectors {
     }
 
     /// The vectors at `at`, checked.
-    pub fn many<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Self, Errno> {
+    pub fn many<A: UserAccess>(user: &UserMemory<'_, A>, at: u64, count: u64) -> Result<Self, Errno> {
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
-        let mut all: Vec<IoVec> = ctx.user().read_many(at, count, VECTORS)?;
+        let mut all: Vec<IoVec> = user.read_many(at, count, VECTORS)?;
         let mut room = MOST as u64;
         for [at, len] in &mut all {
             if *len > i64::MAX as u64 {
@@ -63,8 +64,7 @@ impl Vectors {
 
     /// User memory as a sink or a source.
     #[inline]
-    pub fn transfer<M: Machine>(&self, ctx: &Ctx<'_, M>) -> UserTransfer<'_, M> {
-        let user = ctx.user();
+    pub fn transfer<'v, A: UserAccess>(&'v self, user: UserMemory<'v, A>) -> UserTransfer<'v, A> {
         match self {
             Vectors::One([[at, len]]) => {
                 UserTransfer { user, at: *at, here: *len as usize, vectors: &[], left: *len as usize }
@@ -78,8 +78,8 @@ impl Vectors {
 }
 
 /// User memory, from the front of the first vector to the end of the last.
-pub struct UserTransfer<'v, M: Machine> {
-    user: UserMemory<'static, M>,
+pub struct UserTransfer<'v, A: UserAccess> {
+    user: UserMemory<'v, A>,
     /// The rest of the present vector: its address and length.
     at: u64,
     here: usize,
@@ -88,7 +88,7 @@ pub struct UserTransfer<'v, M: Machine> {
     left: usize,
 }
 
-impl<M: Machine> UserTransfer<'_, M> {
+impl<A: UserAccess> UserTransfer<'_, A> {
     /// Runs `copy(address, done, len)` over the next `len` bytes; it returns how many it moved.
     #[inline]
     fn step(&mut self, len: usize, mut copy: impl FnMut(u64, usize, usize) -> usize) -> Result<usize, FsError> {
@@ -129,7 +129,7 @@ impl<M: Machine> UserTransfer<'_, M> {
     }
 }
 
-impl<M: Machine> Sink for UserTransfer<'_, M> {
+impl<A: UserAccess> Sink for UserTransfer<'_, A> {
     fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
         let user = UserMemory(self.user.0);
         self.step(bytes.len(), |at, done, n| match user.write_bytes(at, &bytes[done..done + n]) {
@@ -142,7 +142,7 @@ impl<M: Machine> Sink for UserTransfer<'_, M> {
     }
 }
 
-impl<M: Machine> Source for UserTransfer<'_, M> {
+impl<A: UserAccess> Source for UserTransfer<'_, A> {
     fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
         let user = UserMemory(self.user.0);
         let len = into.len();
@@ -153,5 +153,35 @@ impl<M: Machine> Source for UserTransfer<'_, M> {
     }
     fn left(&self) -> usize {
         self.left
+    }
+}
+
+/// A program's `msghdr`.
+pub struct MessageHeader {
+    /// Its address in user memory.
+    pub at: u64,
+    pub name: u64,
+    pub name_len: i32,
+    pub vectors: Vectors,
+    pub control: u64,
+    pub control_len: u64,
+}
+
+/// Bytes of the longest address. Linux shortens longer ones.
+const NAME_MOST: i32 = 128;
+
+impl MessageHeader {
+    /// The header at `at`, with its vectors, checked.
+    pub fn read<A: UserAccess>(user: &UserMemory<'_, A>, at: u64) -> Result<Self, Errno> {
+        let [name, name_len, vectors, count, control, control_len, _flags] = user.read::<[u64; 7]>(at)?;
+        if count > VECTORS as u64 {
+            return Err(Errno::EMSGSIZE);
+        }
+        let name_len = name_len as i32;
+        if name_len < 0 {
+            return Err(Errno::EINVAL);
+        }
+        let vectors = Vectors::many(user, vectors, count)?;
+        Ok(MessageHeader { at, name, name_len: name_len.min(NAME_MOST), vectors, control, control_len })
     }
 }

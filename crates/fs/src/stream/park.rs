@@ -1,0 +1,89 @@
+//! Waiting without a stack: a stream that has to wait lists the calling thread and returns.
+//!
+//! A call that can give up its stack brings its thread's [`Park`]. Where the stream would sleep on its own announcer, it
+//! returns [`FsError::WouldSleep`](crate::FsError::WouldSleep) instead, and has moved nothing. The thread leaves the
+//! call, sleeps, and makes the same call [again](Park::again). All other waits keep the stack.
+
+use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use quire_sync::{Listing, WaitQueue};
+
+/// The state of a call that its next attempt has to know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kept {
+    /// When the wait ends at the latest, on the monotonic clock in nanoseconds.
+    pub deadline: Option<u64>,
+    /// The connection of a socket when the call began, as the stream numbers them.
+    pub generation: u32,
+}
+
+/// No deadline.
+const NEVER: u64 = u64::MAX;
+
+/// How the calls of a thread wait without a stack. Only that thread uses it, so its stores need no order.
+pub struct Park {
+    listing: Listing,
+    /// The thread makes a call again.
+    repeats: AtomicBool,
+    deadline: AtomicU64,
+    generation: AtomicU32,
+}
+
+impl Park {
+    /// The park of a thread that is listed by `listing`.
+    pub fn new(listing: Listing) -> Self {
+        Park {
+            listing,
+            repeats: AtomicBool::new(false),
+            deadline: AtomicU64::new(NEVER),
+            generation: AtomicU32::new(0),
+        }
+    }
+
+    /// The thread's place on a stream's queue.
+    #[inline]
+    pub fn listing(&self) -> &Listing {
+        &self.listing
+    }
+
+    /// Whether the thread is listed on `queue`.
+    pub fn is_on(&self, queue: &WaitQueue) -> bool {
+        core::ptr::eq(self.listing.queue(), queue)
+    }
+
+    /// The state that the stream kept when it listed the thread.
+    fn kept(&self) -> Kept {
+        Kept { deadline: self.deadline(), generation: self.generation.load(Ordering::Relaxed) }
+    }
+
+    /// Takes the thread off the queue, and makes its call again by `call`.
+    pub fn again<R>(&self, call: impl FnOnce() -> R) -> R {
+        self.listing.unlist();
+        self.repeats.store(true, Ordering::Relaxed);
+        let done = call();
+        self.repeats.store(false, Ordering::Relaxed);
+        done
+    }
+
+    /// The state that the attempt before this one kept, if the thread makes its call again.
+    #[inline]
+    pub fn earlier(&self) -> Option<Kept> {
+        self.repeats.load(Ordering::Relaxed).then(|| self.kept())
+    }
+
+    /// When the thread's present sleep ends at the latest, on the monotonic clock in nanoseconds.
+    #[inline]
+    pub fn deadline(&self) -> Option<u64> {
+        Some(self.deadline.load(Ordering::Relaxed)).filter(|at| *at != NEVER)
+    }
+
+    /// Sets [`deadline`](Self::deadline).
+    #[inline]
+    pub fn sleeps_until(&self, deadline: Option<u64>) {
+        self.deadline.store(deadline.unwrap_or(NEVER), Ordering::Relaxed);
+    }
+
+    pub(super) fn keep(&self, kept: Kept) {
+        self.sleeps_until(kept.deadline);
+        self.generation.store(kept.generation, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,41 @@
+//! Calls on streams, which sleep without a stack where the stream lets them.
+
+use quire_fs::Io;
+use quire_heap::Arc;
+use quire_linux_state::file::host::File;
+use quire_linux_state::process::sleep::{Sleep, StreamCall, StreamWait};
+use quire_linux_state::{Ctx, Errno, Machine};
+
+/// Makes an attempt of a call on a stream, which does not wait if it is `nonblock`. After [`Errno::WOULD_SLEEP`] the
+/// thread is listed at the stream, and has to [`sleep`].
+#[inline(always)]
+pub(crate) fn attempt<M: Machine, R>(
+    ctx: &Ctx<'_, M>,
+    nonblock: bool,
+    call: impl FnOnce(&Io<'_>) -> Result<R, Errno>,
+) -> Result<R, Errno> {
+    let thread = ctx.thread;
+    let interrupted = || thread.interrupted();
+    let done = call(&Io { nonblock, interrupted: &interrupted, park: Some(&thread.park), ..Io::WAIT });
+    debug_assert!(
+        matches!(done, Err(Errno::WOULD_SLEEP)) || thread.park.listing().queue().is_null(),
+        "a stream goes on after it has listed the thread"
+    );
+    done
+}
+
+/// Stores the state of a call that sleeps after an [`attempt`]. Returns the error that the call returns at once.
+#[cold]
+pub(crate) fn sleep<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, call: StreamCall) -> Errno {
+    let park = &ctx.thread.park;
+    // The file keeps its own queue. Another one may be gone before the thread wakes.
+    debug_assert!(
+        file.readiness().is_some_and(|own| park.is_on(own.sleepers())),
+        "a stream lists a thread at another's queue"
+    );
+    let deadline = park.deadline();
+    ctx.sleep(Sleep::Stream(StreamWait { file, call }), deadline)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
