@@ -3,7 +3,6 @@
 #include "checks.h"
 #include "proc.h"
 #include <pthread.h>
-#include <sys/uio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -223,10 +222,9 @@ static void threads_and_tables_are_told(void) {
         CHECK(children[i] >= 0, "fork");
         if (!children[i]) {
             close(ends[1]);
-            char byte;
             // Quire keeps the stack of a thread that sleeps in this call, unlike in `read`.
-            struct iovec to = {&byte, 1};
-            _exit(readv(ends[0], &to, 1) != 0);
+            int to[2];
+            _exit(pipe(to) || splice(ends[0], NULL, to[1], NULL, 1, 0) != 0);
         }
     }
     for (int i = 0; i < CHILDREN; i++) until_asleep(children[i]);

@@ -93,6 +93,7 @@ pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Serve
         linux.vm.forget_injected();
         return Served::Done;
     }
+    // As for a call on the stack, the repetition is a new call, with all its arguments.
     if of_stream && regs.rax == NO_MEMORY {
         return syscall_again(linux, regs);
     }
@@ -121,10 +122,12 @@ fn again<M: Machine>(ctx: &mut Ctx<'_, M>, wait: StreamWait<M>) -> Result<usize,
 fn falls_asleep<M: Machine>(thread: &Thread<M>) -> Served {
     let listing = thread.park.listing();
     if !listing.queue().is_null() {
-        listing.renew_token();
+        // This look may sleep, too.
         if thread.interrupted() {
             unpark(current_thread());
         }
+        // Last: from here to the sleep no lock is taken.
+        listing.renew_token();
     }
     Served::Asleep
 }

@@ -436,10 +436,14 @@ impl<H: Host> Member for Endpoint<H> {
 /// `io` with a deadline, if it has none and `timeout` is not 0. Mostly it is 0, and nothing is copied.
 #[inline]
 fn within<'i, 'a>(io: &'i Io<'a>, timeout: u64, limited: &'i mut Option<Io<'a>>) -> &'i Io<'a> {
-    if timeout == 0 || io.deadline.is_some() {
+    let deadline = match io.earlier() {
+        // The first attempt has set the time limit.
+        Some(earlier) => earlier.deadline,
+        None if timeout == 0 => return io,
+        None => Some(now().saturating_add(timeout)),
+    };
+    if deadline.is_none() || io.deadline.is_some() {
         return io;
     }
-    // The time counts from the first attempt.
-    let earlier = io.earlier().and_then(|earlier| earlier.deadline);
-    limited.insert(Io { deadline: earlier.or_else(|| Some(now().saturating_add(timeout))), ..*io })
+    limited.insert(Io { deadline, ..*io })
 }

@@ -34,7 +34,7 @@ struct Round<'p, H: Host> {
 pub(crate) enum Look {
     /// It has received nothing. A waiting error is its result.
     First,
-    /// The same, and it has just looked in vain.
+    /// The same, and it has just found the inbox empty.
     Done,
     /// It has received bytes. A waiting error stays for the next call.
     Later,
@@ -105,6 +105,15 @@ impl<H: Host> Endpoint<H> {
             if done > 0 && (left == 0 || self.has_error()) {
                 return Ok(done);
             }
+            // Sent bytes cannot be taken back, so the rest of the call keeps its stack.
+            let stack;
+            let io = match done {
+                0 => io,
+                _ => {
+                    stack = io.on_stack();
+                    &stack
+                }
+            };
             let put = self.writable_peer(io, since).and_then(|peer| {
                 if left == 0 {
                     return Ok((0, true));
@@ -115,12 +124,7 @@ impl<H: Host> Endpoint<H> {
                 };
                 // A peer that takes no more bytes makes no room for them.
                 if room == 0 && !receive_shutdown {
-                    // Sent bytes cannot be taken back, so the rest of the call keeps its stack.
-                    let waited = match done {
-                        0 => self.wait_writable(io, &peer, since),
-                        _ => self.wait_writable(&io.on_stack(), &peer, since),
-                    };
-                    return waited.map(|()| (0, false));
+                    return self.wait_writable(io, &peer, since).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
                 let round = Round { peer: &peer, most: n, since };
@@ -294,7 +298,7 @@ impl<H: Host> Endpoint<H> {
         flags: ReceiveFlags,
         out: &mut Received<H>,
     ) -> Result<(), FsError> {
-        // A socket with bytes has been connected.
+        // A socket with bytes has been connected. A call that slept has found it so, and looks for bytes first.
         let filled = io.earlier().is_some() || !self.inbox.queue().is_empty();
         let since = if filled { self.began(io) } else { self.is_readable()? };
         let mut limited = None;

@@ -90,6 +90,7 @@ impl Listing {
         interrupted: impl FnMut() -> bool,
         ready: impl FnMut() -> Option<R>,
     ) -> Option<Result<R, WaitOutcome>> {
+        debug_assert!(self.queue().is_null(), "a thread waits that is listed already");
         if !self.queue().is_null() {
             return None;
         }

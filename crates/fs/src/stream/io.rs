@@ -41,7 +41,7 @@ impl Io<'_> {
         most: u64::MAX,
     };
 
-    /// The same for a call that keeps its stack from now on, because it has moved bytes.
+    /// The same for a call that keeps its stack from now on: it has moved bytes, or waits at another's announcer.
     pub fn on_stack(self) -> Self {
         Io { park: None, ..self }
     }

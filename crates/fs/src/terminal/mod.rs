@@ -436,8 +436,11 @@ impl Stream for Terminal {
         if sink.room() == 0 {
             return Ok(0);
         }
-        let got = loop {
+        // As on Linux, once a call.
+        if io.earlier().is_none() {
             self.check(false)?;
+        }
+        let got = loop {
             let settings = self.settings();
             if settings.local.contains(Local::CANONICAL) {
                 let got = {
@@ -464,7 +467,8 @@ impl Stream for Terminal {
         if self.settings().local.contains(Local::STOP_BACKGROUND) {
             self.check(true)?;
         }
-        // Few writers wait here, and mostly in the middle of their bytes.
+        // The port announces its room, and belongs to another object. The stack is kept, too, because bytes are taken
+        // from the program before they are sent.
         let io = &io.on_stack();
         let mut done = 0;
         let mut bytes = [0; 256];

@@ -1,7 +1,7 @@
 //! Sleeping without a kernel stack: the state of the calls that sleep so.
 //!
 //! A system call that has to sleep in a known place returns: all its frames and guards are gone. It has stored a
-//! [`Sleep`] in its thread, and listed the thread where wakers look for it. The kernel then gives the thread's stack
+//! [`Sleep`] and its deadline in its thread, and listed the thread where wakers look for it. The kernel then gives the thread's stack
 //! up. When the thread is woken, `go_on` of the system calls executes the same code again on another stack. It ends the
 //! call, or sleeps on.
 //!

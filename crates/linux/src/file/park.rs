@@ -16,6 +16,8 @@ pub(crate) fn attempt<M: Machine, R>(
 ) -> Result<R, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
+    // A call that has waited goes on to wait, as on Linux.
+    let nonblock = nonblock && thread.park.earlier().is_none();
     let done = call(&Io { nonblock, interrupted: &interrupted, park: Some(&thread.park), ..Io::WAIT });
     debug_assert!(
         matches!(done, Err(Errno::WOULD_SLEEP)) || thread.park.listing().queue().is_null(),
@@ -29,7 +31,7 @@ pub(crate) fn attempt<M: Machine, R>(
 pub(crate) fn sleep<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, call: StreamCall) -> Errno {
     let park = &ctx.thread.park;
     // The file keeps its own queue. Another one may be gone before the thread wakes.
-    debug_assert!(
+    assert!(
         file.readiness().is_some_and(|own| park.is_on(own.sleepers())),
         "a stream lists a thread at another's queue"
     );

@@ -106,8 +106,8 @@ struct Entry<M: Machine> {
 
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Result<usize, Errno> {
-    let PollWait { call, asked, listening } = wait;
     let deadline = ctx.thread.park.deadline();
+    let PollWait { call, asked, listening } = wait;
     drop(listening);
     let mut asked = Asked::Many(asked);
     let mut done = poll(ctx, call, &mut asked, deadline);

@@ -127,9 +127,9 @@ fn select<M: Machine>(
 
 /// Ends the wait, or sleeps on.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: SelectWait<M>) -> Result<usize, Errno> {
+    let deadline = ctx.thread.park.deadline();
     let SelectWait { call, mut asked, listening } = wait;
     drop(listening);
-    let deadline = ctx.thread.park.deadline();
     let mut done = select(ctx, call, &mut asked, deadline, true);
     // To look again takes memory. The call cannot be repeated, because its deadline may be relative.
     for _ in 0..ATTEMPTS {

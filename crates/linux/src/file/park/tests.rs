@@ -1,4 +1,4 @@
-use crate::test_host::script::{Task, run};
+use crate::test_host::script::{Task, exited, killed, run};
 use crate::test_host::steps;
 use linux_raw_sys::general::*;
 use linux_raw_sys::net::{
@@ -274,5 +274,67 @@ fn a_receive_that_waits_for_all_keeps_what_it_has() {
         };
         let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 4, MSG_WAITALL.into(), 0, 0], twice);
         assert_eq!((result, sleeps, task.get(to)), (Ok(4), 1, *b"abcd"));
+    });
+}
+
+#[test]
+fn a_call_that_sleeps_keeps_its_first_options() {
+    run(|task| {
+        let [one, _other] = pair(task);
+        let (limit, never, to) = (task.put([0u64, 10_000]), task.put([0u64, 0]), task.room(8));
+        let limit_to = move |task: &mut Task, time| {
+            let done = task.call(__NR_setsockopt, [one, SOL_SOCKET.into(), SO_RCVTIMEO_OLD.into(), time, 16]);
+            assert_eq!(done, Ok(0));
+        };
+        limit_to(task, limit);
+        let before = task.now();
+        let clear = move |task: &mut Task| limit_to(task, never);
+        let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 8, 0, 0, 0], clear);
+        assert_eq!((result, (task.now() - before) / MILLISECOND), (Err(Errno::EAGAIN), 10));
+        assert!(sleeps > 0);
+        // Another thread makes the listener nonblocking. A connection still ends the wait.
+        let (listener, at) = listener(task, 0);
+        let low = task.put(1u32);
+        let change = move |task: &mut Task| {
+            task.call(__NR_fcntl, [listener, F_SETFL.into(), O_NONBLOCK.into()]).unwrap();
+            task.call(__NR_setsockopt, [listener, SOL_SOCKET.into(), SO_RCVLOWAT.into(), low, 4]).unwrap();
+            task.sleep(MILLISECOND).unwrap();
+            connect(task, at, 0).1.unwrap();
+        };
+        let (result, sleeps) = during(task, __NR_accept4, [listener, 0, 0, 0], change);
+        assert!(result.is_ok() && sleeps > 1, "{result:?} after {sleeps}");
+    });
+}
+
+#[test]
+fn a_process_that_is_killed_or_execs_ends_the_calls_that_sleep() {
+    run(|task| {
+        let [reader, writer] = pipe(task);
+        let to = task.room(8);
+        let child = task.fork(move |task| panic!("{:?}", task.call(__NR_read, [reader, to, 8]))).unwrap();
+        task.sleep(MILLISECOND).unwrap();
+        task.kill(child as i64, Signal::KILL).unwrap();
+        assert_eq!(task.status(child), killed(Signal::KILL));
+        task.program("/tmp/next", |task| task.exit_group(7));
+        let child = task.fork(move |task| {
+            task.thread(move |task| panic!("{:?}", task.call(__NR_read, [reader, to, 8]))).unwrap();
+            task.sleep(MILLISECOND).unwrap();
+            panic!("exec fails: {:?}", task.execute("/tmp/next", &[]));
+        });
+        let child = child.unwrap();
+        assert_eq!(task.status(child), exited(7));
+        // A process that is stopped meanwhile goes on to read.
+        let child = task.fork(move |task| {
+            let done = task.call(__NR_read, [reader, to, 8]);
+            task.exit_group(done.unwrap_or(9) as u32);
+        });
+        let child = child.unwrap();
+        for signal in [Signal::STOP, Signal::CONT] {
+            task.sleep(MILLISECOND).unwrap();
+            task.kill(child as i64, signal).unwrap();
+        }
+        task.sleep(MILLISECOND).unwrap();
+        write(task, writer, b"abc");
+        assert_eq!(task.status(child), exited(3));
     });
 }
