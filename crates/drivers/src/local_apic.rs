@@ -197,7 +197,7 @@ pub fn timer_init(vector: u8, hz: Option<u64>) {
 pub fn timer_arm(nanoseconds: u64, deadline: u64) {
     let rate = TIMER_RATE.load(Ordering::Relaxed);
     if rate == 0 {
-        // SAFETY: `timer_init` was told that the CPU has the deadline mode.
+        // SAFETY: the caller of `timer_init` found that the CPU has the deadline mode.
         unsafe { wrmsr(MSR_TSC_DEADLINE, deadline.max(1)) }
     } else {
         // At least one tick, because 0 disarms. At most the register's largest value: the handler then arms again.

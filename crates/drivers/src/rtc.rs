@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bcd_and_a_binary_clock_tell_the_same_time() {
+    fn a_bcd_and_a_binary_clock_show_the_same_time() {
         let bcd = Reading { fields: [0x59, 0x59, 0x23, 0x29, 0x02, 0x24], mode: 2 };
         let binary = Reading { fields: [59, 59, 23, 29, 2, 24], mode: 6 };
         assert_eq!(bcd.seconds_since_1970(), Some(1_709_251_199));

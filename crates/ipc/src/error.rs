@@ -25,7 +25,7 @@ pub enum Error {
     WouldBlock,
     /// The deadline of a POSIX queue's call passed.
     TimedOut,
-    /// Another process is told already.
+    /// Another process is registered for the notification.
     Busy,
     /// The queues of the caller's user take too much.
     TooMany,

@@ -65,9 +65,9 @@ impl Watch for Sleepers {
 }
 
 /// Counts announcements. No step of a model.
-struct Told(Arc<AtomicUsize>);
+struct Announcements(Arc<AtomicUsize>);
 
-impl Notify for Told {
+impl Notify for Announcements {
     fn arrived(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -108,8 +108,8 @@ fn send(queue: &PosixQueue) {
 /// A receiver waits until a signal ends its call, while a message comes.
 fn message_against_signal() {
     let queue = posix_queue();
-    let told = Arc::new(AtomicUsize::new(0));
-    let notify = Counted::try_new(Told(told.clone())).unwrap();
+    let announced = Arc::new(AtomicUsize::new(0));
+    let notify = Counted::try_new(Announcements(announced.clone())).unwrap();
     queue.set_notify(1, Some(unsize!(notify))).unwrap();
     let other = queue.clone();
     let receiver = thread::spawn(move || other.receive(8, &patience(SIGNAL)).is_ok());
@@ -117,12 +117,12 @@ fn message_against_signal() {
     let received = receiver.join().unwrap();
     let (count, _) = queue.filled();
     assert_eq!(count, usize::from(!received), "a message is lost");
-    assert!(received || told.load(Ordering::Relaxed) == 1, "no process is told of a message that stays");
+    assert!(received || announced.load(Ordering::Relaxed) == 1, "no process is notified of a message that stays");
 }
 
 protocol! {
     a_posix_message_is_received_or_announced = message_against_signal, Some(3);
-    LeaveWithoutLook: "no process is told of a message that stays";
+    LeaveWithoutLook: "no process is notified of a message that stays";
 }
 
 /// Two messages go through a queue that has room for one.
@@ -138,7 +138,7 @@ fn room_against_message() {
 
 protocol! {
     a_posix_queue_wakes_senders_and_receivers = room_against_message, Some(2);
-    SentUntold;
+    SentUnannounced;
 }
 
 type Queue = Counted<crate::msg::Queue<ModelHost>>;

@@ -10,7 +10,7 @@ quire_sync::mutants! {
         /// All sleepers: a call that a signal ends ignores the result that a waker has given.
         ResultOfWakerIgnored,
         /// POSIX queues: a sender announces no message.
-        SentUntold,
+        SentUnannounced,
         /// Semaphores: each thread of a process reverts its changes, not only the last.
         EachThreadReverts,
     }

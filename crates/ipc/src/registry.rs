@@ -41,7 +41,7 @@ impl Name {
     pub fn key(&self) -> i32 {
         self.key.load(Ordering::Relaxed)
     }
-    /// The part of the id that tells objects with the same index apart.
+    /// The part of the id that distinguishes objects with the same index.
     pub fn sequence(&self) -> u32 {
         self.id as u32 >> INDEX_BITS
     }

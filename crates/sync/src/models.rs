@@ -395,7 +395,7 @@ fn mutex() {
 }
 
 protocol! {
-    a_mutex_admits_one_holder_and_the_next_is_told = mutex, Some(2);
+    a_mutex_admits_one_holder_and_the_next_is_woken = mutex, Some(2);
     UnlockWithoutWakeUp: "deadlock";
 }
 

@@ -22,7 +22,7 @@ fn the_other_way(f: impl FnOnce()) {
 }
 
 /// Both backtraces are there, each with the function of its own.
-fn tells_both(said: &str) {
+fn names_both(said: &str) {
     assert!(said.contains("lock order (Contract C6)"), "{said}");
     assert!(said.contains("one_way") && said.contains("the_other_way"), "{said}");
 }
@@ -35,7 +35,7 @@ fn spin_locks_against_their_ranks() {
         let _low = low.lock();
         let _high = high.lock();
     });
-    tells_both(&refused(|| {
+    names_both(&refused(|| {
         the_other_way(|| {
             let _high = high.lock();
             let _low = low.lock();
@@ -50,7 +50,7 @@ fn spin_locks_of_one_rank_both_ways_round() {
         let _a = a.lock();
         let _b = b.lock_nested();
     });
-    tells_both(&refused(|| {
+    names_both(&refused(|| {
         the_other_way(|| {
             let _b = b.lock();
             let _a = a.lock_nested();
@@ -79,7 +79,7 @@ fn mutexes_of_two_types_both_ways_round() {
     });
     // Other locks of the same types count as the same in the order.
     let (left, right) = (Mutex::new(Left), Mutex::new(Right));
-    tells_both(&refused(|| {
+    names_both(&refused(|| {
         the_other_way(|| {
             let _right = right.lock();
             let _left = left.lock();
@@ -95,7 +95,7 @@ fn two_mutexes_of_one_type_both_ways_round() {
         let _a = a.lock();
         let _b = b.lock();
     });
-    tells_both(&refused(|| {
+    names_both(&refused(|| {
         the_other_way(|| {
             let _b = b.lock();
             let _a = a.lock();
@@ -117,7 +117,7 @@ fn a_circle_of_three() {
         let _b = b.lock();
         let _c = c.lock();
     });
-    tells_both(&refused(|| {
+    names_both(&refused(|| {
         the_other_way(|| {
             let _c = c.lock();
             let _a = a.lock();

@@ -85,7 +85,7 @@ ranks! {
     PLACE = 33,
     /// Attributes of an inode, its list of watches, tables of drivers and of record locks.
     ATTRIBUTES = 34,
-    /// The events and the watches of a notifier: told under an inode's list of watches. A CPU never holds two.
+    /// The events and the watches of a notifier: delivered under an inode's list of watches. A CPU never holds two.
     NOTIFIER = 35,
     /// A terminal's line editor and settings.
     TERMINAL = 36,

@@ -120,7 +120,7 @@ impl<T: ?Sized> SpinLock<T> {
     #[cold]
     fn contended(&self) {
         let mut span = Span::begin(EventKind::Spin, self.address() as u64, 0);
-        span.tell(self.rank.number().into(), 0);
+        span.set(self.rank.number().into(), 0);
         #[cfg(all(any(test, feature = "std"), not(any(loom, shuttle))))]
         crate::hooks::threads::count_wait();
         let mut turns = 0u32;

@@ -175,7 +175,7 @@ impl Span {
 
     /// Sets `detail` and `b`.
     #[inline(always)]
-    pub fn tell(&mut self, detail: u32, b: u64) {
+    pub fn set(&mut self, detail: u32, b: u64) {
         #[cfg(feature = "trace")]
         {
             self.event.detail = detail;
@@ -238,7 +238,7 @@ mod tests {
         let events = events_of(|| {
             let mut outer = Span::begin(EventKind::Fault, 1, 2);
             note(EventKind::End, 0, 7, 0);
-            outer.tell(3, 4);
+            outer.set(3, 4);
         });
         let at = |kind, start, length, detail, a, b| Event { start, length, kind, detail, a, b };
         let first = events[1].start;

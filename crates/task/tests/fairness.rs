@@ -96,10 +96,10 @@ fn a_sleepy_user_runs_at_once_beside_thousands_of_threads() {
         let _bomb = hogs(machine, Some(machine.user()), threads.max(cpus), |i| i % cpus);
         let sleeper = machine.spawn(0, None, 0, Does::Sleeps { after: MS / 2, sleep: 20 * MS });
         machine.run(4000 * MS);
-        let told = sleeper.payload();
-        assert!(told.latest.get() <= MS / 10, "{} ns late with {threads} threads", told.latest.get());
+        let script = sleeper.payload();
+        assert!(script.latest.get() <= MS / 10, "{} ns late with {threads} threads", script.latest.get());
         // Its first turn comes at the same time as that of a new thread.
-        close(told.ran.get(), 4000 * MS * 5 / 205, 20, MS);
+        close(script.ran.get(), 4000 * MS * 5 / 205, 20, MS);
     }
 }
 

@@ -366,13 +366,13 @@ fn follow(machine: &'static Stepped, t: &'static FutexTable<Stepped>, steps: &[S
             Step::Wait(key, bits) => {
                 let (id, asleep, stop) =
                     (waiters.len(), Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-                let (own, told, ended) = (asleep.clone(), stop.clone(), ended.clone());
+                let (own, interrupted, ended) = (asleep.clone(), stop.clone(), ended.clone());
                 let thread = machine.start(&format!("t{id}"), move || {
                     let mut same = || {
                         own.store(true, SeqCst);
                         Ok::<_, Infallible>(true)
                     };
-                    let out = t.wait(s, word(key), bits, None, &mut same, &mut || told.load(SeqCst));
+                    let out = t.wait(s, word(key), bits, None, &mut same, &mut || interrupted.load(SeqCst));
                     ended.lock().unwrap().push((id, out.unwrap()));
                 });
                 waiters.push((thread, stop));

@@ -134,8 +134,8 @@ fn busy_threads_share_a_cpu_fairly_and_are_preempted() {
             assert!(had.abs_diff(100 * TURN) <= TURN, "{had} ns for one of {count} threads");
             assert!(preempted >= 99 || count == 1, "preempted {preempted} times among {count} threads");
             // The time since its last dispatch comes with its next switch.
-            let told = machine.scheduler().times(thread);
-            assert!(told.user_ns == 0 && (had - told.system_ns <= TURN || count == 1), "{told:?} of {had} ns");
+            let times = machine.scheduler().times(thread);
+            assert!(times.user_ns == 0 && (had - times.system_ns <= TURN || count == 1), "{times:?} of {had} ns");
         }
     }
 }
@@ -192,11 +192,11 @@ fn an_idle_cpu_finds_allowed_threads_behind_crowded_cpus() {
 }
 
 #[test]
-fn a_thread_told_to_leave_its_cpu_leaves_at_a_stretch_end_too() {
+fn a_thread_moved_off_its_cpu_leaves_at_a_stretch_end_too() {
     let machine = Stepped::new(2);
     let flags: Arc<[AtomicBool; 3]> = Arc::default();
     let me: Arc<Mutex<Option<ThreadRef<Stepped>>>> = Arc::default();
-    let (stays, told) = (me.clone(), flags.clone());
+    let (stays, seen) = (me.clone(), flags.clone());
     let thread = machine.start_at(Some(0), "stays", move || {
         let s = machine.scheduler();
         // Turns of 355 milliseconds, from the next one on.
@@ -204,10 +204,10 @@ fn a_thread_told_to_leave_its_cpu_leaves_at_a_stretch_end_too() {
         s.set_affinity(&s.current(), &CpuMask::only(0));
         s.yield_now();
         let [there, masked, done] = &*flags;
-        let told = told.clone();
+        let seen = seen.clone();
         // It waits here, so a stretch begins; then the other CPU takes it.
         machine.start_at(Some(0), "moves", move || {
-            let [there, masked, done] = &*told;
+            let [there, masked, done] = &*seen;
             while quire_sync::current_cpu() != 1 {
                 machine.poll();
             }

@@ -3,7 +3,7 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and the same with `shuttle`. Each protocol first
 //! holds; then each step that can be left out makes a checker fail. Only loom notices a missing fence, because shuttle
 //! runs everything in one order: those tests are loom's alone. The machine beneath has one table page, absent at first,
-//! and TLBs that keep translations until they are told to drop them. Assertions stand where no pin or lock is held.
+//! and TLBs that keep translations until an invalidation drops them. Assertions stand where no pin or lock is held.
 
 mod ahead;
 mod asking;

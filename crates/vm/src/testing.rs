@@ -1,6 +1,6 @@
 //! A machine for this crate's own tests and models: some RAM, page tables of two pages, TLBs that keep translations
-//! until told to drop them. (The hosted machine tests the real page tables; this one is small enough for a model
-//! checker.)
+//! until an invalidation drops them. (The hosted machine tests the real page tables; this one is small enough for a
+//! model checker.)
 
 use crate::check::Broken;
 use crate::error::OutOfMemory;
@@ -258,7 +258,7 @@ struct Tlb(SpinLock<[u64; SPAN as usize * TABLES]>);
 pub struct TestPmap {
     tables: [TestTable; TABLES],
     tlbs: [Tlb; 2],
-    /// Whether other CPUs than the calling one run the space, as far as the map is told.
+    /// Whether other CPUs than the calling one run the space, as far as the map was notified.
     running_elsewhere: core::sync::atomic::AtomicBool,
     /// Whether table pages are store-protected where their stores go as a whole.
     protects_tables: core::sync::atomic::AtomicBool,

@@ -417,7 +417,7 @@ impl<H: Host> OpenFile<H> {
     /// An error if a write of the file has failed, by any caller, and this open file has not reported it yet.
     pub fn write_error(&self) -> Result<(), FsError> {
         match (self.regular(), &self.told) {
-            (Some(file), Some(told)) => file.object.write_errors().tell(told).map_err(|_| FsError::Io),
+            (Some(file), Some(told)) => file.object.write_errors().report(told).map_err(|_| FsError::Io),
             _ => Ok(()),
         }
     }

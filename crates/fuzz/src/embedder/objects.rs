@@ -104,11 +104,11 @@ pub const OPERATIONS: &[Operation] = &[
     ("failed writes", |p| {
         let object = p.object().1;
         let errors = object.write_errors();
-        let asker = errors.follow();
+        let cursor = errors.follow();
         if p.flip() {
             errors.raise();
         }
-        let _told = errors.tell(&asker);
+        let _reported = errors.report(&cursor);
     }),
     ("walk", |p| {
         let (object, pages, back) = (p.object().1, p.pages(), p.page());

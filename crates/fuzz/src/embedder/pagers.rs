@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// One call in so many fails; 0: none. The calls are counted.
 static FAILS: AtomicU32 = AtomicU32::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
-/// Shared writable mappings, as far as the pager was told.
+/// Shared writable mappings, as far as the pager was notified.
 static STORES: AtomicU64 = AtomicU64::new(0);
 /// Requests that wait for a poll.
 static WAITING: Mutex<Vec<Request>> = Mutex::new(Vec::new());
@@ -23,7 +23,7 @@ pub fn fail(n: u32) {
     FAILS.store(n, Ordering::Relaxed);
 }
 
-/// Shared writable mappings, as far as the pager was told: zero once all are gone.
+/// Shared writable mappings, as far as the pager was notified: zero once all are gone.
 pub fn stores() -> u64 {
     STORES.load(Ordering::Relaxed)
 }

@@ -25,7 +25,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("look at pages", |p| {
         let (range, va, page) = (p.range(), p.address(), p.page());
         let space = p.space().1;
-        let _told = (space.page_at(va), space.swapped_in(range), space.store(va, &[1, 2, 3]));
+        let _seen = (space.page_at(va), space.swapped_in(range), space.store(va, &[1, 2, 3]));
         if is_wrong(range) {
             assert!(space.seal(range).is_err() && space.show_from(range, page, false).is_err());
         } else {

@@ -50,7 +50,7 @@ fn conflicts(record: &Record) -> BTreeSet<&'static str> {
 }
 
 /// The conflicts as text, for the message of a failed test.
-fn told(record: &Record) -> String {
+fn text(record: &Record) -> String {
     record.conflicts().iter().map(|c| c.to_string()).collect()
 }
 
@@ -173,12 +173,12 @@ fn two_zero_fill_faults_share_only_batch_refills() {
     all(0..2);
     // Between two refills: no shared line.
     let few = all(2..60);
-    assert_eq!(conflicts(&few), BTreeSet::new(), "{}", told(&few));
+    assert_eq!(conflicts(&few), BTreeSet::new(), "{}", text(&few));
     // Nodes of the page index are linked into a shared one, and come from a depot, as frames do. Once in 1024 pages a
     // CPU adds its count of mapped pages to the space's.
     let many = all(60..REGION);
     let listed = BTreeSet::from(["index-node", "vm", "page", "frame-depot", "space"]);
-    assert!(conflicts(&many).is_subset(&listed), "{}", told(&many));
+    assert!(conflicts(&many).is_subset(&listed), "{}", text(&many));
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn a_resident_fault_takes_one_lock_and_shares_nothing() {
         fault(&cpus[n], &spaces[n], 0, Access::Read, FaultKind::Resident);
     }
     // At every second window that a fault maps around it: no fault between them maps ahead.
-    let mut told_space = 0;
+    let mut counted_space = 0;
     let ((), record) = scope(|| {
         for page in (32..REGION).step_by(32) {
             for n in [1, 2] {
@@ -214,7 +214,7 @@ fn a_resident_fault_takes_one_lock_and_shares_nothing() {
                 let mut labels: BTreeSet<&str> =
                     written.accesses().iter().filter_map(|a| a.place).map(|p| p.label).collect();
                 // Now and then the CPU adds its count of mapped pages to its space's.
-                told_space += labels.remove("space") as u32;
+                counted_space += labels.remove("space") as u32;
                 let own = [
                     "page",
                     "quire_pmap::mmu::CpuMmu",
@@ -227,9 +227,9 @@ fn a_resident_fault_takes_one_lock_and_shares_nothing() {
             }
         }
     });
-    assert_eq!(conflicts(&record), BTreeSet::new(), "{}", told(&record));
+    assert_eq!(conflicts(&record), BTreeSet::new(), "{}", text(&record));
     // 15 windows of 16 pages on each CPU.
-    assert!(told_space <= 2 * (15 * 16 / 1024 + 1), "{told_space} faults updated their space's count of pages");
+    assert!(counted_space <= 2 * (15 * 16 / 1024 + 1), "{counted_space} faults updated their space's count of pages");
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn map_changes_in_different_spaces_share_only_the_epoch() {
     let mut quiet = 0;
     for n in 200..232 {
         let ((), record) = scope(|| round(n));
-        assert!(conflicts(&record).is_subset(&listed), "{}", told(&record));
+        assert!(conflicts(&record).is_subset(&listed), "{}", text(&record));
         quiet += conflicts(&record).is_empty() as u32;
     }
     assert!(quiet >= 24, "only {quiet} of 32 rounds shared nothing");
@@ -299,7 +299,7 @@ fn map_changes_in_separate_arenas_share_only_the_epoch() {
         let mut quiet = 0;
         for _ in 0..32 {
             let ((), record) = scope(round);
-            assert!(conflicts(&record).is_subset(&listed), "touched: {touched}\n{}", told(&record));
+            assert!(conflicts(&record).is_subset(&listed), "touched: {touched}\n{}", text(&record));
             quiet += conflicts(&record).is_empty() as u32;
         }
         assert!(quiet >= 24, "only {quiet} of 32 rounds shared nothing");

@@ -41,7 +41,7 @@ impl<F: Simulate> Worker<'_, F> {
 
     pub fn seen(&self, r: Result<Option<u64>, FaultError>) -> Seen {
         self.world.counts.accesses.fetch_add(1, Ordering::Relaxed);
-        self.told(&r);
+        self.record(&r);
         r.map_or_else(
             |e| {
                 if e == FaultError::OutOfMemory {
@@ -93,7 +93,7 @@ impl<F: Simulate> Worker<'_, F> {
         let seen = self.seen(r);
         self.narrow(&mut pages[i], Access::Write, seen);
         if let Seen::Value(_) = seen {
-            // The stamp is stored in one place only; later reads tell which candidate it was.
+            // The stamp is stored in one place only; later reads show which candidate it was.
             for s in pages[i].now() {
                 if let State::Shared(_, o, p) = s
                     && pages[i].certain().is_some()

@@ -84,12 +84,12 @@ impl<F: Simulate> Worker<'_, F> {
         if done.is_ok() && how == Wire::Now && model.space.make_resident(r) == Ok(()) {
             // It must not page out any of it.
             let _done = model.space.advise(r, Advice::PageOut);
-            let told = model.space.resident(r, &mut |page, there| {
+            let done = model.space.resident(r, &mut |page, there| {
                 if !there {
                     self.wrong(&format!("page {page} of a wired range is not in memory"));
                 }
             });
-            if told.is_err() {
+            if done.is_err() {
                 self.wrong("a wired range is not mapped");
             }
         }

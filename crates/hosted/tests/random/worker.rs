@@ -39,7 +39,7 @@ pub struct History {
     /// The operations, in order.
     pub asked: Cell<u64>,
     /// Their arguments and results, with every value that was read.
-    pub told: Cell<u64>,
+    pub results: Cell<u64>,
 }
 
 /// FNV-1a.
@@ -84,8 +84,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
     }
 
     /// Adds a result to the history.
-    pub fn told(&self, answer: &dyn std::fmt::Debug) {
-        fold(&self.history.told, format!("{answer:?}").as_bytes());
+    pub fn record(&self, answer: &dyn std::fmt::Debug) {
+        fold(&self.history.results, format!("{answer:?}").as_bytes());
     }
 
     /// Seeds the next step: its random numbers follow from the seed and the step alone, not from other CPUs.
@@ -138,7 +138,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             let Some((n, model)) = found else { continue };
             self.cpu.enter(&model.space).unwrap();
             self.step(&model, n);
-            fold(&self.history.told, self.doing.as_bytes());
+            fold(&self.history.results, self.doing.as_bytes());
             if step % 64 == 0 && self.random(2) == 0 {
                 // SAFETY: the CPU has loaded these page tables.
                 unsafe { self.cpu.idle(model.space.page_tables()) };
@@ -268,7 +268,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         f: impl Fn(usize, State) -> State,
     ) {
         let (watched, operation) = (model.watched(), Arc::from(self.doing.as_str()));
-        self.told(&("done", &run, span.to));
+        self.record(&("done", &run, span.to));
         for i in run {
             pages[i].change(span, watched, |s| f(i, s));
             pages[i].note(span, &operation);
@@ -285,7 +285,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         f: impl Fn(State) -> State,
     ) {
         let (watched, operation) = (model.watched(), Arc::from(self.doing.as_str()));
-        self.told(&("perhaps", &run, span.to));
+        self.record(&("perhaps", &run, span.to));
         for i in run {
             let mut states = pages[i].now().to_vec();
             states.extend(pages[i].now().iter().map(|s| f(*s)).collect::<Vec<_>>());
@@ -295,7 +295,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
     }
 
     pub fn no_memory(&self) {
-        self.told(&"no memory");
+        self.record(&"no memory");
         self.starved.set(true);
         self.world.counts.out_of_memory.fetch_add(1, Ordering::Relaxed);
     }

@@ -94,7 +94,7 @@ impl<H: Host> Queues<H> {
         self.find(id)?.change(caller, to, most, self.limits.queue.load(Ordering::Relaxed))
     }
 
-    /// Removes a queue with its messages. Its sleepers are told.
+    /// Removes a queue with its messages. Its sleepers are woken.
     pub fn remove(&self, caller: &Caller<'_>, id: i32) -> Result<(), Error> {
         let queue = self.find(id)?;
         queue.remove(caller)?;

@@ -12,7 +12,7 @@ use quire_sync::{Mutex, WaitOutcome, WaitQueue};
 pub trait Watch: Default + Send + Sync + 'static {
     /// The threads that wait for a change.
     fn sleepers(&self) -> &WaitQueue;
-    /// Wakes the threads, and tells polls.
+    /// Wakes the threads, and notifies polls.
     fn notify(&self);
 }
 
@@ -50,7 +50,7 @@ struct State {
     bytes: usize,
     /// Receivers that wait. As many messages are for them, and no event for the notified process.
     receivers: usize,
-    /// The process that is told of the next message, by its id.
+    /// The process that is notified of the next message, by its id.
     notify: Option<(u32, Arc<dyn Notify>)>,
 }
 
@@ -154,7 +154,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         (state.count.saturating_sub(state.receivers), state.bytes)
     }
 
-    /// The process that is told of the next message; 0 if there is none.
+    /// The process that is notified of the next message; 0 if there is none.
     pub fn notified(&self) -> u32 {
         self.state.lock().notify.as_ref().map_or(0, |(pid, _)| *pid)
     }
@@ -177,7 +177,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
     /// Sends a message that [fits](Self::fits).
     pub fn send(&self, message: Message, patience: &Patience<'_>) -> Result<(), Error> {
         let mut message = Some(message);
-        let told = self.wait(patience, || {
+        let registered = self.wait(patience, || {
             let mut state = self.state.lock();
             // The messages of receivers that wait take no room.
             if state.count >= self.attributes.messages.saturating_add(state.receivers) {
@@ -189,10 +189,10 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
             });
             Some(done)
         })??;
-        if let Some((_, notify)) = told {
+        if let Some((_, notify)) = registered {
             notify.arrived();
         }
-        if !mutant(Mutant::SentUntold) {
+        if !mutant(Mutant::SentUnannounced) {
             self.watch.notify();
         }
         Ok(())
@@ -225,14 +225,14 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         Ok(message)
     }
 
-    /// A receiver waits no longer. A message that came for it, of which no process was told, is still its own.
+    /// A receiver waits no longer. A message that came for it, of which no process was notified, is still its own.
     fn leave(&self) -> Option<Message> {
         let mut state = self.state.lock();
         state.receivers -= 1;
         if mutant(Mutant::LeaveWithoutLook) { None } else { state.take() }
     }
 
-    /// From now on `notify` is told of the next message that comes to the empty queue, once. `None`: not any more, if
+    /// `notify` gets one notification: of the next message that comes to the empty queue. `None`: not any more, if
     /// it is of the same process.
     pub fn set_notify(&self, pid: u32, notify: Option<Arc<dyn Notify>>) -> Result<(), Error> {
         let mut state = self.state.lock();

@@ -130,7 +130,7 @@ impl<H: Host> Arrays<H> {
         self.registry.at(id, self.host.epoch())
     }
 
-    /// Removes an array. Its sleepers are told.
+    /// Removes an array. Its sleepers are woken.
     pub fn remove(&self, caller: &Caller<'_>, id: i32) -> Result<(), Error> {
         let array = self.find(id)?;
         array.remove(caller)?;

@@ -104,7 +104,7 @@ fn high_priorities_come_first_and_then_the_oldest() {
     assert_eq!(receive(&queue, &Patience { interrupted: &|| true, ..LONG }), Err(Error::Interrupted));
 }
 
-/// Counts what it is told.
+/// Counts notifications: 1 for an arrival, 100 for a removal.
 struct Count(Arc<AtomicUsize>, Arc<AtomicBool>);
 
 impl Notify for Count {
@@ -120,27 +120,27 @@ impl Notify for Count {
 }
 
 #[test]
-fn one_process_is_told_once_of_a_message_in_an_empty_queue() {
+fn one_process_is_notified_once_of_a_message_in_an_empty_queue() {
     let (all, _) = queues();
     let queue = &all.open(&ME, b"a", how(5, 100)).unwrap();
-    let (told, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
-    let notify = || -> Counted<dyn Notify> { unsize!(Counted::try_new(Count(told.clone(), alive.clone())).unwrap()) };
+    let (count, alive) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
+    let notify = || -> Counted<dyn Notify> { unsize!(Counted::try_new(Count(count.clone(), alive.clone())).unwrap()) };
     queue.set_notify(1, Some(notify())).unwrap();
     assert_eq!((queue.notified(), queue.set_notify(2, Some(notify()))), (1, Err(Error::Busy)));
     queue.set_notify(2, None).unwrap();
     send(queue, 0, 1, &NOW).unwrap();
-    assert_eq!((told.load(Ordering::SeqCst), queue.notified()), (1, 0));
+    assert_eq!((count.load(Ordering::SeqCst), queue.notified()), (1, 0));
     queue.set_notify(1, Some(notify())).unwrap();
     send(queue, 0, 1, &NOW).unwrap();
-    assert_eq!(told.load(Ordering::SeqCst), 1);
-    // The registration of an ended process counts no more, and is not told of its own removal.
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    // The registration of an ended process counts no more, and is not notified of its own removal.
     alive.store(false, Ordering::SeqCst);
     queue.set_notify(2, Some(notify())).unwrap();
-    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(count.load(Ordering::SeqCst), 1);
     queue.set_notify(1, None).unwrap();
     queue.set_notify(2, None).unwrap();
-    assert_eq!(told.swap(1, Ordering::SeqCst), 101);
-    // A receiver that waits gets the message, and no process is told.
+    assert_eq!(count.swap(1, Ordering::SeqCst), 101);
+    // A receiver that waits gets the message, and no process is notified.
     receive(queue, &NOW).unwrap();
     receive(queue, &NOW).unwrap();
     queue.set_notify(1, Some(notify())).unwrap();
@@ -157,24 +157,24 @@ fn one_process_is_told_once_of_a_message_in_an_empty_queue() {
         waited.recv().expect("the receiver did not wait");
         send(queue, 0, 1, &NOW).unwrap();
     });
-    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(count.load(Ordering::SeqCst), 1);
 }
 
 #[test]
 fn a_message_that_meets_a_leaving_receiver_is_received_or_announced() {
     let (all, _) = queues();
     let queue = &all.open(&ME, b"a", how(5, 100)).unwrap();
-    let told = Arc::new(AtomicUsize::new(0));
-    let notify = Counted::try_new(Count(told.clone(), Arc::new(AtomicBool::new(true)))).unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let notify = Counted::try_new(Count(count.clone(), Arc::new(AtomicBool::new(true)))).unwrap();
     queue.set_notify(1, Some(unsize!(notify))).unwrap();
     // The signal is seen after the last look for a message. The message comes between the two.
     let interrupted = || send(queue, 0, 1, &NOW).is_ok();
     assert_eq!(receive(queue, &Patience { interrupted: &interrupted, ..LONG }), Ok((0, 1)));
-    assert_eq!((told.load(Ordering::SeqCst), queue.filled()), (0, (0, 0)));
+    assert_eq!((count.load(Ordering::SeqCst), queue.filled()), (0, (0, 0)));
     // The second message has no receiver that waits.
     let interrupted = || send(queue, 0, 1, &NOW).and_then(|()| send(queue, 0, 2, &NOW)).is_ok();
     assert_eq!(receive(queue, &Patience { interrupted: &interrupted, ..LONG }), Ok((0, 1)));
-    assert_eq!((told.load(Ordering::SeqCst), receive(queue, &NOW)), (1, Ok((0, 2))));
+    assert_eq!((count.load(Ordering::SeqCst), receive(queue, &NOW)), (1, Ok((0, 2))));
     assert_eq!(receive(queue, &NOW), Err(Error::WouldBlock));
 }
 

@@ -8,7 +8,7 @@ use quire_heap::Arc as Counted;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 
-/// The memory of a segment. Its last handle tells the segments.
+/// The memory of a segment. The drop of its last handle notifies the segments.
 pub struct Pages {
     id: i32,
     attaches: Counted<Attaches>,

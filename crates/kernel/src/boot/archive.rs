@@ -61,7 +61,7 @@ impl Archive {
         }
     }
 
-    /// The ranges of frames that the memory system is told of. Their boundaries are those of large pages where
+    /// The ranges of frames that the memory system gets. Their boundaries are those of large pages where
     /// possible.
     pub fn pieces(&self) -> impl Iterator<Item = PhysRange> {
         let frames = |(start, end)| PhysRange { start: Pfn(start), end: Pfn(end) };

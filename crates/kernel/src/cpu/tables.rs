@@ -13,7 +13,7 @@ pub const KERNEL_CS: u16 = 0x10;
 pub const KERNEL_SS: u16 = 0x18;
 /// SYSRET's base: it adds 8 for user data and 16 for 64-bit user code, and sets the privilege bits.
 pub const SYSRET_BASE: u16 = 0x20 | 3;
-/// A segment that only tells its CPU's number: by its limit, which LSL reads in user mode.
+/// A segment that only has its CPU's number: in its limit, which LSL reads in user mode.
 pub const CPU_NUMBER: u16 = 0x38 | 3;
 const TASK: u16 = 0x40;
 

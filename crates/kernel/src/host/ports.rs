@@ -375,7 +375,7 @@ fn obey(line: &[u8]) {
 }
 
 /// Sends the host a line on the control port; lost if there is no port, or the host does not listen.
-pub fn tell(message: core::fmt::Arguments<'_>) {
+pub fn report(message: core::fmt::Arguments<'_>) {
     use core::fmt::Write;
     struct Text([u8; 64], usize);
     impl Write for Text {
@@ -403,7 +403,7 @@ pub fn tell(message: core::fmt::Arguments<'_>) {
 /// there is no port. Only one thread sends, and no other line comes between: the machine is ending.
 pub fn send(mut bytes: &[u8]) {
     let Some(control) = port(2) else { return };
-    tell(format_args!("data {}", bytes.len()));
+    report(format_args!("data {}", bytes.len()));
     while !bytes.is_empty() {
         match control.write(bytes) {
             0 => core::hint::spin_loop(),

@@ -11,9 +11,9 @@ const PATIENCE: u64 = 10_000_000_000;
 /// Reports how process 1 ended, and powers off.
 pub fn off(end: End) -> ! {
     match end {
-        End::Exit(status) => ports::tell(format_args!("exit {status}")),
-        End::Signal(number) => ports::tell(format_args!("signal {number}")),
-        End::PowerOff => ports::tell(format_args!("exit 0")),
+        End::Exit(status) => ports::report(format_args!("exit {status}")),
+        End::Signal(number) => ports::report(format_args!("signal {number}")),
+        End::PowerOff => ports::report(format_args!("exit 0")),
     }
     ports::drain(PATIENCE);
     debug_exit::exit(debug_exit::POWER_OFF);

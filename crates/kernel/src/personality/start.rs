@@ -57,7 +57,7 @@ extern "C" fn first_thread(files: usize) -> ! {
 pub extern "C" fn user_thread(regs: &mut UserRegs) {
     // Written once, because every thread of every CPU reads it here.
     if !FIRST_RAN.load(Ordering::Relaxed) && !FIRST_RAN.swap(true, Ordering::Relaxed) {
-        ports::tell(format_args!("ready {}", clock::now()));
+        ports::report(format_args!("ready {}", clock::now()));
         trace::begin();
         crate::report::watchdog::provoke::sleep_where_asked();
     }

@@ -61,17 +61,17 @@ pub struct CpuMmu {
     given: AtomicU64,
     /// Resident pages that this CPU has added to the loaded space, less removed ones, since its last report to the
     /// space.
-    untold: AtomicU64,
+    unreported: AtomicU64,
 }
 
 /// How many pages a CPU counts for itself before it writes the space's shared count. So one line moves in as many
 /// zero-fill faults, and at most 4 MiB a CPU are unreported.
 #[cfg(not(any(loom, shuttle)))]
-const TOLD_AFTER: i64 = 1024;
+const REPORT_AFTER: i64 = 1024;
 #[cfg(any(loom, shuttle))]
-const TOLD_AFTER: i64 = 2;
+const REPORT_AFTER: i64 = 2;
 /// A CPU reports so many before it removes pages, else the peak could miss them.
-const TOLD_BEFORE: i64 = TOLD_AFTER / 8 + 1;
+const REPORT_BEFORE: i64 = REPORT_AFTER / 8 + 1;
 
 impl CpuMmu {
     pub(crate) fn new() -> Self {
@@ -90,7 +90,7 @@ impl CpuMmu {
             spare: SpinLock::new(Rank::TABLE_SPARE, SpareTables::default()),
             spares: AtomicU32::new(0),
             given: AtomicU64::new(0),
-            untold: AtomicU64::new(0),
+            unreported: AtomicU64::new(0),
         }
     }
 
@@ -107,15 +107,15 @@ impl CpuMmu {
         if self.loaded() != id {
             return space.add_resident(by);
         }
-        let untold = self.untold.load(Ordering::Relaxed).cast_signed();
-        let (told, left) = match untold + by {
-            _ if by < 0 && untold >= TOLD_BEFORE => (untold, by),
-            n if n.abs() >= TOLD_AFTER => (n, 0),
+        let unreported = self.unreported.load(Ordering::Relaxed).cast_signed();
+        let (reported, left) = match unreported + by {
+            _ if by < 0 && unreported >= REPORT_BEFORE => (unreported, by),
+            n if n.abs() >= REPORT_AFTER => (n, 0),
             n => (0, n),
         };
-        self.untold.store(left.cast_unsigned(), Ordering::Relaxed);
-        if told != 0 {
-            space.add_resident(told);
+        self.unreported.store(left.cast_unsigned(), Ordering::Relaxed);
+        if reported != 0 {
+            space.add_resident(reported);
         }
     }
 
@@ -123,8 +123,8 @@ impl CpuMmu {
     ///
     /// # Requires
     /// As [`count`](Self::count).
-    pub(crate) fn untold(&self, id: u64) -> i64 {
-        if self.loaded() == id { self.untold.load(Ordering::Relaxed).cast_signed() } else { 0 }
+    pub(crate) fn unreported(&self, id: u64) -> i64 {
+        if self.loaded() == id { self.unreported.load(Ordering::Relaxed).cast_signed() } else { 0 }
     }
 
     /// Begins to count for another space. `before`: the space that was loaded.
@@ -132,8 +132,8 @@ impl CpuMmu {
     /// # Requires
     /// Runs on this CPU, with interrupts off.
     fn count_anew(&self, before: Option<&Residency>) {
-        let n = self.untold.load(Ordering::Relaxed).cast_signed();
-        self.untold.store(0, Ordering::Relaxed);
+        let n = self.unreported.load(Ordering::Relaxed).cast_signed();
+        self.unreported.store(0, Ordering::Relaxed);
         if let Some(before) = before
             && n != 0
         {
@@ -145,8 +145,8 @@ impl CpuMmu {
     ///
     /// # Requires
     /// Runs on this CPU.
-    pub(crate) fn forget_untold(&self) {
-        self.untold.store(0, Ordering::Relaxed);
+    pub(crate) fn forget_unreported(&self) {
+        self.unreported.store(0, Ordering::Relaxed);
     }
 
     /// The number of the space that is loaded, 0 for the kernel's own root.

@@ -47,7 +47,7 @@ impl<F: Format> Mmu<F> {
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
-        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below tell whether it
+        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below show whether it
         // missed any before, and then this load flushes.
         let Entered { generation, new, root } = root.enter(space, cpu);
         // Read after the CPU joined: see `roots`.

@@ -102,7 +102,7 @@ impl<M: Hardware> LockedTable<'_, M> {
         const WHOLE: u64 = !0 >> (u64::BITS as usize - GROUP);
         let stays = M::Format::weaken(!0, UNWRITABLE);
         let mut groups = view.writable_groups(first, last);
-        let (mut seen, mut told) = (0, false);
+        let (mut seen, mut owed_table) = (0, false);
         let mut changed = VirtRange { start: 0, end: 0 };
         while groups != 0 {
             let g = groups.trailing_zeros() as usize;
@@ -122,8 +122,8 @@ impl<M: Hardware> LockedTable<'_, M> {
                 }
             };
             seen += if whole { GROUP as u64 } else { u64::from(there.count_ones()) };
-            if which != 0 && !told {
-                told = true;
+            if which != 0 && !owed_table {
+                owed_table = true;
                 owed.owe_table(view.pfn, covers, || view.owe());
             }
             let mut visit = |slot: &AtomicU64, writable: bool| {
@@ -163,7 +163,7 @@ impl<M: Hardware> LockedTable<'_, M> {
                 changed.end = start + u64::from(len) * PAGE_SIZE;
             }
         }
-        if told {
+        if owed_table {
             owed.owe_range(changed);
         }
         view.note_unwritable(first, last, M::Format::writable);

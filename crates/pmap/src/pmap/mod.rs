@@ -276,8 +276,8 @@ impl<F: Format> Tables<F> {
         let machine = vm.machine();
         let cpu = quire_sync::current_cpu();
         let state = machine.mmu().cpu(cpu);
-        // Masked: a CPU that is told to go back to the space's root must not continue with an own root that is freed
-        // then.
+        // Masked: an interrupt may move this CPU back to the space's root. The CPU must not continue with an own root
+        // that is freed then.
         machine.masked(|| {
             let Some((own, reach)) = state.own().zip(roots.reach(i)) else { return };
             if state.loaded() != self.id() || own.has(i) {
@@ -624,7 +624,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             let pinned = preempt_off();
             let here = vm.machine().mmu().cpu(pinned.cpu());
             if here.loaded() == self.id {
-                here.forget_untold();
+                here.forget_unreported();
             }
         }
         self.residency.none_resident();
@@ -669,12 +669,12 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     fn peak_pages(&self, vm: &'static Physical<M>) -> u64 {
         let pinned = preempt_off();
-        self.residency.peak(vm.machine().mmu().cpu(pinned.cpu()).untold(self.id))
+        self.residency.peak(vm.machine().mmu().cpu(pinned.cpu()).unreported(self.id))
     }
 
     fn restart_peak(&self, vm: &'static Physical<M>) {
         let pinned = preempt_off();
-        self.residency.restart_peak(vm.machine().mmu().cpu(pinned.cpu()).untold(self.id));
+        self.residency.restart_peak(vm.machine().mmu().cpu(pinned.cpu()).unreported(self.id));
     }
 
     fn table_pages(&self, vm: &'static Physical<M>) -> u64 {

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_told_by_its_address() {
+    fn a_mark_is_known_by_its_address() {
         for mark in [Mark::Begin, Mark::End, Mark::Apart, Mark::Back, Mark::Cpu(0), Mark::Cpu(CPUS - 1)] {
             assert_eq!(Mark::at(mark.offset()), Some(mark));
         }

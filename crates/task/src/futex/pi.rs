@@ -538,7 +538,7 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Takes `lock` from its owner and out of its bucket. `owner` still tells the last owner.
+    /// Takes `lock` from its owner and out of its bucket. `owner` still names the last owner.
     ///
     /// # Safety
     /// The bucket is locked, and the lock is in it.

@@ -147,13 +147,13 @@ fn chain_from_both_ends() {
         });
         cast.run(|machine, s| {
             machine.thread(A).set_nice(-10);
-            let tell = || {
+            let note = || {
                 if is_listed(machine, A) {
                     waits.store(true, Ordering::Release);
                 }
                 false
             };
-            lock(table, On { machine, scheduler: s }, key, &first, None, tell).unwrap();
+            lock(table, On { machine, scheduler: s }, key, &first, None, note).unwrap();
             unlock(table, On { machine, scheduler: s }, key, &first);
         });
     });

@@ -45,8 +45,8 @@ protocol! {
 /// A busy thread makes another on its own CPU and does not yield: a CPU that is idle, or about to be, must steal it.
 fn offer_against_idle() {
     let done = Arc::new(AtomicBool::new(false));
-    let tell = done.clone();
-    Cast::new().b(move |_, _| tell.store(true, Ordering::Release)).run(|machine, s| {
+    let finish = done.clone();
+    Cast::new().b(move |_, _| finish.store(true, Ordering::Release)).run(|machine, s| {
         make_b(machine, s, 0);
         machine.wait_busily(|| done.load(Ordering::Acquire));
     });

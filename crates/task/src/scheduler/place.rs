@@ -34,7 +34,7 @@ impl<M: Machine> Scheduler<M> {
         self.choose(thread, home)
     }
 
-    /// Whether `thread` is queued on `near` without a search: the usual case on a busy machine, told by a few words.
+    /// Whether `thread` is queued on `near` without a search: the usual case on a busy machine, decided by a few words.
     #[inline]
     fn stays(&self, thread: &Thread<M>, near: CpuId) -> bool {
         self.idle.has_none()
@@ -96,7 +96,7 @@ impl<M: Machine> Scheduler<M> {
     ) {
         let target = self.cpus.of(cpu);
         let own = cpu == current_cpu();
-        let told = {
+        let kicks = {
             let mut queue = target.queue.lock_masked();
             if thread.home() != cpu {
                 thread.set_home(cpu);
@@ -129,7 +129,7 @@ impl<M: Machine> Scheduler<M> {
         };
         if own {
             self.limit_stretch(target);
-        } else if told && !mutant(Mutant::QueueWithoutKick) {
+        } else if kicks && !mutant(Mutant::QueueWithoutKick) {
             self.machine.kick(cpu);
         }
     }

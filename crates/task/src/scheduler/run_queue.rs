@@ -323,7 +323,7 @@ impl<M: Machine> RunQueue<M> {
     }
 
     /// Sorts `thread`, whose urgency may have changed, in anew: where it waits here, or as the running thread.
-    /// `is_home` tells whether this is still the queue of its home, and is called after the thread was looked at.
+    /// `is_home` returns whether this is still the queue of its home, and is called after the thread was looked at.
     /// `share` is that of the thread here.
     pub fn sort<'a>(
         &mut self,

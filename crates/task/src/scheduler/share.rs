@@ -213,8 +213,8 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// Takes off the thread to run next, and tells whether it comes from the back list. There it gets a new turn if it
-    /// has used up the last one.
+    /// Takes off the thread to run next, and returns whether it comes from the back list. There it gets a new turn if
+    /// it has used up the last one.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
         if threads.front_len == 0 || threads.back_len == 0 {

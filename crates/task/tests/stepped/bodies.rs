@@ -109,8 +109,8 @@ impl Stepped {
         }
         let baton = Arc::new(Baton { turn: Mutex::new(Turn::Machine(Left::Cpu)), changed: Condvar::new() });
         let stack = Stack { baton: baton.clone(), freed: self.freed.clone() };
-        let told = self.scripted(Does::Body, u64::MAX, Some(stack));
-        let thread = Box::leak(Box::new(Thread::new((), told, release)));
+        let script = self.scripted(Does::Body, u64::MAX, Some(stack));
+        let thread = Box::leak(Box::new(Thread::new((), script, release)));
         let thread = unsafe { ThreadRef::adopt(NonNull::from(thread)) };
         std::thread::Builder::new()
             .name(name.to_string())

@@ -196,8 +196,8 @@ impl Stepped {
             Does::Sleeps { after, .. } | Does::Once { after, .. } | Does::Timed { after, .. } => after,
             Does::Idles | Does::Runs | Does::Body => u64::MAX,
         };
-        let told = self.scripted(does, left, None);
-        let thread = Box::leak(Box::new(Thread::new((), told, never)));
+        let script = self.scripted(does, left, None);
+        let thread = Box::leak(Box::new(Thread::new((), script, never)));
         let thread = unsafe { ThreadRef::adopt(NonNull::from(thread)) };
         self.threads.borrow_mut().push(thread.clone());
         thread
@@ -367,25 +367,25 @@ impl Stepped {
         let here = &self.cpus[cpu];
         let now = self.now.get();
         if let Some(before) = unsafe { here.counted.get().as_ref() } {
-            let told = before.payload();
-            let ran = now - told.since.get();
-            told.ran.set(told.ran.get() + ran);
-            told.left.set(told.left.get().saturating_sub(ran));
-            told.since.set(now);
-            let taken = here.current.get() != here.counted.get() && !told.asleep.get();
-            told.taken.set(taken.then_some(now));
+            let script = before.payload();
+            let ran = now - script.since.get();
+            script.ran.set(script.ran.get() + ran);
+            script.left.set(script.left.get().saturating_sub(ran));
+            script.since.set(now);
+            let taken = here.current.get() != here.counted.get() && !script.asleep.get();
+            script.taken.set(taken.then_some(now));
         }
         let next = here.current.get();
         let switched = here.counted.replace(next) != next;
         if let Some(next) = unsafe { next.as_ref() } {
-            let told = next.payload();
-            told.since.set(now);
-            told.runs.set(told.runs.get() + u64::from(switched));
-            told.longest.set(told.longest(now));
-            told.taken.set(None);
-            told.asleep.set(false);
-            if let Some(woken) = told.woken.take() {
-                told.latest.set(told.latest.get().max(now - woken));
+            let script = next.payload();
+            script.since.set(now);
+            script.runs.set(script.runs.get() + u64::from(switched));
+            script.longest.set(script.longest(now));
+            script.taken.set(None);
+            script.asleep.set(false);
+            if let Some(woken) = script.woken.take() {
+                script.latest.set(script.latest.get().max(now - woken));
             }
         }
     }
@@ -401,8 +401,8 @@ impl Stepped {
     /// The next time before `end` at which something happens comes, and one such thing happens. False if there is none.
     fn event(&self, end: u64) -> bool {
         let stops_at = |cpu: &SteppedCpu| {
-            let told = unsafe { cpu.counted.get().as_ref() }.map(|t| t.payload());
-            told.map_or(u64::MAX, |t| t.since.get().saturating_add(t.left.get()))
+            let script = unsafe { cpu.counted.get().as_ref() }.map(|t| t.payload());
+            script.map_or(u64::MAX, |t| t.since.get().saturating_add(t.left.get()))
         };
         let interrupts = |cpu: &SteppedCpu| match cpu.masked.get() {
             true => u64::MAX,
@@ -447,12 +447,12 @@ impl Stepped {
     fn stop(&self, cpu: CpuId) {
         self.count(cpu);
         let thread = self.running(cpu);
-        let (told, now) = (thread.payload(), self.now.get());
-        let (after, sleep) = match told.does.get() {
+        let (script, now) = (thread.payload(), self.now.get());
+        let (after, sleep) = match script.does.get() {
             Does::Sleeps { after, sleep } => (after, sleep),
             Does::Timed { after, sleep } => {
-                told.left.set(after);
-                told.asleep.set(true);
+                script.left.set(after);
+                script.asleep.set(true);
                 // The token of its last wake-up comes first.
                 return self.on(cpu, || {
                     self.scheduler().park(Some(now + sleep));
@@ -460,15 +460,15 @@ impl Stepped {
                 });
             }
             Does::Once { sleep, then, period, .. } => {
-                told.does.set(Does::Sleeps { after: then, sleep: period });
+                script.does.set(Does::Sleeps { after: then, sleep: period });
                 (then, sleep)
             }
             Does::Body => return self.go_on(cpu),
             Does::Idles | Does::Runs => panic!("it runs for ever"),
         };
-        told.left.set(after);
-        told.asleep.set(true);
-        self.wakes.borrow_mut().push(Reverse((now + sleep, told.number)));
+        script.left.set(after);
+        script.asleep.set(true);
+        self.wakes.borrow_mut().push(Reverse((now + sleep, script.number)));
         // The token of its last wake-up comes first.
         self.on(cpu, || {
             self.scheduler().park(None);

@@ -10,7 +10,7 @@
 //!
 //! # Long searches
 //! A copy looks at [`LOOKS`] backings at most, and the reaper does the rest ([`search_all`]). The copy leaves a *void*
-//! watch: it counts as no watch, and tells the next search where to go on. A backing that was passed hides the page for
+//! watch: it counts as no watch, and the next search goes on at its place. A backing that was passed hides the page for
 //! good. So all searches for one page together look at each backing about twice, and at those linked later.
 //!
 //! An unlinking makes each watch doubtful, because it may be of the backing that went. A search then asks the watch
@@ -195,7 +195,7 @@ impl Watch {
     }
 
     fn at(address: usize, unlinked: u64) -> Watch {
-        // 64-byte aligned, and 48 bits tell addresses apart.
+        // 64-byte aligned, and 48 bits distinguish addresses.
         Watch(((address as u64 & 0xffff_ffff_ffff) >> 6) << 22 | (unlinked & Self::VERSION))
     }
 

@@ -204,7 +204,7 @@ impl<M: Machine> Space<M> {
 fn fault<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultKind, FaultError> {
     let mut span = Span::begin(EventKind::Fault, va, 0);
     let result = serve(space, va, access);
-    span.tell(outcome(&result), access as u64);
+    span.set(outcome(&result), access as u64);
     result
 }
 

@@ -127,7 +127,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
 
     /// Drops the root table too, where no CPU runs the space and nothing else is left of its tables. The next
     /// [`table`](Self::table) makes one. Returns whether the root is gone, or will be when the last walker has left. A
-    /// CPU that keeps the space loaded without running it is told to leave the root first. A machine may keep its
+    /// CPU that keeps the space loaded without running it is made to leave the root first. A machine may keep its
     /// roots.
     fn drop_root(&self, vm: &'static Physical<M>) -> bool {
         let _kept = vm;

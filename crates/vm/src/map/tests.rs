@@ -644,7 +644,7 @@ fn holes_and_forbidden_pages_of_another_space_are_not_read() {
 }
 
 #[test]
-fn residency_is_told_page_by_page() {
+fn residency_is_reported_page_by_page() {
     let s = System::new();
     map(&s, 0, 6);
     store(&s, 1, 1);

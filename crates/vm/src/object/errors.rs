@@ -6,7 +6,7 @@
 use quire_sync::atomic::{AtomicU32, Ordering};
 
 /// The last failure was reported, so the next one counts anew.
-const TOLD: u32 = 1;
+const REPORTED: u32 = 1;
 /// One failure.
 const ONE: u32 = 2;
 
@@ -25,31 +25,31 @@ pub struct WritesFailed;
 impl WriteErrors {
     /// None.
     pub(crate) fn new() -> Self {
-        WriteErrors(AtomicU32::new(TOLD))
+        WriteErrors(AtomicU32::new(REPORTED))
     }
 
     /// A write has failed.
     pub fn raise(&self) {
-        let next = |now: u32| (now & TOLD != 0).then(|| now.wrapping_add(ONE) & !TOLD);
-        let _told_already = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let next = |now: u32| (now & REPORTED != 0).then(|| now.wrapping_add(ONE) & !REPORTED);
+        let _reported_already = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
     /// The record of a new open file, which does not report failures that another has already reported.
     pub fn follow(&self) -> ErrorCursor {
         let now = self.0.load(Ordering::Acquire);
         // A failure that was never reported goes to the next caller.
-        ErrorCursor(AtomicU32::new(if now & TOLD != 0 { now } else { 0 }))
+        ErrorCursor(AtomicU32::new(if now & REPORTED != 0 { now } else { 0 }))
     }
 
-    /// Whether writes have failed since the last report to `asker`.
-    pub fn tell(&self, asker: &ErrorCursor) -> Result<(), WritesFailed> {
+    /// Whether writes have failed since the last report to the open file of `cursor`.
+    pub fn report(&self, cursor: &ErrorCursor) -> Result<(), WritesFailed> {
         let now = self.0.load(Ordering::Acquire);
-        if now == asker.0.load(Ordering::Acquire) {
+        if now == cursor.0.load(Ordering::Acquire) {
             return Ok(());
         }
-        let now = self.0.fetch_or(TOLD, Ordering::AcqRel) | TOLD;
+        let now = self.0.fetch_or(REPORTED, Ordering::AcqRel) | REPORTED;
         // Where two threads check the same file at once, one of them reports.
-        if asker.0.swap(now, Ordering::AcqRel) == now { Ok(()) } else { Err(WritesFailed) }
+        if cursor.0.swap(now, Ordering::AcqRel) == now { Ok(()) } else { Err(WritesFailed) }
     }
 }
 
@@ -67,19 +67,19 @@ mod tests {
     fn followers_get_each_error_once_and_late_ones_unreported_ones() {
         let errors = WriteErrors::new();
         let (a, b) = (errors.follow(), errors.follow());
-        assert_eq!((errors.tell(&a), errors.tell(&b)), (Ok(()), Ok(())));
+        assert_eq!((errors.report(&a), errors.report(&b)), (Ok(()), Ok(())));
         errors.raise();
         errors.raise();
         let unknown = errors.follow();
-        assert_eq!((errors.tell(&a), errors.tell(&a)), (Err(WritesFailed), Ok(())));
+        assert_eq!((errors.report(&a), errors.report(&a)), (Err(WritesFailed), Ok(())));
         let late = errors.follow();
-        assert_eq!((errors.tell(&late), errors.tell(&late)), (Ok(()), Ok(())));
-        assert_eq!((errors.tell(&unknown), errors.tell(&unknown)), (Err(WritesFailed), Ok(())));
+        assert_eq!((errors.report(&late), errors.report(&late)), (Ok(()), Ok(())));
+        assert_eq!((errors.report(&unknown), errors.report(&unknown)), (Err(WritesFailed), Ok(())));
         errors.raise();
         for reader in [&a, &late, &unknown] {
-            assert_eq!((errors.tell(reader), errors.tell(reader)), (Err(WritesFailed), Ok(())));
+            assert_eq!((errors.report(reader), errors.report(reader)), (Err(WritesFailed), Ok(())));
         }
         // Two failures and one report, because there was no check between them.
-        assert_eq!((errors.tell(&b), errors.tell(&b)), (Err(WritesFailed), Ok(())));
+        assert_eq!((errors.report(&b), errors.report(&b)), (Err(WritesFailed), Ok(())));
     }
 }

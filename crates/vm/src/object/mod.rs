@@ -278,7 +278,7 @@ impl<M: Machine> Object<M> {
     pub(crate) fn is_private(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & PRIVATE != 0
     }
-    /// Bits of the state of its pages that tell the kind of their object.
+    /// Bits of the state of the object's pages that show its kind.
     #[inline(always)]
     pub(crate) fn page_bits(&self) -> u64 {
         if self.is_private() { 0 } else { State::SHARED }

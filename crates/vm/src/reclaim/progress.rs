@@ -419,10 +419,10 @@ mod tests {
     }
 
     #[test]
-    fn one_of_many_waiters_is_told() {
+    fn one_of_many_waiters_decides() {
         let p = Progress::new();
-        let told = (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, 0, tally(*n, *n))).count();
-        assert_eq!(told, 1);
+        let lost = (0..=10).flat_map(|n| [n; 5]).filter(|n| p.is_lost(7 + n * WINDOW / 10, 0, tally(*n, *n))).count();
+        assert_eq!(lost, 1);
     }
 
     /// A table for so many CPUs and frames.
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn near_refaults_are_told_within_the_stated_error_on_any_cpus() {
+    fn near_refaults_are_counted_within_the_stated_error_on_any_cpus() {
         const ALL: u64 = 20_000;
         let turns: [fn(u64) -> usize; 3] =
             [|n| (n % 4) as usize, |n| usize::from(n % 200 == 0), |n| (n / 7 % 4) as usize];

@@ -84,18 +84,18 @@ mod tests {
     use core::alloc::Layout;
 
     #[test]
-    fn runs_of_frames_are_told_once_and_a_slab_by_its_label() {
+    fn runs_of_frames_are_reported_once_and_a_slab_by_its_label() {
         let m = boot(1024, 1);
         let layout = Layout::from_size_align(768, 8).unwrap();
         // SAFETY: the heap is the one of `m.vm`, which it is given.
         let object = unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap();
         let at = m.vm.machine().pfn_of(object.as_ptr());
         let mut runs = Vec::new();
-        let told = m.vm.uses(|first, count, use_| {
+        let done = m.vm.uses(|first, count, use_| {
             runs.push((first.0, count, use_));
             Ok::<(), ()>(())
         });
-        assert_eq!(told, Ok(()));
+        assert_eq!(done, Ok(()));
         assert!(runs.windows(2).all(|r| r[0].0 + r[0].1 <= r[1].0), "runs overlap: {runs:?}");
         let of = |frame: u64| runs.iter().find(|r| (r.0..r.0 + r.1).contains(&frame)).map(|r| r.2);
         assert_eq!(of(at.0), Some(Use::Slab("heap-768", 768)));

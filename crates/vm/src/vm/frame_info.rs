@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_all_uses_are_told_apart() {
+    fn frames_of_all_uses_are_distinguished() {
         let m = system();
         let space = Space::new(m.vm).unwrap();
         anonymous(&space, 0, 4);

@@ -17,7 +17,7 @@ pub struct Known {
     pub(super) number: u32,
     pub(super) name: &'static str,
     /// The name was recorded.
-    pub(super) told: bool,
+    pub(super) recorded: bool,
     /// The instruction that brought it into the kernel, or that faulted there.
     pub(super) site: u64,
 }
@@ -26,11 +26,11 @@ pub struct Known {
 impl Known {
     /// A program's thread, whose name is stored elsewhere.
     pub const fn program() -> Known {
-        Known { number: 0, name: "", told: false, site: 0 }
+        Known { number: 0, name: "", recorded: false, site: 0 }
     }
     /// A thread of the kernel's own.
     pub fn kernel(name: &'static str) -> Known {
-        Known { number: NEXT_KERNEL.fetch_add(1, Ordering::Relaxed), name, told: false, site: 0 }
+        Known { number: NEXT_KERNEL.fetch_add(1, Ordering::Relaxed), name, recorded: false, site: 0 }
     }
 }
 

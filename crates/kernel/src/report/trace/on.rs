@@ -199,9 +199,9 @@ pub fn switch(next: &Thread<Machine>) {
         return;
     }
     // SAFETY: this CPU owns the context during the switch.
-    let told = unsafe { &mut (*next.context()).known.told };
-    if !*told {
-        *told = tell_name(next);
+    let recorded = unsafe { &mut (*next.context()).known.recorded };
+    if !*recorded {
+        *recorded = record_name(next);
     }
     note(EventKind::Switch, 0, number_of(next).into(), 0);
 }
@@ -212,7 +212,7 @@ pub fn ended(thread: &Thread<Machine>) {
 }
 
 /// Records the name of a thread: the caller, or the next thread of a switch. Returns false while the name changes.
-fn tell_name(thread: &Thread<Machine>) -> bool {
+fn record_name(thread: &Thread<Machine>) -> bool {
     let mut bytes = [0; 16];
     let (detail, process) = match thread.payload() {
         Some(program) => {
@@ -251,14 +251,14 @@ pub fn call<R>(regs: &mut Regs, serve: impl FnOnce(&mut Regs) -> R) -> R {
     let served = at(site, || {
         let mut span = Span::begin(EventKind::Call, first, 0);
         let served = serve(regs);
-        span.tell(number as u32, regs.rax);
+        span.set(number as u32, regs.rax);
         served
     });
     if RENAMING.contains(&number)
         && let Some(thread) = current()
     {
         // SAFETY: the thread itself runs this.
-        unsafe { (*thread.context()).known.told = tell_name(thread) };
+        unsafe { (*thread.context()).known.recorded = record_name(thread) };
     }
     served
 }

@@ -16,7 +16,7 @@ use quire_sync::spin::SPUN;
 struct Wait {
     lock: AtomicUsize,
     /// The time of its last call, and the nanoseconds that it has spun.
-    told: AtomicU64,
+    called: AtomicU64,
     spun: AtomicU64,
     /// Probes that all other CPUs have answered; [`REPORTED`].
     answers: AtomicU32,
@@ -29,7 +29,7 @@ const ANSWERS: u32 = 3;
 const LONGEST: u64 = 100_000_000;
 
 static WAITS: [Wait; cpu::MAX] = [const {
-    Wait { lock: AtomicUsize::new(0), told: AtomicU64::new(0), spun: AtomicU64::new(0), answers: AtomicU32::new(0) }
+    Wait { lock: AtomicUsize::new(0), called: AtomicU64::new(0), spun: AtomicU64::new(0), answers: AtomicU32::new(0) }
 }; cpu::MAX];
 
 /// Called by a spinner; see [`quire_sync::Cpu::spun`].
@@ -38,12 +38,12 @@ pub fn spun(lock: usize, rank: u8, turns: u32) {
     let now = clock::now();
     if turns <= SPUN || wait.lock.load(Ordering::Relaxed) != lock {
         wait.lock.store(if turns == 0 { 0 } else { lock }, Ordering::Relaxed);
-        wait.told.store(now, Ordering::Relaxed);
+        wait.called.store(now, Ordering::Relaxed);
         wait.spun.store(0, Ordering::Relaxed);
         wait.answers.store(0, Ordering::Relaxed);
         return;
     }
-    let since = now.saturating_sub(wait.told.swap(now, Ordering::Relaxed)).min(LONGEST);
+    let since = now.saturating_sub(wait.called.swap(now, Ordering::Relaxed)).min(LONGEST);
     let spun = wait.spun.load(Ordering::Relaxed) + since;
     wait.spun.store(spun, Ordering::Relaxed);
 

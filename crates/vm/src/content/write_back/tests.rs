@@ -78,9 +78,9 @@ fn each_follower_learns_of_a_failed_background_write_once() {
     file.page_out(0..64);
     disk.set_plan(FaultPlan::default());
     assert_eq!(file.write_back(0..64), Ok(1), "it is still dirty, and is written now");
-    let tell = |reader| (file.write_errors().tell(reader), file.write_errors().tell(reader));
-    assert_eq!((tell(&a), tell(&b)), ((Err(WritesFailed), Ok(())), (Err(WritesFailed), Ok(()))));
-    assert_eq!(tell(&file.write_errors().follow()), (Ok(()), Ok(())));
+    let report = |reader| (file.write_errors().report(reader), file.write_errors().report(reader));
+    assert_eq!((report(&a), report(&b)), ((Err(WritesFailed), Ok(())), (Err(WritesFailed), Ok(()))));
+    assert_eq!(report(&file.write_errors().follow()), (Ok(()), Ok(())));
 }
 
 #[test]
