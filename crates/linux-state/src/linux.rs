@@ -28,7 +28,7 @@ use crate::vdso::Vdso;
 use quire_heap::{Arc, Vec};
 use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{CachePadded, Rank, SpinLock};
-use quire_task::{Class, MOST_URGENT, RollCall, Scheduler, Thread as Task};
+use quire_task::{Broadcasts, Class, MOST_URGENT, Scheduler, Thread as Task};
 use quire_vm::{PAGE_SIZE, Vm};
 
 /// The program of process 1, as `exec` has prepared it.
@@ -92,8 +92,8 @@ pub struct Linux<M: Machine> {
     pub first_program: SpinLock<Option<Arc<dyn FirstProgram<M>>>>,
     /// The number of stopped threads. Only job control writes it, so that readers mostly find it in their cache.
     pub stopped: AtomicUsize,
-    /// Calls to all processes, which a concurrent fork must not miss. Every fork reads it.
-    pub roll_call: CachePadded<RollCall>,
+    /// Signals to all processes, which a concurrent fork must not miss. Every fork reads it.
+    pub broadcasts: CachePadded<Broadcasts>,
     /// The most mappings that a new program may have.
     pub map_count: AtomicU64,
     /// The most threads that there may be, those of the kernel included. Every fork reads it.
@@ -204,7 +204,7 @@ impl<M: Machine> Linux<M> {
             first: SpinLock::new(Rank::OWNED, None),
             first_program: SpinLock::new(Rank::OWNED, None),
             stopped: AtomicUsize::new(0),
-            roll_call: CachePadded(RollCall::new()),
+            broadcasts: CachePadded(Broadcasts::new()),
             map_count: AtomicU64::new(MAP_COUNT),
             threads_max: AtomicU64::new(first),
             victims: Victims::new(),

@@ -19,6 +19,7 @@
 #![deny(missing_docs)]
 
 pub mod account;
+pub mod broadcast;
 pub mod futex;
 pub mod group;
 pub mod ids;
@@ -29,7 +30,6 @@ mod machine;
 mod models;
 mod mutant;
 pub mod powers;
-pub mod roll_call;
 mod scheduler;
 pub mod thread;
 pub mod timer;
@@ -38,13 +38,13 @@ mod watch;
 mod weight;
 
 pub use account::Times;
+pub use broadcast::{Broadcasts, Quiet};
 pub use futex::{FutexTable, FutexWait, Key};
 pub use group::Group;
 pub use ids::{IdError, IdTable};
 pub use irq::{IrqLock, Masked};
 pub use machine::{Irq, Machine};
 pub use powers::Openness;
-pub use roll_call::{Quiet, RollCall};
 pub use scheduler::{Bound, CpuTimes, Scheduler, User};
 pub use thread::{Class, Current, MOST_URGENT, Thread, ThreadRef};
 pub use timer::Timer;

@@ -3,13 +3,13 @@
 //!
 //! [`machine`] simulates two CPUs. Each CPU runs as one thread of the model checker.
 
+mod broadcast;
 mod futex;
 mod idle;
 mod ids;
 mod machine;
 mod pi;
 mod powers;
-mod roll_call;
 mod threads;
 mod timers;
 mod urgency;

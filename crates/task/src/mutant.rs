@@ -61,14 +61,14 @@ quire_sync::mutants! {
         LookupUnlocked,
         /// Ids: the holders of a number are counted by a load and a store.
         HoldNotAtomic,
-        /// Roll call: the table may be read before the call can be seen.
-        CallNoFence,
-        /// Roll call: the maker's last check for a call may be read before the new thread can be found.
+        /// Broadcast: the table may be read before the broadcast can be seen.
+        BroadcastNoFence,
+        /// Broadcast: the maker's last check may be read before the new thread can be found.
         MadeNoFence,
-        /// Roll call: a thread is made while there is a call.
-        MadeDuringCall,
-        /// Roll call: the maker does not check a second time.
-        MadeUnasked,
+        /// Broadcast: a thread is made during a broadcast.
+        MadeDuringBroadcast,
+        /// Broadcast: the maker does not check a second time.
+        MadeUnchecked,
         /// Powers: the owner's memory is closed after its new ids are shown.
         ClosesLate,
         /// Powers: a looker checks whether the memory is open before it reads the ids.

@@ -468,7 +468,7 @@ struct Undisturbed {
 /// Called by a forking thread before it checks for signals. An error while a signal to its group, or to all processes,
 /// is under way.
 fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undisturbed, Errno> {
-    let (group, all) = (group.told(), linux.roll_call.quiet());
+    let (group, all) = (group.told(), linux.broadcasts.quiet());
     Ok(Undisturbed { group: group.ok_or(Errno::ERESTARTNOINTR)?, all: all.ok_or(Errno::ERESTARTNOINTR)? })
 }
 
@@ -479,8 +479,8 @@ fn adopt_into_family<M: Machine>(
     sibling: Option<&Arc<Process<M>>>,
     since: &Undisturbed,
 ) -> Result<(), Errno> {
-    // The group's lock is taken after the id is named and before the roll call is checked.
-    if !process.group().join(process.clone(), since.group) || process.linux.roll_call.called_since(since.all) {
+    // The group's lock is taken after the id is named and before the broadcasts are checked.
+    if !process.group().join(process.clone(), since.group) || process.linux.broadcasts.was_sent_since(since.all) {
         // The parent was sent a signal, or has left a group that has ended: the fork is repeated.
         return Err(Errno::ERESTARTNOINTR);
     }

@@ -112,7 +112,7 @@ pub fn sys_kill<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, signal: i32) -> Resu
         -1 => {
             // All processes but process 1 and the caller.
             let (mut found, mut allowed) = (false, false);
-            let _call = info.map(|_| ctx.linux.roll_call.begin());
+            let _broadcast = info.map(|_| ctx.linux.broadcasts.begin());
             for process in ctx.linux.ids.processes() {
                 if process.pid == 1 || Arc::ptr_eq(&process, ctx.process()) {
                     continue;

@@ -116,7 +116,7 @@ pub const PLANS: &[Plan] = &[
             "watch",
             "ids",
             "powers",
-            "roll_call",
+            "broadcast",
             "timer",
             "token",
             "machine",
