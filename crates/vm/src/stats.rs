@@ -85,8 +85,8 @@ events! {
     WriteFailed = "pgwrite_failed",
     /// Pages that pageout looked at on the inactive queue.
     Scan = "pgscan_kswapd",
-    /// Pages whose frames were taken by pageout.
-    Steal = "pgsteal_kswapd",
+    /// Pages that pageout evicted.
+    Evict = "pgsteal_kswapd",
     /// Pages that pageout took from the active queue because no program had referenced them.
     Deactivate = "pgdeactivate",
     /// Pages that pageout gave back to the active queue because a program had.

@@ -104,7 +104,7 @@ pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, le
         vm.frames().total(),
         total(Event::SwapOut),
         total(Event::SwapIn),
-        total(Event::Steal),
+        total(Event::Evict),
         total(Event::WriteFailed),
         vm.pageout().passes(),
         swap.counts(),

@@ -131,7 +131,7 @@ fn run<M: Machine>(vm: &'static Objects<M>, read: PageIn<M>, may: &mut MaySleep)
 /// The page at `key`, held; made where there is none, from the pager or of zeroes.
 ///
 /// The pager's copy is read as a fault reads it, behind a placeholder in the index. Without the placeholder it could be
-/// old before it is put there. Another thread could read the page too and change it, and pageout could write and steal
+/// old before it is put there. Another thread could read the page too and change it, and pageout could write and evict
 /// it.
 fn present<'a, M: Machine>(
     object: &'a Object<M>,
@@ -162,7 +162,7 @@ fn present<'a, M: Machine>(
             fence_full();
             if key >= object.end() {
                 drop(held);
-                remove::evict(object, key..key + 1, may);
+                remove::remove_pages(object, key..key + 1, may);
                 return Err(IoError::TooLarge);
             }
             Ok(held)

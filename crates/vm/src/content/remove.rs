@@ -30,7 +30,7 @@ use crate::sleep::MaySleep;
 use core::ops::Range;
 
 /// Removes the pages and zero markers of `keys` from `object` and from every mapping.
-pub(crate) fn evict<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
+pub(crate) fn remove_pages<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
     let mut range = object.range(keys.clone(), EVERYTHING);
     loop {
@@ -60,6 +60,6 @@ impl<M: Machine> ObjectRef<M> {
     /// Removes the pages of `pages` from the object and from every mapping. Their next use finds zeroes, or the pager's
     /// copy. May sleep.
     pub fn discard(&self, pages: Range<u64>) {
-        evict(self, pages, &mut MaySleep::here());
+        remove_pages(self, pages, &mut MaySleep::here());
     }
 }

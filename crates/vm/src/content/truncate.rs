@@ -47,7 +47,7 @@ impl<M: Machine> ObjectRef<M> {
             fence_full();
             let mut may = MaySleep::here();
             let gone = bytes.div_ceil(PAGE_SIZE)..KEYS;
-            remove::evict(self, gone.clone(), &mut may);
+            remove::remove_pages(self, gone.clone(), &mut may);
             drop_copies(self, gone.clone(), &mut may);
             let _flushed = rmap::unmap_shown(self, gone);
             if !bytes.is_multiple_of(PAGE_SIZE) {
@@ -109,7 +109,7 @@ fn drop_copies<M: Machine>(file: &Object<M>, gone: Range<u64>, may: &mut MaySlee
             return;
         }
         for (layer, keys) in copies.layers.into_iter().flatten() {
-            remove::evict(layer.object(), keys, may);
+            remove::remove_pages(layer.object(), keys, may);
         }
     }
 }

@@ -6,7 +6,7 @@
 //! - `reaper`: pages that the daemon destroys later.
 //!
 //! Chains themselves are [`backing`](crate::object::backing)s, one room below. A fault copies pages up a long chain
-//! (`fault::flatten`). The room owns the rule that a page which every chain hides is destroyed. It knows objects, pages
+//! (`fault::copy_up`). The room owns the rule that a page which every chain hides is destroyed. It knows objects, pages
 //! and reverse mappings, and no map.
 
 pub mod collapse;

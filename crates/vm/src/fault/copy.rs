@@ -56,7 +56,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     /// Copies the page found behind the front into the front without a store; maps the copy only where the page was
     /// mapped. Elsewhere it locks no table page. A CPU that is about to map the page finds the front's slot filled,
     /// because the insert fenced. A writer that does not see it filled has marked the entry before and fenced too.
-    pub fn copy_up(&self, source: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
+    pub fn copy_up_page(&self, source: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
         let front = self.entry.front();
         let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
         let new = self.insert(object, front.key(self.va), Fill::Any, true, pin)?;

@@ -73,10 +73,10 @@
 //! Maps, chains, content and paging below it. Operations on maps stand above: some of them fault pages in.
 
 pub(crate) mod copy;
+pub(crate) mod copy_up;
 pub(crate) mod cow_move;
 mod device;
 pub(crate) mod fault_around;
-pub(crate) mod flatten;
 mod hole;
 pub(crate) mod refill;
 pub(crate) mod zero_ahead;
@@ -237,7 +237,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
                 }
                 if deep {
                     drop(writers_out);
-                    flatten::shorten(space, va, &mut may);
+                    copy_up::copy_up(space, va, &mut may);
                 }
                 if mutant(Mutant::CountsFaults) {
                     vm.check_updates.fetch_add(1, Ordering::Relaxed);

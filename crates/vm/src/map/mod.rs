@@ -9,7 +9,7 @@
 //! stale, and a fault sets a bit that makes a fork visit its leaves. The writer marks before it touches PTEs, and a
 //! fault checks the mark under the page-table page's lock. To install a leaf, a fault takes a lock of the map only to
 //! wait for a writer, or after eight failed attempts. After a copy-on-write fault has installed its leaf, it may take
-//! the lock to shorten a deep chain.
+//! the lock to take copied-up layers out of a deep chain.
 //!
 //! A writer holds its arena's sleeping lock. It works in three steps:
 //! 1. It marks the entries that it will replace stale and fences.

@@ -123,8 +123,8 @@ protocol! {
 
 // Copying up is modelled under shuttle alone: three spaces are too much for loom, and only orders of steps matter here.
 
-/// A grandchild, deep enough that its next copy shortens its chain. Page 0 is the child's (3) over the first space's
-/// (1), page 1 the first space's (2).
+/// A grandchild, deep enough that its next copy begins copy-up. Page 0 is the child's (3) over the first space's (1),
+/// page 1 the first space's (2).
 #[cfg(shuttle)]
 fn deep() -> (World, [SpaceRef<TestMachine>; 2]) {
     let w = World::private(2);
@@ -216,7 +216,7 @@ protocol! {
 fn copy_up_against_merge() {
     let w = World::private(4);
     // Three layers behind an untouched front; the last one's page moves into the one in front of it, which has more.
-    // None is a copy, which would have shortened the chain.
+    // None is a copy, which would have begun copy-up.
     let layers = [&[1][..], &[0, 2], &[3]].map(|pages| {
         pages.iter().for_each(|n| store(&w.space, *n, *n as u8 + 1));
         w.space.fork().unwrap()
@@ -224,7 +224,7 @@ fn copy_up_against_merge() {
     drop(layers);
     beside(
         w,
-        |w| crate::fault::flatten::shorten(&w.space, page(0), &mut MaySleep::here()),
+        |w| crate::fault::copy_up::copy_up(&w.space, page(0), &mut MaySleep::here()),
         merge,
         |w, (), ()| {
             // A mapped page would be seen whatever the chain shows.

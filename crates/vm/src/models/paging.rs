@@ -73,10 +73,10 @@ protocol! {
     ReplaceNotAtomic: "one page was read into two frames";
 }
 
-/// A file behind a store: a call reads a missing page while another writes to it. The page is written back and taken.
+/// A file behind a store: a call reads a missing page while another writes to it. The page is written back and evicted.
 /// Under shuttle only, because loom takes minutes.
 #[cfg(shuttle)]
-fn read_against_written_and_stolen() {
+fn read_against_written_and_evicted() {
     let w = World::new();
     let file = ObjectRef::with_pager(w.boot.vm, crate::testing::memory_store(4, PROMPT), 4 * PAGE_SIZE).unwrap();
     let (read, written) = (file.clone(), file.clone());
@@ -110,7 +110,7 @@ fn read_against_written_and_stolen() {
 
 protocol! {
     #[cfg(shuttle)]
-    a_call_reads_no_page_older_than_the_written_data = read_against_written_and_stolen, Some(2);
+    a_call_reads_no_page_older_than_the_written_data = read_against_written_and_evicted, Some(2);
 }
 
 /// The cleaner: a CPU that has a writable translation stores while the page is written out and taken.

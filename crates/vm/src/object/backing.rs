@@ -48,11 +48,11 @@ pub struct Backing<M: Machine> {
     pmap: NonNull<M::Pmap>,
     /// The layer in front of it, or null. Written under the map's lock; read under a pin.
     in_front: AtomicPtr<Backing<M>>,
-    /// A front: how far its chain is copied up ([`crate::fault::flatten`]).
+    /// A front: how far its chain is copied up ([`crate::fault::copy_up`]).
     progress: AtomicU64,
     /// A front: the layers of its chain, itself included; 255 also stands for more. Written under the map's lock.
     layers: AtomicU8,
-    /// How many runs of layers ended in it, one after the other ([`crate::fault::flatten`]); 255 also stands for more.
+    /// How many runs of layers ended in it, one after the other ([`crate::fault::copy_up`]); 255 also stands for more.
     /// Written under the map's lock.
     merges: AtomicU8,
     /// Its shard of the object's list. Written before it is linked.

@@ -33,9 +33,9 @@ use crate::stats::Event;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// Frees the clean pages of the batch. The caller has set all of them busy. `stays` gets the others, still busy while
-/// it runs, then they are released. Returns how many were freed.
-pub(crate) fn steal<M: Machine>(
+/// Evicts the clean pages of the batch. The caller has set all of them busy. `stays` gets the others, still busy while
+/// it runs, then they are released. Returns the number of evicted pages.
+pub(crate) fn evict<M: Machine>(
     object: &Object<M>,
     batch: &Batch,
     stays: &mut dyn FnMut(&'static Page),
@@ -70,7 +70,7 @@ pub(crate) fn steal<M: Machine>(
     }
     vm.release_pages(batch, gone);
     let n = gone.len() as usize;
-    vm.stats().add(Event::Steal, n as u64);
+    vm.stats().add(Event::Evict, n as u64);
     n
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &m
             }
             wait
         };
-        steal(object, &clean, &mut |_| {}, may);
+        evict(object, &clean, &mut |_| {}, may);
         if let Some(page) = wait {
             vm.wait_laundered(page, may);
         }

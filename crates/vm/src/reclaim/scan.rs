@@ -587,7 +587,7 @@ impl<M: Machine> Scan<'_, M> {
                         }
                     }
                 }
-                let freed = evict::steal(object, &clean, &mut |page| again.push(page), may);
+                let freed = evict::evict(object, &clean, &mut |page| again.push(page), may);
                 scan.done.freed += freed as u64;
             });
             self.offer_freed();

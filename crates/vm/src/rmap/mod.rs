@@ -76,10 +76,10 @@ pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) -> FlushedEve
     pass(object, batch, &mut Unmap(object.vm(), batch))
 }
 
-/// As [`unmap`], for stealing the pages. Pages that a wired backing shows are returned, and stay the object's.
+/// As [`unmap`], for the eviction of the pages. Pages that a wired backing shows are returned, and stay the object's.
 pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (FlushedEverywhere, Subset) {
-    struct Steal<'b, M: Machine>(Unmap<'b, M>, Subset);
-    impl<M: Machine> Operation<M> for Steal<'_, M> {
+    struct Eviction<'b, M: Machine>(Unmap<'b, M>, Subset);
+    impl<M: Machine> Operation<M> for Eviction<'_, M> {
         const FLUSHES: bool = true;
         fn leaf(&mut self, at: usize, va: u64, leaf: Leaf, table: &mut impl Table<M>, owed: &mut Obligation<'_, M>) {
             self.0.leaf(at, va, leaf, table, owed);
@@ -93,9 +93,9 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
             wired
         }
     }
-    let mut steal = Steal(Unmap(object.vm(), batch), Subset::default());
-    let flushed = pass(object, batch, &mut steal);
-    (flushed, steal.1)
+    let mut eviction = Eviction(Unmap(object.vm(), batch), Subset::default());
+    let flushed = pass(object, batch, &mut eviction);
+    (flushed, eviction.1)
 }
 
 /// Removes every translation within the backings that show `keys` of `object`, of whatever page: private mappings'

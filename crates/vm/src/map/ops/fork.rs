@@ -200,7 +200,7 @@ impl<M: Machine> Copies<M> {
         let Copies { spare, ours, theirs, replaced, committed } = &mut copies;
         for e in writer.overlapping(USER.start, USER.end) {
             let mut a = e.attributes();
-            let fate = shorten_and_decide(e);
+            let fate = collapse_and_decide(e);
             match fate {
                 Fate::Leave => continue,
                 Fate::Wipe => {
@@ -294,11 +294,11 @@ fn has_content<M: Machine>(e: &Entry<M>) -> bool {
     layers(e.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
 
-/// Shortens the chain of an entry, and decides its treatment.
+/// Collapses the chain of an entry, and decides its treatment.
 ///
 /// # Requires
 /// The writer is held, the entry is marked if private, and its leaves allow no stores any more.
-fn shorten_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
+fn collapse_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
     let a = e.attributes();
     if a.flags.contains(Flags::DONT_FORK) {
         return Fate::Leave;
@@ -309,7 +309,7 @@ fn shorten_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
     if !is_private(&a) {
         return Fate::Share;
     }
-    debug_assert!(e.is_stale(), "a chain is shortened beside faults");
+    debug_assert!(e.is_stale(), "a chain is collapsed beside faults");
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
     // A walk misses a page that moves forward at most once: the second walk is under the table page's lock. A fault

@@ -24,9 +24,9 @@
 //! worse where each generation stores into the same few pages, because such layers do not grow.
 //!
 //! # How, beside other threads
-//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`FaultContext::copy_up`]), a budget a fault.
-//!    Loads and stores of other threads wait for a busy page for the time of one copy at most. If the page is mapped,
-//!    its leaf is replaced. If not, no page table is touched.
+//! 1. *Copy*, no lock of the map held: page by page as a fault does it ([`FaultContext::copy_up_page`]). Each fault has
+//!    a budget. Loads and stores of other threads wait for a busy page for the time of one copy at most. If the page is
+//!    mapped, its leaf is replaced. If not, no page table is touched.
 //! 2. *Take out*, with the map's lock. In a layer that goes, each page and zero marker must be hidden for good by the
 //!    front or by a layer that stays. If a resident page or a marker is not hidden, the run waits for the next fault.
 //!    Then no leaf maps a page of a layer that goes. A CPU that filled the front's slot cleared the leaf and flushed
@@ -240,7 +240,7 @@ enum Came {
 /// Copies some pages up where the chain that shows `va` is too deep, and takes layers out once all are copied. For a
 /// fault that has just copied a page. Holds nothing; may sleep for the map's lock.
 #[cold]
-pub(crate) fn shorten<M: Machine>(space: &Space<M>, va: u64, may: &mut MaySleep) {
+pub(crate) fn copy_up<M: Machine>(space: &Space<M>, va: u64, may: &mut MaySleep) {
     let vm = space.vm();
     let (front, layers) = {
         let pin = may.pin(vm.epoch());
@@ -343,7 +343,7 @@ fn one<M: Machine>(at: &FaultContext<'_, M>, pin: &Pinned<'_>) -> Result<One, At
     match at.walk(Some(front), false, pin)? {
         Walk::Page(found) if found.depth == 0 => return Ok(One::There),
         Walk::Page(found) if found.object.is_private() => {
-            at.copy_up(&found, pin)?;
+            at.copy_up_page(&found, pin)?;
             at.vm.stats().count(Event::PageCopiedUp);
             return Ok(One::Copied);
         }
