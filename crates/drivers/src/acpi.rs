@@ -177,9 +177,9 @@ pub struct VirtioDevice {
     pub len: u64,
     /// Its global interrupt.
     pub gsi: u32,
-    /// It signals by edges, not by a level.
+    /// The device signals by edges, not by a level.
     pub edge: bool,
-    /// It signals with a low level or a falling edge.
+    /// The device signals with a low level or a falling edge.
     pub low: bool,
 }
 

@@ -31,7 +31,7 @@ const FEATURES: u64 = 1 << 32;
 pub enum ConsoleError {
     /// There is no virtio device at that address.
     Absent,
-    /// It is not a console, but this kind of device.
+    /// The device is not a console, but this kind of device.
     Kind(DeviceType),
     /// The queues could not be set up.
     Queue(virtio_drivers::Error),

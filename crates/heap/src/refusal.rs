@@ -18,7 +18,7 @@ std::thread_local! {
     static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
     /// The number of the request that is refused; 0 for none.
     static REFUSED: Cell<u64> = const { Cell::new(0) };
-    /// Also decides about each request.
+    /// A function that decides about each request too.
     static JUDGE: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
 }
 

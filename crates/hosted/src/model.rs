@@ -29,7 +29,7 @@ impl State {
         }
     }
 
-    /// The same memory with other rights.
+    /// The state of the same memory with other rights.
     pub fn with_prot(self, prot: Prot) -> State {
         match self {
             State::Unmapped => State::Unmapped,
@@ -65,9 +65,9 @@ impl Fate {
 /// How an access ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// It succeeded; for a read of the stamp, with its value.
+    /// The access succeeded; for a read of the stamp, with its value.
     Value(Option<u64>),
-    /// It failed.
+    /// The access failed.
     Failed(FaultError),
 }
 
@@ -76,7 +76,7 @@ pub enum Seen {
 pub enum Content {
     /// Its stamp.
     Stamp(u64),
-    /// It lies beyond the object's end.
+    /// The page lies beyond the object's end.
     Beyond,
     /// Its owner may be changing it.
     Unknown,

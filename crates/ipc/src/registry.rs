@@ -60,7 +60,7 @@ pub trait Named: Send + Sync + 'static {
 /// How an object is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Open {
-    /// It is made if no object has the key.
+    /// The object is made if no object has the key.
     pub create: bool,
     /// With `create`: an object that has the key is an error.
     pub exclusive: bool,

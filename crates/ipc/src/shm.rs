@@ -107,7 +107,7 @@ pub struct Status {
     pub sequence: u32,
     /// The owner.
     pub owner: Owner,
-    /// It goes with its last mapping.
+    /// The segment goes with its last mapping.
     pub removed: bool,
     /// Its pages stay in memory.
     pub locked: bool,

@@ -39,7 +39,7 @@ impl<T> Once<T> {
     /// The value.
     ///
     /// # Safety
-    /// It was set.
+    /// The value was set.
     #[inline(always)]
     pub unsafe fn get(&self) -> &'static T {
         // SAFETY: by this function's contract the pointer is a `&'static T`.

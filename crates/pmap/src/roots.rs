@@ -151,7 +151,7 @@ pub(crate) struct Arrival<'a> {
     pub regime: u64,
     /// The CPU's own root, where it has one.
     pub own: Option<&'a Own>,
-    /// It may have missed a flush of one entry.
+    /// The CPU may have missed a flush of one entry.
     pub stale: bool,
 }
 

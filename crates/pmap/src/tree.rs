@@ -358,7 +358,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     /// Gives dead table pages to the epoch.
     ///
     /// # Requires
-    /// They have left every paging-structure cache.
+    /// The pages have left every paging-structure cache.
     pub(crate) fn retire(&self, dead: Dead) {
         let mut next = dead.first;
         while let Some(t) = next {

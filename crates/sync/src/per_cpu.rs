@@ -114,7 +114,7 @@ impl<T> PerCpu<T> {
 /// Even an uncontended lock costs an atomic step. A value that other CPUs sometimes access needs one.
 pub struct Own<T> {
     value: UnsafeCell<T>,
-    /// It is in use. Debug builds detect two uses at once.
+    /// The value is in use. Debug builds detect two uses at once.
     #[cfg(debug_assertions)]
     used: AtomicBool,
 }

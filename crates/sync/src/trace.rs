@@ -161,7 +161,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// It begins now.
+    /// A span that begins now.
     #[inline(always)]
     pub fn begin(kind: EventKind, a: u64, b: u64) -> Span {
         #[cfg(feature = "trace")]

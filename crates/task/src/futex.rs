@@ -65,8 +65,8 @@ pub struct Waiter<M: Machine> {
     bucket: AtomicUsize,
     /// No longer listed: a wake-up chose it. Written under the lock; final until the next wait begins.
     woken: AtomicBool,
-    /// It is part of a [`pi::PiWaiter`]: no wake-up chooses it, and only [`FutexTable::pi_requeue`] moves it. Written
-    /// before the waiter is listed.
+    /// The waiter is part of a [`pi::PiWaiter`]: no wake-up chooses it, and only [`FutexTable::pi_requeue`] moves it.
+    /// Written before the waiter is listed.
     moves: Cell<bool>,
 }
 

@@ -7,9 +7,9 @@ use quire_sync::CpuId;
 /// How interrupts were before they were masked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Irq {
-    /// They were on.
+    /// Interrupts were on.
     On,
-    /// They were masked already.
+    /// Interrupts were masked already.
     Off,
 }
 

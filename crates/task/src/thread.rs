@@ -38,14 +38,14 @@ pub(crate) const NO_LEVEL: u8 = FIRST_NICE + NICES;
 pub enum Class {
     /// By its nice value.
     Normal,
-    /// The same; its user says that it never waits for a person.
+    /// As `Normal`; its user says that it never waits for a person.
     Batch,
     /// With the least weight, whatever its nice value.
     Background,
     /// Real-time, at a priority from 1 to [`MOST_URGENT`]: before all threads of lesser priority and all other classes,
     /// until it sleeps or yields.
     Fifo(u8),
-    /// The same, but threads of one priority take turns.
+    /// As `Fifo`, but threads of one priority take turns.
     RoundRobin(u8),
 }
 
@@ -99,9 +99,9 @@ pub struct Thread<M: Machine> {
     /// The state at the last [`overslept`](Self::overslept): the switches, and how often in a row they were unchanged.
     seen_switches: AtomicU64,
     seen_rounds: AtomicU16,
-    /// It has called `exit`. Written by itself.
+    /// The thread has called `exit`. Written by itself.
     pub(crate) dying: AtomicBool,
-    /// It sleeps, and only an unpark wakes it. Written by itself.
+    /// The thread sleeps, and only an unpark wakes it. Written by itself.
     pub(crate) uninterruptible: AtomicBool,
     /// Its nice value from 0 to 39. [`NICES`] times its class and [`RESETS`] are added, so that a thread stays small.
     nice: AtomicU8,

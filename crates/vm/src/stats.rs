@@ -195,7 +195,7 @@ impl Stats {
         self.there_are(Event::BufferPage, Event::BufferPageGone)
     }
 
-    /// Those made less those gone; the halves of each count are read one after the other.
+    /// Structures made less those gone; the halves of each count are read one after the other.
     fn there_are(&self, came: Event, gone: Event) -> u64 {
         let gone = self.total(gone);
         self.total(came).saturating_sub(gone)

@@ -42,7 +42,7 @@ const SCRATCH: u64 = PATHS.len() as u64 * PATH;
 
 /// Times that the CPU may halt for one input.
 const HALTS: u32 = 5_000;
-/// The same if no thread will be woken.
+/// Times that the CPU may halt if no thread will be woken.
 const STUCK: u32 = 100;
 /// The most of the machine's time that an input may take, in nanoseconds: four years.
 pub const TIME: u64 = 1 << 57;
@@ -90,7 +90,7 @@ const NOBODY: u64 = 65534;
 struct Job {
     bytes: Vec<u8>,
     at: usize,
-    /// It waits for process 1, or is running.
+    /// The input waits for process 1, or is running.
     open: bool,
     /// Its process is ready to make calls.
     ready: bool,

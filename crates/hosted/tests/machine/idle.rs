@@ -14,7 +14,7 @@ quire_hosted::of_each_architecture!(
     one_fault_brings_all_residents_of_a_small_space_back,
     a_large_space_comes_back_page_by_page,
     before_memory_is_out_idle_spaces_give_up_their_tables,
-    a_space_idle_for_a_second_gives_up_its_tables_in_a_shortage,
+    a_space_idle_for_a_second_gives_up_its_tables_when_memory_is_short,
     spaces_without_tables_are_not_looked_at_again,
     forks_take_the_tables_of_idle_spaces_while_memory_is_scarce,
     returning_tables_replace_idle_ones_while_memory_is_scarce,
@@ -158,7 +158,7 @@ fn before_memory_is_out_idle_spaces_give_up_their_tables<F: Simulate>() {
     other.leave();
 }
 
-fn a_space_idle_for_a_second_gives_up_its_tables_in_a_shortage<F: Simulate>() {
+fn a_space_idle_for_a_second_gives_up_its_tables_when_memory_is_short<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() }).unwrap();
     let cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; 8192 * PAGE_SIZE as usize].leak();

@@ -75,7 +75,7 @@ pub struct Receive {
     pub most: usize,
     /// A longer message is cut, instead of an error.
     pub cuts: bool,
-    /// It waits for no message.
+    /// The call waits for no message.
     pub no_wait: bool,
 }
 

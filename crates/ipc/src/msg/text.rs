@@ -44,7 +44,7 @@ impl Text {
         self.chunks.iter_mut().map(|chunk| &mut chunk[..])
     }
 
-    /// The same bytes again.
+    /// A copy of the text.
     pub(super) fn copy(&self) -> Result<Self, Error> {
         let mut copy = Text::new(self.len)?;
         for (to, from) in copy.chunks_mut().zip(self.chunks()) {

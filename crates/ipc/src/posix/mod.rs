@@ -38,7 +38,7 @@ const OVERHEAD: u64 = 512;
 /// How a queue is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenQueue {
-    /// It is made if none has the name.
+    /// The queue is made if none has the name.
     pub create: bool,
     /// With `create`: a queue that has the name is an error.
     pub exclusive: bool,

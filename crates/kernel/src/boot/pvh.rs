@@ -1,7 +1,7 @@
 //! The first instructions: a PVH boot loader enters in 32-bit protected mode, paging off, EBX = start info.
 //!
-//! They map the first 4 GiB twice, low (where they run) and in the direct map, and the image at its own address. Then
-//! they call [`start`](super::start). The low half is unmapped when the kernel's own tables are loaded.
+//! These instructions map the first 4 GiB twice, low (where they run) and in the direct map, and the image at its own
+//! address. Then they call [`start`](super::start). The low half is unmapped when the kernel's own tables are loaded.
 
 use core::arch::global_asm;
 

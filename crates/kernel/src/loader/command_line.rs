@@ -30,17 +30,17 @@ pub fn value<'a>(line: &'a [u8], name: &str) -> Option<&'a [u8]> {
 pub enum Problem {
     /// The word needs one.
     Missing,
-    /// It is no number, or does not fit 64 bits.
+    /// The value is no number, or does not fit 64 bits.
     NoNumber,
-    /// It is zero.
+    /// The value is zero.
     Zero,
-    /// It is more than this.
+    /// The value is more than this.
     MoreThan(u64),
-    /// It is less than this.
+    /// The value is less than this.
     LessThan(u64),
     /// At most these bytes can be set aside.
     SetAside(u64),
-    /// It is no time of [`SHORTEST`] to [`LONGEST`].
+    /// The value is no time of [`SHORTEST`] to [`LONGEST`].
     NoTime,
 }
 

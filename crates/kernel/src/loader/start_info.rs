@@ -48,9 +48,9 @@ pub struct StartInfo<'a> {
 pub enum StartInfoError {
     /// The structure, or data that it points to, lies outside memory.
     Unreachable,
-    /// It does not begin with [`MAGIC`].
+    /// The structure does not begin with [`MAGIC`].
     BadMagic,
-    /// It has no memory map (version 0): this kernel needs one.
+    /// The structure has no memory map (version 0): this kernel needs one.
     NoMemoryMap,
 }
 

@@ -1,8 +1,8 @@
 //! `memtest` on the kernel's command line: writes and checks memory at both ends of each range of RAM, before the first
 //! program.
 //!
-//! So it checks at boot that the lowest and the highest frames of all ranges exist and are different memory. The frames
-//! between are not accessed, because a range may be larger than the host's memory for it.
+//! `memtest` checks at boot that the lowest and the highest frames of all ranges exist and are different memory. The
+//! frames between are not accessed, because a range may be larger than the host's memory for it.
 
 use crate::machine::Machine;
 use crate::memory::layout::direct;

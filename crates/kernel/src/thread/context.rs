@@ -48,7 +48,7 @@ pub struct Context {
 struct GoingOn {
     /// The registers that it will load at last.
     regs: UserRegs,
-    /// It parked, so its sleep has to be finished.
+    /// The thread parked, so its sleep has to be finished.
     parked: bool,
     /// Called on the new stack, with a pointer to a copy of the registers at its top.
     main: extern "C" fn(&mut UserRegs),
@@ -297,7 +297,7 @@ pub unsafe fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
 /// Preempts the calling program's thread on its way to user mode, as [`depart`] does.
 ///
 /// # Safety
-/// That of [`depart`].
+/// As [`depart`].
 pub unsafe fn depart_preempted(regs: &UserRegs, main: Main) {
     goes_on(regs, main, false);
     // SAFETY: by this function's contract; the context says how the thread goes on.

@@ -59,7 +59,7 @@ impl Record {
     pub fn only(&self, keep: impl Fn(&Access) -> bool) -> Record {
         Record { accesses: self.accesses.iter().filter(|a| keep(a)).copied().collect() }
     }
-    /// Those of one CPU.
+    /// The accesses of one CPU.
     pub fn of(&self, cpu: CpuId) -> Record {
         self.only(|a| a.cpu == cpu)
     }

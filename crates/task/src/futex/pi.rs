@@ -125,11 +125,11 @@ impl<E> From<PiRefused<E>> for Stop<E> {
 /// What an attempt does with the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// It waits for an owner.
+    /// The thread waits for an owner.
     Wait,
-    /// It waits for an owner, and the word of a free lock says that threads wait: others are to follow.
+    /// The thread waits for an owner, and the word of a free lock says that threads wait: others are to follow.
     Crowd,
-    /// It does not wait. As on Linux, the word says that threads wait all the same.
+    /// The thread does not wait. As on Linux, the word says that threads wait all the same.
     Try,
 }
 

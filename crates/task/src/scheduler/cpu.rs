@@ -164,7 +164,7 @@ impl<M: Machine> Scheduler<M> {
         self.share_on(self.cpus.of(cpu), thread, cpu)
     }
 
-    /// The same, where the CPU is at hand.
+    /// As [`share`](Self::share), where the CPU is at hand.
     #[inline(always)]
     pub(super) fn share_on<'a>(&self, on: &'a Cpu<M>, thread: &'a Thread<M>, cpu: CpuId) -> &'a Share<M> {
         // SAFETY: by `belong_to`, a thread's user lives as long as it is the thread's.

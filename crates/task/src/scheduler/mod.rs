@@ -70,7 +70,7 @@ enum Leave {
     Yield,
     Preempt,
     Exit,
-    /// It may not run on this CPU any more.
+    /// The thread may not run on this CPU any more.
     Move,
 }
 

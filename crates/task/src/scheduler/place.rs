@@ -142,7 +142,7 @@ impl<M: Machine> Scheduler<M> {
         self.note_inline(cpu, id, queue);
     }
 
-    /// The same, for the two places where most threads pass.
+    /// As [`note`](Self::note), for the two places where most threads pass.
     #[inline(always)]
     pub(super) fn note_inline(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);

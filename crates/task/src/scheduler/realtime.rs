@@ -37,7 +37,7 @@ impl Bound {
 /// Where a thread joins those of its priority.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// It runs next: its stretch was cut.
+    /// The thread runs next: its stretch was cut.
     Head,
     Tail,
 }

@@ -82,7 +82,7 @@ type FoundThread<M> = (NonNull<Thread<M>>, Option<NonNull<Share<M>>>);
 pub(crate) enum Sorted {
     /// The thread neither waits nor runs here.
     Absent,
-    /// It stays where it is.
+    /// The thread stays where it is.
     Unchanged,
     Moved,
 }

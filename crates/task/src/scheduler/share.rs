@@ -290,7 +290,7 @@ impl<M: Machine> Heap<M> {
     /// Puts `share` in.
     ///
     /// # Safety
-    /// It is in no heap, and stays alive and in place until it is out again.
+    /// `share` is in no heap, and stays alive and in place until it is out again.
     pub unsafe fn insert(&mut self, share: NonNull<Share<M>>) {
         // SAFETY: the caller vouches that the share stays alive and in place until it is out again.
         let new = unsafe { at(share) };

@@ -23,11 +23,11 @@ pub fn is_body() -> bool {
 /// Why a body has handed back to the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// It runs on for a time, and keeps its CPU.
+    /// The body runs on for a time, and keeps its CPU.
     ForTime,
     /// The scheduler has given its CPU to another thread.
     Cpu,
-    /// It has panicked.
+    /// The body has panicked.
     Failed(String),
 }
 

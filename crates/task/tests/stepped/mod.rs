@@ -74,9 +74,9 @@ pub struct Scripted {
     pub latest: Cell<u64>,
     /// The stack of a thread with a body.
     stack: Option<Stack>,
-    /// It has a stack, and is inside the scheduler there: it left its CPU of itself, or has not begun.
+    /// The thread has a stack, and is inside the scheduler there: it left its CPU of itself, or has not begun.
     inside: Cell<bool>,
-    /// It has begun to end, and has left its stack for good.
+    /// The thread has begun to end, and has left its stack for good.
     exits: Cell<bool>,
     ended: Cell<bool>,
 }

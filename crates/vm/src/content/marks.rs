@@ -15,11 +15,11 @@ use core::ops::Range;
 pub struct RangeCounts {
     /// Resident pages.
     pub resident: u64,
-    /// Those that some page table maps.
+    /// Pages that some page table maps.
     pub mapped: u64,
-    /// Those that were referenced since the last [`Object::take_referenced`].
+    /// Pages that were referenced since the last [`Object::take_referenced`].
     pub referenced: u64,
-    /// Those that are newer than the pager's copy.
+    /// Pages that are newer than the pager's copy.
     pub dirty: u64,
 }
 

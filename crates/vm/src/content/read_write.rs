@@ -173,7 +173,7 @@ fn present<'a, M: Machine>(
 
 /// The outcome for a frame that was to become a page.
 enum Added<'a, M: Machine> {
-    /// It is the page.
+    /// The frame became the page.
     Ours(HeldPage<'a, M>),
     /// Another thread made the page first; the frame is freed when `ours` is dropped.
     Theirs { theirs: HeldPage<'a, M>, ours: HeldPage<'a, M> },

@@ -20,8 +20,8 @@ use quire_sync::trace::{EventKind, note};
 /// Linux's `fault_around_bytes`. Private memory has it too: a child begins with empty page tables and finds the pages
 /// that it only reads in shared layers.
 const AROUND: usize = 16;
-/// The same behind a deep chain, at most a bit each of a word. There the layers cost more than the neighbours: each
-/// window asks each layer once.
+/// Pages of that window behind a deep chain, at most a bit each of a word. There the layers cost more than the
+/// neighbours: each window asks each layer once.
 const AROUND_DEEP: usize = 64;
 /// A page behind this many layers is behind a deep chain.
 const DEEP: usize = 8;

@@ -337,7 +337,7 @@ protocol! {
     NoSecondAsk: "a child loses a page that moves";
 }
 
-/// It moves while another chain's copy of it is under way, which is given up then.
+/// A page moves to its last sharer while another chain's copy of it is under way, which is given up then.
 #[cfg(shuttle)]
 fn claim_against_copy() {
     let w = World::private(1);
@@ -369,7 +369,7 @@ protocol! {
     BusyHides: "a page moves away from its copier";
 }
 
-/// It moves while another CPU of the same space looks at it.
+/// A page moves to its last sharer while another CPU of the same space looks at it.
 fn claim_against_load() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -396,7 +396,7 @@ protocol! {
     EmptyBeforeFill: "a page that moves is missed";
 }
 
-/// It is wanted while it is being written to swap, which ends.
+/// A page is wanted by its last sharer while it is being written to swap, which ends.
 #[cfg(shuttle)]
 fn claim_against_completion() {
     let w = World::private(1);

@@ -55,7 +55,7 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// So many pages have left their slots.
+    /// Takes back the charge of `pages` pages that have left their slots.
     #[inline]
     pub(crate) fn uncharge(&self, pages: u64) {
         if let Some(quota) = self.quota.filter(|_| pages != 0) {

@@ -117,7 +117,7 @@ fn decode(word: u64) -> Slot {
 /// Why a slot was not filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FillError {
-    /// It holds something already.
+    /// The slot holds something already.
     Taken(Slot),
     /// No memory for a node.
     OutOfMemory,
@@ -137,7 +137,7 @@ pub unsafe trait Nodes: Copy + 'static {
     /// Takes memory back at once.
     ///
     /// # Safety
-    /// It came from `allocate`, and is not used any more.
+    /// `node` came from `allocate`, and is not used any more.
     unsafe fn release(self, node: NonNull<IndexNode<Self>>);
     /// Calls `free` with the node's header once no reader can hold it.
     ///

@@ -108,7 +108,7 @@ impl<T: Interval> Tree<T> {
     /// Adds `member`. `stamp` is larger than that of each earlier linking.
     ///
     /// # Safety
-    /// It is in no tree, and stays alive and in place until it is removed.
+    /// `member` is in no tree, and stays alive and in place until it is removed.
     pub(crate) unsafe fn insert(&mut self, member: *mut T, stamp: u64) {
         let noted = self.walks != 0 && !mutant(Mutant::LinkingUnnoted);
         // SAFETY: members are alive while they are in the tree, and links are guarded by the tree.
@@ -151,7 +151,7 @@ impl<T: Interval> Tree<T> {
     /// Takes `member` out.
     ///
     /// # Safety
-    /// It is in this tree.
+    /// `member` is in this tree.
     pub(crate) unsafe fn remove(&mut self, member: *mut T) {
         // SAFETY: `member` is in this tree, whose members are alive, and `&mut self` keeps all others away from the
         // links.
@@ -206,7 +206,7 @@ impl<T: Interval> Tree<T> {
     /// Rotates `member` above its parent.
     ///
     /// # Safety
-    /// It is in this tree, and has a parent.
+    /// `member` is in this tree, and has a parent.
     unsafe fn rotate_up(&mut self, member: *mut T) {
         // SAFETY: `member` and its parent, which the caller has seen, are in this tree and alive; `&mut self` guards
         // the links.
@@ -447,7 +447,7 @@ fn priority<T>(member: *mut T) -> u64 {
 /// Computes the largest end below `member` again; whether it is another one.
 ///
 /// # Safety
-/// It is in a tree that the caller has to itself.
+/// `member` is in a tree that the caller has to itself.
 unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
     // SAFETY: the caller has the tree to itself, and the children of a member are members, hence alive.
     unsafe {
@@ -469,7 +469,7 @@ unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
 /// Computes the latest stamp below `member` again.
 ///
 /// # Safety
-/// It is in a tree that the caller has to itself.
+/// `member` is in a tree that the caller has to itself.
 unsafe fn refresh_age<T: Interval>(member: *mut T) {
     // SAFETY: the caller has the tree to itself, and the children of a member are members, hence alive.
     unsafe {

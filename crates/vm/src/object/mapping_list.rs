@@ -131,7 +131,7 @@ pub struct OwnShards<M: Machine>([CachePadded<OwnShard<M>>; GROUP]);
 
 struct OwnShard<M: Machine> {
     shard: Shard<M>,
-    /// It has a reference to the object. Guarded by the shard's lock.
+    /// The shard has a reference to the object. Guarded by the shard's lock.
     counts: AtomicBool,
 }
 
@@ -452,7 +452,7 @@ impl<M: Machine> Shards<M> {
     /// shard is not used after its lock is released, because an own shard does not keep the object.
     ///
     /// # Safety
-    /// It is linked here.
+    /// `b` is linked here.
     pub unsafe fn remove(&self, b: NonNull<Backing<M>>) -> bool {
         // SAFETY: `b` is linked here, by this function's contract, and a backing is retired only after it was unlinked.
         let (shard, mut list) = self.lock_shard_of(unsafe { b.as_ref() });

@@ -21,9 +21,9 @@ pub(crate) struct References(AtomicU64);
 pub(crate) enum GivenUp {
     /// Other references keep the object.
     Kept,
-    /// It was the last.
+    /// The reference was the last.
     Last,
-    /// It is not dropped yet: all others are those of CPUs' own shards.
+    /// The reference is not dropped yet: all others are those of CPUs' own shards.
     OnlyOwn,
 }
 

@@ -44,8 +44,8 @@ const STEPS: u32 = 32;
 /// A scan of the backings in one shard that show a page of `start..end`. It lets go of the shard's lock from time to
 /// time. Each backing is visited at least once, and so is each replacement; see the module.
 ///
-/// It refers to places, not to backings. So it may go on after any time, while the caller keeps the object. A caller
-/// that does not go on to the end calls [`stop`](Self::stop).
+/// A scan refers to places, not to backings. So it may go on after any time, while the caller keeps the object. A
+/// caller that does not go on to the end calls [`stop`](Self::stop).
 pub struct Scan {
     start: u64,
     end: u64,
@@ -61,7 +61,7 @@ pub struct Scan {
     began: Option<u64>,
     /// Linkings at the last hold.
     held: u64,
-    /// It has let go in this pass.
+    /// The scan has let go in this pass.
     let_go: bool,
     /// The tree has noted it, because it has let go.
     noted: bool,

@@ -226,7 +226,7 @@ pub(crate) fn launder<M: Machine>(
 /// write is coming.
 ///
 /// # Requires
-/// They are busy.
+/// The pages are busy.
 pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
     for (_, pfn) in batch.as_slice() {
         object.vm().page(*pfn).clear(State::DIRTY);
@@ -238,7 +238,7 @@ pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
 /// ([`copy::credit`](crate::rmap::dirty::credit)).
 ///
 /// # Requires
-/// They are busy and LAUNDERING, so that a write-back of all tagged pages finds the tag or the write.
+/// `pages` are busy and LAUNDERING, so that a write-back of all tagged pages finds the tag or the write.
 fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>) {
     for (key, pfn) in pages {
         if !object.vm().page(*pfn).state().dirty() || mutant(Mutant::CreditUntagged) {

@@ -21,7 +21,7 @@ use quire_sync::{Rank, SpinLock};
 pub struct FaultPlan {
     /// A request waits for about so many polls.
     pub delay: u32,
-    /// So many nanoseconds pass between two completions at least.
+    /// The least time between two completions, in nanoseconds.
     pub pause: u64,
     /// One read in so many fails; 0: none.
     pub fail_reads: u32,
@@ -88,7 +88,7 @@ pub struct StoreCounts {
     pub reads: u64,
     /// Writes that were started.
     pub writes: u64,
-    /// Those of both that failed.
+    /// Reads and writes that failed.
     pub failed: u64,
 }
 

@@ -43,7 +43,7 @@ pub(crate) struct PageIn<M: Machine> {
 
 /// How a read ended.
 enum Read {
-    /// It is in memory, or another thread was first.
+    /// The page is in memory, or another thread was first.
     Done,
     /// One of so many pages could not be read: all are back in their old place.
     Failed(usize),

@@ -140,7 +140,8 @@ pub enum For {
     Table,
     /// The kernel's own structures, whose makers meet an error: may use the reserve down to the [floor](Frames::floor).
     Kernel,
-    /// The same of a thread that [ends something](crate::machine::Machine::ends_something): may use all.
+    /// The kernel's own structures, for a thread that [ends something](crate::machine::Machine::ends_something): may
+    /// use all.
     End,
 }
 
@@ -530,7 +531,7 @@ impl<M: Machine> Physical<M> {
     /// Takes frames back, all into this CPU's magazine at once.
     ///
     /// # Safety
-    /// They are the caller's, as a [`Frame`] is its owner's.
+    /// The frames are the caller's, as a [`Frame`] is its owner's.
     pub(crate) unsafe fn free_frames(&self, frames: impl Iterator<Item = Pfn> + Clone) {
         let mut n = 0;
         for pfn in frames.clone() {

@@ -38,7 +38,7 @@ pub enum FrameKind {
 /// Earlier copies of a page, as its descriptor records them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copied {
-    /// It is the first.
+    /// No copy was made before.
     First,
     /// The page was copied before, and no CPU has searched for a backing that still maps it.
     Again,

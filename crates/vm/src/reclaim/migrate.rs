@@ -1,6 +1,6 @@
 //! Migration: a page leaves its frame.
 //!
-//! It is a removal and a move under one busy period. Order: busy, fence, all translations taken away and flushed
+//! Migration is a removal and a move under one busy period. Order: busy, fence, all translations taken away and flushed
 //! (relies on C2). Then only holders read or store through the frame, and a held page stays. The bytes are copied, the
 //! object's slot changes from the old frame to the new one in one step, and the old frame loses its identity. A fault
 //! that had found the old frame sees another generation under its table page's lock, and retries. (Mutants
@@ -33,11 +33,11 @@ use quire_sync::epoch::Pinned;
 /// Result for a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Vacated {
-    /// It has left its frame.
+    /// The page has left its frame.
     Gone,
-    /// It is in use for the moment, or another page by now.
+    /// The page is in use for the moment, or another page by now.
     Again,
-    /// It cannot go: it is wired, or changed while no memory is left to move it to.
+    /// The page cannot go: it is wired, or changed while no memory is left to move it to.
     Never,
 }
 

@@ -92,7 +92,7 @@ impl FlushSet {
         self.hull = EVERYWHERE;
     }
 
-    /// Also drop cached upper levels of what `range` covers.
+    /// Makes the flush also drop cached upper levels of what `range` covers.
     pub fn add_structure(&mut self, range: VirtRange) {
         self.structure = true;
         self.widen(range);
@@ -245,8 +245,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
         }
     }
 
-    /// Also frees table pages that are empty and settled after this. For reverse scans, after which no other operation
-    /// may visit the table page. Map operations prune at better times.
+    /// Makes the flush free table pages that are empty and settled after it. For reverse scans, after which no other
+    /// operation may visit the table page. Map operations prune at better times.
     #[inline(always)]
     pub fn pruning(mut self) -> Self {
         self.prunes = true;

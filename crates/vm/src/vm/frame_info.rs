@@ -21,7 +21,7 @@ const ATTEMPTS: u32 = 8;
 /// The use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FrameInfo {
-    /// It has no descriptor, and is no RAM that the allocator has.
+    /// The frame has no descriptor, and is no RAM that the allocator has.
     Unknown,
     /// Free: on the buddy lists, in a depot or a magazine, or never used.
     Free,
@@ -44,7 +44,7 @@ pub enum FrameInfo {
 pub struct PageMarks {
     /// Its identity or its content may be changing.
     pub busy: bool,
-    /// It has its content.
+    /// The page has its content.
     pub valid: bool,
     /// Memory is newer than what the pager has.
     pub dirty: bool,
@@ -54,13 +54,13 @@ pub struct PageMarks {
     pub being_written: bool,
     /// Its queue, if it is on one or on its way to one.
     pub queue: Option<Queue>,
-    /// It is on that queue.
+    /// The page is on that queue.
     pub queued: bool,
-    /// It belongs to private memory.
+    /// The page belongs to private memory.
     pub private: bool,
     /// Its only store is swap: it belongs to private memory, to shared memory or to a file in memory.
     pub in_memory: bool,
-    /// It has a slot of swap with the same content.
+    /// The page has a slot of swap with the same content.
     pub has_slot: bool,
     /// Its object's pages stay resident.
     pub kept_resident: bool,

@@ -46,7 +46,7 @@ impl core::error::Error for BootError {}
 
 /// A memory system. It lives in the RAM that it manages, for ever.
 ///
-/// It is a tower: each storey uses those below and dereferences to them, so that their methods are the system's too.
+/// The system is a tower: each storey uses those below and dereferences to them, so their methods are the system's too.
 pub struct Vm<M: Machine> {
     reclaimer: Reclaimer<M>,
 }

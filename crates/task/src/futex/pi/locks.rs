@@ -15,13 +15,13 @@ use quire_sync::atomic::{AtomicU8, Ordering};
 const LEVELS: usize = NO_LEVEL as usize;
 const WORDS: usize = LEVELS.div_ceil(64);
 
-/// It waits on a plain word, to be moved to a lock.
+/// The waiter waits on a plain word, to be moved to a lock.
 pub(super) const LISTED: u8 = 0;
-/// It waits for a lock.
+/// The waiter waits for a lock.
 pub(super) const BLOCKED: u8 = 1;
-/// It owns the lock, and the word says so.
+/// The waiter owns the lock, and the word says so.
 pub(super) const OWNS: u8 = 2;
-/// It owns the lock, since the last owner ended. It must write the word.
+/// The waiter owns the lock, since the last owner ended. It must write the word.
 pub(super) const INHERITS: u8 = 3;
 
 /// A thread that waits for a lock with priority inheritance. It lies on the thread's stack.

@@ -11,7 +11,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 pub(in crate::map) enum Class {
     /// A program can store into it, and only the program sees that.
     Data,
-    /// It grows downward.
+    /// The range grows downward.
     Stack,
     /// A program can execute it, and not store into it.
     Code,

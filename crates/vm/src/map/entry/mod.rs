@@ -116,15 +116,15 @@ bitflags::bitflags! {
 pub(super) enum How {
     /// Empty private memory is made for it.
     Empty,
-    /// It shows the update's object.
+    /// The entry shows the update's object.
     Object,
-    /// It takes over the chain of its origin, which goes.
+    /// The entry takes over the chain of its origin, which goes.
     Taken,
-    /// It gets a copy of its part of its origin's chain.
+    /// The entry gets a copy of its part of its origin's chain.
     Copied,
-    /// The same, with room to grow.
+    /// As `Copied`, with room to grow.
     Grown,
-    /// It gets a copy of the last layer, a file, of its origin's chain.
+    /// The entry gets a copy of the last layer, a file, of its origin's chain.
     Tail,
 }
 

@@ -37,7 +37,7 @@ impl Wire {
 }
 
 impl Attributes {
-    /// Those that a child gets: wiring is not inherited.
+    /// The attributes that a child gets: wiring is not inherited.
     pub(in crate::map) fn inherited(self) -> Attributes {
         Attributes { flags: self.flags - WIRED, ..self }
     }

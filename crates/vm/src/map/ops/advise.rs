@@ -36,16 +36,16 @@ pub enum Advice {
     /// The range is needed soon. Its pages in swap or with a pager are read now, as far as memory is not low, and
     /// faults map them later. The caller waits for the reads. A failed read is no error.
     WillNeed,
-    /// Its content is not needed. Private memory is as new at the next use: zeroes, or the file's content. Shared
-    /// memory and files stay, and faults map them again.
+    /// The range's content is not needed. Private memory is as new at the next use: zeroes, or the file's content.
+    /// Shared memory and files stay, and faults map them again.
     DontNeed,
     /// Of private anonymous memory only: the content may go at any time until the next store, and goes when memory is
     /// short. Pages in swap go at once, because reading them would gain nothing. Pages that other spaces show stay.
     Free,
     /// The pages go from the shared object itself: a hole is punched.
     Remove,
-    /// It is not needed soon: its pages are paged out, where that is possible, and come back when they are used. Not
-    /// pages that other spaces show.
+    /// The range is not needed soon: its pages are paged out, where that is possible, and come back when they are used.
+    /// Not pages that other spaces show.
     PageOut,
     /// Made resident now, for loads; errors are reported.
     PopulateRead,

@@ -19,11 +19,11 @@ const ENTRIES_OF_A_MOVE: usize = 6;
 /// Whether and where to a mapping may move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
-    /// It stays.
+    /// The mapping stays.
     No,
-    /// It moves where it cannot grow in place.
+    /// The mapping moves where it cannot grow in place.
     May,
-    /// It moves there; older mappings there are removed.
+    /// The mapping moves there; older mappings there are removed.
     To(u64),
 }
 

@@ -97,7 +97,7 @@ const BARE: u64 = 1 << 63;
 pub struct SpaceStats {
     /// Bytes that entries cover.
     pub mapped_bytes: u64,
-    /// The same, by class.
+    /// Bytes that entries cover, by class.
     pub covered: Covered,
     /// The most that they ever covered: exact if the map never fanned out, otherwise at least the true peak.
     pub peak_bytes: u64,

@@ -15,11 +15,11 @@ pub struct PageInfo {
     pub place: PagePlace,
     /// A leaf maps it.
     pub mapped: bool,
-    /// It belongs to a file or to shared memory.
+    /// The page belongs to a file or to shared memory.
     pub shared: bool,
     /// Only this space can see it.
     pub alone: bool,
-    /// It has stores that no pager has.
+    /// The page has stores that no pager has.
     pub dirty: bool,
     /// An access by this leaf was noticed since pageout looked last.
     pub accessed: bool,

@@ -170,8 +170,8 @@ impl<M: Machine> Spaces<M> {
         }
     }
 
-    /// It has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]), or has seen a table.
-    /// In the second case the note may stay.
+    /// Notes that `space` has tables again. The caller has taken the note of the drop ([`Space::take_dropped`]), or has
+    /// seen a table. In the second case the note may stay.
     pub fn tabled(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -250,7 +250,7 @@ impl<M: Machine> SpaceList<M> {
 /// The spaces that lose their tables.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Which {
-    /// Those that no CPU has run for [`IDLE`].
+    /// Spaces that no CPU has run for [`IDLE`].
     Idle,
     /// All that no CPU runs now, except those whose tables came back within [`IDLE`].
     NotRunning,

@@ -221,8 +221,8 @@ struct Neighbour<A: NodeAlloc, const F: usize> {
 }
 
 impl<A: NodeAlloc, const F: usize> Neighbour<A, F> {
-    /// That of the node of `total` slots that replaces those from `left` to `right` at `level`, if the node is thin and
-    /// both fit into one.
+    /// The neighbour of the node of `total` slots that replaces those from `left` to `right` at `level`, if the node is
+    /// thin and both fit into one.
     ///
     /// # Safety
     /// The caller is the writer, and the paths lead through its tree.

@@ -29,7 +29,7 @@ pub unsafe trait NodeAlloc: Copy + 'static {
     /// Takes a node back at once.
     ///
     /// # Safety
-    /// It came from `alloc` with the same `size` and `bytes`, and is not used any more.
+    /// `node` came from `alloc` with the same `size` and `bytes`, and is not used any more.
     unsafe fn free(self, node: NonNull<u8>, size: NodeSize, bytes: usize);
 
     /// Calls `free` with `node`, a part of a node, once no reader can hold it.
@@ -163,7 +163,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// Retires a node that readers may still hold.
     ///
     /// # Safety
-    /// It is unreachable for new readers, and given up once.
+    /// `node` is unreachable for new readers, and given up once.
     pub unsafe fn retire(node: *mut Self) {
         // One function for each size, so that the node's first line need not be read.
         unsafe fn free<A: NodeAlloc, const F: usize, const LEAF: bool>(retired: *mut Retired) {

@@ -18,7 +18,7 @@ pub(in crate::map) enum Work {
     None,
     /// All are cleared.
     Clear(VirtRange),
-    /// They keep these rights at most.
+    /// The leaves keep these rights at most.
     Weaken(VirtRange, Prot),
 }
 

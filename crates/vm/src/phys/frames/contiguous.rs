@@ -15,7 +15,7 @@ pub struct Contiguous {
     pub count: u64,
     /// The first frame's number is a multiple of this: a power of two.
     pub align: u64,
-    /// They lie in here.
+    /// The range that the frames must lie in.
     pub within: PhysRange,
 }
 
@@ -30,7 +30,7 @@ impl Contiguous {
 pub(crate) enum FrameLookup {
     /// Its descriptor.
     Frame(&'static Page),
-    /// It has none yet.
+    /// The frame has no descriptor yet.
     Closed(Closed),
 }
 

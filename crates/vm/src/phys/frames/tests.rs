@@ -104,7 +104,7 @@ fn no_block_spans_two_domains() {
 }
 
 #[test]
-fn stocked_zeroed_frames_go_first_and_return_in_a_shortage() {
+fn stocked_zeroed_frames_go_first_and_return_when_memory_is_short() {
     let m = system(4096, 1, 1, 100);
     assert!(m.vm.idle_zero(30) && m.vm.zero_stock() == 30);
     while m.vm.idle_zero(64) {}

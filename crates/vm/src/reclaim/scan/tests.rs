@@ -213,7 +213,7 @@ fn unfreeable_pages_do_not_block_the_freeing_of_others() {
 }
 
 #[test]
-fn domains_in_shortage_are_spared_and_get_own_frames_back() {
+fn domains_short_of_memory_are_spared_and_get_own_frames_back() {
     quire_sync::hooks::threads::set_cpu(0);
     let m = crate::testing::boot_in_domains(4096, 2, 2, Config::default());
     m.swap(8192, PROMPT);

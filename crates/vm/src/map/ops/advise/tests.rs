@@ -37,7 +37,7 @@ fn discarded_pages_stay_hidden_without_memory_for_markers() {
 }
 
 #[test]
-fn lazily_freed_pages_last_until_shortage_or_a_store() {
+fn lazily_freed_pages_last_until_pageout_or_a_store() {
     quire_sync::hooks::threads::set_cpu(0);
     // There is no swap: only pages given up can go.
     let m = boot(1024, 2);
