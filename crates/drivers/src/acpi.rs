@@ -173,7 +173,7 @@ pub fn topology(memory: &impl Physical, root_hint: u64) -> Result<Topology, Acpi
 pub struct VirtioDevice {
     /// Physical address of its registers.
     pub address: u64,
-    /// Their length in bytes.
+    /// The length of the registers in bytes.
     pub len: u64,
     /// Its global interrupt.
     pub gsi: u32,

@@ -3,7 +3,7 @@
 
 use crate::port::{in8, out8};
 
-/// Its input clock in Hz.
+/// The timer's input clock in Hz.
 pub const HZ: u64 = 1_193_182;
 const CHANNEL_0: u16 = 0x40;
 const COMMAND: u16 = 0x43;

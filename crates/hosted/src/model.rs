@@ -74,11 +74,11 @@ pub enum Seen {
 /// The known content of a page of a shared object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// Its stamp.
+    /// The page's stamp.
     Stamp(u64),
     /// The page lies beyond the object's end.
     Beyond,
-    /// Its owner may be changing it.
+    /// The page's owner may be changing it.
     Unknown,
 }
 

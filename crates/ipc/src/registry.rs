@@ -45,7 +45,7 @@ impl Name {
     pub fn sequence(&self) -> u32 {
         self.id as u32 >> INDEX_BITS
     }
-    /// Its place in the table.
+    /// The object's place in the table.
     pub fn index(&self) -> usize {
         self.id as usize & (MOST - 1)
     }
@@ -53,7 +53,7 @@ impl Name {
 
 /// An object of a registry.
 pub trait Named: Send + Sync + 'static {
-    /// Its name.
+    /// The object's name.
     fn name(&self) -> &Name;
 }
 

@@ -1,8 +1,8 @@
 //! The machine under the memory system and the scheduler: its type, its parts, and access to RAM.
 //!
-//! Its other traits are implemented above the code that they call: translations in `memory::hardware`, scheduling in
-//! `thread::scheduling`, preemption and waiting in `thread::hooks`, programs in `personality::machine`. So a user of
-//! the type uses none of those.
+//! The machine's other traits are implemented above the code that they call: translations in `memory::hardware`,
+//! scheduling in `thread::scheduling`, preemption and waiting in `thread::hooks`, programs in `personality::machine`.
+//! So a user of the type uses none of those.
 
 use crate::cpu;
 use crate::memory::frame;

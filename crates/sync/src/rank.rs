@@ -21,7 +21,7 @@ impl Rank {
         self.0 < other.0
     }
 
-    /// Its number, for traces and for the check of the order.
+    /// The rank's number, for traces and for the check of the order.
     pub(crate) const fn number(self) -> u8 {
         self.0
     }

@@ -165,7 +165,7 @@ impl<T: ?Sized> SpinLock<T> {
         held::forget(self.address());
     }
 
-    /// Its place in the lock order.
+    /// The lock's place in the lock order.
     pub fn rank(&self) -> Rank {
         self.rank
     }

@@ -14,7 +14,7 @@ macro_rules! kinds {
         impl EventKind {
             /// Every kind, in the order of their numbers.
             pub const ALL: &'static [EventKind] = &[$(EventKind::$name,)*];
-            /// Its name in tools.
+            /// The kind's name in tools.
             pub fn name(self) -> &'static str {
                 match self { $(EventKind::$name => $text,)* }
             }

@@ -24,7 +24,7 @@ impl<A: Adapter> Group<A> {
         Group { id, members: SpinLock::new(Rank::GROUP, Members { list: List::new(), len: 0 }) }
     }
 
-    /// Its number.
+    /// The group's number.
     pub fn id(&self) -> u32 {
         self.id
     }

@@ -53,7 +53,7 @@ impl Openness {
 
 /// A thread at which others look.
 pub trait Looked {
-    /// Its memory, kept while it is looked at.
+    /// The thread's memory, kept while it is looked at.
     type Memory;
     /// The ids by which lookers are admitted.
     type Ids;

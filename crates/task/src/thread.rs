@@ -340,7 +340,7 @@ impl<M: Machine> Thread<M> {
         if self.has_level() { MOST_URGENT.saturating_sub(self.level()) } else { 0 }
     }
 
-    /// Its own real-time priority; 0 where its class is not real-time.
+    /// The thread's own real-time priority; 0 where its class is not real-time.
     pub(crate) fn own_urgency(&self) -> u8 {
         if self.has_level() { self.realtime.load(Ordering::Relaxed) & !ROUND } else { 0 }
     }
@@ -370,7 +370,7 @@ impl<M: Machine> Thread<M> {
         !self.token.is_parked()
     }
 
-    /// Its nice value, -20 (greatest weight) to 19.
+    /// The thread's nice value, -20 (greatest weight) to 19.
     pub fn nice(&self) -> i8 {
         (self.nice.load(Ordering::Relaxed) % NICES) as i8 - 20
     }
@@ -385,7 +385,7 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Its class, and whether threads that it makes are not favoured by its nice value.
+    /// The thread's class, and whether threads that it makes are not favoured by its nice value.
     pub fn class(&self) -> (Class, bool) {
         let stored = self.nice.load(Ordering::Relaxed) / NICES;
         let class = match (self.realtime.load(Ordering::Relaxed), stored % RESETS) {
@@ -451,7 +451,8 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Its level: 0 is the most urgent. That of its class and nice value, or the inherited one if that is more urgent.
+    /// The thread's level: 0 is the most urgent. It is that of the class and nice value, or the inherited one if that
+    /// is more urgent.
     pub(crate) fn level(&self) -> u8 {
         self.own_level().min(self.inherited.load(Ordering::Relaxed))
     }
@@ -519,7 +520,7 @@ impl<M: Machine> Thread<M> {
         self.account.cut_system(ticks);
     }
 
-    /// Its handle in `quire_sync`.
+    /// The thread's handle in `quire_sync`.
     #[inline(always)]
     pub fn handle(&self) -> ThreadHandle {
         ThreadHandle(self as *const Self as usize)

@@ -532,7 +532,7 @@ impl Table<TestMachine> for TestGuard<'_> {
 
 /// The pager of a file in memory.
 pub struct MemoryFile {
-    /// Its stores are timed.
+    /// Stores into the file are timed.
     pub timed: bool,
 }
 

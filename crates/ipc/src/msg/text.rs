@@ -34,12 +34,12 @@ impl Text {
         self.len == 0
     }
 
-    /// Its parts, in order.
+    /// The text's parts, in order.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.chunks.iter().map(|chunk| &chunk[..])
     }
 
-    /// Its parts, to be filled.
+    /// The text's parts, to be filled.
     pub fn chunks_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.chunks.iter_mut().map(|chunk| &mut chunk[..])
     }

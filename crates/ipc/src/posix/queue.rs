@@ -20,7 +20,7 @@ pub trait Watch: Default + Send + Sync + 'static {
 pub trait Notify: Send + Sync + 'static {
     /// A message came from the calling thread.
     fn arrived(&self);
-    /// Its process takes it back before a message came.
+    /// The process took the registration back before a message came.
     fn removed(&self) {}
     /// Whether its process still exists.
     fn is_alive(&self) -> bool;
@@ -133,12 +133,12 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         self.number
     }
 
-    /// Its size.
+    /// The queue's size.
     pub fn attributes(&self) -> Attributes {
         self.attributes
     }
 
-    /// Its owner and mode.
+    /// The queue's owner and mode.
     pub fn owner(&self) -> &Owner {
         &self.owner
     }

@@ -126,7 +126,7 @@ impl<M: Machine> Share<M> {
         unsafe { &mut *self.threads.get() }
     }
 
-    /// Its virtual time.
+    /// The share's virtual time.
     pub fn used(&self) -> u64 {
         self.used.get()
     }

@@ -331,7 +331,7 @@ fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) 
 
 /// The outcome for one address.
 enum One {
-    /// Its page was copied.
+    /// The page was copied.
     Copied,
     /// The front had something there already, or has it now without a copy; or the page is in swap.
     There,

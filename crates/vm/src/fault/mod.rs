@@ -722,7 +722,7 @@ pub(crate) struct NewPage<'o, M: Machine> {
     pin: &'o Pinned<'o>,
     /// A zero marker stood in the slot before.
     zero_marker: bool,
-    /// Its content is still to be zeroed.
+    /// The page's content is still to be zeroed.
     zero: bool,
     /// The frame that the next fault will probably take.
     next: Option<Pfn>,

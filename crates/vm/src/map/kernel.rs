@@ -196,7 +196,7 @@ impl<M: KernelPages> KernelMap<M> {
     pub fn stack_bytes(&self) -> u64 {
         self.stack_bytes
     }
-    /// Its addresses.
+    /// The map's addresses.
     pub fn range(&self) -> VirtRange {
         self.range
     }

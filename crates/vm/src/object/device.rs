@@ -38,7 +38,7 @@ pub(super) enum Own {
 }
 
 impl<M: Machine> Object<M> {
-    /// Its frames, where it is a device.
+    /// The object's frames, where it is a device.
     #[inline(always)]
     pub(crate) fn device(&self) -> Option<Device> {
         // First, because the frames are not on the line that each fault reads.

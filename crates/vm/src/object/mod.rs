@@ -129,13 +129,13 @@ const PRIVATE: u32 = 2;
 const DEVICE: u32 = 4;
 /// Private mappings may map the frame of zeroes for its holes.
 pub(crate) const HOLES_SHOWN: u32 = 8;
-/// Its pager has pages that are not resident. Kept here, because a fault may read it when the pager is gone.
+/// The object's pager has pages that are not resident. Kept here, because a fault may read it when the pager is gone.
 const ELSEWHERE: u32 = 16;
-/// Its pager counts the mappings that may store into it.
+/// The object's pager counts the mappings that may store into it.
 const STORES_COUNTED: u32 = 32;
-/// Its pager counts all mappings.
+/// The object's pager counts all mappings.
 const MAPPINGS_COUNTED: u32 = 64;
-/// Its pages stay resident.
+/// The object's pages stay resident.
 const KEPT_RESIDENT: u32 = 128;
 
 /// Stores through shared mappings are timed.
@@ -236,12 +236,12 @@ impl<M: Machine> Object<M> {
     pub fn vm(&self) -> &'static Objects<M> {
         self.vm
     }
-    /// Its page index.
+    /// The object's page index.
     #[inline(always)]
     pub(crate) fn index(&self) -> &Index<&'static Objects<M>> {
         &self.index
     }
-    /// Its page index, for tests and measurements.
+    /// The object's page index, for tests and measurements.
     ///
     /// # Safety
     /// The caller only reads it, under pins of this object's system.
@@ -268,7 +268,7 @@ impl<M: Machine> Object<M> {
             }
         }
     }
-    /// Its address, as pages store it.
+    /// The object's address, as pages store it.
     #[inline(always)]
     pub(crate) fn address(&self) -> u64 {
         ptr::from_ref(self).expose_provenance() as u64
@@ -350,7 +350,7 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// Its failed writes, those in the background included.
+    /// The object's failed writes, those in the background included.
     pub fn write_errors(&self) -> &WriteErrors {
         &self.write_errors
     }

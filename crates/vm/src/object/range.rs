@@ -194,7 +194,7 @@ impl<M: Machine> Drop for Walk<'_, M> {
 }
 
 impl<'w, M: Machine> Present<'w, M> {
-    /// Its key.
+    /// The slot's key.
     pub fn key(&self) -> u64 {
         self.key
     }

@@ -129,7 +129,7 @@ pub(crate) struct Taken<'v> {
 }
 
 impl Taken<'_> {
-    /// Its content.
+    /// The record's content.
     pub fn body(&mut self) -> &mut Body {
         // SAFETY: the record was taken off the free list, so this value alone leads to its body.
         unsafe { &mut *self.record.as_ref().body.get() }

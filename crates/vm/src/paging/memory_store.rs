@@ -124,7 +124,7 @@ impl MemoryStore {
         state.random = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     }
 
-    /// Its counts so far.
+    /// The store's counts so far.
     pub fn counts(&self) -> StoreCounts {
         let state = self.state.lock();
         StoreCounts { reads: state.reads, writes: state.writes, failed: state.failed }

@@ -42,7 +42,7 @@ pub enum FrameInfo {
 /// The marks of an object's page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageMarks {
-    /// Its identity or its content may be changing.
+    /// The page's identity or content may be changing.
     pub busy: bool,
     /// The page has its content.
     pub valid: bool,
@@ -50,19 +50,19 @@ pub struct PageMarks {
     pub dirty: bool,
     /// Referenced since pageout looked last, as far as the page itself says. Access bits of leaves are not read.
     pub referenced: bool,
-    /// Its content is being written out.
+    /// The page's content is being written out.
     pub being_written: bool,
-    /// Its queue, if it is on one or on its way to one.
+    /// The page's queue, if it is on one or on its way to one.
     pub queue: Option<Queue>,
     /// The page is on that queue.
     pub queued: bool,
     /// The page belongs to private memory.
     pub private: bool,
-    /// Its only store is swap: it belongs to private memory, to shared memory or to a file in memory.
+    /// The page's only store is swap: it belongs to private memory, to shared memory or to a file in memory.
     pub in_memory: bool,
     /// The page has a slot of swap with the same content.
     pub has_slot: bool,
-    /// Its object's pages stay resident.
+    /// The pages of the object stay resident.
     pub kept_resident: bool,
 }
 

@@ -31,7 +31,7 @@ bitflags::bitflags! {
         const DONT_FORK = 8;
         /// A fork gives the child fresh, empty memory in its place.
         const WIPE_ON_FORK = 16;
-        /// Its pages stay resident ([`Wire`](super::Wire)).
+        /// The entry's pages stay resident ([`Wire`](super::Wire)).
         const WIRED = 32;
         /// With `WIRED`: from the first use on; nothing is made resident before.
         const WIRED_ON_FAULT = 64;

@@ -8,12 +8,12 @@ use crate::object::backing::Backing;
 /// Whether a range is wired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Wire {
-    /// Its pages may be paged out.
+    /// The range's pages may be paged out.
     #[default]
     No,
-    /// Its pages are made resident, and stay.
+    /// The range's pages are made resident, and stay.
     Now,
-    /// Its pages stay from their first use on.
+    /// The range's pages stay from their first use on.
     OnFault,
 }
 

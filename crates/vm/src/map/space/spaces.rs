@@ -152,15 +152,15 @@ impl<M: Machine> Spaces<M> {
         list.append(&mut rows, space, Row::Tabled);
     }
 
-    /// Its last handle is gone: no pass looks at it any more.
+    /// The last handle of `space` is gone: no pass looks at it any more.
     pub fn forget(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
         list.unlink(&mut rows, space);
     }
 
-    /// Its tables are gone: no pass visits it until [`Spaces::tabled`]. Does nothing if a fault came between. That
-    /// fault's call of `tabled` then either saw the space here, or comes later.
+    /// The tables of `space` are gone: no pass visits it until [`Spaces::tabled`]. Does nothing if a fault came
+    /// between. That fault's call of `tabled` then either saw the space here, or comes later.
     pub fn bare(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -208,7 +208,7 @@ impl<M: Machine> Spaces<M> {
 enum Rotated<M: Machine> {
     /// There is none.
     Empty,
-    /// Its last handle is gone.
+    /// The space's last handle is gone.
     Ending,
     To(SpaceRef<M>),
 }

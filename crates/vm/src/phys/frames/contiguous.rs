@@ -28,7 +28,7 @@ impl Contiguous {
 
 /// The descriptor of a frame, or why it has none.
 pub(crate) enum FrameLookup {
-    /// Its descriptor.
+    /// The frame's descriptor.
     Frame(&'static Page),
     /// The frame has no descriptor yet.
     Closed(Closed),
