@@ -204,11 +204,11 @@ fn a_signal_ends_or_repeats_a_call_that_sleeps() {
             send(task);
         };
         task.act(Signal::USR1, handler, 0, 0).unwrap();
-        let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 8, 0, 0, 0], send.clone());
+        let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 8, 0, 0, 0], send);
         assert_eq!((result, sleeps), (Err(Errno::EINTR), 1));
         assert_eq!(task.call(__NR_recvfrom, [one, to, 4, MSG_WAITALL.into(), 0, 0]), Ok(4));
         task.act(Signal::USR1, handler, SA_RESTART, 0).unwrap();
-        let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 8, 0, 0, 0], send.clone());
+        let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 8, 0, 0, 0], send);
         assert_eq!((result, sleeps, task.get(to)), (Ok(4), 2, *b"late"));
         // A call with a time limit is not made again.
         let limit = task.put([1u64, 0]);
