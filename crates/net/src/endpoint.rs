@@ -9,7 +9,7 @@
 //! calls do not take it: they look under `state` whether the socket is still their peer.
 
 use crate::address::{Address, Credentials, Family, Kind};
-use crate::collect::{Flight, FlightMarks, Flights, Member};
+use crate::collect::{Collector, CollectorMarks, InFlight, Member};
 use crate::host::Host;
 use crate::inbox::Inbox;
 use crate::mutant::{Mutant, mutant};
@@ -107,7 +107,7 @@ pub struct Endpoint<H: Host> {
     pub(crate) room: Readiness,
     /// Datagram sockets whose polls wait for room here: each once, in the order of their addresses.
     pub(crate) polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
-    pub(crate) inbox: Inbox<Flight<Self>>,
+    pub(crate) inbox: Inbox<InFlight<Self>>,
     error: AtomicU8,
     /// This socket sends no more.
     pub(crate) shut: AtomicBool,
@@ -119,7 +119,7 @@ pub struct Endpoint<H: Host> {
     /// compares it, because the socket may have another connection already.
     pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
-    pub(crate) marks: FlightMarks<Self>,
+    pub(crate) marks: CollectorMarks<Self>,
     /// The number of its inode, and the user that made it, for the list of sockets.
     pub(crate) inode: AtomicU64,
     pub(crate) uid: AtomicU32,
@@ -165,7 +165,7 @@ impl<H: Host> Endpoint<H> {
             calls: Mutex::new(Calls),
             disconnects: AtomicU32::new(0),
             state: SpinLock::new(Rank::SOCKET, state),
-            marks: FlightMarks::new(),
+            marks: CollectorMarks::new(),
             inode: AtomicU64::new(0),
             uid: AtomicU32::new(0),
         }
@@ -340,7 +340,7 @@ impl<H: Host> Endpoint<H> {
         this.announce_room();
         Self::abort_all(backlog);
         drop(node);
-        Flights::bury(this);
+        Collector::bury(this);
     }
 
     /// The error of `peer` if this socket closes and loses data. After this socket's end of writing, TCP gives the
@@ -385,7 +385,7 @@ impl<H: Host> Endpoint<H> {
                 None => client.hang_up(this, Some(FsError::Reset)),
             }
         }
-        Flights::bury(this);
+        Collector::bury(this);
     }
 }
 
@@ -393,15 +393,15 @@ impl<H: Host> Member for Endpoint<H> {
     type Host = H;
     type Backlog = Backlog<H>;
 
-    fn flights(&self) -> &'static Flights<Self> {
-        &self.network.flights
+    fn collector(&self) -> &'static Collector<Self> {
+        &self.network.collector
     }
 
-    fn marks(&self) -> &FlightMarks<Self> {
+    fn marks(&self) -> &CollectorMarks<Self> {
         &self.marks
     }
 
-    fn inbox(&self) -> &Inbox<Flight<Self>> {
+    fn inbox(&self) -> &Inbox<InFlight<Self>> {
         &self.inbox
     }
 

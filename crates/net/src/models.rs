@@ -1,6 +1,6 @@
 //! Models of waits at sockets, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
 
-mod flights;
+mod in_flight;
 
 use crate::{Credentials, Destination, Family, Host, Kind, Place, ReceiveFlags};
 use core::mem::ManuallyDrop;

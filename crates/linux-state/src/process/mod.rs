@@ -155,8 +155,8 @@ pub struct Process<M: Machine> {
     parent: SpinLock<Option<Arc<Process<M>>>>,
     /// Its place among its parent's children or zombies.
     sibling: ListPlace<Process<M>>,
-    /// The permit of its first thread, from that thread's end until the process is reaped.
-    pub permit: SpinLock<users::Permit<M>>,
+    /// The charge of its first thread to its user, from that thread's end until the process is reaped.
+    pub user_charge: SpinLock<users::UserCharge<M>>,
     /// Its place in its group.
     pub member: ListPlace<Process<M>>,
 }
@@ -270,7 +270,7 @@ impl<M: Machine> Process<M> {
             parent_pid: AtomicU32::new(new.parent.as_ref().map_or(0, |p| p.pid)),
             parent: SpinLock::new(Rank::PARENT, new.parent),
             sibling: ListPlace::new(),
-            permit: SpinLock::new(Rank::OWNED, users::Permit::root()),
+            user_charge: SpinLock::new(Rank::OWNED, users::UserCharge::root()),
             member: ListPlace::new(),
             child_events: WaitQueue::new(),
             moving: SpinLock::new(Rank::MOVING, ()),

@@ -2,7 +2,7 @@
 
 use crate::file::host::{Dentry, File};
 use crate::process::credentials::Credentials as Own;
-use crate::socket::host::{FlightCharge, SocketHost};
+use crate::socket::host::{InFlightCharge, SocketHost};
 use crate::{Linux, Machine};
 use quire_fs::{Host as _, Stream};
 use quire_heap::Arc;
@@ -16,7 +16,7 @@ pub fn told(pid: crate::Pid, own: &Own) -> Credentials {
 impl<M: Machine> Host for SocketHost<M> {
     type File = Arc<File<M>>;
     type Node = Arc<Dentry<M>>;
-    type Charge = FlightCharge;
+    type Charge = InFlightCharge;
 
     fn stream_of(file: &Self::File) -> Option<&dyn Stream> {
         file.stream().map(|stream| &**stream)

@@ -229,8 +229,9 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
         }
         drop(threads);
         me.show_credentials();
-        let permit = core::mem::replace(&mut *process.permit.lock(), quire_linux_state::process::users::Permit::root());
-        drop(permit);
+        let user_charge =
+            core::mem::replace(&mut *process.user_charge.lock(), quire_linux_state::process::users::UserCharge::root());
+        drop(user_charge);
         ctx.linux.ids.forget_process(tid);
         ctx.linux.ids.release(tid);
         threads = process.threads.lock();
@@ -387,7 +388,7 @@ fn exec<M: Machine>(
     // A thread whose new user already had too many processes is refused here, as on Linux, until the user has fewer.
     if ctx.thread.over_limit.load(Ordering::Relaxed) {
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-        if unsafe { ctx.thread.permit.get() }.exceeds(process.soft_limit(which::NPROC)) {
+        if unsafe { ctx.thread.user_charge.get() }.exceeds(process.soft_limit(which::NPROC)) {
             return Err(Errno::EAGAIN);
         }
         ctx.thread.over_limit.store(false, Ordering::Relaxed);

@@ -499,7 +499,7 @@ pub fn sys_epoll_create1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result
     only(flags, raw::EPOLL_CLOEXEC)?;
     let both = OpenFlags::READ | OpenFlags::WRITE;
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let payer = ctx.linux.users.payer(unsafe { ctx.thread.permit.get() });
+    let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let set = Epoll::<M>::new(payer)?;
     let file = ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[eventpoll]", unsize!(set), both, false)?;
     ctx.install(file, flags != 0)

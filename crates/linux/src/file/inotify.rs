@@ -238,7 +238,7 @@ impl Stream for Notifier {
 pub fn sys_inotify_init1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::O_CLOEXEC | raw::O_NONBLOCK)?;
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let payer = ctx.linux.users.payer(unsafe { ctx.thread.permit.get() });
+    let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let limits = &ctx.linux.files.notify_limits;
     let most = limits.instances.load(Ordering::Relaxed);
     let charge = payer.charge(Account::Notifiers, 1, most).ok_or(Errno::EMFILE)?;

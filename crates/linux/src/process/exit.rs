@@ -7,7 +7,7 @@ use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::{End, Machine};
 use quire_linux_state::process::stage::Stage;
 use quire_linux_state::process::thread::{Thread, work};
-use quire_linux_state::process::users::Permit;
+use quire_linux_state::process::users::UserCharge;
 use quire_linux_state::process::{DUMPED, Process, usage};
 use quire_linux_state::signal::action::{Action, flag};
 use quire_linux_state::signal::info::code;
@@ -130,16 +130,16 @@ fn hand_over_signals<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     linux.tell_all_of(&thread.process, thread.process.pending.set().without(thread.blocked()));
 }
 
-/// Returns the thread's permit to its user, or gives a first thread's permit to the zombie. The thread's remaining work
-/// counts as the kernel's CPU time, because the user's record may be gone once the permit is returned.
+/// Returns the thread's charge to its user, or moves a first thread's charge to the zombie. The thread's remaining work
+/// counts as the kernel's CPU time, because the user's record may be gone once the charge is returned.
 fn leave_user<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
-    // SAFETY: the thread itself runs this, and holds the permit until it is another's.
-    let permit = unsafe {
+    // SAFETY: the thread itself runs this, and holds the charge until it is another's.
+    let user_charge = unsafe {
         linux.scheduler.become_user(None);
-        thread.permit.replace(Permit::root())
+        thread.user_charge.replace(UserCharge::root())
     };
     if thread.tid() == thread.process.pid {
-        let none = core::mem::replace(&mut *thread.process.permit.lock(), permit);
+        let none = core::mem::replace(&mut *thread.process.user_charge.lock(), user_charge);
         drop(none);
     }
 }

@@ -17,7 +17,7 @@ use quire_linux_state::process::limits::which;
 use quire_linux_state::process::sleep::StreamCall;
 use quire_linux_state::process::users::Account;
 use quire_linux_state::signal::Signal;
-use quire_linux_state::socket::host::FlightCharge;
+use quire_linux_state::socket::host::InFlightCharge;
 use quire_linux_state::socket::host::Socket;
 use quire_linux_state::user::transfer::MessageHeader;
 use quire_linux_state::user::transfer::Vectors;
@@ -90,7 +90,7 @@ fn send<M: Machine>(
 
 /// Charges the caller's user for files in flight. ETOOMANYREFS if it has more of them than it may open, and no
 /// privilege.
-fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<FlightCharge>, Errno> {
+fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<InFlightCharge>, Errno> {
     if files == 0 {
         return Ok(None);
     }
@@ -101,8 +101,9 @@ fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<Fligh
         false => ctx.process().soft_limit(which::NOFILE).saturating_add(files as u64),
     };
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let permit = unsafe { ctx.thread.permit.get() };
-    let charge = ctx.linux.users.charge(permit, Account::Flights, files as u64, most).ok_or(Errno::ETOOMANYREFS)?;
+    let user_charge = unsafe { ctx.thread.user_charge.get() };
+    let charge =
+        ctx.linux.users.charge(user_charge, Account::FilesInFlight, files as u64, most).ok_or(Errno::ETOOMANYREFS)?;
     Ok(Some(charge.into()))
 }
 

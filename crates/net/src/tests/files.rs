@@ -185,7 +185,7 @@ fn a_long_chain_of_sockets_in_inboxes_closes_without_deep_calls() {
     let (mut end, far) = shared(&n, Kind::Stream);
     for _ in 0..50_000 {
         let (a, b) = shared(&n, Kind::Stream);
-        // The pair's other socket is in the inbox of the next socket that travels.
+        // The pair's other socket is in the inbox of the next socket in flight.
         send_files(inner(&b), b"x", vec![end]).unwrap();
         end = a;
         drop(b);

@@ -167,8 +167,9 @@ impl<M: Machine> Linux<M> {
     ) -> Option<Option<Charge>> {
         let always = !info.signal.is_queued() && info.code >= 0;
         let limit = if always { u64::MAX } else { process.soft_limit(which::SIGPENDING) };
-        let of =
-            |thread: &Thread<M>| thread.permit.look(|permit| self.users.charge(permit, Account::Signals, 1, limit));
+        let of = |thread: &Thread<M>| {
+            thread.user_charge.look(|user_charge| self.users.charge(user_charge, Account::Signals, 1, limit))
+        };
         match thread {
             Some(thread) => Some(of(thread)),
             None => process.threads.lock().iter().find_map(|task| task.payload().as_ref()).map(of),
