@@ -90,7 +90,7 @@ pub enum FsError {
     IsConnected,
     /// No socket listens there.
     Refused,
-    /// The connection has failed, and another call has told why.
+    /// The connection has failed, and another call has reported why.
     Aborted,
     /// The peer dropped the connection, and data was lost.
     Reset,

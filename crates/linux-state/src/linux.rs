@@ -69,7 +69,7 @@ pub struct Linux<M: Machine> {
     pub network: &'static Network<M>,
     /// Shared memory segments, semaphore arrays, message queues.
     pub ipc: Ipc<M>,
-    /// What tells this boot from others.
+    /// A random number that identifies this boot.
     /// Random bytes that identify this boot.
     pub boot_id: [u8; 16],
     /// Numbers of `/proc/sys`.

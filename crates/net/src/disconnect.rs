@@ -78,7 +78,7 @@ impl<H: Host> Endpoint<H> {
             }
             (phase, state.peer.clone())
         };
-        let connected = matches!(phase, Phase::Connected | Phase::Untold);
+        let connected = matches!(phase, Phase::Connected | Phase::Unreported);
         let open = connected && this.stage() != Stage::Closed;
         // The peer learns of the reset before its next write can find that this inbox takes no more bytes.
         if let Some(peer) = &peer {

@@ -34,8 +34,8 @@ pub(crate) enum Phase {
     /// Refused while no call waited for it. The next call of `connect` says so, and makes the socket idle. The error is
     /// left before this state can be seen.
     Refused,
-    /// Connected, but the next call of `connect` shall say so.
-    Untold,
+    /// Connected, but the next call of `connect` must report it.
+    Unreported,
     /// Connected, perhaps to a peer that has closed.
     Connected,
 }
@@ -236,7 +236,7 @@ impl<H: Host> Endpoint<H> {
         ERRORS.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    /// The end of an attempt to connect, for the call that tells the program. `state` is this endpoint's.
+    /// The end of an attempt to connect, for the call that reports it to the program. `state` is this endpoint's.
     pub(crate) fn end_attempt(&self, state: &mut State<H>) -> FsError {
         if state.phase == Phase::Refused {
             state.phase = Phase::Idle;
@@ -264,7 +264,7 @@ impl<H: Host> Endpoint<H> {
         if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
     }
 
-    /// Its address, which tells it from other endpoints while it lives.
+    /// The endpoint's address, which no other endpoint has while it lives.
     pub(crate) fn place(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
@@ -299,7 +299,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells polls of connected datagram sockets that there is room.
+    /// Notifies polls of connected datagram sockets of room.
     pub(crate) fn announce_room(&self) {
         self.room.notify();
         let polls = core::mem::take(&mut *self.polls.lock());

@@ -284,7 +284,7 @@ impl<C> Queue<C> {
         (self.first.take(), mem::replace(&mut self.rest, Deque::new()))
     }
 
-    /// Whether the charge is at most `level`. If not, [`made_room`](Self::made_room) will tell when it is.
+    /// Whether the charge is at most `level`. If not, [`made_room`](Self::made_room) will report when it is.
     pub(crate) fn is_below(&mut self, level: usize) -> bool {
         let below = self.charge <= level;
         if !below {
@@ -293,7 +293,7 @@ impl<C> Queue<C> {
         below
     }
 
-    /// Whether a waiting writer may continue. It is told once.
+    /// Whether a waiting writer may continue. This is reported once.
     pub(crate) fn made_room(&mut self) -> bool {
         self.wanted.is_some_and(|level| self.charge <= level) && self.wanted.take().is_some()
     }
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_are_told_once_that_there_is_room() {
+    fn room_is_reported_once_to_writers() {
         let inbox = Inbox::new();
         let mut queue = inbox.queue();
         queue.push_reserved(message(&[0; 1000]));

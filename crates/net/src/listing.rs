@@ -103,12 +103,14 @@ impl<H: Host> Endpoint<H> {
             Phase::Connecting => Stage::Connecting,
             Phase::Idle if peer.is_some() && self.is_datagram() => Stage::Connected,
             Phase::Idle | Phase::Refused => Stage::Unconnected,
-            Phase::Connected | Phase::Untold => match (self.shut.load(Ordering::Acquire), self.is_finished_by(peer)) {
-                (false, false) => Stage::Connected,
-                (true, false) => Stage::Finished,
-                (false, true) => Stage::PeerFinished,
-                (true, true) => Stage::Closed,
-            },
+            Phase::Connected | Phase::Unreported => {
+                match (self.shut.load(Ordering::Acquire), self.is_finished_by(peer)) {
+                    (false, false) => Stage::Connected,
+                    (true, false) => Stage::Finished,
+                    (false, true) => Stage::PeerFinished,
+                    (true, true) => Stage::Closed,
+                }
+            }
         }
     }
 

@@ -37,7 +37,7 @@ impl<H: Host> Socket<H> {
         self.endpoint.family
     }
 
-    /// Tells the list of sockets its inode and the user that made it.
+    /// Sets the inode and the maker's user, which the list of sockets shows.
     pub fn set_file(&self, inode: u64, uid: u32) {
         self.endpoint.inode.store(inode, Ordering::Relaxed);
         self.endpoint.uid.store(uid, Ordering::Relaxed);
@@ -48,7 +48,8 @@ impl<H: Host> Socket<H> {
         self.endpoint.kind
     }
 
-    /// Changes the bytes for which a read of a stream waits. Polls of TCP sockets wait for them too, so it tells them.
+    /// Changes the bytes for which a read of a stream waits. Polls of TCP sockets wait for them too, so they are
+    /// notified.
     pub fn set_low_water(&self, bytes: usize) {
         self.options().set_low_water(bytes);
         self.endpoint.readiness.notify();
@@ -193,7 +194,7 @@ impl<H: Host> Socket<H> {
     pub fn remote(&self) -> Result<Address, FsError> {
         let state = self.endpoint.state();
         match state.phase {
-            Phase::Connected | Phase::Untold => {
+            Phase::Connected | Phase::Unreported => {
                 Ok(state.remote.clone().unwrap_or(Address::Unnamed).seen_by(self.endpoint.family))
             }
             _ => Err(FsError::NotConnected),

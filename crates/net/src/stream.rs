@@ -63,7 +63,7 @@ impl<H: Host> Endpoint<H> {
                 }
             };
             match (phase, peer) {
-                (Phase::Connected | Phase::Untold, Some(peer)) => return Ok(peer),
+                (Phase::Connected | Phase::Unreported, Some(peer)) => return Ok(peer),
                 (Phase::Connecting, _) => {
                     let settled = || {
                         let settled = self.state().phase != Phase::Connecting || self.disconnects() != since;
@@ -482,7 +482,7 @@ impl<H: Host> Endpoint<H> {
         }
         drop(readers);
         if room
-            && !mutant(Mutant::RoomUntold)
+            && !mutant(Mutant::RoomUnannounced)
             && let Some(peer) = self.peer()
         {
             peer.readiness.notify();

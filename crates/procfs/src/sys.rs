@@ -365,7 +365,7 @@ fn refused<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError>
 #[cfg(debug_assertions)]
 fn refuse<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
-    about.0.current().refusals.tell(text.trim().parse::<u32>().map_err(|_| FsError::Invalid)?.into());
+    about.0.current().refusals.set_next(text.trim().parse::<u32>().map_err(|_| FsError::Invalid)?.into());
     Ok(bytes.len())
 }
 

@@ -239,8 +239,8 @@ struct Async<M: Machine> {
 }
 
 impl<M: Machine> Listener for Async<M> {
-    /// A reader is told at each change that leaves bytes to read, because a change does not say what changed. The other
-    /// conditions are told when they begin.
+    /// A reader is notified at each change that leaves bytes to read, because a change does not say what changed. The
+    /// other conditions are announced when they begin.
     fn changed(&self) {
         let Some(file) = self.file.upgrade() else { return };
         let Some(notices) = file.attached() else { return };

@@ -161,7 +161,7 @@ pub struct Process<M: Machine> {
     pub member: ListPlace<Process<M>>,
 }
 
-/// The bit of a wait status that tells of a core file.
+/// The bit of a wait status that reports a core file.
 pub const DUMPED: i32 = 0x80;
 
 /// Job control state.

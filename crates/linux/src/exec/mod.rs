@@ -279,7 +279,7 @@ fn become_program<M: Machine>(
     let linux = ctx.linux;
     let me = ctx.thread;
     let process: &Arc<Process<M>> = ctx.process();
-    crate::process::exit::tell_memory(linux, me, false);
+    crate::process::exit::notify_memory_waiters(linux, me, false);
     note_peak(process, me);
     if let Ok(old) = ctx.space() {
         prepared.space.core_filter.store(old.core_filter.load(Ordering::Relaxed), Ordering::Relaxed);

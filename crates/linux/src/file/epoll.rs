@@ -707,7 +707,7 @@ mod tests {
         for watches in 1..200 {
             make_room(&list, watches, |_| false).unwrap();
             // All watches of the set are on the list, and each leaves it and comes back.
-            let told = allocations(|| {
+            let made = allocations(|| {
                 let mut list = list.lock();
                 list.push_back_reserved(watches as u32);
                 for _ in 0..watches {
@@ -715,7 +715,7 @@ mod tests {
                     list.push_back_reserved(first);
                 }
             });
-            assert_eq!((told, list.lock().len()), (0, watches));
+            assert_eq!((made, list.lock().len()), (0, watches));
         }
         // No watch is listed until all are in the set. Then all are notified at once, with three removed ones still
         // listed.

@@ -1,6 +1,6 @@
 //! `inotify`: files that read as the events of watched inodes.
 //!
-//! A notifier has a queue of events and the watches by their numbers. The file layer tells it of events with no lock
+//! A notifier has a queue of events and the watches by their numbers. The file layer notifies it of events with no lock
 //! held. The last event of the queue absorbs an equal one. An event that finds no room, or no memory, is lost: the next
 //! reader of the emptied queue finds the record of an overflow.
 
@@ -71,7 +71,7 @@ type Watches = Map<i32, (Arc<Watch>, Charge)>;
 pub struct Notifier {
     itself: Weak<Notifier>,
     queue: SpinLock<Queue>,
-    /// A spin lock, because the end of an inode may be told from a callback that must not sleep.
+    /// A spin lock, because the end of an inode may be reported from a callback that must not sleep.
     watches: SpinLock<Watches>,
     /// Held while a watch is made or changed. Guards the number of the next one.
     making: Mutex<i32>,

@@ -180,7 +180,8 @@ pub(crate) fn place<M: Machine>(
         alt_stack: Owned::new(new.alt_stack),
         sleep: Private::new(None),
         waiter: futex::Waiter::new(),
-        // SAFETY: the thread stays in place. Its own calls list it, and end the listing while they have what they wait for.
+        // SAFETY: the thread stays in place. Its own calls list it, and end the listing while they have what they wait
+        // for.
         park: Park::new(unsafe { Listing::new() }),
         restart: Private::new(None),
         clear_tid: AtomicU64::new(new.clear_tid),
@@ -468,7 +469,7 @@ struct Undisturbed {
 /// Called by a forking thread before it checks for signals. An error while a signal to its group, or to all processes,
 /// is under way.
 fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undisturbed, Errno> {
-    let (group, all) = (group.told(), linux.broadcasts.quiet());
+    let (group, all) = (group.signals(), linux.broadcasts.quiet());
     Ok(Undisturbed { group: group.ok_or(Errno::ERESTARTNOINTR)?, all: all.ok_or(Errno::ERESTARTNOINTR)? })
 }
 

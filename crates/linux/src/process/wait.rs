@@ -172,7 +172,7 @@ pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     group::leave(process);
     linux.ids.release(process.pid);
     process.comes_to(Stage::Reaped);
-    process.tell_its_files();
+    process.notify_its_files();
 }
 
 /// Waits for a child, without a kernel stack while it sleeps.

@@ -90,13 +90,13 @@ pub unsafe fn expire<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64
         // SAFETY: it was not listed. It is removed from the list before the process gives it up.
         unsafe { expired.list.push_back(NonNull::from(timer)) };
     }
-    expired.tell(all.linux);
+    expired.notify(all.linux);
     None
 }
 
 impl<M: Machine> Expired<M> {
     /// Makes the target look at the list.
-    pub fn tell(&self, linux: &Linux<M>) {
+    pub fn notify(&self, linux: &Linux<M>) {
         if let Some(task) = &self.target
             && let Some(thread) = task.payload()
         {
