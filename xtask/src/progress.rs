@@ -183,7 +183,7 @@ impl Countdown {
         }
     }
 
-    /// It is done.
+    /// A job is done.
     pub fn done(&mut self) {
         self.expected += self.left.pop().unwrap_or(0.0);
         self.taken += self.began.elapsed().as_secs_f64();

@@ -229,7 +229,7 @@ impl<M: Machine> Linux<M> {
         u64::from(self.ids.max()) + 1
     }
 
-    /// Sets it. EINVAL if it is too low, or above the ids that boot made room for.
+    /// Sets the largest id. EINVAL if it is too low, or above the ids that boot made room for.
     pub fn set_pid_max(&self, most: u64) -> Result<(), Errno> {
         if most < FEWEST_IDS || most > u64::from(self.ids.room()) + 1 {
             return Err(Errno::EINVAL);

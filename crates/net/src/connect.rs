@@ -21,7 +21,7 @@ const WAITING_MAX: usize = 1024;
 enum Queued {
     /// The listener can accept it.
     Within,
-    /// It waits for room in the backlog.
+    /// The connection waits for room in the backlog.
     Beyond,
 }
 

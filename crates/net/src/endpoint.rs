@@ -111,7 +111,7 @@ pub struct Endpoint<H: Host> {
     error: AtomicU8,
     /// This socket sends no more.
     pub(crate) shut: AtomicBool,
-    /// It waits in a listener's queue. Its program may ask for credentials once it has it.
+    /// The endpoint waits in a listener's queue. Its program may ask for credentials once it has it.
     pub(crate) unaccepted: AtomicBool,
     /// Calls that start or end connections of this TCP socket, or change this UDP socket's peer, one at a time.
     pub(crate) calls: Mutex<Calls>,

@@ -13,15 +13,15 @@ use quire_sync::atomic::Ordering;
 /// The state of a socket as a table shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// It has no peer.
+    /// The socket has no peer.
     Unconnected,
-    /// It takes connections.
+    /// The socket takes connections.
     Listening,
-    /// It waits for a place in a backlog.
+    /// The socket waits for a place in a backlog.
     Connecting,
-    /// It has a peer.
+    /// The socket has a peer.
     Connected,
-    /// It has a peer, and sends no more.
+    /// The socket has a peer, and sends no more.
     Finished,
     /// Its peer sends no more.
     PeerFinished,

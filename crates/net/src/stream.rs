@@ -32,11 +32,11 @@ struct Round<'p, H: Host> {
 /// How a call looks for messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// It has received nothing. A waiting error is its result.
+    /// The call has received nothing. A waiting error is its result.
     First,
-    /// The same, and it has just found the inbox empty.
+    /// The call has received nothing, and has just found the inbox empty.
     Done,
-    /// It has received bytes. A waiting error stays for the next call.
+    /// The call has received bytes. A waiting error stays for the next call.
     Later,
 }
 

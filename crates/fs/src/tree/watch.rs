@@ -15,9 +15,9 @@ bitflags::bitflags! {
     /// The events of files, and how a watch waits for them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Happening: u32 {
-        /// It was read.
+        /// The file was read.
         const ACCESS = 1;
-        /// It was written, or its size changed.
+        /// The file was written, or its size changed.
         const MODIFY = 1 << 1;
         /// Its attributes changed.
         const ATTRIBUTES = 1 << 2;
@@ -25,7 +25,7 @@ bitflags::bitflags! {
         const CLOSE_WRITE = 1 << 3;
         /// Another file was closed.
         const CLOSE_OTHER = 1 << 4;
-        /// It was opened.
+        /// The file was opened.
         const OPEN = 1 << 5;
         /// A name left the directory.
         const MOVED_FROM = 1 << 6;

@@ -24,7 +24,7 @@ use quire_sync::atomic::Ordering;
 /// The treatment of an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rename {
-    /// It is replaced.
+    /// The target is replaced.
     Replace,
     /// The move is refused.
     NoReplace,

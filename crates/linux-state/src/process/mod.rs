@@ -74,25 +74,26 @@ pub struct Process<M: Machine> {
     pub oom_adjust: AtomicI32,
     /// The lowest that it may be set to without privilege.
     pub oom_adjust_least: AtomicI32,
-    /// It ends (or has ended) as a whole: `exit_group` or a deadly signal.
+    /// The process ends (or has ended) as a whole: `exit_group` or a deadly signal.
     pub exiting: AtomicBool,
-    /// It was killed while it ended: the writing of its core file stops.
+    /// The process was killed while it ended: the writing of its core file stops.
     pub killed: AtomicBool,
     /// The signal that its parent gets when it ends; 0: none.
     pub exit_signal: AtomicU8,
     /// The signal that it gets when its parent dies; 0: none.
     pub parent_death_signal: AtomicU8,
-    /// It called exec since it was forked (`setpgid` of a parent then comes too late).
+    /// The process called exec since it was forked (`setpgid` of a parent then comes too late).
     pub execed: AtomicBool,
     /// How far it has come.
     pub stage: OwnStage,
     /// Whether the memory that its ended threads left was open to readers.
     pub left: Openness,
-    /// It adopts orphans among its descendants.
+    /// The process adopts orphans among its descendants.
     pub subreaper: AtomicBool,
-    /// It may not gain privileges by exec.
+    /// The process may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
-    /// It was a victim for lack of memory, and its memory is free or it was given up: no thread waits for it any more.
+    /// The process was a victim for lack of memory, and its memory is free or it was given up: no thread waits for it
+    /// any more.
     pub given_up: AtomicBool,
 
     /// The fields up to the next line: locked for a moment by senders of signals, read by its own threads.

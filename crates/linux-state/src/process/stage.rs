@@ -7,9 +7,9 @@ use quire_sync::atomic::{AtomicU8, Ordering};
 /// How far a process has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// It lives.
+    /// The process lives.
     Alive,
-    /// It is a zombie.
+    /// The process is a zombie.
     Ended,
     /// Its parent has reaped it, and its id may be another's.
     Reaped,
@@ -35,7 +35,7 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// It has come to `stage`. [`notify_its_files`](Self::notify_its_files) follows.
+    /// The process has come to `stage`. [`notify_its_files`](Self::notify_its_files) follows.
     pub fn comes_to(&self, stage: Stage) {
         self.stage.0.fetch_max(stage as u8, Ordering::AcqRel);
     }

@@ -59,7 +59,7 @@ pub(crate) struct Identity {
     pub effective_user: u32,
     pub group: u32,
     pub effective_group: u32,
-    /// It must not trust the program that started it.
+    /// The program must not trust the program that started it.
     pub secure: bool,
     /// Its owner's other processes may read its memory.
     pub dumpable: bool,

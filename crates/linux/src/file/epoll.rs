@@ -55,9 +55,9 @@ struct Watch<M: Machine> {
     file: Weak<File<M>>,
     events: AtomicU32,
     data: AtomicU64,
-    /// It is on the list of changed watches.
+    /// The watch is on the list of changed watches.
     listed: AtomicBool,
-    /// It was taken out of the set. Set under the list's lock; from then on it is not listed again.
+    /// The watch was taken out of the set. Set under the list's lock; from then on it is not listed again.
     gone: AtomicBool,
     /// The file is a set itself.
     is_set: bool,
@@ -78,7 +78,7 @@ pub struct Epoll<M: Machine> {
     /// Held by a thread that checks the files of changed watches.
     looking: Mutex<()>,
     readiness: Readiness,
-    /// It was put into another set once. Set under the lock of `watches`.
+    /// The set was put into another set once. Set under the lock of `watches`.
     nested: AtomicBool,
     /// Sets that it was put into. Some may have removed it since.
     above: Mutex<Vec<Weak<Epoll<M>>>>,

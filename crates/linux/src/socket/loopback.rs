@@ -19,7 +19,7 @@ pub(crate) const MTU: u32 = 65_536;
 pub(crate) const QUEUE: u32 = 1000;
 /// Linux's `ARPHRD_LOOPBACK`.
 pub(crate) const HARDWARE: u16 = 772;
-/// It is up, running and a loopback; its lower layer is up.
+/// The interface is up, running and a loopback; its lower layer is up.
 pub(crate) const FLAGS: u32 = 0x1_0049;
 /// The flag of addresses that last for ever.
 pub const PERMANENT: u32 = 0x80;

@@ -187,10 +187,10 @@ pub struct Thread<M: Machine> {
     pub slack: Slack,
     /// The work due before it goes to user mode. Any thread sets bits, the owner clears them.
     pub work: AtomicU32,
-    /// It is ending. Set under the lock of its process's threads.
+    /// The thread is ending. Set under the lock of its process's threads.
     pub leaving: AtomicBool,
-    /// It took a stop signal off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under the
-    /// lock of its process's threads.
+    /// The thread took a stop signal off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under
+    /// the lock of its process's threads.
     pub stop_taken: AtomicBool,
     /// The area of its restartable sequences.
     pub rseq: OwnRseq,

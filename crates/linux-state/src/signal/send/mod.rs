@@ -25,7 +25,7 @@ use quire_task::Thread as Task;
 /// The outcome for the signal of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// It is in a queue.
+    /// The signal is in a queue.
     Queued,
     /// The process ignores it.
     Ignored,

@@ -30,7 +30,7 @@ pub struct State<M: Machine> {
     pub(super) of_day: bool,
     /// The memory of its entry in the tree while it is not there; `None` for timers on clocks of time.
     pub entry: Option<SpareEntry<CpuKey, Arc<PosixTimer<M>>>>,
-    /// It is deleted, and must not be armed any more.
+    /// The timer is deleted, and must not be armed any more.
     pub deleted: bool,
 }
 
@@ -179,7 +179,7 @@ impl<M: Machine> PosixTimer<M> {
         unsafe { scheduler.arm(&self.timer, deadline) };
     }
 
-    /// Takes it off the list of expired timers. Returns whether it was there.
+    /// Takes the timer off the list of expired timers. Returns whether it was there.
     ///
     /// It leaves the wheel alone: between the expiry and this call another thread may have armed the timer anew.
     ///
@@ -197,7 +197,8 @@ impl<M: Machine> PosixTimer<M> {
         was
     }
 
-    /// Takes it off the wheel and the list, or out of the tree. Returns whether it was on the list or in the tree.
+    /// Takes the timer off the wheel and the list, or out of the tree. Returns whether it was on the list or in the
+    /// tree.
     pub(super) fn disarm(&self, state: &mut State<M>) -> bool {
         let all = self.all();
         if self.is_on_cpu_time() {
@@ -221,7 +222,7 @@ impl<M: Machine> PosixTimer<M> {
         }
     }
 
-    /// It left the list or the tree because it has expired: the signal to send, if one is due.
+    /// The timer left the list or the tree because it has expired: the signal to send, if one is due.
     pub fn expired(this: &Arc<Self>, state: &mut State<M>, cpu_time: u64) -> Option<SigInfo> {
         let (Notify::Process(signal) | Notify::Thread(signal, _)) = this.notify else { return None };
         if state.course.status != Status::Armed {
