@@ -5,7 +5,7 @@
 //! garbage. A listener's inbox includes those of the connections in its backlog. The collector works in rounds:
 //!
 //! 1. Count, for each unreached socket in flight, the references to its file that unreached inboxes hold.
-//! 2. SocketsInFlight with further references are roots: a table of files, a thread, or a reached inbox has them.
+//! 2. Sockets with further references are roots: a table of files, a thread, or a reached inbox has them.
 //! 3. All that roots lead to is reached.
 //!
 //! A round without new roots ends that, unless it is the first. The messages and the backlogs of the unreached sockets

@@ -158,7 +158,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// The same, by a buffer of `ROOM` bytes.
+    /// Adds a few bytes by a buffer of `ROOM` bytes.
     fn put_small_by<const ROOM: usize>(
         &self,
         round: Round<'_, H>,
@@ -290,7 +290,7 @@ impl<H: Host> Endpoint<H> {
         self.peer().and_then(|peer| peer.state().local.clone())
     }
 
-    /// The same, without the sender. `out` has received nothing yet.
+    /// Receives bytes without their sender. `out` has received nothing yet.
     pub(crate) fn receive_bytes(
         &self,
         io: &Io<'_>,

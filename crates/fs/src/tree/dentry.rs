@@ -295,7 +295,7 @@ impl<H: Host> Dentry<H> {
         Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
     }
 
-    /// The same, and whether it is `root` or lies below it.
+    /// The path and its existence as [`path`](Self::path) returns them, and whether it is `root` or lies below it.
     pub fn path_within(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool, bool), FsError> {
         // All processes share the root: no reference to it is taken.
         if Self::same(this, root) {
