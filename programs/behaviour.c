@@ -34,8 +34,8 @@ static int file(off_t len) {
 }
 
 static void exclusive_waiters_are_woken_one_by_one(void) {
-    int pipe_ends[2], told[2];
-    CHECK(!pipe(pipe_ends) && !pipe(told), "pipe");
+    int pipe_ends[2], seen[2];
+    CHECK(!pipe(pipe_ends) && !pipe(seen), "pipe");
     pid_t waiters[3];
     for (int i = 0; i < 3; i++) {
         waiters[i] = fork();
@@ -45,25 +45,25 @@ static void exclusive_waiters_are_woken_one_by_one(void) {
             int set = epoll_create1(0);
             struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
             CHECK(!epoll_ctl(set, EPOLL_CTL_ADD, pipe_ends[0], &event), "EPOLLEXCLUSIVE");
-            CHECK(write(told[1], "r", 1) == 1 && epoll_wait(set, &event, 1, -1) == 1 && write(told[1], "w", 1) == 1,
+            CHECK(write(seen[1], "r", 1) == 1 && epoll_wait(set, &event, 1, -1) == 1 && write(seen[1], "w", 1) == 1,
                 "wait");
             _exit(0);
         }
     }
     char ready[3];
-    for (int i = 0; i < 3; i++) CHECK(read(told[0], ready + i, 1) == 1 && ready[i] == 'r', "ready");
+    for (int i = 0; i < 3; i++) CHECK(read(seen[0], ready + i, 1) == 1 && ready[i] == 'r', "ready");
     for (int i = 0; i < 3; i++) until_asleep(waiters[i]);
     CHECK(write(pipe_ends[1], "x", 1) == 1, "write");
-    CHECK(read(told[0], ready, 1) == 1 && ready[0] == 'w', "a waiter is woken");
+    CHECK(read(seen[0], ready, 1) == 1 && ready[0] == 'w', "a waiter is woken");
     // A second waiter would report within this time.
     usleep(200000);
-    fcntl(told[0], F_SETFL, O_NONBLOCK);
-    ANSWERS(EAGAIN, read(told[0], ready, 3));
+    fcntl(seen[0], F_SETFL, O_NONBLOCK);
+    ANSWERS(EAGAIN, read(seen[0], ready, 3));
     // A hang-up wakes the other readers too.
     CHECK(read(pipe_ends[0], ready, 1) == 1, "read");
     close(pipe_ends[1]);
     for (int i = 0; i < 3; i++) ended(waiters[i]);
-    CHECK(read(told[0], ready, 3) == 2, "a hang-up");
+    CHECK(read(seen[0], ready, 3) == 2, "a hang-up");
 }
 
 static void futexes_that_are_not_there(void) {
@@ -113,7 +113,7 @@ static void nice_is_a_threads(void) {
     CHECK(nice == 7 && getpriority(PRIO_PROCESS, 0) == 0, "%d and %d", nice, getpriority(PRIO_PROCESS, 0));
 }
 
-static void the_first_lock_in_the_way_is_told(void) {
+static void the_first_lock_in_the_way_is_returned(void) {
     int fd = file(100);
     struct flock late = {.l_type = F_WRLCK, .l_start = 50, .l_len = 10},
         early = {.l_type = F_WRLCK, .l_start = 10, .l_len = 10};
@@ -505,7 +505,7 @@ static const struct check checks[] = {
     {"futexes_that_are_not_there", futexes_that_are_not_there},
     {"private_and_shared_futexes_are_two", private_and_shared_futexes_are_two},
     {"nice_is_a_threads", nice_is_a_threads},
-    {"the_first_lock_in_the_way_is_told", the_first_lock_in_the_way_is_told},
+    {"the_first_lock_in_the_way_is_returned", the_first_lock_in_the_way_is_returned},
     {"locks_of_open_files", locks_of_open_files},
     {"holes", holes},
     {"a_directory_outside_of_the_root", a_directory_outside_of_the_root},

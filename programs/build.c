@@ -94,23 +94,23 @@ static struct cost mean(const struct cost *all, long count) {
     return (struct cost){sum.wall / count, sum.user / count, sum.system / count, sum.faults / count};
 }
 
-static void tell(const char *which, const char *what, double value, const char *unit) {
+static void report_of(const char *which, const char *what, double value, const char *unit) {
     char name[64];
     snprintf(name, sizeof name, "build_%s_%s", which, what);
     report(name, value, unit);
 }
 
-static void tell_all(const char *which, struct cost cost) {
+static void report_all(const char *which, struct cost cost) {
     // a billion instructions take eight seconds; how they are divided, Linux knows by its ticks alone
     if (options.count) {
-        tell(which, "instructions", cost.wall / 8 * 1e3, "million");
+        report_of(which, "instructions", cost.wall / 8 * 1e3, "million");
     } else {
-        tell(which, "wall", cost.wall, "s");
-        tell(which, "user", cost.user, "s");
-        tell(which, "system", cost.system, "s");
-        tell(which, "system_share", 100 * cost.system / (cost.user + cost.system), "%");
+        report_of(which, "wall", cost.wall, "s");
+        report_of(which, "user", cost.user, "s");
+        report_of(which, "system", cost.system, "s");
+        report_of(which, "system_share", 100 * cost.system / (cost.user + cost.system), "%");
     }
-    tell(which, "faults", cost.faults, "faults");
+    report_of(which, "faults", cost.faults, "faults");
 }
 
 int main(int argc, char **argv) {
@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
         if (!strcmp(goal, "posix")) run(try);
     }
     report("build_jobs", jobs, "jobs");
-    tell_all("first", costs[0]);
-    if (builds > 1) tell_all("later", mean(costs + 1, builds - 1));
+    report_all("first", costs[0]);
+    if (builds > 1) report_all("later", mean(costs + 1, builds - 1));
     report("build_crc", first, "");
 }

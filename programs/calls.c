@@ -24,7 +24,7 @@ static char *pages(int count, int prot) {
     return at;
 }
 
-// A child that has `at` as the caller has, tells when it is ready, and ends when the pipe's other end closes.
+// A child that has `at` as the caller has, writes when it is ready, and ends when the pipe's other end closes.
 static pid_t holder(int ends[2]) {
     CHECK(!pipe(ends), "pipe");
     pid_t child = fork();

@@ -180,7 +180,7 @@ static void open_files_of_the_system_are_limited(void) {
 
 // Memory of each kind shows in /proc/meminfo, and is freed again. Bounds are wide, because other programs run and
 // kernels keep caches.
-static void memory_is_told_by_kind(void) {
+static void memory_is_reported_by_kind(void) {
     const size_t pages = 4096;
     long anonymous = row("/proc/meminfo", "AnonPages"), shared = row("/proc/meminfo", "Shmem"),
         cached = row("/proc/meminfo", "Cached");
@@ -209,7 +209,7 @@ static void memory_is_told_by_kind(void) {
     CHECK(left < 1500, "Shmem: %ld KiB left", left);
 }
 
-static void threads_and_tables_are_told(void) {
+static void threads_and_tables_are_reported(void) {
     long stacks = row("/proc/meminfo", "KernelStack"), tables = row("/proc/meminfo", "PageTables"),
         slab = row("/proc/meminfo", "Slab");
     int ends[2];
@@ -252,7 +252,7 @@ static long in_row(const char *text, const char *name) {
 
 // Quire alone has the file. The sum of what processes take is held against what the frame allocator has given for
 // page tables, stacks and slabs.
-static void kernel_memory_is_told_for_each_process(void) {
+static void kernel_memory_is_reported_for_each_process(void) {
     if (access("/proc/self/quire_memory", F_OK)) return;
     static const char *const kinds[] = {"page-tables", "kernel-stack", "thread", "process", "space", "entries",
         "backings",
@@ -279,7 +279,7 @@ static void kernel_memory_is_told_for_each_process(void) {
     for (int i = 0; i < CHILDREN; i++) CHECK(read(ready[0], &byte, 1) == 1, "read");
     long taken = row("/proc/meminfo", "KernelStack") + row("/proc/meminfo", "PageTables") + row("/proc/meminfo",
         "Slab") - before;
-    long told = row("/proc/self/quire_memory", "total") - own, rows = 0;
+    long reported = row("/proc/self/quire_memory", "total") - own, rows = 0;
     for (int i = 0; i < CHILDREN; i++) {
         snprintf(path, sizeof path, "/proc/%d/quire_memory", children[i]);
         // In one read, because parts that relatives share change with their number.
@@ -292,13 +292,13 @@ static void kernel_memory_is_told_for_each_process(void) {
             rows += bytes > 0;
         }
         CHECK(sum == total, "%s: the kinds are %ld bytes, the total %ld", path, sum, total);
-        told += total;
+        reported += total;
     }
     // Of the kinds, only these may be 0: the part of objects that many show, of their indexes, and the kernel stack.
     CHECK(rows >= CHILDREN * (KINDS - 3), "%ld rows are not 0", rows);
     // Slabs that were partly free before, and stacks that waited for a thread, make up the rest.
-    double share = told / 1024.0 / taken;
-    CHECK(share > 0.9 && share < 1.1, "processes tell %ld KiB, the allocator gave %ld KiB", told / 1024, taken);
+    double share = reported / 1024.0 / taken;
+    CHECK(share > 0.9 && share < 1.1, "processes report %ld KiB, the allocator gave %ld KiB", reported / 1024, taken);
     close(ends[1]);
     for (int i = 0; i < CHILDREN; i++) CHECK(!ended(children[i]), "child");
     close(ends[0]), close(ready[0]), close(ready[1]);
@@ -388,9 +388,9 @@ static const struct check checks[] = {
     {"queued_signals_go_with_their_process", queued_signals_go_with_their_process},
     {"watches_of_epoll_are_limited", watches_of_epoll_are_limited},
     {"open_files_of_the_system_are_limited", open_files_of_the_system_are_limited},
-    {"memory_is_told_by_kind", memory_is_told_by_kind},
-    {"threads_and_tables_are_told", threads_and_tables_are_told},
-    {"kernel_memory_is_told_for_each_process", kernel_memory_is_told_for_each_process},
+    {"memory_is_reported_by_kind", memory_is_reported_by_kind},
+    {"threads_and_tables_are_reported", threads_and_tables_are_reported},
+    {"kernel_memory_is_reported_for_each_process", kernel_memory_is_reported_for_each_process},
     {"sleepers_wake_without_page_tables", sleepers_wake_without_page_tables},
 };
 

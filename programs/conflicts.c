@@ -125,10 +125,10 @@ struct outcome {
 };
 
 // The compared part of the result of `one`. The time of a store into a mapped file is renewed once a tick only, so the
-// clock decides whether `stat` tells of the store.
+// clock decides whether `stat` shows the store.
 static long compared(const struct operation *one, const struct operation *other, long result) {
-    int tells = one->run == run_stat || one->run == run_stat_same || one->run == run_fstat;
-    return tells && other->states == MEMORY ? result & ~WRITTEN : result;
+    int shows = one->run == run_stat || one->run == run_stat_same || one->run == run_fstat;
+    return shows && other->states == MEMORY ? result & ~WRITTEN : result;
 }
 
 // A round of both operations, the first actor's first or second.
@@ -321,7 +321,7 @@ static void make_file(const char *path, long bytes, int filled) {
 }
 
 // The kernel's use of its frames, to name the owners of lines.
-static void tell_frames(void) {
+static void report_frames(void) {
     FILE *frames = fopen("/proc/sys/vm/quire_frames", "r");
     CHECK(frames, "/proc/sys/vm/quire_frames");
     char line[256];
@@ -395,6 +395,6 @@ int main(int count, char **words) {
         if (second) wait_for(second, state);
     }
     fwrite(control->log, 1, control->logged, stdout);
-    tell_frames();
+    report_frames();
     return 0;
 }

@@ -208,24 +208,24 @@ P(created) {
 R(unlink) { return done(unlinkat(me->directory, "other", 0)); }
 // The size, and in bit 0 whether the file was written since the last look: the purpose of a write's time.
 #define WRITTEN 1l
-static long told(struct actor *me, const struct stat *about) {
+static long size_and_written(struct actor *me, const struct stat *about) {
     struct timespec last = me->written;
     me->written = about->st_mtim;
     return 2 * about->st_size | (last.tv_sec != me->written.tv_sec || last.tv_nsec != me->written.tv_nsec);
 }
 R(stat) {
     struct stat about;
-    return done(fstatat(me->directory, "file", &about, 0)) ? -errno : told(me, &about);
+    return done(fstatat(me->directory, "file", &about, 0)) ? -errno : size_and_written(me, &about);
 }
 P(stat) { run_stat(me); }
 R(stat_same) {
     struct stat about;
-    return done(stat("/tmp/conflicts/file", &about)) ? -errno : told(me, &about);
+    return done(stat("/tmp/conflicts/file", &about)) ? -errno : size_and_written(me, &about);
 }
 P(stat_same) { run_stat_same(me); }
 R(fstat) {
     struct stat about;
-    return done(fstat(me->file, &about)) ? -errno : told(me, &about);
+    return done(fstat(me->file, &about)) ? -errno : size_and_written(me, &about);
 }
 P(fstat) { run_fstat(me); }
 R(access) { return done(faccessat(me->directory, "file", R_OK, 0)); }

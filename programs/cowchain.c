@@ -69,7 +69,7 @@ static uint64_t own_pages(uint32_t since) {
 }
 
 // One more chain, not timed: the memory that it holds.
-static void tell_held(const char *name, void (*chain)(void)) {
+static void report_held(const char *name, void (*chain)(void)) {
     if (!options.count || options.processes > 1) return;
     *held = (struct held){.look = true, .before = free_in_the_end()};
     chain();
@@ -127,7 +127,7 @@ static void gone_unmeasured(void) { gone_once(NULL); }
 static void gone(struct worker *w) {
     begin();
     while (running(w)) gone_once(w);
-    tell_held("cowchain_gone", gone_unmeasured);
+    report_held("cowchain_gone", gone_unmeasured);
     end();
 }
 
@@ -159,7 +159,7 @@ static void kept(struct worker *w) {
         lap_end(w, generations);
         verify(0);
     }
-    tell_held("cowchain_kept", kept_unmeasured);
+    report_held("cowchain_kept", kept_unmeasured);
     end();
 }
 

@@ -98,7 +98,7 @@ struct waiter {
     int error;
 };
 
-static void *wait_as_told(void *arg) {
+static void *wait_as_asked(void *arg) {
     struct waiter *me = arg;
     struct timespec until = spec(me->until);
     me->tid = syscall(SYS_gettid);
@@ -117,7 +117,7 @@ static bool is_asleep(int tid) {
 static void start(struct waiter *all, uint64_t until) {
     for (int i = 0; i < KINDS; i++) {
         all[i] = (struct waiter){.kind = &kinds[i], .until = until};
-        CHECK(!pthread_create(&all[i].thread, NULL, wait_as_told, &all[i]), "a thread");
+        CHECK(!pthread_create(&all[i].thread, NULL, wait_as_asked, &all[i]), "a thread");
     }
     for (int i = 0; i < KINDS; i++)
         while (!all[i].tid || !(is_asleep(all[i].tid) || all[i].done)) sched_yield();
@@ -310,8 +310,8 @@ static void values_of_the_clock(void) {
     CHECK(t.maxerror == MOST_ERROR && t.esterror == MOST_ERROR && t.tick == 10000, "errors and tick");
     CHECK(t.tolerance == 32768000 && t.precision == 1, "tolerance and precision");
     CHECK(!t.offset && !t.freq && !t.tai && !t.ppsfreq && !t.stbcnt, "zeroes");
-    uint64_t now = time_on(CLOCK_REALTIME), told = t.time.tv_sec * S + t.time.tv_usec * 1000;
-    CHECK(told <= now && now - told < 60 * S, "%llu, not %llu", (unsigned long long)told, (unsigned long long)now);
+    uint64_t now = time_on(CLOCK_REALTIME), shown = t.time.tv_sec * S + t.time.tv_usec * 1000;
+    CHECK(shown <= now && now - shown < 60 * S, "%llu, not %llu", (unsigned long long)shown, (unsigned long long)now);
     adjust(&t, ADJ_NANO);
     CHECK(t.status & STA_NANO, "status %#x", t.status);
     adjust(&t, ADJ_MICRO);

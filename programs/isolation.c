@@ -343,7 +343,7 @@ static long word(const char *file, const char *key, int base) {
     return (at = strstr(text, key)) ? strtol(at + strlen(key), NULL, base) : -1;
 }
 
-static void tell(const char *label) {
+static void report_identity(const char *label) {
     unsigned ids[6];
     getresuid(&ids[0], &ids[1], &ids[2]);
     getresgid(&ids[3], &ids[4], &ids[5]);
@@ -521,7 +521,7 @@ static void a_users_steps(void) {
     STEP("user-setpriority", setpriority(PRIO_PROCESS, 0, -1));
     STEP("user-setpriority-user-0", setpriority(PRIO_USER, 1, 5));
     STEP("user-oom-lower", use("/proc/self/oom_score_adj", WRITE));
-    tell("user-after-steps");
+    report_identity("user-after-steps");
 }
 static void a_bares_steps(void) {
     bare();
@@ -534,24 +534,24 @@ static void a_bares_steps(void) {
     STEP("bare-chroot", chroot("/"));
     STEP("bare-mknod", mknod(PLACE "/device", S_IFCHR | 0600, 0x103));
     STEP("bare-capset", (errno = -do_capset(0)) ? -1 : 0);
-    tell("bare-after-steps");
+    report_identity("bare-after-steps");
 }
 static void ids_and_dumpable(void) {
-    tell("root-first");
+    report_identity("root-first");
     CHECK(!setresuid(-1, USER, -1), "act as a user");
-    tell("root-acts-as-user");
+    report_identity("root-acts-as-user");
     CHECK(!setresuid(-1, 0, -1), "act as root again");
-    tell("root-acts-as-root-again");
+    report_identity("root-acts-as-root-again");
     CHECK(!prctl(PR_SET_DUMPABLE, 1), "dumpable");
     syscall(SYS_setfsuid, USER);
-    tell("root-files-as-user");
+    report_identity("root-files-as-user");
     syscall(SYS_setfsuid, 0);
     syscall(SYS_setfsgid, 0);
     CHECK(!prctl(PR_SET_KEEPCAPS, 1), "keep capabilities");
     CHECK(!setresuid(USER, USER, USER), "become a user");
-    tell("user-with-kept-capabilities");
+    report_identity("user-with-kept-capabilities");
     set_capabilities(1, 1);
-    tell("user-with-one-capability");
+    report_identity("user-with-one-capability");
 }
 
 // ---- files ---------------------------------------------------------------------------------------------------------
@@ -999,7 +999,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "--script")) argv++, argc--;
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "--tell")) {
-            tell(argv[i + 1]);
+            report_identity(argv[i + 1]);
             return 0;
         }
     CHECK(!getuid(), "it starts as root");

@@ -460,10 +460,10 @@ static void note_times(void) {
 }
 
 // So many signals have come so far, the last with `at` seconds used; the soft limit is `soft` now.
-#define TOLD(count, at, soft) \
+#define REPORTED(count, at, soft) \
     do { \
         struct rlimit now; \
-        CHECK(!getrlimit(RLIMIT_CPU, &now) && times == (count), "told %d times", times); \
+        CHECK(!getrlimit(RLIMIT_CPU, &now) && times == (count), "reported %d times", times); \
         double last = when[times - 1]; \
         CHECK(caught_code == SI_KERNEL && last > (at) - 0.1 && last < (at) + 0.25, "code %d, at %f", caught_code, \
             last); \
@@ -474,9 +474,9 @@ static void each_second(void) {
     note_times();
     limit(RLIMIT_CPU, 1, 3);
     burn_to(1.4);
-    TOLD(1, 1, 2);
+    REPORTED(1, 1, 2);
     burn_to(2.4);
-    TOLD(2, 2, 3);
+    REPORTED(2, 2, 3);
     burn_to(5);
 }
 
@@ -487,7 +487,7 @@ static void of_all_threads(void) {
     double until = 1.4;
     for (int i = 0; i < 3; i++) CHECK(!pthread_create(threads + i, NULL, burn, &until), "pthread_create");
     for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
-    TOLD(1, 1, 2);
+    REPORTED(1, 1, 2);
 }
 
 static void at_once(void) {
@@ -495,7 +495,7 @@ static void at_once(void) {
     burn_to(0.3);
     limit(RLIMIT_CPU, 0, RLIM_INFINITY);
     burn_to(0.7);
-    TOLD(1, 0.3, 1);
+    REPORTED(1, 0.3, 1);
     limit(RLIMIT_CPU, RLIM_INFINITY, RLIM_INFINITY);
     burn_to(1.3);
     CHECK(times == 1, "without a limit");

@@ -109,7 +109,7 @@ static void sleepers_at_queues(void) {
     until_asleep(0);
     threads[2] = begin(receives_late, &any);
     until_asleep(0);
-    // Too long for the first that wants it, which is told; the next gets it.
+    // Too long for the first that wants it, which gets E2BIG; the next gets it.
     send_message(id, 1, "long");
     CHECK(!pthread_join(threads[1], NULL) && small.error == E2BIG, "E2BIG: %d", small.error);
     CHECK(!pthread_join(threads[2], NULL) && !any.error && any.len == 4, "any: %d", any.error);
@@ -142,7 +142,7 @@ static void sleepers_at_queues(void) {
     ANSWERS(0, msgctl(id, IPC_SET, &status));
     write_setting("msgmnb", "16384");
     CHECK(!pthread_join(threads[0], NULL) && !first.error, "send: %d", first.error);
-    // The removal tells all.
+    // The removal ends all waits.
     struct receive never = {id, 77, 100, -1, 0};
     first.error = -1;
     threads[0] = begin(sends_late, &first), threads[1] = begin(receives_late, &never);

@@ -567,13 +567,13 @@ static void numbers(void) {
     end();
 }
 
-static short told(struct pollfd *p, int wait) {
+static short events_of(struct pollfd *p, int wait) {
     p->revents = 0;
     CHECK(poll(p, 1, wait) >= 0, "poll");
     return p->revents;
 }
 
-// A poll of a table of mounts tells each change of the mounts once, to each open file.
+// A poll of a table of mounts reports each change of the mounts once, to each open file.
 static void polled_tables(void) {
     begin();
     for (int i = 0; i < 2; i++) {
@@ -581,26 +581,26 @@ static void polled_tables(void) {
         struct pollfd p = {.fd = open(table, O_RDONLY | O_CLOEXEC), .events = POLLIN | POLLPRI};
         struct pollfd other = {.fd = open(table, O_RDONLY | O_CLOEXEC), .events = POLLPRI};
         CHECK(p.fd >= 0 && other.fd >= 0, "%s", table);
-        CHECK(told(&p, 0) == POLLIN && told(&other, 0) == 0, "no change");
+        CHECK(events_of(&p, 0) == POLLIN && events_of(&other, 0) == 0, "no change");
         ANSWERS(0, tmpfs("m", 0, NULL));
-        CHECK(told(&p, 0) == (POLLIN | POLLPRI | POLLERR) && told(&p, 0) == POLLIN, "a mount");
+        CHECK(events_of(&p, 0) == (POLLIN | POLLPRI | POLLERR) && events_of(&p, 0) == POLLIN, "a mount");
         ANSWERS(0, mount("m", "other", NULL, MS_BIND, NULL));
-        CHECK(told(&p, 0) == (POLLIN | POLLPRI | POLLERR) && told(&p, 0) == POLLIN, "a bind mount");
+        CHECK(events_of(&p, 0) == (POLLIN | POLLPRI | POLLERR) && events_of(&p, 0) == POLLIN, "a bind mount");
         ANSWERS(0, mount(NULL, "other", NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL));
-        told(&p, 0);
+        events_of(&p, 0);
         ANSWERS(ENOENT, umount("m/nothing"));
-        CHECK(told(&p, 0) == POLLIN, "a refusal");
+        CHECK(events_of(&p, 0) == POLLIN, "a refusal");
         ANSWERS(0, umount("other"));
-        CHECK(told(&p, 0) == (POLLIN | POLLPRI | POLLERR), "an end");
-        CHECK(told(&other, 0) == (POLLPRI | POLLERR) && told(&other, 0) == 0, "all changes at once");
-        // A sleeper is woken, whenever it begins to wait. An epoll set tells the same.
+        CHECK(events_of(&p, 0) == (POLLIN | POLLPRI | POLLERR), "an end");
+        CHECK(events_of(&other, 0) == (POLLPRI | POLLERR) && events_of(&other, 0) == 0, "all changes at once");
+        // A sleeper is woken, whenever it begins to wait. An epoll set reports the same.
         int set = epoll_create1(EPOLL_CLOEXEC);
         struct epoll_event wanted = {.events = EPOLLPRI}, found;
         CHECK(set >= 0 && !epoll_ctl(set, EPOLL_CTL_ADD, other.fd, &wanted), "epoll_ctl");
         ANSWERS(0, epoll_wait(set, &found, 1, 0));
         struct pollfd slept = {.fd = open(table, O_RDONLY | O_CLOEXEC), .events = POLLPRI};
         int sleeper = fork();
-        if (!sleeper) _exit(told(&slept, 1000) == (POLLPRI | POLLERR) ? 0 : 1);
+        if (!sleeper) _exit(events_of(&slept, 1000) == (POLLPRI | POLLERR) ? 0 : 1);
         ANSWERS(0, umount("m"));
         CHECK(epoll_wait(set, &found, 1, 1000) == 1 && found.events == (EPOLLPRI | EPOLLERR), "epoll");
         int status;

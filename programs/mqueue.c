@@ -117,7 +117,7 @@ static void notifications(void) {
     pid_t child = fork();
     if (!child) _exit(mq_notify(queue, &event) != -1 || errno != EBUSY || mq_send(queue, "x", 1, 0));
     CHECK(!ended(child) && caught == SIGUSR1 && caught_code == SI_MESGQ && caught_pid == child && caught_value == 17,
-        "told: %d %d", caught, caught_code);
+        "notified: %d %d", caught, caught_code);
     // Once, and only where the queue was empty.
     caught = 0;
     CHECK(!mq_send(queue, "x", 1, 0) && !caught && !mq_notify(queue, &event) && !mq_send(queue, "x", 1, 0) && !caught,

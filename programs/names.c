@@ -438,7 +438,7 @@ static void handles_of_files(void) {
 }
 
 static void other_users_names(void) {
-    // A missing name is told before a missing right.
+    // A missing name is reported before a missing right.
     ANSWERS(ENOENT, unlink("closed/none"));
     ANSWERS(ENOENT, rmdir("closed/none"));
     ANSWERS(ENOENT, rename("closed/none", "from/new"));

@@ -273,16 +273,16 @@ static void process_files_are_checked(void) {
 }
 
 static void files_are_taken_from_a_process(void) {
-    int ends[2], tell[2];
-    CHECK(!pipe(ends) && !pipe(tell), "pipe");
+    int ends[2], ready[2];
+    CHECK(!pipe(ends) && !pipe(ready), "pipe");
     pid_t child = fork();
     if (!child) {
         int hidden = memfd_create("hidden", 0);
-        CHECK(write(hidden, "found", 5) == 5 && dup2(hidden, 77) == 77 && write(tell[1], "r", 1) == 1, "a file");
+        CHECK(write(hidden, "found", 5) == 5 && dup2(hidden, 77) == 77 && write(ready[1], "r", 1) == 1, "a file");
         for (;;) pause();
     }
     char byte, text[8] = "";
-    CHECK(read(tell[0], &byte, 1) == 1, "ready");
+    CHECK(read(ready[0], &byte, 1) == 1, "ready");
     int file = process_file(child, 0);
     ANSWERS(EBADF, syscall(SYS_pidfd_getfd, file, 78, 0));
     ANSWERS(EBADF, syscall(SYS_pidfd_getfd, file, -1, 0));

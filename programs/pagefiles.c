@@ -105,14 +105,14 @@ static unsigned long long entry(const void *at) {
     return e;
 }
 
-// A changed page is told, by a kernel that tells any.
+// A changed page is reported, by a kernel that reports any.
 static void changes(void) {
     char *own = pages(2);
     own[0] = own[PAGE] = 1;
-    bool tells = entry(own) & MAY_HAVE_CHANGED;
+    bool knows = entry(own) & MAY_HAVE_CHANGED;
     clear("4");
     own[PAGE] = 2;
-    CHECK(entry(own + PAGE) & PRESENT && !(entry(own + PAGE) & MAY_HAVE_CHANGED) == !tells, "%#llx", entry(own + PAGE));
+    CHECK(entry(own + PAGE) & PRESENT && !(entry(own + PAGE) & MAY_HAVE_CHANGED) == !knows, "%#llx", entry(own + PAGE));
     CHECK(own[0] == 1 && own[PAGE] == 2, "content");
 }
 

@@ -232,7 +232,7 @@ static void *closes_ring(void *arg) {
     lock_pi(&ring[n]);
     ready++;
     until(&ready, ~0u, RING);
-    // The last one to wait closes the circle. It is told, releases its lock, and all others get theirs.
+    // The last one to wait closes the circle. It gets EDEADLK, releases its lock, and all others get theirs.
     long error = futex(&ring[(n + 1) % RING], FUTEX_LOCK_PI | kind, 0, NULL, NULL, 0);
     if (error) {
         CHECK(errno == EDEADLK, "errno %d", errno);
@@ -249,7 +249,7 @@ static void circles_are_found(void) {
         deadlocks = ready = 0;
         for (long n = 0; n < RING; n++) threads[n] = begin(closes_ring, (void *)n);
         for (int n = 0; n < RING; n++) pthread_join(threads[n], NULL);
-        CHECK(deadlocks >= 1, "no thread was told of the circle");
+        CHECK(deadlocks >= 1, "no thread got EDEADLK");
         for (int n = 0; n < RING; n++) CHECK(ring[n] == 0, "word %d is %#x", n, ring[n]);
     }
 }
@@ -406,7 +406,7 @@ static void *keeps_mutex(void *arg) {
     usleep(arg ? 100000 : 0);
     return NULL;
 }
-static void robust_mutexes_tell(void) {
+static void robust_mutexes_report(void) {
     new_mutex(PTHREAD_MUTEX_ERRORCHECK, 1);
     for (int i = 0; i < 2; i++) {
         steps = 0;
@@ -634,7 +634,7 @@ static const struct check checks[] = {
     {"an_owner_that_just_ends_hands_on", an_owner_that_just_ends_hands_on},
     {"killed_processes_hold_nothing_up", killed_processes_hold_nothing_up},
     {"mutexes_exclude", mutexes_exclude},
-    {"robust_mutexes_tell", robust_mutexes_tell},
+    {"robust_mutexes_report", robust_mutexes_report},
     {"conditions_hand_the_lock_over", conditions_hand_the_lock_over},
     {"moved_waits_end_in_time", moved_waits_end_in_time},
     {"storms_lose_no_lock", storms_lose_no_lock},

@@ -170,7 +170,7 @@ static void exec_settles_ids(void) {
 }
 
 // A parent that has waited for a child has its signal, too.
-static void told_before_waited(void) {
+static void reported_before_waited(void) {
     handle(SIGCHLD, 0);
     sigset_t set, pending;
     sigemptyset(&set);
@@ -398,7 +398,7 @@ static void interrupted_calls(void) {
     child = sender(SIGUSR1);
     wait = (struct timespec){30, 0};
     CHECK(nanosleep(&wait, &rest) == -1 && errno == EINTR, "a sleep is never restarted behind a handler");
-    CHECK(rest.tv_sec < 30 && (rest.tv_sec || rest.tv_nsec), "and tells the rest");
+    CHECK(rest.tv_sec < 30 && (rest.tv_sec || rest.tv_nsec), "and reports the rest");
     ended(child);
     close(ends[0]), close(ends[1]);
 }
@@ -441,7 +441,7 @@ static void job_control(void) {
     CHECK(!kill(child, SIGSTOP), "kill");
     CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status) && WSTOPSIG(status) == SIGSTOP, "stopped");
     CHECK(caught == SIGCHLD && caught_code == CLD_STOPPED, "SIGCHLD says so: %d", caught_code);
-    CHECK(waitpid(child, &status, WUNTRACED | WNOHANG) == 0, "told once");
+    CHECK(waitpid(child, &status, WUNTRACED | WNOHANG) == 0, "reported once");
     CHECK(!kill(child, SIGCONT), "kill");
     CHECK(waitpid(child, &status, WCONTINUED) == child && WIFCONTINUED(status), "continued");
     CHECK(write(ends[1], "x", 1) == 1, "write");
@@ -822,7 +822,7 @@ static const struct check checks[] = {
     {"vfork_shares_memory", vfork_shares_memory},
     {"exec_keeps_and_drops", exec_keeps_and_drops},
     {"exec_settles_ids", exec_settles_ids},
-    {"told_before_waited", told_before_waited},
+    {"reported_before_waited", reported_before_waited},
     {"shutting_ends_waits", shutting_ends_waits},
     {"others_in_proc", others_in_proc},
     {"far_in_proc", far_in_proc},

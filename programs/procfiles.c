@@ -267,12 +267,12 @@ static const char *value_in(const char *file, const char *name) {
     return line + strlen(name);
 }
 
-static int told[2], go_on[2];
+static int ids[2], go_on[2];
 
 static void *named(void *none) {
     char byte = 0;
     pid_t tid = gettid();
-    CHECK(write(told[1], &tid, sizeof tid) == sizeof tid && read(go_on[0], &byte, 1) == 1, "pipes");
+    CHECK(write(ids[1], &tid, sizeof tid) == sizeof tid && read(go_on[0], &byte, 1) == 1, "pipes");
     char name[16] = "";
     CHECK(!prctl(PR_GET_NAME, name) && !strcmp(name, "given by anothe"), "%s", name);
     return none;
@@ -280,10 +280,10 @@ static void *named(void *none) {
 
 // The threads of a process name each other.
 static void names_of_threads(void) {
-    CHECK(!pipe(told) && !pipe(go_on), "pipe");
+    CHECK(!pipe(ids) && !pipe(go_on), "pipe");
     pthread_t thread;
     pid_t tid;
-    CHECK(!pthread_create(&thread, NULL, named, NULL) && read(told[0], &tid, sizeof tid) == sizeof tid, "a thread");
+    CHECK(!pthread_create(&thread, NULL, named, NULL) && read(ids[0], &tid, sizeof tid) == sizeof tid, "a thread");
     char path[64], was[16] = "", is[16] = "", text[32] = "";
     CHECK(!prctl(PR_GET_NAME, was), "PR_GET_NAME");
     snprintf(path, sizeof path, "/proc/self/task/%d/comm", tid);

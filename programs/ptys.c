@@ -510,9 +510,9 @@ static void the_background_is_stopped(void) {
 }
 
 static void the_leaders_end_hangs_up(void) {
-    int tell[2];
+    int out[2];
     the_master = new_master();
-    CHECK(!pipe(tell), "pipe");
+    CHECK(!pipe(out), "pipe");
     pid_t leader = fork();
     if (!leader) {
         int slave = lead();
@@ -520,27 +520,27 @@ static void the_leaders_end_hangs_up(void) {
         if (!other) {
             sigset_t hup;
             sigemptyset(&hup), sigaddset(&hup, SIGHUP), sigprocmask(SIG_BLOCK, &hup, NULL);
-            put(tell[1], "r");
+            put(out[1], "r");
             int signal, error = sigwait(&hup, &signal);
             ssize_t none = open("/dev/tty", O_RDWR);
-            put(tell[1], !error && signal == SIGHUP && none == -1 && errno == ENXIO ? "H" : "?");
+            put(out[1], !error && signal == SIGHUP && none == -1 && errno == ENXIO ? "H" : "?");
             put(slave, "open\n");
             _exit(0);
         }
         char byte;
-        while (poll(&(struct pollfd){.fd = tell[0], .events = POLLIN}, 1, 10) == 0) {}
+        while (poll(&(struct pollfd){.fd = out[0], .events = POLLIN}, 1, 10) == 0) {}
         byte = 0;
         _exit(byte);
     }
     CHECK(!ended(leader), "the leader");
-    get(tell[0], "rH");
+    get(out[0], "rH");
     get(the_master, "open\r\n");
 }
 
 static void the_masters_end_hangs_up(void) {
-    int tell[2];
+    int out[2];
     the_master = new_master();
-    CHECK(!pipe(tell), "pipe");
+    CHECK(!pipe(out), "pipe");
     pid_t leader = fork();
     if (!leader) {
         close(the_master);
@@ -549,28 +549,28 @@ static void the_masters_end_hangs_up(void) {
         sigemptyset(&hup), sigaddset(&hup, SIGHUP), sigprocmask(SIG_BLOCK, &hup, NULL);
         pid_t other = fork();
         if (!other) {
-            // In the foreground, and no leader: the end of the leader tells it.
+            // In the foreground, and no leader: the end of the leader notifies it.
             setpgid(0, 0);
             signal(SIGTTOU, SIG_IGN);
             int own = getpgrp(), signal;
             CHECK(!ioctl(slave, TIOCSPGRP, &own), "the foreground");
-            put(tell[1], "r");
+            put(out[1], "r");
             CHECK(!sigwait(&hup, &signal), "sigwait");
-            put(tell[1], "o");
+            put(out[1], "o");
             _exit(0);
         }
         int signal;
         CHECK(!sigwait(&hup, &signal), "sigwait");
         ANSWERS(ENXIO, open("/dev/tty", O_RDWR));
-        put(tell[1], "l");
+        put(out[1], "l");
         short_sleep();
-        put(tell[1], "x");
+        put(out[1], "x");
         _exit(0);
     }
-    get(tell[0], "r");
+    get(out[0], "r");
     close(the_master);
     CHECK(!ended(leader), "the leader");
-    get(tell[0], "lxo");
+    get(out[0], "lxo");
 }
 
 static void waiters_are_woken(void) {

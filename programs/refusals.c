@@ -111,7 +111,7 @@ extern const struct row *const __start_rows[], *const __stop_rows[];
 struct outcome {
     long result; // a value, or -errno
     unsigned made, refused;
-    bool told; // the attempt has come to its end
+    bool over; // the attempt has come to its end
 };
 
 // The state that processes share.
@@ -147,7 +147,7 @@ static void arm(unsigned n) {
     if (pwrite(REFUSE, text, len, 0) != len) fail("arm");
 }
 
-static void told(struct outcome *out) {
+static void read_counts(struct outcome *out) {
     char text[64] = "";
     if (pread(REFUSE, text, sizeof text - 1, 0) <= 0 || sscanf(text, "%u %u", &out->made, &out->refused) != 2)
         fail("quire_refuse says %s", text);
@@ -404,7 +404,7 @@ static struct itimerspec late = {.it_value = {1000, 0}};
 static void a_timer(void) { MUST(syscall(SYS_timer_create, CLOCK_MONOTONIC, NULL, &the_timer)); }
 // An object of System V IPC.
 static int object;
-static struct sigevent nothing_told = {.sigev_notify = SIGEV_NONE};
+static struct sigevent no_notice = {.sigev_notify = SIGEV_NONE};
 static struct sembuf more = {0, 1, 0}, undone = {0, 1, SEM_UNDO}, waits = {0, -1, 0};
 static void a_segment(void) { object = MUST(shmget(IPC_PRIVATE, 4 * PAGE, 0600)); }
 static void no_segment(void) { shmctl(object, IPC_RMID, NULL); }
@@ -733,7 +733,7 @@ ROW(mq_open, , NOTHING, ("refusals", O_CREAT | O_RDWR, 0600, NULL),
 ROW(mq_unlink, , a_posix_queue(), ("refusals"), no_posix_queue())
 ROW(mq_timedsend, , a_posix_queue(), (one, data, 5000, 7, NULL), no_posix_queue())
 ROW(mq_timedreceive, , a_posix_message(), (one, fresh, 3 * PAGE, NULL, NULL), no_posix_queue(), FAULTS)
-ROW(mq_notify, , a_posix_queue(), (one, &nothing_told), no_posix_queue())
+ROW(mq_notify, , a_posix_queue(), (one, &no_notice), no_posix_queue())
 ROW(mq_getsetattr, , a_posix_queue(), (one, NULL, fresh), no_posix_queue(), FAULTS)
 ROW(waitid, , a_child(), (P_PID, child, fresh, WEXITED, fresh + PAGE), end_child(), FAULTS)
 ROW(inotify_init, , NOTHING, (0), close_result())
@@ -869,10 +869,10 @@ static void make_call(const struct row *row, unsigned n, struct outcome *out) {
     errno = 0;
     result = row->run();
     struct outcome mine = {.result = result < 0 ? -errno : result};
-    told(&mine);
+    read_counts(&mine);
     row->undo();
     MUST(munmap(fresh, 4 * PAGE));
-    mine.told = true;
+    mine.over = true;
     *out = mine;
 }
 
@@ -959,7 +959,7 @@ static void run_row(const struct row *row) {
                       before.names);
         before = after;
         if (!n) {
-            if (status || !out.told) wrong(row, "it ended with status %#x", status);
+            if (status || !out.over) wrong(row, "it ended with status %#x", status);
             else if (!as_unrefused(row, out.result)) wrong(row, "%s although nothing was refused",
                 error_name(out.result));
             allocations = out.made;
@@ -967,7 +967,7 @@ static void run_row(const struct row *row) {
             continue;
         }
         if (row->dies && WIFSIGNALED(status) && WTERMSIG(status) == row->dies) killed++, refused++;
-        else if (status || !out.told) {
+        else if (status || !out.over) {
             wrong(row, "with allocation %u refused it ended with status %#x", n, status);
             break;
         } else if (!out.refused) {
@@ -982,7 +982,7 @@ static void run_row(const struct row *row) {
         }
         // The same call again, with nothing refused.
         status = attempt(row, 0, &out);
-        if (status || !out.told) wrong(row, "after refusal %u it ended with status %#x", n, status);
+        if (status || !out.over) wrong(row, "after refusal %u it ended with status %#x", n, status);
         else if (!as_unrefused(row, out.result)) wrong(row, "after refusal %u: %s", n, error_name(out.result));
     }
     if (n > MOST) wrong(row, "it has no end");
@@ -1039,7 +1039,7 @@ static void take_census(struct census *out) {
     while (fgets(line, sizeof line, file))
         if (sscanf(line, "%31s %ld %ld %ld", name, &bytes, &frames, &count) == 4) count_use(out, name, count);
     fclose(file);
-    CHECK(out->kinds > 20, "/proc/slabinfo tells of %d caches", out->kinds);
+    CHECK(out->kinds > 20, "/proc/slabinfo lists %d caches", out->kinds);
     file = fopen("/proc/loadavg", "r");
     CHECK(file && fscanf(file, "%*s %*s %*s %*d/%ld", &count) == 1, "/proc/loadavg");
     fclose(file);
@@ -1083,7 +1083,7 @@ static void census_after(void) { settle(&shared->after); }
 
 static const char *counted; // the work between the two
 
-static void tell(const char *how, const char *kind, long more) {
+static void print_left(const char *how, const char *kind, long more) {
     printf("%s %s: %s %+ld\n", how, counted, kind, more);
     fflush(stdout);
 }
@@ -1092,21 +1092,21 @@ static void tell(const char *how, const char *kind, long more) {
 static void compare(void) {
     for (int i = 0; i < shared->after.kinds; i++) {
         shared->more[i] = shared->after.of[i].count - shared->before.of[i].count;
-        if (shared->more[i]) tell("ONCE", shared->after.of[i].name, shared->more[i]);
+        if (shared->more[i]) print_left("ONCE", shared->after.of[i].name, shared->more[i]);
     }
 }
 static void compare_again(void) {
     for (int i = 0; i < shared->after.kinds; i++) {
         long more = shared->after.of[i].count - shared->before.of[i].count;
         if (more <= 0 || shared->more[i] <= 0) continue;
-        tell("LEFT", shared->after.of[i].name, more);
+        print_left("LEFT", shared->after.of[i].name, more);
         shared->failures++;
     }
 }
 static void compare_row(void) {
     for (int i = 0; i < shared->after.kinds; i++) {
         long more = shared->after.of[i].count - shared->before.of[i].count;
-        if (more) tell("ROW", shared->after.of[i].name, more);
+        if (more) print_left("ROW", shared->after.of[i].name, more);
     }
 }
 
@@ -1142,9 +1142,9 @@ static void prepare(void) {
     close(check);
 }
 
-static int tell_after_exec(void) {
-    struct outcome out = {.told = true};
-    told(&out);
+static int report_after_exec(void) {
+    struct outcome out = {.over = true};
+    read_counts(&out);
     MUST(pwrite(SHARED, &out, sizeof out, 0));
     return 0;
 }
@@ -1197,7 +1197,7 @@ static void find_leaks(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc >= 2 && !strcmp(argv[1], "--told")) return tell_after_exec();
+    if (argc >= 2 && !strcmp(argv[1], "--told")) return report_after_exec();
     parse_options(argc, argv, NULL);
     prepare();
     apart(use_all_ids);

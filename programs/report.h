@@ -148,7 +148,7 @@ static inline long memory_info(const char *row) {
 }
 
 // Free bytes, with the pages that CPUs keep for themselves. MemFree has those on Quire, and lacks them on Linux: many,
-// if much was freed just now. The zones tell both numbers on both.
+// if much was freed just now. The zones report both numbers on both.
 static inline uint64_t free_bytes(void) {
     refresh_counters();
     FILE *file = fopen("/proc/zoneinfo", "r");
@@ -160,7 +160,7 @@ static inline uint64_t free_bytes(void) {
         if (sscanf(line, " count: %lu", &n) == 1) pages += n;
     }
     fclose(file);
-    CHECK(zones, "/proc/zoneinfo tells no free memory");
+    CHECK(zones, "/proc/zoneinfo reports no free memory");
     return pages * PAGE;
 }
 

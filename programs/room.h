@@ -74,8 +74,8 @@ static inline uint64_t free_at_rest(void) {
     return free_bytes();
 }
 
-// The rows of /proc/vmstat that tell memory by its use.
-static inline bool tells_memory(const char *row) { return !strncmp(row, "quire_", 6) || !strncmp(row, "nr_", 3); }
+// The rows of /proc/vmstat that count memory by its use.
+static inline bool counts_memory(const char *row) { return !strncmp(row, "quire_", 6) || !strncmp(row, "nr_", 3); }
 
 // Waits until as much memory is free as before, except `bound` bytes, and returns the bytes that are missing then.
 // Fails after a minute, and prints the rows that have grown. `rows` is the text of /proc/vmstat from before.
@@ -94,7 +94,7 @@ static inline double memory_is_back(uint64_t before, const char *rows, uint64_t 
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
         char name[96], was[128];
         long number;
-        if (sscanf(line, "%95s %ld", name, &number) == 2 && tells_memory(name)) {
+        if (sscanf(line, "%95s %ld", name, &number) == 2 && counts_memory(name)) {
             snprintf(was, sizeof was, "%s ", name);
             const char *old = strstr(rows, was);
             long begun = old ? atol(old + strlen(was)) : 0;

@@ -159,18 +159,18 @@ static void mappings_that_store(void) {
 }
 
 static void a_childs_mappings(void) {
-    int fd = file(MFD_ALLOW_SEALING, 2 * PAGE), told[2];
-    CHECK(!pipe(told), "pipe");
+    int fd = file(MFD_ALLOW_SEALING, 2 * PAGE), go_on[2];
+    CHECK(!pipe(go_on), "pipe");
     char *at = map(fd, READ_WRITE, MAP_SHARED);
     pid_t child = fork();
     if (!child) {
         char go;
-        close(told[1]);
-        _exit(read(told[0], &go, 1) != 0);
+        close(go_on[1]);
+        _exit(read(go_on[0], &go, 1) != 0);
     }
     munmap(at, 2 * PAGE);
     ANSWERS(EBUSY, seal(fd, F_SEAL_WRITE));
-    close(told[1]);
+    close(go_on[1]);
     CHECK(!ended(child), "child");
     ANSWERS(0, seal(fd, F_SEAL_WRITE));
 }

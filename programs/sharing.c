@@ -29,7 +29,7 @@ static uint64_t kernel_bytes(void) {
         }
     }
     fclose(file);
-    CHECK(found == 2, "/proc/meminfo tells no page tables or no slabs");
+    CHECK(found == 2, "/proc/meminfo reports no page tables or no slabs");
     return sum * 1024;
 }
 

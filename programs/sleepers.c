@@ -12,7 +12,7 @@
 //       pipes   passes one byte from the process before it to the process behind it
 //   --awake 1        each begins to sleep and wake once it is made, while others are made, and is killed so; else all
 //                    begin at one moment, and are killed in a sleep without a deadline
-//   --answers MS     another process forks and executes a tiny program at such intervals, and tells the longest time
+//   --answers MS     another process forks and executes a tiny program at such intervals, and reports the longest time
 //                    of each phase (default 0: never)
 // --accounts P     the kernel's account of all sleepers must agree with the frames that they took, within P percent,
 // and
@@ -41,7 +41,7 @@ static void cost(const char *name, uint64_t ticks, uint64_t ns, double each) {
     else report(line, each * 1e9 / ns, "1/s");
 }
 
-// ---- what the kernel tells -----------------------------------------------------------------------------------------
+// ---- what the kernel reports --------------------------------------------------------------------------------------
 
 // Bytes: free ones, those of programs and files, and kinds of the kernel's own, which is the rest.
 struct memory {
@@ -334,7 +334,7 @@ static uint64_t pass(void) {
     return now_ns() - start;
 }
 
-// The kernel's memory of one sleeper by kind, where the kernel tells it.
+// The kernel's memory of one sleeper by kind, where the kernel reports it.
 static void report_kinds(pid_t process) {
     char path[64], line[128], name[64], row[96];
     double bytes;
@@ -350,7 +350,7 @@ static void report_kinds(pid_t process) {
 }
 
 // The bytes of all sleepers by their own accounts.
-static double told_by_all(void) {
+static double accounts_of_all(void) {
     double sum = 0;
     for (long i = 0; i < sleepers; i++) {
         char path[64];
@@ -372,8 +372,8 @@ static double apart(double value, double right) { return right ? 100 * (value - 
 
 static void audit(const struct memory *before, const struct memory *first, const struct memory *after) {
     const double some = sleepers < 1000 ? sleepers : 1000;
-    double told = on_quire() ? told_by_all() : kernels(before, after);
-    report("told_memory", of_one(told), "bytes/process");
+    double accounted = on_quire() ? accounts_of_all() : kernels(before, after);
+    report("told_memory", of_one(accounted), "bytes/process");
     if (!sleepers) return;
     // Idle processes may have lost page tables while their accounts were read.
     struct memory now = memory();
@@ -381,11 +381,11 @@ static void audit(const struct memory *before, const struct memory *first, const
     report("kernel_memory_first", early, "bytes/process");
     double most = kernels(before, after), least = kernels(before, &now);
     if (least > most) most = least, least = kernels(before, after);
-    printf("told_apart %.3f %%\nfirst_apart %.3f %%\n", apart(told, kernels(before, &now)), apart(late, early));
+    printf("told_apart %.3f %%\nfirst_apart %.3f %%\n", apart(accounted, kernels(before, &now)), apart(late, early));
     // Few processes do not fill the pieces in which the kernel takes memory.
     if (sleepers < 1000) return;
-    CHECK(apart(told, most) <= accounts && apart(told, least) >= -accounts,
-        "the accounts tell %.0f bytes, %.0f to %.0f are taken", told, least, most);
+    CHECK(apart(accounted, most) <= accounts && apart(accounted, least) >= -accounts,
+        "the accounts report %.0f bytes, %.0f to %.0f are taken", accounted, least, most);
     // One of many takes less where page tables of idle processes are dropped, because memory is short.
     if (on_quire()) CHECK(apart(late, early) <= accounts, "one of 1000 takes %.0f bytes, one of all %.0f", early, late);
     bool dropped = (after->tables - before->tables) / sleepers < 0.9 * (first->tables - before->tables) / some;

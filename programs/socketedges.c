@@ -124,7 +124,7 @@ static void streams_that_read_no_more(void) {
     ANSWERS(EPIPE, send(ends[1], "x", 1, MSG_NOSIGNAL));
     CHECK(!read(ends[1], bytes, 8), "read");
     close(ends[0]), close(ends[1]);
-    // A writer that waits for room is told.
+    // A writer that waits for room is notified.
     connected(ends);
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
     static char many[1 << 16];
@@ -333,7 +333,7 @@ static void low_water_marks(void) {
     int epoll = epoll_create1(0);
     struct epoll_event event = {EPOLLIN, {0}};
     CHECK(!epoll_ctl(epoll, EPOLL_CTL_ADD, ends[1], &event) && !epoll_wait(epoll, &event, 1, 0), "epoll");
-    // A change is told to polls.
+    // A change is announced to polls.
     int child = fork();
     CHECK(child >= 0, "fork");
     if (!child) {
@@ -783,7 +783,7 @@ static void datagram_sockets_without_peers(void) {
     usleep(50000);
     close(b);
     CHECK(!ended(child) && events_of(a) == POLLOUT, "%#x", events_of(a));
-    // A change of the peer drops the messages, and tells a peer that is connected.
+    // A change of the peer drops the messages, and notifies a peer that is connected.
     b = bound(SOCK_DGRAM, "gone");
     int c = bound(SOCK_DGRAM, "third");
     for (int i = 0; i < 2; i++) {

@@ -38,7 +38,7 @@ static void connections_that_are_over(void) {
 }
 
 // Receives a byte and its credentials; false if there are none.
-static bool told(int fd, struct ucred *who, int *flags, size_t room) {
+static bool get_credentials(int fd, struct ucred *who, int *flags, size_t room) {
     char byte, control[CMSG_SPACE(sizeof *who)];
     struct iovec to = {&byte, 1};
     struct msghdr message = {.msg_iov = &to, .msg_iovlen = 1, .msg_control = room ? control : NULL,
@@ -59,11 +59,12 @@ static void late_credentials(void) {
         CHECK(!socketpair(AF_UNIX, kinds[i], 0, pair) && write(pair[0], "x", 1) == 1 && write(pair[0], "y", 1) == 1,
             "write");
         CHECK(!setsockopt(pair[1], SOL_SOCKET, SO_PASSCRED, &(int){1}, 4), "SO_PASSCRED");
-        CHECK(told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && !(flags & MSG_CTRUNC),
+        CHECK(get_credentials(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && !(flags & MSG_CTRUNC),
             "credentials without a sender");
         CHECK(who.pid == 0 && who.uid == 65534 && who.gid == 65534, "%d %u %u", who.pid, who.uid, who.gid);
-        CHECK(!told(pair[1], &who, &flags, 0) && (flags & MSG_CTRUNC), "no room");
-        CHECK(write(pair[0], "z", 1) == 1 && told(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) && who.pid == getpid(),
+        CHECK(!get_credentials(pair[1], &who, &flags, 0) && (flags & MSG_CTRUNC), "no room");
+        CHECK(write(pair[0], "z", 1) == 1 && get_credentials(pair[1], &who, &flags, CMSG_SPACE(sizeof who)) &&
+                who.pid == getpid(),
             "asked");
         // The end of a stream brings zeroes, that of packets nothing.
         char byte, control[CMSG_SPACE(sizeof who)];
@@ -88,7 +89,8 @@ static void late_credentials(void) {
         "connect");
     int got = accept(from, NULL, NULL);
     CHECK(got >= 0 && !setsockopt(got, SOL_SOCKET, SO_PASSCRED, &(int){1}, 4), "accept");
-    CHECK(told(got, &who, &flags, CMSG_SPACE(sizeof who)) && who.pid == getpid() && who.uid == getuid(), "%d", who.pid);
+    CHECK(get_credentials(got, &who, &flags, CMSG_SPACE(sizeof who)) && who.pid == getpid() && who.uid == getuid(),
+        "%d", who.pid);
     close(from);
     close(to);
     close(got);

@@ -128,9 +128,9 @@ static void a_reset(void) {
     char bytes[8];
     connected(ends);
     signal(SIGPIPE, SIG_IGN);
-    // Unread bytes are lost with the reader, and the writer is told.
+    // Unread bytes are lost with the reader, and the writer gets an error.
     CHECK(write(ends[0], "lost", 4) == 4 && !close(ends[1]), "close");
-    CHECK(events_of(ends[0]) == (POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP), "poll tells %x",
+    CHECK(events_of(ends[0]) == (POLLIN | POLLOUT | POLLERR | POLLHUP | POLLRDHUP), "poll reports %x",
         events_of(ends[0]));
     ANSWERS(ECONNRESET, read(ends[0], bytes, 1));
     CHECK(read(ends[0], bytes, 1) == 0, "once");
@@ -158,7 +158,7 @@ static void connects_that_do_not_wait(void) {
     ANSWERS(EINPROGRESS, connect(fd, (void *)&at, sizeof at));
     struct pollfd p = {fd, POLLOUT, 0};
     CHECK(poll(&p, 1, 5000) == 1 && p.revents == POLLOUT && error_of(fd) == 0, "connected");
-    CHECK(!connect(fd, (void *)&at, sizeof at), "told once");
+    CHECK(!connect(fd, (void *)&at, sizeof at), "reported once");
     ANSWERS(EISCONN, connect(fd, (void *)&at, sizeof at));
     close(from), close(fd);
     fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
@@ -672,7 +672,7 @@ static void *accepts(void *of) {
     return (void *)(intptr_t)(accept(*(int *)of, NULL, NULL) < 0 ? errno : 0);
 }
 
-static void threads_that_wait_are_told(void) {
+static void threads_that_wait_are_notified(void) {
     struct sockaddr_in at;
     int from = listener(&at, 1);
     pthread_t thread;
@@ -713,7 +713,7 @@ static const struct check checks[] = {
     {"options_of_sockets", options_of_sockets},
     {"bytes_stay_in_order", bytes_stay_in_order},
     {"a_full_buffer_makes_the_writer_wait", a_full_buffer_makes_the_writer_wait},
-    {"threads_that_wait_are_told", threads_that_wait_are_told},
+    {"threads_that_wait_are_notified", threads_that_wait_are_notified},
 };
 
 int main(int argc, char **argv) {

@@ -83,7 +83,7 @@ static void no_children(void) { CHECK(waitpid(-1, NULL, 0) == -1 && errno == ECH
 
 enum { STARTERS = 4 };
 
-// Keeps `most` programs alive at a time until `count` have ended. Each ends with the status that it was told.
+// Keeps `most` programs alive at a time until `count` have ended. Each ends with the status that it was given.
 static void start(long count, long most) {
     begin_index();
     long begun = 0;
@@ -143,7 +143,7 @@ static void make_zombies(long count) {
     }
 }
 
-// /proc has all of them, and tells of some that they are zombies.
+// /proc has all of them, and shows some as zombies.
 static void zombies_are_listed(long count) {
     long seen = 0;
     struct dirent *entry;
@@ -391,7 +391,7 @@ static void *mover(void *arg) {
     while (!storm->stop) {
         uint64_t random = random_next(&seed);
         int from = random % WORDS, to = random / WORDS % WORDS, few = 1 + random / 64 % 8;
-        // It tells the sum of woken and moved waiters, so it wakes none.
+        // It returns the sum of woken and moved waiters, so it wakes none.
         long moved = from == to ? 0 : futex(from, CMP_REQUEUE, 0, few, to, 0);
         if (moved >= 0) storm->moves += moved;
         else CHECK(errno == EAGAIN, "a requeue ended with errno %d", errno);

@@ -150,7 +150,7 @@ static void a_timer_sends_its_signal(void) {
     ANSWERS(0, set(id, 0, 10 * MS, 0));
     CHECK(await(SIGALRM, 5 * S, &info) && now_ns() - start >= 10 * MS, "it expires, and not early");
     CHECK(info.si_code == SI_TIMER && info.si_value.sival_int == id && info.si_timerid == id && info.si_overrun == 0,
-        "what it tells");
+        "what it reports");
     CHECK(rest(id) == 0 && !await(SIGALRM, 20 * MS, NULL), "once");
     CHECK(overrun(id) == 0, "no overrun");
     int other = new_timer(CLOCK_MONOTONIC, SIGRTMIN);
@@ -246,19 +246,19 @@ static void two_timers_with_one_signal(void) {
     CHECK(caught == SIGUSR1, "a timer outlives that its signal is ignored");
 }
 
-static _Atomic int told_thread;
+static _Atomic int notified_thread;
 static atomic_int its_id, leave_now;
 static void *listens(void *arg) {
     (void)arg;
     hold_back(SIGRTMIN);
     its_id = syscall(SYS_gettid);
     siginfo_t info;
-    if (await(SIGRTMIN, 5 * S, &info)) told_thread = syscall(SYS_gettid);
+    if (await(SIGRTMIN, 5 * S, &info)) notified_thread = syscall(SYS_gettid);
     while (!leave_now) usleep(1000);
     return NULL;
 }
 
-static void a_timer_tells_a_thread(void) {
+static void a_timer_notifies_a_thread(void) {
     hold_back(SIGRTMIN);
     pthread_t thread;
     CHECK(!pthread_create(&thread, NULL, listens, NULL), "a thread");
@@ -266,8 +266,8 @@ static void a_timer_tells_a_thread(void) {
     int event[16] = {[2] = SIGRTMIN, [3] = SIGEV_THREAD_ID, [4] = its_id}, id;
     CHECK(!create(CLOCK_MONOTONIC, (void *)event, &id), "SIGEV_THREAD_ID");
     ANSWERS(0, set(id, 0, 5 * MS, 5 * MS));
-    for (uint64_t start = now_ns(); !told_thread && now_ns() - start < 5 * S;) usleep(1000);
-    CHECK(told_thread == its_id && !await(SIGRTMIN, 20 * MS, NULL), "the thread gets it, and no other");
+    for (uint64_t start = now_ns(); !notified_thread && now_ns() - start < 5 * S;) usleep(1000);
+    CHECK(notified_thread == its_id && !await(SIGRTMIN, 20 * MS, NULL), "the thread gets it, and no other");
     leave_now = 1;
     pthread_join(thread, NULL);
     // The thread is gone, the timer is not.
@@ -740,7 +740,7 @@ static void changes_of_the_clock(void) {
     ANSWERS(0, set_file(other, flags, now_ns() + 1000 * S, 0));
     clock_gettime(CLOCK_REALTIME, &day);
     CHECK(!clock_settime(CLOCK_REALTIME, &day), "clock_settime");
-    CHECK(can_be_read(file, 1000) && !can_be_read(plain, 0) && !can_be_read(other, 0), "one is told");
+    CHECK(can_be_read(file, 1000) && !can_be_read(plain, 0) && !can_be_read(other, 0), "one is notified");
     ANSWERS(ECANCELED, read(file, &n, 8));
     ANSWERS(EAGAIN, read(file, &n, 8));
     clock_gettime(CLOCK_REALTIME, &day);
@@ -840,7 +840,7 @@ static void errors_of_rseq(void) {
     CHECK((!len && !align) || (len >= 20 && align == 32), "the auxiliary vector: %lu, %lu", len, align);
 }
 
-static void the_cpu_is_told(void) {
+static void the_cpu_is_reported(void) {
     cpu_set_t all, one;
     cpus_of(&all);
     ANSWERS(0, rseq(&area, 32, 0, MARK));
@@ -1045,7 +1045,7 @@ static const struct check all[] = {
     {"timer_periods", periods_and_overruns},
     {"timer_silent", a_timer_may_notify_of_nothing},
     {"timer_one_signal", two_timers_with_one_signal},
-    {"timer_thread", a_timer_tells_a_thread},
+    {"timer_thread", a_timer_notifies_a_thread},
     {"timer_outlives", a_timer_outlives_threads},
     {"timer_charges", timers_are_charged},
     {"timer_many", many_timers},
@@ -1060,7 +1060,7 @@ static const struct check all[] = {
     {"clock_changes", changes_of_the_clock},
     {"clock_follows", timers_follow_the_clock},
     {"rseq_errors", errors_of_rseq},
-    {"rseq_cpu", the_cpu_is_told},
+    {"rseq_cpu", the_cpu_is_reported},
     {"rseq_preempted", preemption_aborts},
     {"rseq_counters", counters_of_cpus},
     {"rseq_signals", signals_abort},

@@ -112,7 +112,7 @@ static void writes(void) {
         CHECK(length == start.pages * (long)PAGE, "%ld bytes fit into %ld pages", length, start.pages);
         free_pages(0, "full");
         struct stat s;
-        CHECK(!fstat(fd, &s) && s.st_blocks == length / 512, "stat tells of %ld blocks", (long)s.st_blocks);
+        CHECK(!fstat(fd, &s) && s.st_blocks == length / 512, "stat reports %ld blocks", (long)s.st_blocks);
         FAILS(pwrite(fd, "x", 1, length), ENOSPC);
         CHECK(pwrite(fd, bytes, 0, length) == 0, "a write of nothing");
         verify(fd, length, round);

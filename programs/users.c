@@ -150,7 +150,7 @@ static void exec_fails_for_a_user_with_too_many_processes(void) {
     fail("exec with one of one");
 }
 
-static void states_are_told(void) {
+static void states_are_reported(void) {
     enum { BUSY = 9 };
     pid_t busy[BUSY], asleep = sleeper();
     atomic_int *begun = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -213,9 +213,9 @@ static void the_load_rises_under_load(void) {
     read_load(&after, &running, &more, &last);
     struct sysinfo info;
     CHECK(!sysinfo(&info), "sysinfo");
-    double told = info.loads[0] / 65536.0;
+    double shown = info.loads[0] / 65536.0;
     CHECK(after > before * 0.8 + 0.5 && after < before + 8, "%.2f after %.2f", after, before);
-    CHECK(told > after - 1 && told < after + 1, "sysinfo says %.2f, not %.2f", told, after);
+    CHECK(shown > after - 1 && shown < after + 1, "sysinfo says %.2f, not %.2f", shown, after);
     for (int i = 0; i < BUSY; i++) {
         kill(busy[i], SIGKILL);
         ended(busy[i]);
@@ -333,7 +333,7 @@ static const struct check checks[] = {
     {"exec_fails_for_a_user_with_too_many_processes", exec_fails_for_a_user_with_too_many_processes},
     {"limits_of_ids_have_bounds", limits_of_ids_have_bounds},
     {"ids_begin_again_below_a_lowered_limit", ids_begin_again_below_a_lowered_limit},
-    {"states_are_told", states_are_told},
+    {"states_are_reported", states_are_reported},
     {"the_load_rises_under_load", the_load_rises_under_load},
     {"weights_divide_a_processor", weights_divide_a_processor},
 };

@@ -112,12 +112,12 @@ static void sets_in_sets(void) {
     CHECK(watch(sets[5], sets[4], EPOLLIN) == -1 && (errno == ELOOP || errno == EINVAL), "one too many");
     CHECK(watch(sets[0], sets[4], EPOLLIN) == -1 && errno == ELOOP, "a circle");
     CHECK(watch(sets[0], sets[0], EPOLLIN) == -1 && errno == EINVAL, "itself");
-    struct epoll_event told;
-    CHECK(epoll_wait(sets[4], &told, 1, 0) == 0, "nothing yet");
+    struct epoll_event got;
+    CHECK(epoll_wait(sets[4], &got, 1, 0) == 0, "nothing yet");
     uint64_t one = 1;
     CHECK(write(event, &one, sizeof one) == sizeof one, "write");
-    CHECK(epoll_wait(sets[4], &told, 1, 1000) == 1 && told.data.fd == sets[3], "told through all of them");
-    CHECK(read(event, &one, sizeof one) == sizeof one && epoll_wait(sets[4], &told, 1, 0) == 0, "and no more");
+    CHECK(epoll_wait(sets[4], &got, 1, 1000) == 1 && got.data.fd == sets[3], "reported through all of them");
+    CHECK(read(event, &one, sizeof one) == sizeof one && epoll_wait(sets[4], &got, 1, 0) == 0, "and no more");
     // A set is a file that is waited for like others, again and again.
     for (int i = 0; i < 3; i++) {
         pid_t child = fork();
@@ -126,7 +126,7 @@ static void sets_in_sets(void) {
             CHECK(write(event, &one, sizeof one) == sizeof one, "write");
             _exit(0);
         }
-        CHECK(poll(&(struct pollfd){.fd = sets[i], .events = POLLIN}, 1, 5000) == 1, "told by poll of set %d", i);
+        CHECK(poll(&(struct pollfd){.fd = sets[i], .events = POLLIN}, 1, 5000) == 1, "reported by poll of set %d", i);
         CHECK(read(event, &one, sizeof one) == sizeof one && ended(child) == 0, "read");
         CHECK(poll(&(struct pollfd){.fd = sets[i], .events = POLLIN}, 1, 0) == 0, "no more");
     }
@@ -143,12 +143,12 @@ static void an_event_that_does_not_arrive_stays(void) {
     CHECK(pages != MAP_FAILED && !munmap(pages + PAGE, PAGE), "a page");
     ANSWERS(EFAULT, epoll_wait(set, (struct epoll_event *)(pages + PAGE), 2, 0));
     // Room for one of the two.
-    struct epoll_event *one = (struct epoll_event *)(pages + PAGE) - 1, told;
+    struct epoll_event *one = (struct epoll_event *)(pages + PAGE) - 1, got;
     CHECK(epoll_wait(set, one, 2, 0) == 1, "one of them");
-    memcpy(&told, one, sizeof told);
-    int first = told.data.fd;
-    CHECK(epoll_wait(set, &told, 1, 0) == 1 && told.data.fd == event + edge - first, "the other");
-    CHECK(epoll_wait(set, &told, 1, 0) == 0, "each once");
+    memcpy(&got, one, sizeof got);
+    int first = got.data.fd;
+    CHECK(epoll_wait(set, &got, 1, 0) == 1 && got.data.fd == event + edge - first, "the other");
+    CHECK(epoll_wait(set, &got, 1, 0) == 0, "each once");
 }
 
 // ---- ends of waits -------------------------------------------------------------------------------------------------
@@ -258,8 +258,8 @@ static int wait_child(int ms) {
 }
 // A child that has the file locked for so long.
 static pid_t holder(int ms, bool whole) {
-    int told[2];
-    CHECK(!pipe(told), "pipe");
+    int ready[2];
+    CHECK(!pipe(ready), "pipe");
     pid_t child = fork();
     if (!child) {
         // An open file of its own.
@@ -268,13 +268,13 @@ static pid_t holder(int ms, bool whole) {
         int fd = open(path, O_RDWR);
         struct flock all = {.l_type = F_WRLCK};
         CHECK(fd >= 0 && !(whole ? flock(fd, LOCK_EX) : fcntl(fd, F_SETLK, &all)), "a lock");
-        write(told[1], "x", 1);
+        write(ready[1], "x", 1);
         usleep(ms * 1000);
         _exit(0);
     }
     char byte;
-    CHECK(read(told[0], &byte, 1) == 1, "the lock is there");
-    close(told[0]), close(told[1]);
+    CHECK(read(ready[0], &byte, 1) == 1, "the lock is there");
+    close(ready[0]), close(ready[1]);
     return child;
 }
 static int wait_range(int ms) {
@@ -424,7 +424,7 @@ static void circles_of_locks(void) {
             if (child) continue;
             CHECK(!lock_byte(F_SETLK, files[i % 2], i, F_WRLCK), "its own");
             char byte;
-            CHECK(write(have[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1, "told");
+            CHECK(write(have[1], "x", 1) == 1 && read(go[0], &byte, 1) == 1, "woken");
             int next = (i + 1) % n;
             if (!lock_byte(F_SETLKW, files[next % 2], next, i % 3 ? F_WRLCK : F_RDLCK)) _exit(1);
             CHECK(errno == EDEADLK, "an error");
@@ -433,12 +433,12 @@ static void circles_of_locks(void) {
         char bytes[5];
         for (int i = 0; i < n; i++) CHECK(read(have[0], bytes, 1) == 1, "it has it");
         CHECK(write(go[1], "xxxxx", n) == n, "go");
-        int told = 0;
+        int woken = 0;
         for (int i = 0, status; i < n; i++) {
             CHECK(wait(&status) > 0 && WIFEXITED(status) && WEXITSTATUS(status), "status %#x", status);
-            told += WEXITSTATUS(status) == 2;
+            woken += WEXITSTATUS(status) == 2;
         }
-        CHECK(told == 1, "%d of %d were told", told, n);
+        CHECK(woken == 1, "%d of %d were woken", woken, n);
         close(have[0]), close(have[1]), close(go[0]), close(go[1]);
     }
 }

@@ -149,7 +149,7 @@ fn script(kernel: &Path, program: Option<&Path>, port: u16) -> Result<File> {
          def word(at):\n    return int.from_bytes(bytes(gdb.selected_inferior().read_memory(at, 8)), 'little')\n\
          def reach(place):\n    quiet('hbreak ' + place)\n    quiet('continue')\n    quiet('delete')\n\
          def notify(word):\n    try:\n        quiet('set suppress-cli-notifications ' + word)\n    except \
-         gdb.error:\n        pass # an older gdb tells of every step\n\
+         gdb.error:\n        pass # an older gdb reports every step\n\
          notify('on')\n\
          quiet('set architecture i386:x86-64')\n\
          quiet('target remote 127.0.0.1:{port}')\n\

@@ -61,14 +61,14 @@ impl Step {
                 if !over.load(Ordering::Relaxed) {
                     eprintln!("quire: {announced} ...");
                 }
-                let mut told = SHORT;
+                let mut reported = SHORT;
                 while !over.load(Ordering::Relaxed) {
                     std::thread::sleep(SHORT);
-                    if start.elapsed() >= told + PULSE && !over.load(Ordering::Relaxed) {
-                        told = start.elapsed();
+                    if start.elapsed() >= reported + PULSE && !over.load(Ordering::Relaxed) {
+                        reported = start.elapsed();
                         let detail = detail.lock().unwrap_or_else(PoisonError::into_inner);
                         let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
-                        eprintln!("quire: {name}, {} s{detail}", told.as_secs());
+                        eprintln!("quire: {name}, {} s{detail}", reported.as_secs());
                     }
                 }
             });
@@ -122,7 +122,7 @@ const SHORT: Duration = Duration::from_millis(1500);
 /// Elsewhere than on a terminal, a long step says so often that it goes on.
 const PULSE: Duration = Duration::from_secs(20);
 
-/// Elsewhere than on a terminal, the time of what took longer than this is told at its end.
+/// Elsewhere than on a terminal, the time of a step that took longer than this is printed at its end.
 const LONG: Duration = Duration::from_secs(5);
 
 /// Many jobs of known kind, one after the other: how far, and about how long still.
@@ -136,7 +136,7 @@ pub struct Countdown {
     expected: f64,
     taken: f64,
     began: Instant,
-    told: Instant,
+    reported: Instant,
 }
 
 /// Elsewhere than on a terminal, so often.
@@ -154,7 +154,7 @@ impl Countdown {
             bar
         });
         if bar.is_none() && !jobs.is_empty() {
-            eprintln!("quire: {name}: {} rounds, {}", jobs.len(), told(jobs.iter().sum()));
+            eprintln!("quire: {name}: {} rounds, {}", jobs.len(), duration(jobs.iter().sum()));
         }
         let now = Instant::now();
         Self {
@@ -165,7 +165,7 @@ impl Countdown {
             expected: 0.0,
             taken: 0.0,
             began: now,
-            told: now,
+            reported: now,
         }
     }
 
@@ -175,15 +175,15 @@ impl Countdown {
         let left = self.time_left();
         match &self.bar {
             Some(bar) => bar.set_message(format!("{left} left: {detail}")),
-            None if self.told.elapsed() >= LINE => {
-                self.told = Instant::now();
+            None if self.reported.elapsed() >= LINE => {
+                self.reported = Instant::now();
                 eprintln!("quire: {}: {} of {}, {left} left", self.name, self.all - self.left.len(), self.all);
             }
             None => {}
         }
     }
 
-    /// It is done.
+    /// A job is done.
     pub fn done(&mut self) {
         self.expected += self.left.pop().unwrap_or(0.0);
         self.taken += self.began.elapsed().as_secs_f64();
@@ -200,11 +200,11 @@ impl Countdown {
     fn time_left(&self) -> String {
         let pace = if self.expected > 0.0 { self.taken / self.expected } else { 1.0 };
         let seconds = self.left.iter().sum::<f64>() * pace;
-        told(seconds)
+        duration(seconds)
     }
 }
 
-fn told(seconds: f64) -> String {
+fn duration(seconds: f64) -> String {
     if seconds < 90.0 { format!("about {seconds:.0} s") } else { format!("about {:.0} min", seconds / 60.0) }
 }
 

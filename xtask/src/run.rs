@@ -76,9 +76,9 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
         );
     }
     if let Some(file) = &options.json {
-        let told = Json::of(options, &kernel, &report);
+        let json = Json::of(options, &kernel, &report);
         let about = || format!("cannot write {}", file.display());
-        std::fs::write(file, serde_json::to_string_pretty(&told).doing(about)? + "\n").doing(about)?;
+        std::fs::write(file, serde_json::to_string_pretty(&json).doing(about)? + "\n").doing(about)?;
     }
     let results = report.results.take();
     let status = conclude(&report, options.verbose)?;

@@ -43,7 +43,7 @@ pub enum FsError {
     OutOfRange,
     /// The file is not open for that.
     BadFile,
-    /// It would have to wait, and the caller forbids waiting.
+    /// The call would have to wait, and the caller forbids waiting.
     WouldBlock,
     /// The calling thread is listed at the stream, and sleeps without a stack ([`park`](crate::stream::park)). No error
     /// of a program's call.
@@ -90,7 +90,7 @@ pub enum FsError {
     IsConnected,
     /// No socket listens there.
     Refused,
-    /// The connection has failed, and another call has told why.
+    /// The connection has failed, and another call has reported why.
     Aborted,
     /// The peer dropped the connection, and data was lost.
     Reset,

@@ -528,7 +528,7 @@ fn a_file_without_a_name_belongs_to_its_maker() {
 }
 
 #[test]
-fn a_write_that_failed_is_told_once_to_each_open_file() {
+fn a_write_that_failed_is_reported_once_to_each_open_file() {
     let vfs = tree();
     write_file(&vfs, "/f", b"data").unwrap();
     let (a, b) = (open(&vfs, "/f", RW).unwrap(), open(&vfs, "/f", OpenFlags::READ).unwrap());

@@ -9,12 +9,12 @@ use std::string::String;
 use std::sync::Mutex;
 use std::vec::Vec;
 
-/// Writes down what it is told.
+/// Records the events that it gets.
 #[derive(Default)]
 struct Recorder(Mutex<Vec<(i32, Happening, String)>>);
 
 impl Recorder {
-    fn told(&self) -> Vec<(i32, Happening, String)> {
+    fn take(&self) -> Vec<(i32, Happening, String)> {
         core::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -40,12 +40,12 @@ fn recorder() -> (Arc<Recorder>, Arc<dyn Watcher>) {
     (recorder.clone(), unsize!(recorder))
 }
 
-fn told(list: &[(i32, Happening, &str)]) -> Vec<(i32, Happening, String)> {
+fn events(list: &[(i32, Happening, &str)]) -> Vec<(i32, Happening, String)> {
     list.iter().map(|(id, what, name)| (*id, *what, String::from(*name))).collect()
 }
 
 #[test]
-fn watchers_of_a_file_and_of_its_directory_are_told() {
+fn watchers_of_a_file_and_of_its_directory_are_notified() {
     let vfs = tree();
     let (recorder, watcher) = recorder();
     let file = vfs.find(&vfs.view(), vfs.root(), b"/f", true).unwrap().counted();
@@ -57,7 +57,7 @@ fn watchers_of_a_file_and_of_its_directory_are_told() {
     drop(open);
     let modify = Happening::MODIFY;
     let expected = [(2, Happening::OPEN, "f"), (2, modify, "f"), (1, modify, ""), (2, Happening::CLOSE_WRITE, "f")];
-    assert_eq!(recorder.told(), told(&expected));
+    assert_eq!(recorder.take(), events(&expected));
     let to = |path: &[u8]| vfs.walk(&vfs.view(), vfs.root(), path, Final::Name).unwrap();
     vfs.rename(&vfs.view(), &to(b"/f"), &to(b"/g"), Rename::Replace).unwrap();
     vfs.make(&vfs.view(), &to(b"/d"), Create::Directory, 0o755).unwrap();
@@ -71,10 +71,10 @@ fn watchers_of_a_file_and_of_its_directory_are_told() {
         (1, Happening::DELETE_SELF, ""),
         (1, Happening::empty(), ""),
     ];
-    assert_eq!(recorder.told(), told(&expected));
+    assert_eq!(recorder.take(), events(&expected));
     assert!(of_root.end() && !of_root.end());
     vfs.rmdir(&vfs.view(), &to(b"/d")).unwrap();
-    assert_eq!(recorder.told(), []);
+    assert_eq!(recorder.take(), []);
     assert!(!vfs.root().inode.system().is_watched());
 }
 
@@ -86,7 +86,7 @@ fn a_watch_for_one_event_ends_with_it() {
     for _ in 0..2 {
         vfs.open(&vfs.view(), vfs.root(), b"/f", OpenFlags::READ, 0, &Io::NOW).unwrap();
     }
-    assert_eq!(recorder.told(), told(&[(1, Happening::OPEN, "f"), (1, Happening::empty(), "")]));
+    assert_eq!(recorder.take(), events(&[(1, Happening::OPEN, "f"), (1, Happening::empty(), "")]));
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub struct Linux<M: Machine> {
     pub network: &'static Network<M>,
     /// Shared memory segments, semaphore arrays, message queues.
     pub ipc: Ipc<M>,
-    /// What tells this boot from others.
+    /// A random number that identifies this boot.
     /// Random bytes that identify this boot.
     pub boot_id: [u8; 16],
     /// Numbers of `/proc/sys`.
@@ -229,7 +229,7 @@ impl<M: Machine> Linux<M> {
         u64::from(self.ids.max()) + 1
     }
 
-    /// Sets it. EINVAL if it is too low, or above the ids that boot made room for.
+    /// Sets the largest id. EINVAL if it is too low, or above the ids that boot made room for.
     pub fn set_pid_max(&self, most: u64) -> Result<(), Errno> {
         if most < FEWEST_IDS || most > u64::from(self.ids.room()) + 1 {
             return Err(Errno::EINVAL);

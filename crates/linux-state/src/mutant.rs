@@ -10,7 +10,7 @@ quire_sync::mutants! {
         /// Signals: a thread that unblocks signals does not look for pending ones.
         UnblockUnlooked,
         /// Signals: a thread that blocks a signal it may have been notified of notifies no other thread.
-        BlockKeepsTold,
+        BlockKeepsNotified,
         /// Signals: a thread clears its signal flag behind its look at the pending signals.
         FlagClearedLate,
         /// Signals: a thread looks for an awaited signal before senders can see that it waits.
@@ -18,13 +18,13 @@ quire_sync::mutants! {
         /// Signals: a thread that ends its wait looks a last time before senders can see the end.
         AwaitEndNoFence,
         /// Signals: a thread that ends its wait notifies no other thread of the awaited signals that it leaves.
-        AwaitKeepsTold,
+        AwaitKeepsNotified,
         /// Time of day: a sleeper reads the time before its mark can be seen.
         DayMarkNoFence,
         /// Time of day: a setter reads the marks before the new time can be seen.
         DaySetNoFence,
-        /// Time of day: a setter tells a thread in a second step, whose mark may have gone meanwhile.
-        DayTellNotAtomic,
+        /// Time of day: a setter notifies a thread in a second step, whose mark may have gone meanwhile.
+        DayNotifyNotAtomic,
         /// Clock page: a writer does not make the count odd.
         ClockUncounted,
         /// Clock page: a writer's stores may be seen before the odd count.

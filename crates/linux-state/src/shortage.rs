@@ -64,7 +64,7 @@ impl<M: Machine> Thread<M> {
     /// Refuses the `number`-th allocation of its next call. The thread itself calls it.
     #[cfg(debug_assertions)]
     pub fn refuse_allocation(&self, number: u64) {
-        self.refusals.tell(number);
+        self.refusals.set_next(number);
     }
 
     /// Whether it runs a call that ends something, which may use the last part of the reserve.

@@ -49,7 +49,7 @@ enum Uses {
     All,
     /// An open file below the root that may be written to.
     Writes,
-    /// The same, by whatever mount of the file system.
+    /// An open file below the root that may be written to, by whatever mount of the file system.
     SystemWrites,
 }
 

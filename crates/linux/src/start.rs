@@ -19,7 +19,7 @@ use quire_linux_state::process::group::{Group, Session};
 use quire_linux_state::process::limits;
 use quire_linux_state::process::thread::{AltStack, Rseq};
 use quire_linux_state::process::timer_slack::Slack;
-use quire_linux_state::process::users::Permit;
+use quire_linux_state::process::users::UserCharge;
 use quire_linux_state::process::{NewProcess, Process};
 use quire_linux_state::signal::{Actions, SigSet};
 use quire_linux_state::{FirstProgram, Linux};
@@ -241,7 +241,7 @@ fn first_process<M: Machine>(
         fs,
         undos: None,
         credentials: Credentials::root(),
-        permit: Permit::root(),
+        user_charge: UserCharge::root(),
         blocked: SigSet::EMPTY,
         alt_stack: AltStack::default(),
         rseq: Rseq::NONE,

@@ -40,7 +40,7 @@
 
 use crate::address::Credentials;
 use crate::host::{Ancillary, FILES_MAX, Host};
-use crate::inbox::{Cargo, Inbox, Removed};
+use crate::inbox::{Attached, Inbox, Removed};
 use crate::mutant::{Mutant, mutant};
 use core::mem;
 use quire_fs::FsError;
@@ -58,17 +58,17 @@ const RATIO: usize = 16;
 
 /// The shared part of a socket, as the collector sees it.
 pub(crate) trait Member: Sized + 'static {
-    /// The system whose files travel.
+    /// The system whose files messages carry.
     type Host: Host;
     /// Connections that wait to be accepted.
     type Backlog;
 
-    /// The accounts of its network.
-    fn flights(&self) -> &'static Flights<Self>;
-    /// Its part of them.
-    fn marks(&self) -> &FlightMarks<Self>;
+    /// The collector of its network.
+    fn collector(&self) -> &'static Collector<Self>;
+    /// Its part of the state of the collector.
+    fn marks(&self) -> &CollectorMarks<Self>;
     /// The messages that wait at it.
-    fn inbox(&self) -> &Inbox<Flight<Self>>;
+    fn inbox(&self) -> &Inbox<InFlight<Self>>;
     /// Whether files in messages can reach it.
     fn is_unix(&self) -> bool;
     /// The Unix socket that `file` is.
@@ -81,20 +81,20 @@ pub(crate) trait Member: Sized + 'static {
     fn abort_all(backlog: Option<Self::Backlog>);
 }
 
-/// A file that travels.
+/// A file that messages carry.
 type FileOf<M> = <<M as Member>::Host as Host>::File;
 
-/// The files and credentials of a message that waits.
-pub(crate) struct Flight<M: Member> {
+/// The files and credentials of a message until a receiver takes them out.
+pub(crate) struct InFlight<M: Member> {
     files: Vec<FileOf<M>>,
     _charge: Option<<M::Host as Host>::Charge>,
     pub credentials: Option<Credentials>,
-    /// The accounts whose sockets in flight include those of `files`.
-    counted: Option<&'static Flights<M>>,
+    /// The collector whose sockets in flight include those of `files`.
+    counted: Option<&'static Collector<M>>,
 }
 
 /// The sockets in flight.
-struct Flying<M: Member> {
+struct SocketsInFlight<M: Member> {
     /// Each once.
     all: Vec<Arc<M>>,
     /// The number of them at which sending looks for garbage.
@@ -104,13 +104,13 @@ struct Flying<M: Member> {
 /// A socket that is garbage, with all that it keeps alive.
 struct Garbage<M: Member> {
     _member: Arc<M>,
-    messages: Removed<Flight<M>>,
+    messages: Removed<InFlight<M>>,
     backlog: Option<M::Backlog>,
 }
 
-/// The accounts of a network about files in flight.
-pub(crate) struct Flights<M: Member> {
-    flying: Mutex<Flying<M>>,
+/// The files in flight of a network, and the state of the collector of its garbage.
+pub(crate) struct Collector<M: Member> {
+    sockets: Mutex<SocketsInFlight<M>>,
     /// The first closed endpoint whose messages must be dropped.
     graves: SpinLock<Option<Arc<M>>>,
     /// A thread drops the messages of closed endpoints.
@@ -123,8 +123,8 @@ pub(crate) struct Flights<M: Member> {
     closed: AtomicUsize,
 }
 
-/// An endpoint's part of the accounts. All but `next` is guarded by the lock of [`Flying`].
-pub(crate) struct FlightMarks<M: Member> {
+/// An endpoint's part of the state of the collector. All but `next` is guarded by the lock of [`SocketsInFlight`].
+pub(crate) struct CollectorMarks<M: Member> {
     in_flight: AtomicUsize,
     /// Its place in the list of sockets in flight.
     at: AtomicUsize,
@@ -135,9 +135,9 @@ pub(crate) struct FlightMarks<M: Member> {
     next: SpinLock<Option<Arc<M>>>,
 }
 
-impl<M: Member> FlightMarks<M> {
+impl<M: Member> CollectorMarks<M> {
     pub(crate) fn new() -> Self {
-        FlightMarks {
+        CollectorMarks {
             in_flight: AtomicUsize::new(0),
             at: AtomicUsize::new(0),
             found: AtomicUsize::new(0),
@@ -156,10 +156,10 @@ fn set(cell: &AtomicUsize, value: usize) {
     cell.store(value, Ordering::Relaxed);
 }
 
-impl<M: Member> Flight<M> {
+impl<M: Member> InFlight<M> {
     /// Puts files and credentials into a message. `None` if there are none.
-    pub(crate) fn launch(
-        flights: &'static Flights<M>,
+    pub(crate) fn put_in_flight(
+        collector: &'static Collector<M>,
         ancillary: Ancillary<M::Host>,
     ) -> Result<Option<Box<Self>>, FsError> {
         let Ancillary { files, charge, credentials, .. } = ancillary;
@@ -169,15 +169,15 @@ impl<M: Member> Flight<M> {
         if files.len() > FILES_MAX {
             return Err(FsError::Invalid);
         }
-        let mut flight = Box::try_new(Flight { files, _charge: charge, credentials, counted: None })?;
-        let sockets = flight.files.iter().filter_map(M::of_file).count();
+        let mut attached = Box::try_new(InFlight { files, _charge: charge, credentials, counted: None })?;
+        let sockets = attached.files.iter().filter_map(M::of_file).count();
         if sockets == 0 {
-            return Ok(Some(flight));
+            return Ok(Some(attached));
         }
-        let mut flying = flights.flying.lock();
-        let all = &mut flying.all;
+        let mut listed = collector.sockets.lock();
+        let all = &mut listed.all;
         all.try_reserve(sockets)?;
-        for endpoint in flight.files.iter().filter_map(M::of_file) {
+        for endpoint in attached.files.iter().filter_map(M::of_file) {
             let marks = endpoint.marks();
             let before = get(&marks.in_flight);
             set(&marks.in_flight, before + 1);
@@ -187,18 +187,18 @@ impl<M: Member> Flight<M> {
             }
         }
         let number = all.len();
-        flights.number.store(number, Ordering::Relaxed);
-        let due = number >= flying.due;
-        drop(flying);
-        flight.counted = Some(flights);
+        collector.number.store(number, Ordering::Relaxed);
+        let due = number >= listed.due;
+        drop(listed);
+        attached.counted = Some(collector);
         if due {
-            flights.collect();
+            collector.collect();
         }
-        Ok(Some(flight))
+        Ok(Some(attached))
     }
 
     /// Takes the files out for a receiver.
-    pub(crate) fn land(mut self) -> Ancillary<M::Host> {
+    pub(crate) fn take_out(mut self) -> Ancillary<M::Host> {
         self.uncount();
         Ancillary { files: mem::take(&mut self.files), credentials: self.credentials.take(), ..Ancillary::none() }
     }
@@ -206,15 +206,15 @@ impl<M: Member> Flight<M> {
     /// A copy for a receiver that leaves the message where it is.
     pub(crate) fn copy(&self) -> Result<Ancillary<M::Host>, FsError> {
         // The collector relies on that no file comes out of a message meanwhile.
-        let _flying = self.counted.map(|flights| flights.flying.lock());
+        let _listed = self.counted.map(|collector| collector.sockets.lock());
         let files = Vec::try_from_iter(self.files.iter().cloned())?;
         Ok(Ancillary { files, credentials: self.credentials, ..Ancillary::none() })
     }
 
     fn uncount(&mut self) {
-        let Some(flights) = self.counted.take() else { return };
-        let mut flying = flights.flying.lock();
-        let all = &mut flying.all;
+        let Some(collector) = self.counted.take() else { return };
+        let mut listed = collector.sockets.lock();
+        let all = &mut listed.all;
         for endpoint in self.files.iter().filter_map(M::of_file) {
             let marks = endpoint.marks();
             let left = get(&marks.in_flight) - 1;
@@ -228,20 +228,20 @@ impl<M: Member> Flight<M> {
                 }
             }
         }
-        flights.number.store(all.len(), Ordering::Relaxed);
+        collector.number.store(all.len(), Ordering::Relaxed);
         let memory = if all.is_empty() { mem::take(all) } else { Vec::new() };
-        drop(flying);
+        drop(listed);
         drop(memory);
     }
 }
 
-impl<M: Member> Drop for Flight<M> {
+impl<M: Member> Drop for InFlight<M> {
     fn drop(&mut self) {
         self.uncount();
     }
 }
 
-impl<M: Member> Cargo for Flight<M> {
+impl<M: Member> Attached for InFlight<M> {
     /// A file has a place here. If it is a socket, it has a place in the list of those in flight, too.
     fn memory(&self) -> usize {
         self.files.len() * (size_of::<FileOf<M>>() + size_of::<Arc<M>>())
@@ -252,7 +252,8 @@ impl<M: Member> Cargo for Flight<M> {
 fn each_socket<M: Member>(endpoint: &M, mut f: impl FnMut(&Arc<M>, &FileOf<M>)) {
     let mut look = |endpoint: &M| {
         let queue = endpoint.inbox().queue();
-        let files = queue.iter().filter_map(|message| message.cargo.as_ref()).flat_map(|flight| flight.files.iter());
+        let files =
+            queue.iter().filter_map(|message| message.attached.as_ref()).flat_map(|attached| attached.files.iter());
         files.for_each(|file| {
             if let Some(socket) = M::of_file(file) {
                 f(socket, file);
@@ -263,10 +264,10 @@ fn each_socket<M: Member>(endpoint: &M, mut f: impl FnMut(&Arc<M>, &FileOf<M>)) 
     endpoint.each_unaccepted(look);
 }
 
-impl<M: Member> Flights<M> {
+impl<M: Member> Collector<M> {
     pub(crate) fn new() -> Self {
-        Flights {
-            flying: Mutex::new(Flying { all: Vec::new(), due: MANY }),
+        Collector {
+            sockets: Mutex::new(SocketsInFlight { all: Vec::new(), due: MANY }),
             graves: SpinLock::new(Rank::SOCKET, None),
             digging: AtomicBool::new(false),
             collecting: AtomicBool::new(false),
@@ -298,8 +299,8 @@ impl<M: Member> Flights<M> {
 
     /// Takes all from the sockets that are garbage, to be dropped without a lock. `None` without memory.
     fn take_garbage(&self) -> Option<Vec<Garbage<M>>> {
-        let mut flying = self.flying.lock();
-        let all = &flying.all;
+        let mut listed = self.sockets.lock();
+        let all = &listed.all;
         let mut reached = Vec::<Arc<M>>::try_with_capacity(all.len()).ok()?;
         let reach = |reached: &mut Vec<Arc<M>>, endpoint: &Arc<M>| {
             // A socket of another machine is not in the list.
@@ -346,7 +347,7 @@ impl<M: Member> Flights<M> {
             let messages = endpoint.inbox().queue().take_all();
             garbage.push_reserved(Garbage { _member: endpoint.clone(), messages, backlog });
         }
-        flying.due = ((all.len() - number) * 2).max(MANY);
+        listed.due = ((all.len() - number) * 2).max(MANY);
         Some(garbage)
     }
 
@@ -358,32 +359,32 @@ impl<M: Member> Flights<M> {
 
     /// Whether enough sockets have closed for another look.
     fn is_due(&self) -> bool {
-        let (flying, closed) = (self.number.load(Ordering::Relaxed), self.closed.load(Ordering::Relaxed));
-        flying > 0 && closed > 0 && closed >= flying / RATIO
+        let (sockets, closed) = (self.number.load(Ordering::Relaxed), self.closed.load(Ordering::Relaxed));
+        sockets > 0 && closed > 0 && closed >= sockets / RATIO
     }
 
     /// Drops the messages of a closed endpoint.
     pub(crate) fn bury(endpoint: &Arc<M>) {
-        let flights = endpoint.flights();
+        let collector = endpoint.collector();
         let (removed, deep) = {
             let mut queue = endpoint.inbox().queue();
-            let deep = queue.iter().any(|message| message.cargo.is_some());
+            let deep = queue.iter().any(|message| message.attached.is_some());
             ((!deep).then(|| queue.take_all()), deep)
         };
         if deep {
-            let mut graves = flights.graves.lock();
+            let mut graves = collector.graves.lock();
             *endpoint.marks().next.lock() = graves.take();
             *graves = Some(endpoint.clone());
         }
         drop(removed);
         // Without a message that carries files there is nothing to dig, and no line to share with other closes.
-        let dug = if deep { flights.dig() } else { !flights.digging.load(Ordering::Acquire) };
-        if !endpoint.is_unix() || flights.number.load(Ordering::Relaxed) == 0 {
+        let dug = if deep { collector.dig() } else { !collector.digging.load(Ordering::Acquire) };
+        if !endpoint.is_unix() || collector.number.load(Ordering::Relaxed) == 0 {
             return;
         }
-        flights.closed.fetch_add(1, Ordering::Relaxed);
-        if dug && flights.is_due() {
-            flights.collect();
+        collector.closed.fetch_add(1, Ordering::Relaxed);
+        if dug && collector.is_due() {
+            collector.collect();
         }
     }
 

@@ -21,7 +21,7 @@ const WAITING_MAX: usize = 1024;
 enum Queued {
     /// The listener can accept it.
     Within,
-    /// It waits for room in the backlog.
+    /// The connection waits for room in the backlog.
     Beyond,
 }
 
@@ -76,11 +76,11 @@ impl<H: Host> Endpoint<H> {
         let (server, within) = self.readiness.wait(self.reading(io, &mut None), next)??;
         server.unaccepted.store(false, Ordering::Relaxed);
         if self.is_unix() {
-            if !mutant(Mutant::BacklogUntold) {
+            if !mutant(Mutant::BacklogUnannounced) {
                 self.announce_room();
             }
         } else {
-            // Its own client too: it may have come into reach while `listen` told others.
+            // The server's own client too: it may have come into reach while `listen` notified others.
             within.iter().chain([&server]).for_each(Endpoint::within_backlog);
         }
         Ok(server)
@@ -95,7 +95,7 @@ impl<H: Host> Endpoint<H> {
             if state.phase != Phase::Connecting || !state.is_peer(server) {
                 return;
             }
-            state.phase = Phase::Untold;
+            state.phase = Phase::Unreported;
         }
         client.readiness.notify();
     }
@@ -113,7 +113,7 @@ impl<H: Host> Endpoint<H> {
             let mut state = this.state();
             match state.phase {
                 Phase::Idle => state.phase = Phase::Connecting,
-                Phase::Untold => {
+                Phase::Unreported => {
                     state.phase = Phase::Connected;
                     return Ok(());
                 }
@@ -172,7 +172,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Undoes the start of a connection, which ended in `error`. If it is told `later`, a later call says so.
+    /// Undoes the start of a connection, which ended in `error`. `later`: a later call reports the error.
     fn unlink(&self, error: FsError, later: bool) {
         let mut state = self.state();
         if later {
@@ -197,7 +197,7 @@ impl<H: Host> Endpoint<H> {
             }
             match state.phase {
                 Phase::Connecting => None,
-                Phase::Untold | Phase::Connected => {
+                Phase::Unreported | Phase::Connected => {
                     state.phase = Phase::Connected;
                     Some(Ok(()))
                 }
@@ -365,7 +365,7 @@ impl<H: Host> Endpoint<H> {
                 // the inbox last sees both ends.
                 true => {
                     let both = queue.ended && self.shut.load(Ordering::Acquire);
-                    both && matches!(phase, Phase::Connected | Phase::Untold)
+                    both && matches!(phase, Phase::Connected | Phase::Unreported)
                 }
             };
         }

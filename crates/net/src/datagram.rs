@@ -1,7 +1,7 @@
 //! Messages: datagrams, and the packets of connected sockets.
 
 use crate::address::{Address, Destination, Place};
-use crate::collect::Flight;
+use crate::collect::InFlight;
 use crate::endpoint::Endpoint;
 use crate::host::{Arrival, Choice, Header, Host, ReceiveFlags, Received};
 use crate::inbox::{Borrowed, CHUNK, Message, OVERHEAD};
@@ -55,7 +55,7 @@ impl<H: Host> Endpoint<H> {
         source: &mut dyn Source,
         to: Option<&Destination<'_>>,
         choice: Choice,
-        cargo: Option<Box<Flight<Endpoint<H>>>>,
+        attached: Option<Box<InFlight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         if this.shut.load(Ordering::Acquire) {
             return Err(FsError::BrokenPipe);
@@ -64,7 +64,7 @@ impl<H: Host> Endpoint<H> {
             return Err(error);
         }
         match this.is_unix() {
-            true => Endpoint::send_unix(this, io, source, to, cargo),
+            true => Endpoint::send_unix(this, io, source, to, attached),
             false => Endpoint::send_udp(this, source, to, choice),
         }
     }
@@ -74,7 +74,7 @@ impl<H: Host> Endpoint<H> {
         io: &Io<'_>,
         source: &mut dyn Source,
         to: Option<&Destination<'_>>,
-        cargo: Option<Box<Flight<Endpoint<H>>>>,
+        attached: Option<Box<InFlight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
         // The receiver announces room, and may be gone before the thread wakes.
@@ -91,7 +91,7 @@ impl<H: Host> Endpoint<H> {
             }
         }
         let from = this.state().local.clone().unwrap_or(Address::Unnamed);
-        let mut message = this.message(source, this.options.send_buffer(), cargo)?;
+        let mut message = this.message(source, this.options.send_buffer(), attached)?;
         message.from = Some(from);
         let sent = Endpoint::deliver(this, io, &receiver, &receiver.room, message, 0, FsError::Refused);
         match sent {
@@ -164,13 +164,13 @@ impl<H: Host> Endpoint<H> {
         this: &Arc<Self>,
         io: &Io<'_>,
         source: &mut dyn Source,
-        cargo: Option<Box<Flight<Endpoint<H>>>>,
+        attached: Option<Box<InFlight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
         let io = this.writing(io, &mut limited);
         let since = this.began(io);
         let peer = this.writable_peer(io, since)?;
-        let message = this.message(source, this.options.send_buffer(), cargo)?;
+        let message = this.message(source, this.options.send_buffer(), attached)?;
         Endpoint::deliver(this, io, &peer, &this.readiness, message, since, FsError::BrokenPipe)
     }
 
@@ -180,7 +180,7 @@ impl<H: Host> Endpoint<H> {
         io: &Io<'_>,
         receiver: &Endpoint<H>,
         room: &Readiness,
-        message: Message<Flight<Endpoint<H>>>,
+        message: Message<InFlight<Endpoint<H>>>,
         since: u32,
         gone: FsError,
     ) -> Result<usize, FsError> {
@@ -224,13 +224,13 @@ impl<H: Host> Endpoint<H> {
         &self,
         source: &mut dyn Source,
         most: usize,
-        cargo: Option<Box<Flight<Endpoint<H>>>>,
-    ) -> Result<Message<Flight<Endpoint<H>>>, FsError> {
+        attached: Option<Box<InFlight<Endpoint<H>>>>,
+    ) -> Result<Message<InFlight<Endpoint<H>>>, FsError> {
         let size = source.left();
         if size.saturating_add(RESERVE) > most {
             return Err(FsError::MessageTooLong);
         }
-        let mut message = Message::new(Vec::new(), cargo);
+        let mut message = Message::new(Vec::new(), attached);
         let mut copied = 0;
         while copied < size {
             let mut chunk = Vec::new();
@@ -298,12 +298,12 @@ impl<H: Host> Endpoint<H> {
                 peer.readiness.notify();
             }
         }
-        let Message { data, more, from, arrival, cargo, .. } = message;
+        let Message { data, more, from, arrival, attached, .. } = message;
         let copied = copy(&data, &more, sink, flags);
         Some(copied.map(|out| Received {
             from: self.sender(from, flags),
             arrival,
-            ancillary: cargo.map_or(out.ancillary, |flight| flight.into_inner().land()),
+            ancillary: attached.map_or(out.ancillary, |attached| attached.into_inner().take_out()),
             ..out
         }))
     }
@@ -315,9 +315,9 @@ impl<H: Host> Endpoint<H> {
             let (from, arrival) = (message.from.clone(), message.arrival);
             (queue.borrow(0)?, from, arrival)
         };
-        let Borrowed { data, more, cargo, .. } = &borrowed;
+        let Borrowed { data, more, attached, .. } = &borrowed;
         let copied = copy(data, more, sink, flags);
-        let ancillary = cargo.as_ref().map(|flight| flight.copy()).transpose();
+        let ancillary = attached.as_ref().map(|attached| attached.copy()).transpose();
         let purged = self.inbox.queue().give_back(0, borrowed, 0);
         drop(purged);
         Some(copied.and_then(|out| {

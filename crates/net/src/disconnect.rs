@@ -5,7 +5,7 @@
 //! Calls on this socket that began before compare the number of disconnects.
 
 use crate::address::Address;
-use crate::collect::{Flight, Member};
+use crate::collect::{InFlight, Member};
 use crate::endpoint::{Calls, Endpoint, Phase, State};
 use crate::host::Host;
 use crate::inbox::{NO_SENDER, Queue};
@@ -78,7 +78,7 @@ impl<H: Host> Endpoint<H> {
             }
             (phase, state.peer.clone())
         };
-        let connected = matches!(phase, Phase::Connected | Phase::Untold);
+        let connected = matches!(phase, Phase::Connected | Phase::Unreported);
         let open = connected && this.stage() != Stage::Closed;
         // The peer learns of the reset before its next write can find that this inbox takes no more bytes.
         if let Some(peer) = &peer {
@@ -111,7 +111,7 @@ impl<H: Host> Endpoint<H> {
         Endpoint::abort_all(backlog);
     }
 
-    fn count_disconnect(&self, _queue: &Queue<Flight<Endpoint<H>>>, counted: bool) {
+    fn count_disconnect(&self, _queue: &Queue<InFlight<Endpoint<H>>>, counted: bool) {
         if counted && !mutant(Mutant::DisconnectUncounted) {
             self.disconnects.fetch_add(1, Ordering::AcqRel);
         }

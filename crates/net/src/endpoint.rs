@@ -9,7 +9,7 @@
 //! calls do not take it: they look under `state` whether the socket is still their peer.
 
 use crate::address::{Address, Credentials, Family, Kind};
-use crate::collect::{Flight, FlightMarks, Flights, Member};
+use crate::collect::{Collector, CollectorMarks, InFlight, Member};
 use crate::host::Host;
 use crate::inbox::Inbox;
 use crate::mutant::{Mutant, mutant};
@@ -34,8 +34,8 @@ pub(crate) enum Phase {
     /// Refused while no call waited for it. The next call of `connect` says so, and makes the socket idle. The error is
     /// left before this state can be seen.
     Refused,
-    /// Connected, but the next call of `connect` shall say so.
-    Untold,
+    /// Connected, but the next call of `connect` must report it.
+    Unreported,
     /// Connected, perhaps to a peer that has closed.
     Connected,
 }
@@ -107,11 +107,11 @@ pub struct Endpoint<H: Host> {
     pub(crate) room: Readiness,
     /// Datagram sockets whose polls wait for room here: each once, in the order of their addresses.
     pub(crate) polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
-    pub(crate) inbox: Inbox<Flight<Self>>,
+    pub(crate) inbox: Inbox<InFlight<Self>>,
     error: AtomicU8,
     /// This socket sends no more.
     pub(crate) shut: AtomicBool,
-    /// It waits in a listener's queue. Its program may ask for credentials once it has it.
+    /// The endpoint waits in a listener's queue. Its program may ask for credentials once it has it.
     pub(crate) unaccepted: AtomicBool,
     /// Calls that start or end connections of this TCP socket, or change this UDP socket's peer, one at a time.
     pub(crate) calls: Mutex<Calls>,
@@ -119,7 +119,7 @@ pub struct Endpoint<H: Host> {
     /// compares it, because the socket may have another connection already.
     pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
-    pub(crate) marks: FlightMarks<Self>,
+    pub(crate) marks: CollectorMarks<Self>,
     /// The number of its inode, and the user that made it, for the list of sockets.
     pub(crate) inode: AtomicU64,
     pub(crate) uid: AtomicU32,
@@ -165,7 +165,7 @@ impl<H: Host> Endpoint<H> {
             calls: Mutex::new(Calls),
             disconnects: AtomicU32::new(0),
             state: SpinLock::new(Rank::SOCKET, state),
-            marks: FlightMarks::new(),
+            marks: CollectorMarks::new(),
             inode: AtomicU64::new(0),
             uid: AtomicU32::new(0),
         }
@@ -236,7 +236,7 @@ impl<H: Host> Endpoint<H> {
         ERRORS.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    /// The end of an attempt to connect, for the call that tells the program. `state` is this endpoint's.
+    /// The end of an attempt to connect, for the call that reports it to the program. `state` is this endpoint's.
     pub(crate) fn end_attempt(&self, state: &mut State<H>) -> FsError {
         if state.phase == Phase::Refused {
             state.phase = Phase::Idle;
@@ -264,7 +264,7 @@ impl<H: Host> Endpoint<H> {
         if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
     }
 
-    /// Its address, which tells it from other endpoints while it lives.
+    /// The endpoint's address, which no other endpoint has while it lives.
     pub(crate) fn place(&self) -> usize {
         core::ptr::from_ref(self).addr()
     }
@@ -299,7 +299,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Tells polls of connected datagram sockets that there is room.
+    /// Notifies polls of connected datagram sockets of room.
     pub(crate) fn announce_room(&self) {
         self.room.notify();
         let polls = core::mem::take(&mut *self.polls.lock());
@@ -340,7 +340,7 @@ impl<H: Host> Endpoint<H> {
         this.announce_room();
         Self::abort_all(backlog);
         drop(node);
-        Flights::bury(this);
+        Collector::bury(this);
     }
 
     /// The error of `peer` if this socket closes and loses data. After this socket's end of writing, TCP gives the
@@ -385,7 +385,7 @@ impl<H: Host> Endpoint<H> {
                 None => client.hang_up(this, Some(FsError::Reset)),
             }
         }
-        Flights::bury(this);
+        Collector::bury(this);
     }
 }
 
@@ -393,15 +393,15 @@ impl<H: Host> Member for Endpoint<H> {
     type Host = H;
     type Backlog = Backlog<H>;
 
-    fn flights(&self) -> &'static Flights<Self> {
-        &self.network.flights
+    fn collector(&self) -> &'static Collector<Self> {
+        &self.network.collector
     }
 
-    fn marks(&self) -> &FlightMarks<Self> {
+    fn marks(&self) -> &CollectorMarks<Self> {
         &self.marks
     }
 
-    fn inbox(&self) -> &Inbox<Flight<Self>> {
+    fn inbox(&self) -> &Inbox<InFlight<Self>> {
         &self.inbox
     }
 

@@ -7,7 +7,7 @@ use quire_heap::{Arc, Vec};
 
 /// The files a message can carry, and random numbers.
 pub trait Host: Clone + Send + Sync + 'static {
-    /// A file that travels in a message.
+    /// A file that a message can carry.
     type File: Clone + Send + Sync + 'static;
     /// Keeps the inode to which a Unix socket is bound.
     type Node: Send + Sync + 'static;

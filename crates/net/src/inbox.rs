@@ -19,12 +19,13 @@ use quire_sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock};
 
 /// The largest chunk.
 pub(crate) const CHUNK: usize = 4096;
-/// The charge of a message beside its bytes and its cargo: at least the memory of its place and its allocations.
+/// The charge of a message beside its bytes and its attached data: at least the memory of its place and of its
+/// allocations.
 pub(crate) const OVERHEAD: usize = 256;
 /// Places that a queue of more than one message gets at first.
 const PLACES: usize = 8;
 
-/// A message, or a piece of a stream. `C` is what it carries beside bytes.
+/// A message, or a piece of a stream. `C` is its attached data: files and credentials.
 pub(crate) struct Message<C> {
     /// The first chunk; of a stream's piece the only one.
     pub data: Vec<u8>,
@@ -37,33 +38,33 @@ pub(crate) struct Message<C> {
     /// The header of an internet datagram.
     pub arrival: Option<Arrival>,
     /// Files and credentials.
-    pub cargo: Option<Box<C>>,
-    /// Its charge beside its bytes. It stays the same when the cargo is taken out of a piece of a stream.
+    pub attached: Option<Box<C>>,
+    /// Its charge beside its bytes. It stays the same when the attached data is taken out of a piece of a stream.
     overhead: usize,
 }
 
 /// The part of a message beside its bytes.
-pub(crate) trait Cargo {
+pub(crate) trait Attached {
     /// The bytes of memory of its parts. An inbox has a limit, so it bounds the files that wait there.
     fn memory(&self) -> usize;
 }
 
-impl<C: Cargo> Message<C> {
-    pub(crate) fn new(data: Vec<u8>, cargo: Option<Box<C>>) -> Self {
-        let overhead = OVERHEAD + cargo.as_ref().map_or(0, |cargo| cargo.memory());
-        Self::of(data, cargo, overhead)
+impl<C: Attached> Message<C> {
+    pub(crate) fn new(data: Vec<u8>, attached: Option<Box<C>>) -> Self {
+        let overhead = OVERHEAD + attached.as_ref().map_or(0, |attached| attached.memory());
+        Self::of(data, attached, overhead)
     }
 }
 
 impl<C> Message<C> {
     #[inline(always)]
-    fn of(data: Vec<u8>, cargo: Option<Box<C>>, overhead: usize) -> Self {
-        Message { data, more: Vec::new(), start: 0, from: None, arrival: None, cargo, overhead }
+    fn of(data: Vec<u8>, attached: Option<Box<C>>, overhead: usize) -> Self {
+        Message { data, more: Vec::new(), start: 0, from: None, arrival: None, attached, overhead }
     }
 
-    /// Whether it has no memory, no cargo and no sender.
+    /// Whether it has no memory, no attached data and no sender.
     fn is_bare(&self) -> bool {
-        self.data.capacity() + self.more.capacity() == 0 && self.cargo.is_none() && self.from.is_none()
+        self.data.capacity() + self.more.capacity() == 0 && self.attached.is_none() && self.from.is_none()
     }
 
     /// Unread bytes.
@@ -72,12 +73,12 @@ impl<C> Message<C> {
     }
 }
 
-/// The chunks and the cargo of a message that a reader looks at.
+/// The chunks and the attached data of a message that a reader looks at.
 pub(crate) struct Borrowed<C> {
     pub data: Vec<u8>,
     pub more: Vec<Vec<u8>>,
     pub start: usize,
-    pub cargo: Option<Box<C>>,
+    pub attached: Option<Box<C>>,
     /// The purges of the queue when they were taken out.
     purges: u32,
     /// There was no other message then.
@@ -85,19 +86,19 @@ pub(crate) struct Borrowed<C> {
 }
 
 impl<C> Borrowed<C> {
-    /// Whether it was alone and carries nothing.
+    /// Whether it was alone and carries no attached data.
     pub(crate) fn is_last(&self) -> bool {
-        self.alone && self.cargo.is_none()
+        self.alone && self.attached.is_none()
     }
 
     /// Drops a piece of a stream that carried nothing: its chunk.
     #[inline]
     pub(crate) fn drop_chunk(self) {
-        let Borrowed { data, more, cargo, .. } = self;
-        debug_assert!(more.capacity() == 0 && cargo.is_none());
+        let Borrowed { data, more, attached, .. } = self;
+        debug_assert!(more.capacity() == 0 && attached.is_none());
         drop(data);
         // There is nothing to drop, which the compiler does not see.
-        mem::forget((more, cargo));
+        mem::forget((more, attached));
     }
 }
 
@@ -171,7 +172,7 @@ impl<C> Queue<C> {
         }
     }
 
-    /// Adds a piece of a stream without cargo, for which there is room.
+    /// Adds a piece of a stream without attached data, for which there is room.
     pub(crate) fn push_piece(&mut self, data: Vec<u8>) {
         self.bytes += data.len();
         self.charge += data.len() + OVERHEAD;
@@ -182,11 +183,11 @@ impl<C> Queue<C> {
         }
     }
 
-    /// Adds bytes to the last chunk, if that has room and no cargo.
+    /// Adds bytes to the last chunk, if that has room and no attached data.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
         let last = if self.rest.is_empty() { self.first.as_mut() } else { self.rest.get_mut(self.rest.len() - 1) };
         let Some(last) = last else { return false };
-        if last.cargo.is_some() || last.data.capacity() - last.data.len() < bytes.len() {
+        if last.attached.is_some() || last.data.capacity() - last.data.len() < bytes.len() {
             return false;
         }
         last.data.extend_reserved(bytes);
@@ -200,8 +201,8 @@ impl<C> Queue<C> {
         let alone = self.rest.is_empty();
         let message = self.get_mut(at)?;
         let (data, more) = (mem::take(&mut message.data), mem::take(&mut message.more));
-        let (start, cargo, purges) = (message.start, message.cargo.take(), self.purges);
-        Some(Borrowed { data, more, start, cargo, purges, alone })
+        let (start, attached, purges) = (message.start, message.attached.take(), self.purges);
+        Some(Borrowed { data, more, start, attached, purges, alone })
     }
 
     /// Whether the message of these chunks is still here.
@@ -216,9 +217,9 @@ impl<C> Queue<C> {
             return Some(borrowed);
         }
         if let Some(message) = self.get_mut(at) {
-            let Borrowed { data, more, start, cargo, .. } = borrowed;
+            let Borrowed { data, more, start, attached, .. } = borrowed;
             let (from, arrival, overhead) = (message.from.take(), message.arrival, message.overhead);
-            *message = Message { data, more, start: start + read, from, arrival, cargo, overhead };
+            *message = Message { data, more, start: start + read, from, arrival, attached, overhead };
         }
         self.bytes -= read;
         self.charge -= read;
@@ -283,7 +284,7 @@ impl<C> Queue<C> {
         (self.first.take(), mem::replace(&mut self.rest, Deque::new()))
     }
 
-    /// Whether the charge is at most `level`. If not, [`made_room`](Self::made_room) will tell when it is.
+    /// Whether the charge is at most `level`. If not, [`made_room`](Self::made_room) will report when it is.
     pub(crate) fn is_below(&mut self, level: usize) -> bool {
         let below = self.charge <= level;
         if !below {
@@ -292,7 +293,7 @@ impl<C> Queue<C> {
         below
     }
 
-    /// Whether a waiting writer may continue. It is told once.
+    /// Whether a waiting writer may continue. This is reported once.
     pub(crate) fn made_room(&mut self) -> bool {
         self.wanted.is_some_and(|level| self.charge <= level) && self.wanted.take().is_some()
     }
@@ -340,7 +341,7 @@ mod tests {
     use super::*;
     use quire_heap::refusal;
 
-    impl Cargo for () {
+    impl Attached for () {
         fn memory(&self) -> usize {
             1000
         }
@@ -410,13 +411,13 @@ mod tests {
     }
 
     #[test]
-    fn cargo_is_charged_until_its_message_goes() {
+    fn attached_data_is_charged_until_its_message_goes() {
         let inbox = Inbox::new();
         let mut queue = inbox.queue();
         queue.push_reserved(Message::new(Vec::try_copy(b"abc").unwrap(), Some(Box::try_new(()).unwrap())));
         assert_eq!(queue.charge, 3 + OVERHEAD + 1000);
         let mut borrowed = queue.borrow(0).unwrap();
-        borrowed.cargo = None;
+        borrowed.attached = None;
         assert!(queue.give_back(0, borrowed, 1).is_none());
         assert_eq!(queue.charge, 2 + OVERHEAD + 1000);
         queue.pop();
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_are_told_once_that_there_is_room() {
+    fn room_is_reported_once_to_writers() {
         let inbox = Inbox::new();
         let mut queue = inbox.queue();
         queue.push_reserved(message(&[0; 1000]));

@@ -177,7 +177,7 @@ impl<H: Host> Endpoint<H> {
             return Ok(());
         }
         let mut at = remote.map_or(this.inet(), |to| this.inet_towards(to.ip()));
-        // A socket that has disconnected tells the port that it had. It gets another one.
+        // A socket that has disconnected reports the port that it had. Now it gets another one.
         at.set_port(0);
         match Endpoint::claim(this, at, AUTOMATIC, remote, FsError::AddressUnavailable) {
             // Another call was faster.

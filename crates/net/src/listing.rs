@@ -13,15 +13,15 @@ use quire_sync::atomic::Ordering;
 /// The state of a socket as a table shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
-    /// It has no peer.
+    /// The socket has no peer.
     Unconnected,
-    /// It takes connections.
+    /// The socket takes connections.
     Listening,
-    /// It waits for a place in a backlog.
+    /// The socket waits for a place in a backlog.
     Connecting,
-    /// It has a peer.
+    /// The socket has a peer.
     Connected,
-    /// It has a peer, and sends no more.
+    /// The socket has a peer, and sends no more.
     Finished,
     /// Its peer sends no more.
     PeerFinished,
@@ -103,12 +103,14 @@ impl<H: Host> Endpoint<H> {
             Phase::Connecting => Stage::Connecting,
             Phase::Idle if peer.is_some() && self.is_datagram() => Stage::Connected,
             Phase::Idle | Phase::Refused => Stage::Unconnected,
-            Phase::Connected | Phase::Untold => match (self.shut.load(Ordering::Acquire), self.is_finished_by(peer)) {
-                (false, false) => Stage::Connected,
-                (true, false) => Stage::Finished,
-                (false, true) => Stage::PeerFinished,
-                (true, true) => Stage::Closed,
-            },
+            Phase::Connected | Phase::Unreported => {
+                match (self.shut.load(Ordering::Acquire), self.is_finished_by(peer)) {
+                    (false, false) => Stage::Connected,
+                    (true, false) => Stage::Finished,
+                    (false, true) => Stage::PeerFinished,
+                    (true, true) => Stage::Closed,
+                }
+            }
         }
     }
 

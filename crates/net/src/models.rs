@@ -1,6 +1,6 @@
 //! Models of waits at sockets, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
 
-mod flights;
+mod in_flight;
 
 use crate::{Credentials, Destination, Family, Host, Kind, Place, ReceiveFlags};
 use core::mem::ManuallyDrop;
@@ -70,7 +70,7 @@ fn room_against_read() {
 
 protocol! {
     a_writer_that_waits_for_room_goes_on = room_against_read, Some(2);
-    RoomUntold;
+    RoomUnannounced;
 }
 
 /// A reader waits, while its peer closes.
@@ -158,5 +158,5 @@ fn connect_against_accept() {
 
 protocol! {
     a_client_that_waits_for_a_place_goes_on = connect_against_accept, Some(2);
-    BacklogUntold;
+    BacklogUnannounced;
 }

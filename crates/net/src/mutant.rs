@@ -3,8 +3,8 @@
 quire_sync::mutants! {
     /// A step that can be left out; each names the protocol and the step.
     pub enum Mutant {
-        /// Connections: `accept` tells no client of the place that it has made.
-        BacklogUntold,
+        /// Connections: `accept` notifies no client of the place that it has made.
+        BacklogUnannounced,
         /// Connections: a client does not look whether its listener closed meanwhile.
         ConnectedUnchecked,
         /// Files in flight: the collector counts once, and does not count the unreached sockets again.
@@ -15,7 +15,7 @@ quire_sync::mutants! {
         GraveUnseen,
         /// Streams: the end of a peer is announced before it can be seen.
         NotifiedBeforeEnd,
-        /// Streams: a reader tells no writer of the room that it has made.
-        RoomUntold,
+        /// Streams: a reader notifies no writer of the room that it has made.
+        RoomUnannounced,
     }
 }

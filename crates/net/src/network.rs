@@ -1,6 +1,6 @@
 //! The names and ports of one machine.
 
-use crate::collect::Flights;
+use crate::collect::Collector;
 use crate::endpoint::Endpoint;
 use crate::host::{Host, NameBytes};
 use crate::table::Table;
@@ -56,7 +56,7 @@ pub struct Network<H: Host> {
     pub(crate) names: Table<NameEntry<H>>,
     pub(crate) tcp: Table<PortEntry<H>>,
     pub(crate) udp: Table<PortEntry<H>>,
-    pub(crate) flights: Flights<Endpoint<H>>,
+    pub(crate) collector: Collector<Endpoint<H>>,
     /// All endpoints.
     pub(crate) all: Table<Listed<H>>,
     /// The first and the last port that a search for a free one gives, as its halves.
@@ -71,7 +71,7 @@ impl<H: Host> Network<H> {
             names: Table::new()?,
             tcp: Table::new()?,
             udp: Table::new()?,
-            flights: Flights::new(),
+            collector: Collector::new(),
             all: Table::new()?,
             ports: AtomicU32::new(32_768 << 16 | 60_999),
         })?)
@@ -80,7 +80,7 @@ impl<H: Host> Network<H> {
     /// Drops the messages of sockets that only such messages keep alive. Closing a Unix socket does so, too. Without
     /// memory for its lists, or while another thread does the same, it does nothing.
     pub fn collect(&self) {
-        self.flights.collect();
+        self.collector.collect();
     }
 
     /// The ports that `bind` and `connect` choose.

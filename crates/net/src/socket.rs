@@ -1,7 +1,7 @@
 //! Sockets: open files whose endpoints other sockets reach. Dropping a socket closes its endpoint.
 
 use crate::address::{Address, Credentials, Destination, Family, Kind, Place};
-use crate::collect::Flight;
+use crate::collect::InFlight;
 use crate::endpoint::{Endpoint, Phase, Socket};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
 use crate::listing::Stage;
@@ -37,7 +37,7 @@ impl<H: Host> Socket<H> {
         self.endpoint.family
     }
 
-    /// Tells the list of sockets its inode and the user that made it.
+    /// Sets the inode and the maker's user, which the list of sockets shows.
     pub fn set_file(&self, inode: u64, uid: u32) {
         self.endpoint.inode.store(inode, Ordering::Relaxed);
         self.endpoint.uid.store(uid, Ordering::Relaxed);
@@ -48,7 +48,8 @@ impl<H: Host> Socket<H> {
         self.endpoint.kind
     }
 
-    /// Changes the bytes for which a read of a stream waits. Polls of TCP sockets wait for them too, so it tells them.
+    /// Changes the bytes for which a read of a stream waits. Polls of TCP sockets wait for them too, so they are
+    /// notified.
     pub fn set_low_water(&self, bytes: usize) {
         self.options().set_low_water(bytes);
         self.endpoint.readiness.notify();
@@ -131,25 +132,25 @@ impl<H: Host> Socket<H> {
     ) -> Result<usize, FsError> {
         let endpoint = &self.endpoint;
         let choice = ancillary.choice;
-        let mut cargo = if endpoint.is_unix() { self.cargo(to, ancillary)? } else { None };
+        let mut attached = if endpoint.is_unix() { self.attached(to, ancillary)? } else { None };
         let done = match endpoint.kind {
-            Kind::Datagram => Endpoint::send_datagram(endpoint, io, source, to, choice, cargo),
+            Kind::Datagram => Endpoint::send_datagram(endpoint, io, source, to, choice, attached),
             _ if to.is_some() && endpoint.is_unix() => match endpoint.state().phase {
                 Phase::Connected => Err(FsError::IsConnected),
                 _ => Err(FsError::Unsupported),
             },
-            Kind::Stream => endpoint.send_stream(io, source, Some(&mut cargo)),
-            Kind::SeqPacket => Endpoint::send_packet(endpoint, io, source, cargo),
+            Kind::Stream => endpoint.send_stream(io, source, Some(&mut attached)),
+            Kind::SeqPacket => Endpoint::send_packet(endpoint, io, source, attached),
         };
         limited(done, endpoint.options.send_timeout())
     }
 
     /// The part of a message that is not bytes. Credentials stay in it only if a side has asked for them.
-    fn cargo(
+    fn attached(
         &self,
         to: Option<&Destination<'_>>,
         mut ancillary: Ancillary<H>,
-    ) -> Result<Option<quire_heap::Box<Flight<Endpoint<H>>>>, FsError> {
+    ) -> Result<Option<quire_heap::Box<InFlight<Endpoint<H>>>>, FsError> {
         if ancillary.credentials.is_some() && !self.endpoint.options.has(Flags::PASS_CREDENTIALS) {
             let asks = match to {
                 Some(to) => self.endpoint.network.find_unix(to).is_ok_and(|receiver| receiver.takes_credentials()),
@@ -159,7 +160,7 @@ impl<H: Host> Socket<H> {
                 ancillary.credentials = None;
             }
         }
-        Flight::launch(&self.endpoint.network.flights, ancillary)
+        InFlight::put_in_flight(&self.endpoint.network.collector, ancillary)
     }
 
     /// Receives bytes or a message. No bytes from a connection mean its end.
@@ -193,7 +194,7 @@ impl<H: Host> Socket<H> {
     pub fn remote(&self) -> Result<Address, FsError> {
         let state = self.endpoint.state();
         match state.phase {
-            Phase::Connected | Phase::Untold => {
+            Phase::Connected | Phase::Unreported => {
                 Ok(state.remote.clone().unwrap_or(Address::Unnamed).seen_by(self.endpoint.family))
             }
             _ => Err(FsError::NotConnected),

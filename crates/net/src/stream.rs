@@ -1,7 +1,7 @@
 //! The bytes of streams.
 
 use crate::address::{Address, Kind};
-use crate::collect::Flight;
+use crate::collect::InFlight;
 use crate::endpoint::{Endpoint, Phase};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
 use crate::inbox::{Borrowed, CHUNK, Message};
@@ -32,11 +32,11 @@ struct Round<'p, H: Host> {
 /// How a call looks for messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// It has received nothing. A waiting error is its result.
+    /// The call has received nothing. A waiting error is its result.
     First,
-    /// The same, and it has just found the inbox empty.
+    /// The call has received nothing, and has just found the inbox empty.
     Done,
-    /// It has received bytes. A waiting error stays for the next call.
+    /// The call has received bytes. A waiting error stays for the next call.
     Later,
 }
 
@@ -63,7 +63,7 @@ impl<H: Host> Endpoint<H> {
                 }
             };
             match (phase, peer) {
-                (Phase::Connected | Phase::Untold, Some(peer)) => return Ok(peer),
+                (Phase::Connected | Phase::Unreported, Some(peer)) => return Ok(peer),
                 (Phase::Connecting, _) => {
                     let settled = || {
                         let settled = self.state().phase != Phase::Connecting || self.disconnects() != since;
@@ -89,12 +89,12 @@ impl<H: Host> Endpoint<H> {
         self.readiness.wait_in(since, io, state)
     }
 
-    /// Writes the bytes of `source` to a stream. `cargo` goes with the first of them.
+    /// Writes the bytes of `source` to a stream. `attached` goes with the first of them.
     pub(crate) fn send_stream(
         &self,
         io: &Io<'_>,
         source: &mut dyn Source,
-        mut cargo: Option<&mut Option<Box<Flight<Endpoint<H>>>>>,
+        mut attached: Option<&mut Option<Box<InFlight<Endpoint<H>>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
         let io = self.writing(io, &mut limited);
@@ -128,10 +128,10 @@ impl<H: Host> Endpoint<H> {
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
                 let round = Round { peer: &peer, most: n, since };
-                let put = if n <= SMALL && cargo.as_ref().is_none_or(|cargo| cargo.is_none()) {
+                let put = if n <= SMALL && attached.as_ref().is_none_or(|attached| attached.is_none()) {
                     self.put_small(round, source, queued)
                 } else {
-                    self.put_chunks(round, source, cargo.as_deref_mut())
+                    self.put_chunks(round, source, attached.as_deref_mut())
                 };
                 // Fewer bytes than wanted: the source's memory has ended.
                 put.map(|put| (put, put < n))
@@ -158,7 +158,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// The same, by a buffer of `ROOM` bytes.
+    /// Adds a few bytes by a buffer of `ROOM` bytes.
     fn put_small_by<const ROOM: usize>(
         &self,
         round: Round<'_, H>,
@@ -192,12 +192,12 @@ impl<H: Host> Endpoint<H> {
         Ok(n)
     }
 
-    /// Copies bytes into chunks and queues them at the peer. `cargo` goes with the first chunk.
+    /// Copies bytes into chunks and queues them at the peer. `attached` goes with the first chunk.
     fn put_chunks(
         &self,
         round: Round<'_, H>,
         source: &mut dyn Source,
-        mut cargo: Option<&mut Option<Box<Flight<Endpoint<H>>>>>,
+        mut attached: Option<&mut Option<Box<InFlight<Endpoint<H>>>>>,
     ) -> Result<usize, FsError> {
         let mut chunks = [const { Vec::new() }; BATCH];
         let (mut copied, mut used) = (0, 0);
@@ -220,7 +220,7 @@ impl<H: Host> Endpoint<H> {
         if copied == 0 {
             return Ok(0);
         }
-        let mut carried = || cargo.as_mut().and_then(|cargo| cargo.take());
+        let mut carried = || attached.as_mut().and_then(|attached| attached.take());
         let messages = chunks.into_iter().take(used).map(|chunk| Message::new(chunk, carried()));
         self.queue_chunks(round, messages, used, copied)
     }
@@ -229,7 +229,7 @@ impl<H: Host> Endpoint<H> {
     fn queue_chunks(
         &self,
         round: Round<'_, H>,
-        messages: impl Iterator<Item = Message<Flight<Endpoint<H>>>>,
+        messages: impl Iterator<Item = Message<InFlight<Endpoint<H>>>>,
         number: usize,
         bytes: usize,
     ) -> Result<usize, FsError> {
@@ -290,7 +290,7 @@ impl<H: Host> Endpoint<H> {
         self.peer().and_then(|peer| peer.state().local.clone())
     }
 
-    /// The same, without the sender. `out` has received nothing yet.
+    /// Receives bytes without their sender. `out` has received nothing yet.
     pub(crate) fn receive_bytes(
         &self,
         io: &Io<'_>,
@@ -456,10 +456,10 @@ impl<H: Host> Endpoint<H> {
                     continue;
                 }
             }
-            let landing = if n > 0 && !peek { borrowed.cargo.take() } else { None };
+            let taken = if n > 0 && !peek { borrowed.attached.take() } else { None };
             if n > 0 && peek {
                 at += 1;
-                match borrowed.cargo.as_ref().map(|flight| flight.copy()).transpose() {
+                match borrowed.attached.as_ref().map(|attached| attached.copy()).transpose() {
                     Ok(copy) => stop |= deliver(out, copy),
                     Err(e) => (failed, stop) = (Err(e), true),
                 }
@@ -478,11 +478,11 @@ impl<H: Host> Endpoint<H> {
             };
             drop(removed);
             out.bytes += n;
-            stop |= deliver(out, landing.map(|flight| flight.into_inner().land()));
+            stop |= deliver(out, taken.map(|attached| attached.into_inner().take_out()));
         }
         drop(readers);
         if room
-            && !mutant(Mutant::RoomUntold)
+            && !mutant(Mutant::RoomUnannounced)
             && let Some(peer) = self.peer()
         {
             peer.readiness.notify();
@@ -497,14 +497,14 @@ impl<H: Host> Endpoint<H> {
         since: u32,
         out: &Received<H>,
         stop: &mut bool,
-    ) -> Option<Borrowed<Flight<Endpoint<H>>>> {
+    ) -> Option<Borrowed<InFlight<Endpoint<H>>>> {
         let mut queue = self.inbox.queue();
         // The bytes are those of another connection.
         if self.disconnects() != since {
             return None;
         }
         if out.bytes > 0 && self.options.has(Flags::PASS_CREDENTIALS) {
-            let theirs = queue.get(at)?.cargo.as_ref().and_then(|flight| flight.credentials);
+            let theirs = queue.get(at)?.attached.as_ref().and_then(|attached| attached.credentials);
             if theirs.is_some() && theirs != out.ancillary.credentials {
                 *stop = true;
                 return None;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Clone)]
 pub struct TestHost;
 
-/// A file that travels.
+/// A file that messages carry.
 #[derive(Clone)]
 pub enum TestFile {
     /// A socket, in an open file.

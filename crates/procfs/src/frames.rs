@@ -11,7 +11,7 @@
 //! | `LRU`, `ACTIVE` | on a page queue; on the active one or on its way there |
 //! | `SLAB`, `PGTABLE`, `ZERO_PAGE` | of the kernel's heap, of page tables, and the frame of zeroes |
 //! | `BUDDY` | that are free, those that CPUs keep for themselves included |
-//! | `MMAP` | that some page table maps; not told of the frame of zeroes, as on Linux |
+//! | `MMAP` | that some page table maps; not set for the frame of zeroes, as on Linux |
 //! | `ANON`, `SWAPBACKED`, `SWAPCACHE` | private memory; what goes to swap; what has a slot there |
 //! | `UNEVICTABLE`, `MLOCKED` | of locked mappings, and of locked shared memory |
 //! | `RESERVED`, `NOPAGE` | taken before the start; without a descriptor |

@@ -68,7 +68,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
         let memory = self.0.look()?.memory;
         let Some((memory, range)) = memory.zip(addresses(name)) else { return Ok(None) };
         let mode = exact(&memory, range, |entry| {
-            // The mapping tells these rights of those that its file was opened with.
+            // The mapping shows these of the rights that its file was opened with.
             let a = entry.attributes;
             let stores = a.flags.contains(Flags::SHARED) && a.max_prot.contains(Prot::WRITE);
             0o400 | if stores { 0o200 } else { 0 }

@@ -1,4 +1,4 @@
-//! The tables of mounts: `mounts` and `mountinfo`. A poll of one of them tells a change of the mounts once, by
+//! The tables of mounts: `mounts` and `mountinfo`. A poll of one of them reports a change of the mounts once, by
 //! `POLLERR` and `POLLPRI`, as on Linux.
 
 use crate::about::Task;
@@ -16,8 +16,8 @@ use quire_vm::PAGE_SIZE;
 struct Table<M: Machine> {
     vfs: &'static Vfs<FileHost<M>>,
     write: fn(&Vfs<FileHost<M>>, &mut Text) -> Result<(), FsError>,
-    /// The count of changes that its reader was told of last.
-    told: AtomicU64,
+    /// The count of changes that was last reported to its reader.
+    reported: AtomicU64,
 }
 
 impl<M: Machine> GeneratedFile for Table<M> {
@@ -27,7 +27,7 @@ impl<M: Machine> GeneratedFile for Table<M> {
 
     fn ready(&self) -> Option<Ready> {
         let now = self.vfs.mount_changes().count();
-        let changed = self.told.fetch_max(now, Ordering::Relaxed) < now;
+        let changed = self.reported.fetch_max(now, Ordering::Relaxed) < now;
         Some(if changed { Ready::READ | Ready::ERROR | Ready::PRIORITY } else { Ready::READ })
     }
 
@@ -41,8 +41,8 @@ fn open<M: Machine>(
     write: fn(&Vfs<FileHost<M>>, &mut Text) -> Result<(), FsError>,
 ) -> Result<Arc<dyn GeneratedFile>, FsError> {
     let vfs = about.process.linux.files.vfs();
-    let told = AtomicU64::new(vfs.mount_changes().count());
-    Ok(unsize!(Arc::try_new(Table { vfs, write, told })?))
+    let reported = AtomicU64::new(vfs.mount_changes().count());
+    Ok(unsize!(Arc::try_new(Table { vfs, write, reported })?))
 }
 
 /// `mounts`

@@ -21,7 +21,7 @@ pub(super) type Directory<M> = Result<Arc<dyn GeneratedDirectory<FileHost<M>>>, 
 pub(super) enum ItemKind<M: Machine, T> {
     /// A text that is generated when it is read.
     File(fn(&T, &mut Text) -> Result<(), FsError>),
-    /// The same, for the owner alone.
+    /// A generated text, for the owner alone.
     OwnFile(fn(&T, &mut Text) -> Result<(), FsError>),
     /// Permission bits, and a text whose source is fixed and whose reader is checked when the file is opened.
     Bound(u16, fn(&T) -> Result<Arc<dyn GeneratedFile>, FsError>),

@@ -259,7 +259,7 @@ const SHARED: u64 = 1 << 61;
 const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
 /// The page may have changed since 4 was written to `clear_refs`. Set for each page there is, because a leaf has no bit
-/// that would tell pages that have not changed. Of the pages there are, a program takes too many, never too few.
+/// that would distinguish pages that have not changed. Of the pages there are, a program takes too many, never too few.
 const MAY_HAVE_CHANGED: u64 = 1 << 55;
 /// Bytes of `mem` that are moved at a time. They lie on the kernel's stack, which a fault needs too.
 const PIECE: usize = 512;

@@ -458,7 +458,8 @@ fn status<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     let blocked = thread.map_or(SigSet::EMPTY, |t| t.blocked());
     let (ignored, caught) = process.dispositions();
     let linux = process.linux;
-    let queued = thread.map_or(0, |t| t.permit.look(|permit| linux.users.charged(permit, Account::Signals)));
+    let queued =
+        thread.map_or(0, |t| t.user_charge.look(|user_charge| linux.users.charged(user_charge, Account::Signals)));
     parts!(out, "\nSigQ:\t", dec queued, "/", dec process.soft_limit(which::SIGPENDING))?;
     parts!(out, "\nSigPnd:\t", hex 16 own.0, "\nShdPnd:\t", hex 16 process.pending.set().0)?;
     parts!(out, "\nSigBlk:\t", hex 16 blocked.0, "\nSigIgn:\t", hex 16 ignored.0, "\nSigCgt:\t", hex 16 caught.0)?;

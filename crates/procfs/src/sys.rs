@@ -209,7 +209,7 @@ fn core_pattern<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsE
     put!(out, "\n")
 }
 
-/// Sets it to the first line that is written.
+/// Sets the pattern to the first line that is written.
 fn set_core_pattern<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let line = bytes.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or(&[]);
     about.0.core_pattern.set(line).map_err(|_| FsError::Invalid)?;
@@ -266,7 +266,7 @@ fn name<M: Machine, const OF: usize>(about: &System<M>, out: &mut Text) -> Resul
     put!(out, "\n")
 }
 
-/// Sets it to the first line that is written.
+/// Sets the name to the first line that is written.
 fn set_name<M: Machine, const OF: usize>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let line = bytes.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or(&[]);
     about.0.host_name.set(OF, quire_linux_state::system::host_name::name(line));
@@ -365,7 +365,7 @@ fn refused<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError>
 #[cfg(debug_assertions)]
 fn refuse<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
-    about.0.current().refusals.tell(text.trim().parse::<u32>().map_err(|_| FsError::Invalid)?.into());
+    about.0.current().refusals.set_next(text.trim().parse::<u32>().map_err(|_| FsError::Invalid)?.into());
     Ok(bytes.len())
 }
 

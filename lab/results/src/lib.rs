@@ -280,7 +280,7 @@ pub struct Plot {
     pub measure: String,
     /// The parameter on the horizontal axis.
     pub across: String,
-    /// A parameter that tells series of one side apart.
+    /// A parameter that distinguishes series of one side.
     pub split: Option<String>,
     /// Whether the horizontal axis is logarithmic.
     pub log_across: bool,

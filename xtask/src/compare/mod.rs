@@ -264,15 +264,15 @@ impl Job<'_> {
         }
         let limit = self.options.guest.timeout.unwrap_or(LIMIT);
         let ended = boot(kernel, &self.tree, &order, &shape, limit)?;
-        let told = SplitErrors::find(&ended.errors, &tag)?;
-        let Some(report) = told.report else {
+        let split = SplitErrors::find(&ended.errors, &tag)?;
+        let Some(report) = split.report else {
             return Err(match success(ended, kernel) {
                 Err(failure) => failure,
                 Ok(_) => Failure::machine(format_args!("on {} nothing was measured", kernel.name)),
             });
         };
         if report.end != End::Exit(0) {
-            let _ = std::io::stderr().write_all(told.errors);
+            let _ = std::io::stderr().write_all(split.errors);
         }
         match report.end {
             End::Exit(0) => {}
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_that_differs_is_told() {
+    fn the_first_line_that_differs_is_reported() {
         assert_eq!(difference("a\nb\n", "a\nb\n"), None);
         assert_eq!(difference("a\nb\nd", "a\nc\nd"), Some((2, ["b", "c"])));
         assert_eq!(difference("a\n", "a\nb\n"), Some((2, ["(nothing)", "b"])));

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn of_few_runs_no_confidence_is_told() {
+    fn no_confidence_is_printed_for_few_runs() {
         let head = |runs: usize| {
             let values: Vec<f64> = (0..runs).map(|n| n as f64).collect();
             let rows = [row("a", &values, &values), row("of one side", &values, &[])];

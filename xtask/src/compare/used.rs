@@ -208,7 +208,7 @@ impl<'a> Report<'a> {
 mod tests {
     use super::*;
 
-    fn told(body: &str) -> Vec<u8> {
+    fn errors_with(body: &str) -> Vec<u8> {
         [b"its own errors\n\xff", format!("TAG {}\n{body}", body.len()).as_bytes()].concat()
     }
 
@@ -228,10 +228,10 @@ mod tests {
         let interrupts =
             file("interrupts", "  CPU0  CPU1\n TLB:  1  2  TLB shootdowns\n", " TLB:  5  7  TLB shootdowns\n");
         let meminfo = file("meminfo", "MemFree:   300 kB\nPageTables:  60 kB\n", "MemFree: 1 kB\nPageTables: 1 kB\n");
-        let bytes = told(&format!("{numbers}{vmstat}{interrupts}{meminfo}"));
-        let told = SplitErrors::find(&bytes, "TAG").unwrap();
-        assert_eq!(told.errors, b"its own errors\n\xff");
-        let report = told.report.unwrap();
+        let bytes = errors_with(&format!("{numbers}{vmstat}{interrupts}{meminfo}"));
+        let split = SplitErrors::find(&bytes, "TAG").unwrap();
+        assert_eq!(split.errors, b"its own errors\n\xff");
+        let report = split.report.unwrap();
         assert_eq!(report.end, End::Exit(3));
         let used = report.used(2, Some([30, 10]));
         let want = [
@@ -259,11 +259,11 @@ mod tests {
     #[test]
     fn a_torn_report_is_an_error_and_a_missing_report_is_no_error() {
         assert_eq!(SplitErrors::find(b"died\n", "TAG").unwrap(), SplitErrors { errors: b"died\n", report: None });
-        let whole = told("wall_ns 5\nexit 0\n");
+        let whole = errors_with("wall_ns 5\nexit 0\n");
         assert!(SplitErrors::find(&whole, "TAG").unwrap().report.is_some());
         assert!(SplitErrors::find(&whole[..whole.len() - 3], "TAG").is_err());
         for body in ["wall_ns 5\n", "wall_ns x\nexit 0\n", "file stat before 9\nshort", "exit 0\nmore than this is\n"] {
-            assert!(SplitErrors::find(&told(body), "TAG").is_err(), "{body:?}");
+            assert!(SplitErrors::find(&errors_with(body), "TAG").is_err(), "{body:?}");
         }
     }
 }

@@ -285,10 +285,10 @@ mod tests {
             (NoKvm::Died("signal: 6".into()), None, true, "nested"),
         ];
         for (why, virtualisation, guest, helps) in cases {
-            let told = format!("Guests run with TCG (emulation), because {why}.\nPossible: ");
+            let expected = format!("Guests run with TCG (emulation), because {why}.\nPossible: ");
             let report = report(&MachineFacts { kvm: Some(Err(why)), virtualisation, guest, ..good() });
             assert!(report.well, "emulation is enough");
-            assert!(report.text.contains(&told), "{told:?} is not in\n{}", report.text);
+            assert!(report.text.contains(&expected), "{expected:?} is not in\n{}", report.text);
             assert!(report.text.contains(helps), "{helps:?} is not in\n{}", report.text);
         }
     }
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_judged_and_an_override_told() {
+    fn memory_is_judged_and_an_override_reported() {
         let little = Memory { available: ROOM - 1, overcommit: 2, huge: None, ..good().memory };
         let text = report(&MachineFacts { memory: little, ..good() }).text;
         assert!(text.contains("free some memory") && text.contains("CommitLimit") && text.contains("no transparent"));

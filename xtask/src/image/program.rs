@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_goes_where_it_is_told_or_where_the_program_starts() {
+    fn a_copy_goes_to_the_named_place_or_where_the_program_starts() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("data");
         fs::write(&file, "").unwrap();

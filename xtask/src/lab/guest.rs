@@ -511,8 +511,8 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
             add(of, format!("{line}_rate"), "rate", "op/s", Kind::Time, Better::More);
         }
     }
-    let (told, kind) = if counted { (thing.other, Kind::Count) } else { (thing.times, Kind::Time) };
-    for (line, measure, unit, of) in told {
+    let (printed, kind) = if counted { (thing.other, Kind::Count) } else { (thing.times, Kind::Time) };
+    for (line, measure, unit, of) in printed {
         add(of, (*line).to_owned(), measure, unit, kind, Better::Less);
     }
 }
@@ -790,8 +790,8 @@ fn parts(text: &str) -> BTreeMap<usize, (String, Option<i32>)> {
 
 /// The values of the measures, each from its line.
 fn values(text: &str, lines: &BTreeMap<String, String>) -> Result<BTreeMap<String, f64>, String> {
-    let told: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
-    let value = |line: &String| told.get(line).copied().ok_or_else(|| format!("the program did not print {line}"));
+    let printed: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
+    let value = |line: &String| printed.get(line).copied().ok_or_else(|| format!("the program did not print {line}"));
     lines.iter().map(|(measure, line)| Ok((measure.clone(), value(line)?))).collect()
 }
 

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_measure_must_be_told() {
+    fn every_measure_must_be_printed() {
         let wanted = ["a".to_owned(), "b".to_owned()];
         assert_eq!(values("a 1 x\nb 2 y\nc 3 z\n", &wanted).unwrap()["b"], 2.0);
         assert_eq!(values("a 1 x\n", &wanted), Err("the lab's program did not print b".to_owned()));

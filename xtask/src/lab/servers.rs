@@ -1,4 +1,5 @@
-//! Experiments with servers of Debian: the machines of `tests/servers`, whose scripts tell figures beside their checks.
+//! Experiments with servers of Debian: the machines of `tests/servers`, whose scripts print figures beside their
+//! checks.
 
 use std::{collections::BTreeMap, fs};
 
@@ -19,7 +20,7 @@ const THERE: &str = "/servers";
 /// The most rounds of a run: a round takes a minute or more.
 pub const ROUNDS: u32 = 2;
 
-/// A figure that a script tells: `figure LINE VALUE UNIT` on standard error.
+/// A figure that a script prints: `figure LINE VALUE UNIT` on standard error.
 pub struct Figure {
     /// The script's name of it.
     pub line: &'static str,
@@ -202,27 +203,27 @@ mod tests {
     fn figures_are_read_from_the_errors_of_scripts_that_passed() {
         let errors = "noise\nfigure ten builds 12 s\nfigure set 3.5 requests/s\n";
         let well = "the script ended with 0";
-        let told = figures("ok a\n", errors, well);
-        assert_eq!(told.as_deref(), Ok("ten_builds 12 s\nset 3.5 requests/s\n"));
+        let read = figures("ok a\n", errors, well);
+        assert_eq!(read.as_deref(), Ok("ten_builds 12 s\nset 3.5 requests/s\n"));
         assert_eq!(figures("ok a\nNOT b\n", errors, well), Err("NOT b".to_owned()));
         assert_eq!(figures("ok a\n", errors, "signal 9 killed the script").unwrap_err(), "signal 9 killed the script");
         assert!(figures("", errors, well).is_err());
     }
 
     #[test]
-    fn each_figure_is_told_by_a_script() {
+    fn each_figure_is_printed_by_a_script() {
         let root = Places::find().root.join(PLACE);
         for server in SERVERS {
             let text = fs::read_to_string(root.join(server.machine).with_extension("sh")).unwrap();
             for figure in server.figures {
                 let spaced = figure.line.replace('_', " ");
-                let told = |name: &str| {
+                let prints = |name: &str| {
                     text.contains(&format!("figure \"{name}\"")) || text.contains(&format!("figure {name} "))
                 };
                 // The scripts of PostgreSQL put the number of clients into the name.
                 let by_clients = format!("{}$clients", figure.line.trim_end_matches(|c: char| c.is_ascii_digit()));
                 let all = [figure.line, &spaced, &by_clients];
-                assert!(all.iter().any(|name| told(name)), "{}: {}", server.machine, figure.line);
+                assert!(all.iter().any(|name| prints(name)), "{}: {}", server.machine, figure.line);
             }
         }
     }

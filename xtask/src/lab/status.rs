@@ -192,8 +192,8 @@ fn budgets(text: &mut String, figures: &BTreeMap<String, f64>, run: &Run, files:
         let (measured, verdict) = match &values {
             None => ("not measured".to_owned(), "?"),
             Some(values) => {
-                let told: Vec<String> = values.iter().map(|v| short(*v)).collect();
-                (told.join(", "), if holds(&budget.bound, values) { "met" } else { "**missed**" })
+                let shown: Vec<String> = values.iter().map(|v| short(*v)).collect();
+                (shown.join(", "), if holds(&budget.bound, values) { "met" } else { "**missed**" })
             }
         };
         let _ = writeln!(text, "| {} | {bound} | {measured} | {verdict} | {command} |", budget.what);

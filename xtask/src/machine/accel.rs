@@ -194,7 +194,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pid_file = dir.path().join("pid");
         let qemu = fake(dir.path(), &format!("sleep 1000 & echo $! >{}; wait", pid_file.display()));
-        // On a busy machine the guest may be killed before it has told its child's number.
+        // On a busy machine the guest may be killed before it has written its child's number.
         let number = [400, 4_000, 40_000].into_iter().find_map(|patience| {
             assert_eq!(trial(&qemu, Duration::from_millis(patience)), Err(NoKvm::Hung));
             fs::read_to_string(&pid_file).ok().filter(|number| number.ends_with('\n'))

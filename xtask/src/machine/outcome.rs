@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_qemu_is_told_apart() {
+    fn the_ends_of_qemu_are_distinguished() {
         assert_eq!(Outcome::of_qemu(Some(35), "exit 35", "", ""), Outcome::Panicked);
         assert!(matches!(Outcome::of_qemu(Some(33), "exit 33", "", ""), Outcome::Died(m) if m.contains("powered off")));
         assert!(matches!(Outcome::of_qemu(None, "signal 11", "", ""), Outcome::Died(m) if m.contains("signal 11")));

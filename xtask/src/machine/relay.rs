@@ -353,7 +353,7 @@ impl Relay<'_> {
         }
         if self.to_a.is_done() && !self.eof_sent && !self.over {
             self.eof_sent = true;
-            self.tell(ToGuest::Eof(self.to_a.taken));
+            self.send(ToGuest::Eof(self.to_a.taken));
         }
         if self.over {
             // QEMU is gone. Its sockets still hold its last bytes, and then end.
@@ -450,7 +450,7 @@ impl Relay<'_> {
                     }
                     self.from_a.widen();
                     self.from_b.widen();
-                    self.tell(ToGuest::Interrupt);
+                    self.send(ToGuest::Interrupt);
                 }
                 Asked::Resized => self.window_size(),
                 Asked::Stop(signal) => return Some(Outcome::Stopped(signal)),
@@ -461,11 +461,11 @@ impl Relay<'_> {
 
     fn window_size(&mut self) {
         if let (true, Some((rows, columns))) = (self.ends.tty, terminal::size(self.ends.output)) {
-            self.tell(ToGuest::WindowSize(rows, columns));
+            self.send(ToGuest::WindowSize(rows, columns));
         }
     }
 
-    fn tell(&mut self, line: ToGuest) {
+    fn send(&mut self, line: ToGuest) {
         self.to_c.put(line.to_string().as_bytes());
     }
 

@@ -45,7 +45,7 @@ pub fn newer(places: &Places) -> Result<PathBuf> {
     Ok(emulator)
 }
 
-/// Does it start here? Its libraries may be newer than this machine's.
+/// Does the emulator start here? Its libraries may be newer than this machine's.
 fn usable(emulator: &Path) -> Result<()> {
     libraries::closure(emulator, &SearchPath::of_host()).doing(|| "the newer QEMU".to_string())?;
     let mut command = Command::new(emulator);

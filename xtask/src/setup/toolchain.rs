@@ -24,7 +24,7 @@ pub struct Toolchain {
     pub cargo: PathBuf,
     /// The rustc it shall use; `None` leaves cargo its own.
     pub rustc: Option<PathBuf>,
-    /// The sysroot where it is not rustc's own; clippy has to be told.
+    /// The sysroot where it is not rustc's own; clippy must get it as an option.
     pub sysroot: Option<PathBuf>,
 }
 

@@ -41,7 +41,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.selects(KERNEL) {
         let kernel = build::checked_kernel(context.places)?;
         let linked = linked(&kernel)?;
-        done(Check::of(KERNEL, if linked.is_empty() { Ok(()) } else { Err(told(&linked, &referrers_of(&kernel)?)) }));
+        done(Check::of(KERNEL, if linked.is_empty() { Ok(()) } else { Err(report(&linked, &referrers_of(&kernel)?)) }));
     }
     if context.selects(SEEDED) {
         done(Check::of(SEEDED, seeded(context)?));
@@ -62,7 +62,7 @@ fn linked(kernel: &Path) -> Result<BTreeSet<String>> {
     Ok(defined.into_iter().filter(|name| is_end(name)).collect())
 }
 
-fn told(linked: &BTreeSet<String>, referrers: &BTreeSet<String>) -> String {
+fn report(linked: &BTreeSet<String>, referrers: &BTreeSet<String>) -> String {
     let list = |all: &BTreeSet<String>| all.iter().map(|name| format!("\n  {name}")).collect::<String>();
     format!("linked:{}\nreferred to by:{}", list(linked), list(referrers))
 }
@@ -137,7 +137,7 @@ fn seeded(context: &Context<'_>) -> Result<std::result::Result<(), String>> {
         let library = compile(context, &source)?;
         let referrers = referrers(&library)?;
         if found == referrers.is_empty() {
-            return Ok(Err(format!("{name}: {}", told(&BTreeSet::new(), &referrers))));
+            return Ok(Err(format!("{name}: {}", report(&BTreeSet::new(), &referrers))));
         }
     }
     Ok(Ok(()))

@@ -105,18 +105,18 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(NAME) {
         return Ok(());
     }
-    let told = |round: &Round| tell(round, attack(context, round).map_err(|e| e.to_string()).flatten());
+    let checked = |round: &Round| failure(round, attack(context, round).map_err(|e| e.to_string()).flatten());
     let result = match (context.soak, context.seed) {
-        (true, Some(seed)) => told(&Round::of(seed)),
-        (true, None) => soak(context, told)?,
-        (false, _) => FEW.iter().try_for_each(told),
+        (true, Some(seed)) => checked(&Round::of(seed)),
+        (true, None) => soak(context, checked)?,
+        (false, _) => FEW.iter().try_for_each(checked),
     };
     done(Check::of(NAME, result));
     Ok(())
 }
 
 /// The round's failure, with the command that repeats it.
-fn tell(round: &Round, result: Result<(), String>) -> Result<(), String> {
+fn failure(round: &Round, result: Result<(), String>) -> Result<(), String> {
     result.map_err(|why| {
         format!("{why}\n{round:?}; repeat a soak's round: ./quire test --soak --seed {} attack", round.seed)
     })

@@ -436,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_backtrace_the_own_functions_are_told() {
+    fn the_own_functions_of_a_backtrace_are_reported() {
         let text = "running 1 test\n#0  no frame\n\nThread 12 (Thread 0x7f34 (LWP 15797) \"7 19984\"):\n\
                     #0  0x00007f34 in __GI_sched_yield () at ../sysdeps/syscall.S:120\n\
                     #1  0x000055a8 in quire_hosted::cpu::{impl#0}::disturb<u64> () at crates/hosted/src/cpu.rs:135\n\
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_program_is_told_by_its_message() {
+    fn a_test_program_is_known_by_its_message() {
         assert!(artifact("{\"reason\":\"build-finished\"}", "unit").is_none());
         assert!(artifact("no json", "unit").is_none());
         let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");

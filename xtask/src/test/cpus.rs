@@ -79,7 +79,7 @@ const REQUIRED: [&str; 16] = [
 ];
 
 const REFUSED: &str = "cpus/required and absent features are named";
-const TOLD: &str = "cpus/the user's error message names the missing features";
+const MESSAGE: &str = "cpus/the user's error message names the missing features";
 const MOST: &str = "cpus/newer/64 CPUs with x2APIC";
 
 /// A run takes seconds, and longer on a busy host.
@@ -121,14 +121,14 @@ fn runs(soak: bool) -> Vec<Run> {
 /// The checks' names.
 pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     let runs = runs(context.soak).into_iter().map(|run| run.name);
-    Ok([REFUSED, TOLD].map(str::to_owned).into_iter().chain(runs).collect())
+    Ok([REFUSED, MESSAGE].map(str::to_owned).into_iter().chain(runs).collect())
 }
 
 /// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let selected: Vec<Run> = runs(context.soak).into_iter().filter(|r| context.selects(&r.name)).collect();
-    let [refused, told] = [REFUSED, TOLD].map(|name| context.selects(name));
-    if selected.is_empty() && !refused && !told {
+    let [refused, message] = [REFUSED, MESSAGE].map(|name| context.selects(name));
+    if selected.is_empty() && !refused && !message {
         return Ok(());
     }
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
@@ -136,8 +136,8 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if refused {
         done(Check::of(REFUSED, names_absent_features(&kernel, &image)));
     }
-    if told {
-        done(Check::of(TOLD, tells_the_user(context)));
+    if message {
+        done(Check::of(MESSAGE, names_the_missing(context)));
     }
     let newer = if selected.iter().any(|r| r.newer) { Some(qemu::newer(context.places)) } else { None };
     for run in selected {
@@ -216,7 +216,7 @@ fn names_absent_features(kernel: &Kernel, image: &File) -> Result<(), String> {
 }
 
 /// The command ends with status 2 and prints one line.
-fn tells_the_user(context: &Context<'_>) -> Result<(), String> {
+fn names_the_missing(context: &Context<'_>) -> Result<(), String> {
     let run = || -> Result<_> {
         let quire: PathBuf = std::env::current_exe().doing(|| "cannot find this program".to_string())?;
         let mut command = Command::new(quire);

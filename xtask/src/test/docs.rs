@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_told_apart() {
+    fn names_are_distinguished() {
         assert_eq!(quoted("a `b` c `d::e`"), ["b", "d::e"]);
         assert_eq!(named("map/tree"), Named::File);
         assert_eq!(named("fault.rs"), Named::File);

@@ -1,4 +1,4 @@
-//! `./quire doctor` on this machine, and where things are missing: it reports the state, and its status tells whether
+//! `./quire doctor` on this machine, and where things are missing: it reports the state, and its status says whether
 //! guests run.
 
 use std::{

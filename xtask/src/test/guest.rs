@@ -232,7 +232,7 @@ fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     let guest = kernel.start(&image, &shape).map_err(|e| e.to_string())?;
     let log = context.log("guest-q35").map_err(|e| e.to_string())?;
     let report = relay::unattended(guest, [nothing.as_fd(); 2], Some(log), LIMIT).map_err(|e| e.to_string())?;
-    // No port tells the status there, so the check requires only an orderly end.
+    // No port reports the status there, so the check requires only an orderly end.
     let orderly = matches!(&report.outcome, Outcome::Died(how) if how.contains("powered off"));
     if orderly && report.log_tail.contains("4 CPUs") && !report.log_tail.contains("damaged") {
         return Ok(());

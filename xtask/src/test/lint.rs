@@ -130,7 +130,7 @@ pub(super) fn tool_of(
     }
     let path = context.log_path(name);
     let text = std::fs::read_to_string(&path).unwrap_or_default();
-    let told: Vec<&str> = text
+    let lines: Vec<&str> = text
         .lines()
         .filter(|l| l.starts_with("error") || l.starts_with("Diff in") || l.trim_start().starts_with("-->"))
         .take(10)
@@ -139,7 +139,7 @@ pub(super) fn tool_of(
     if missing {
         done(Check::skipped(name, "the tool is not installed: ./quire setup", false));
     } else {
-        done(Check::failed(name, format!("{}\nlog: {}", told.join("\n"), path.display())));
+        done(Check::failed(name, format!("{}\nlog: {}", lines.join("\n"), path.display())));
     }
     Ok(())
 }

@@ -24,9 +24,9 @@ struct Case {
     append: &'static str,
     script: &'static str,
     /// Text that the kernel's log must have.
-    told: &'static str,
+    logged: &'static str,
     /// Text that it must not have.
-    untold: Option<&'static str>,
+    not_logged: Option<&'static str>,
     /// The script's output.
     printed: &'static str,
 }
@@ -39,8 +39,8 @@ const CASES: &[Case] = &[
         append: "",
         script: "for how in sleep pipe futex; do hold 70 $how & first=$!; sleep 2; hold 50 end; echo $how $?; \
                  wait $first; echo first $?; done 2>/dev/null",
-        told: "(hold) is killed: 7",
-        untold: None,
+        logged: "(hold) is killed: 7",
+        not_logged: None,
         printed: "sleep 0\nfirst 137\npipe 0\nfirst 137\nfutex 0\nfirst 137\n",
     },
     Case {
@@ -51,8 +51,8 @@ const CASES: &[Case] = &[
         script: "hold 60 sleep & exempt=$!; sleep 1; echo -1000 >/proc/$exempt/oom_score_adj; cat \
             /proc/$exempt/oom_score; \
                  (hold 80 end) 2>/dev/null; echo $?; kill -0 $exempt && echo there; kill -9 $exempt",
-        told: "(hold) is killed: ",
-        untold: None,
+        logged: "(hold) is killed: ",
+        not_logged: None,
         printed: "0\n137\nthere\n",
     },
     Case {
@@ -61,8 +61,8 @@ const CASES: &[Case] = &[
         memory: 320,
         append: "swap=64M",
         script: "overload >&2 && echo passed",
-        told: "(hog) is killed: ",
-        untold: Some("(overload) is killed"),
+        logged: "(hog) is killed: ",
+        not_logged: Some("(overload) is killed"),
         printed: "passed\n",
     },
     Case {
@@ -71,8 +71,8 @@ const CASES: &[Case] = &[
         memory: 320,
         append: "swap=64M",
         script: "workingset >&2 && echo passed",
-        told: "",
-        untold: Some(") is killed"),
+        logged: "",
+        not_logged: Some(") is killed"),
         printed: "passed\n",
     },
 ];
@@ -124,10 +124,10 @@ fn judge(case: &Case, ended: &relay::GuestOutput) -> Result<(), String> {
     if ended.report.outcome != Outcome::Exit(0) {
         return wrong(&format!("{:?} of process 1", ended.report.outcome));
     }
-    if !log.contains(case.told) {
-        return wrong(&format!("{:?} is missing", case.told));
+    if !log.contains(case.logged) {
+        return wrong(&format!("{:?} is missing", case.logged));
     }
-    if let Some(said) = case.untold.and_then(|words| log.lines().find(|line| line.contains(words))) {
+    if let Some(said) = case.not_logged.and_then(|words| log.lines().find(|line| line.contains(words))) {
         return wrong(&format!("it says {said:?}"));
     }
     match String::from_utf8_lossy(&ended.output) {

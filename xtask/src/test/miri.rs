@@ -84,9 +84,9 @@ fn report(text: &str) -> String {
             text.lines().filter(|l| l.contains("panicked at") || l.contains("FAILED")).take(6).collect();
         return if said.is_empty() { "it failed".into() } else { said.join("\n") };
     };
-    let mut told = vec![first];
-    told.extend(lines.filter(|l| l.contains("crates/")).take(12));
-    told.join("\n")
+    let mut shown = vec![first];
+    shown.extend(lines.filter(|l| l.contains("crates/")).take(12));
+    shown.join("\n")
 }
 
 #[cfg(test)]

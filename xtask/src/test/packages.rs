@@ -103,8 +103,8 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Links cargo's home without its unpacked sources. Those of our packages would be a former run's, because cargo tells
-/// them apart only by version and by the place of packaging.
+/// Links cargo's home without its unpacked sources. Those of our packages would be a former run's, because cargo
+/// distinguishes them only by version and by the place of packaging.
 fn home(target: &Path) -> Result<PathBuf> {
     let about = || "a home for cargo".to_string();
     let theirs = std::env::var_os("CARGO_HOME").map(PathBuf::from);

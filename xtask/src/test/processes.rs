@@ -30,7 +30,7 @@ struct Case {
 
 const CASES: &[Case] = &[
     Case {
-        name: "20,000 sleepers take the memory that their accounts tell, and give it back",
+        name: "20,000 sleepers take the memory that their accounts report, and give it back",
         cpus: &[2],
         memory: 3 * GIB,
         script: "sleepers --sleepers 20000 --total 4000 --seconds 1 --accounts 2",

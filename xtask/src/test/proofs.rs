@@ -294,7 +294,7 @@ fn unknown(context: &Context<'_>, all: &Commands) -> Result<Vec<String>> {
 fn recent(ages: &[(String, kept::Age)]) -> Check {
     let old = |(file, age): &(String, kept::Age)| match age {
         Ok(n) if *n > kept::OLDEST => Some(format!(
-            "lab/runs/{file} is {n} commits old, and {} are allowed; docs/lab.md tells how to keep a new one",
+            "lab/runs/{file} is {n} commits old, and {} are allowed; docs/lab.md says how to keep a new one",
             kept::OLDEST
         )),
         _ => None,

@@ -152,7 +152,7 @@ fn called(places: &Places, log: fs::File) -> Result<BTreeMap<String, BTreeSet<Fu
     // The memory core's targets alone.
     command.arg("--no-default-features");
     command.arg("--target-dir").arg(&target).current_dir(&places.root);
-    // Mangled names must tell traits and types apart. These flags also keep the compiler from inlining
+    // Mangled names must distinguish traits and types. These flags also keep the compiler from inlining
     // `#[inline(always)]` functions.
     command.env("RUSTFLAGS", "-Csymbol-mangling-version=v0 -Cno-prepopulate-passes -Cdebuginfo=0");
     command.args(["--", "--emit=obj", "-Ccodegen-units=1"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn its_place_is_told() {
+    fn its_place_is_reported() {
         assert!(judge("crates/a/src/b.rs", "\n// SAFETY: ours.\n")[0].starts_with("crates/a/src/b.rs:2: "));
     }
 }

@@ -170,9 +170,9 @@ fn report(text: &str) -> String {
         return if said.is_empty() { "it failed".into() } else { said.join("\n") };
     };
     let ours = |l: &&str| (l.trim_start().starts_with('#') && l.contains("/crates/")) || l.trim_end().ends_with(':');
-    let mut told = vec![first];
-    told.extend(lines.take_while(|l| !l.contains("SUMMARY")).filter(ours).take(24));
-    told.join("\n")
+    let mut shown = vec![first];
+    shown.extend(lines.take_while(|l| !l.contains("SUMMARY")).filter(ours).take(24));
+    shown.join("\n")
 }
 
 #[cfg(test)]
@@ -187,9 +187,9 @@ mod tests {
                     8 at 0x7e by thread T1:\n\
                     \x20   #0 quire_vm::g /x/crates/vm/src/g.rs:3:4\nSUMMARY: ThreadSanitizer: data race\n#1 \
                     /crates/\n";
-        let told = report(text);
-        assert_eq!(told.lines().count(), 5, "{told}");
-        assert!(told.contains("f.rs:1:2") && told.contains("g.rs:3:4"));
+        let shown = report(text);
+        assert_eq!(shown.lines().count(), 5, "{shown}");
+        assert!(shown.contains("f.rs:1:2") && shown.contains("g.rs:3:4"));
         assert_eq!(report("nothing"), "it failed");
     }
 }

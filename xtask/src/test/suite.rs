@@ -34,7 +34,7 @@ pub struct Case {
     pub seconds: Option<u64>,
     /// Only with so many CPUs.
     pub cpus: Vec<u32>,
-    /// It also runs where CPUs run at once (the stage `races`), so its program reads no clock.
+    /// The case also runs where CPUs run at once (the stage `races`), so its program reads no clock.
     pub races: bool,
     /// The exit status, if it is not compared with the host's.
     pub status: Option<u8>,

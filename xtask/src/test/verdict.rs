@@ -3,11 +3,11 @@
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It holds.
+    /// The check holds.
     Passed,
-    /// It does not, with the finding.
+    /// The check does not hold, with the finding.
     Failed(String),
-    /// It could not run here, with the reason.
+    /// The check could not run here, with the reason.
     Skipped(Skip),
 }
 

@@ -26,7 +26,7 @@ struct Case {
     script: &'static str,
     outcome: Outcome,
     /// Texts that the log must have, in this order.
-    told: &'static [&'static str],
+    logged: &'static [&'static str],
     /// Number of incidents.
     incidents: usize,
     /// The program's output.
@@ -52,7 +52,7 @@ const CASES: &[Case] = &[
         append: "watchdog=panic lockup=soft",
         script: "sleep 100",
         outcome: Outcome::Panicked,
-        told: &["watchdog: soft lockup: CPU ", "provoke::turn", "provoke::never_schedules", "panic on CPU"],
+        logged: &["watchdog: soft lockup: CPU ", "provoke::turn", "provoke::never_schedules", "panic on CPU"],
         incidents: 1,
         printed: "",
     },
@@ -63,7 +63,7 @@ const CASES: &[Case] = &[
         append: "lockup=pass",
         script: "sleep 5; echo there",
         outcome: Outcome::Exit(0),
-        told: &["watchdog: soft lockup: CPU 0 did not schedule in 2 s", "provoke::schedules_late", "is over"],
+        logged: &["watchdog: soft lockup: CPU 0 did not schedule in 2 s", "provoke::schedules_late", "is over"],
         incidents: 1,
         printed: "there\n",
     },
@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
         append: "watchdog=off lockup=pass",
         script: "sleep 5; echo there",
         outcome: Outcome::Exit(0),
-        told: &["is over"],
+        logged: &["is over"],
         incidents: 0,
         printed: "there\n",
     },
@@ -85,7 +85,7 @@ const CASES: &[Case] = &[
         append: "watchdog=panic lockup=hard",
         script: "sleep 100",
         outcome: Outcome::Panicked,
-        told: &["watchdog: hard lockup: CPU ", "interrupts masked", "provoke::takes_no_interrupts", "panic on CPU"],
+        logged: &["watchdog: hard lockup: CPU ", "interrupts masked", "provoke::takes_no_interrupts", "panic on CPU"],
         incidents: 1,
         printed: "",
     },
@@ -96,7 +96,12 @@ const CASES: &[Case] = &[
         append: "watchdog=panic lockup=spin",
         script: "sleep 100",
         outcome: Outcome::Panicked,
-        told: &["watchdog: spin lock: CPU ", "rank 32, which CPU ", "provoke::wants_the_lock", "provoke::holds_a_lock"],
+        logged: &[
+            "watchdog: spin lock: CPU ",
+            "rank 32, which CPU ",
+            "provoke::wants_the_lock",
+            "provoke::holds_a_lock",
+        ],
         incidents: 1,
         printed: "",
     },
@@ -107,7 +112,7 @@ const CASES: &[Case] = &[
         append: "watchdog=panic lockup=hung",
         script: "sleep 100",
         outcome: Outcome::Panicked,
-        told: &[
+        logged: &[
             "watchdog: hung task: thread 1 (busybox) has slept for 2 s",
             "provoke::sleep_where_asked",
             "panic on CPU",
@@ -122,7 +127,7 @@ const CASES: &[Case] = &[
         append: "",
         script: BUSY,
         outcome: Outcome::Exit(0),
-        told: &[],
+        logged: &[],
         incidents: 0,
         printed: "done\n",
     },
@@ -133,7 +138,7 @@ const CASES: &[Case] = &[
         append: "watchdog=panic",
         script: SETTINGS,
         outcome: Outcome::Exit(0),
-        told: &[],
+        logged: &[],
         incidents: 0,
         printed: "1\n1\n1\n2\n1\nno\nno\nno\n0\n60\n",
     },
@@ -176,7 +181,7 @@ fn judge(case: &Case, ended: &relay::GuestOutput) -> Result<(), String> {
         return wrong(&format!("{:?} instead of {:?}", ended.report.outcome, case.outcome));
     }
     let mut rest = log.as_str();
-    for word in case.told {
+    for word in case.logged {
         match rest.split_once(word) {
             Some((_, after)) => rest = after,
             None => return wrong(&format!("{word:?} is missing or in the wrong order")),

@@ -226,19 +226,19 @@ pub mod tests {
             bytes[at] = byte;
             Recorded::read(&bytes).map_err(|e| e.message)
         };
-        let told = |result: Result<_, String>, word: &str| {
+        let refuses = |result: Result<_, String>, word: &str| {
             let message = result.unwrap_err();
             assert!(message.contains(word), "{message}");
         };
-        told(with(0, 0), "no program has begun");
-        told(with(8, 9), "version 9");
-        told(with(12, 0), "0 CPUs");
-        told(with(39, 1), "cut short");
-        told(with(47, 1), "text");
-        told(with(CPUS_AT, 3), "more events than its buffer holds");
-        told(with(RECORDS_AT + 16, 3), "kind 3");
-        told(Recorded::read(&good[..RECORDS_AT + 100]).map_err(|e| e.message), "cut short");
-        told(Recorded::read(&[]).map_err(|e| e.message), "no program");
+        refuses(with(0, 0), "no program has begun");
+        refuses(with(8, 9), "version 9");
+        refuses(with(12, 0), "0 CPUs");
+        refuses(with(39, 1), "cut short");
+        refuses(with(47, 1), "text");
+        refuses(with(CPUS_AT, 3), "more events than its buffer holds");
+        refuses(with(RECORDS_AT + 16, 3), "kind 3");
+        refuses(Recorded::read(&good[..RECORDS_AT + 100]).map_err(|e| e.message), "cut short");
+        refuses(Recorded::read(&[]).map_err(|e| e.message), "no program");
         for text in ["kind x name\n", "kind 1\n", "noise\n", "kind 0 a\nkind 0 b\n", "colour 1 red\n"] {
             assert!(Names::read(text).is_err(), "{text:?}");
         }

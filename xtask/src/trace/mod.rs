@@ -63,7 +63,7 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     let tables = Tables::of(&timeline, options.top);
     print!("{}", tables.print());
     if let Some(file) = &options.json {
-        let told = Json {
+        let json = Json {
             version: 1,
             command: options.program.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             cpus: options.guest.cpus,
@@ -73,7 +73,7 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
             tables,
         };
         let about = || format!("cannot write {}", file.display());
-        std::fs::write(file, serde_json::to_string_pretty(&told).doing(about)? + "\n").doing(about)?;
+        std::fs::write(file, serde_json::to_string_pretty(&json).doing(about)? + "\n").doing(about)?;
     }
     if timeline.lost != 0 {
         eprintln!("quire: the buffer was full and {} later events are missing; give a larger --buffer", timeline.lost);
@@ -149,7 +149,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
         }
     };
     let text = relay::content(&mut log)?;
-    let Some((at, len)) = told(&String::from_utf8_lossy(&text)) else {
+    let Some((at, len)) = buffer_of(&String::from_utf8_lossy(&text)) else {
         outcome?;
         return Err(Failure::machine("the kernel reserved no memory for a trace"));
     };
@@ -162,7 +162,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
 }
 
 /// The address and the bytes of the trace, from the kernel's log.
-fn told(log: &str) -> Option<(u64, u64)> {
+fn buffer_of(log: &str) -> Option<(u64, u64)> {
     let words = log.lines().find_map(|line| line.split_once("] trace: ").map(|(_, words)| words))?;
     let (len, at) = words.trim().split_once(" bytes at 0x")?;
     Some((u64::from_str_radix(at, 16).ok()?, len.parse().ok()?))
@@ -206,10 +206,10 @@ mod tests {
     #[test]
     fn each_event_is_on_the_track_of_its_cpu_or_thread() {
         let timeline = timeline();
-        let told: Vec<_> = timeline.items.iter().map(|i| (i.track, i.name.as_str(), i.start, i.length)).collect();
+        let items: Vec<_> = timeline.items.iter().map(|i| (i.track, i.name.as_str(), i.start, i.length)).collect();
         let (zero, one, thread) = (Track::Cpu(0), Track::Cpu(1), Track::Thread(5));
         assert_eq!(
-            told,
+            items,
             [
                 (zero, "prog", 0, Some(100)),
                 (zero, "shootdown answered", 30, Some(5)),
@@ -242,9 +242,9 @@ mod tests {
 
     #[test]
     fn the_kernels_line_is_found_and_others_are_not() {
-        assert_eq!(told("[    0.1] up\r\n[    0.2] trace: 4096 bytes at 0x1f000\r\n"), Some((0x1f000, 4096)));
+        assert_eq!(buffer_of("[    0.1] up\r\n[    0.2] trace: 4096 bytes at 0x1f000\r\n"), Some((0x1f000, 4096)));
         for log in ["", "trace: 1 bytes at 0x1", "[ 0.2] trace: x bytes at 0x1", "[ 0.2] trace: 1 bytes at 0xz"] {
-            assert_eq!(told(log), None, "{log:?}");
+            assert_eq!(buffer_of(log), None, "{log:?}");
         }
     }
 }

@@ -109,7 +109,7 @@ impl<H: Host> Memory<H> {
     }
 }
 
-/// Fills `sink` by `put`, which puts as many bytes as it is told, at most `most`.
+/// Fills `sink` by `put`, which puts as many bytes as it is asked for, at most `most`.
 fn in_pieces(
     io: &Io<'_>,
     sink: &mut dyn Sink,

@@ -23,7 +23,7 @@ pub enum Change {
     Started,
     /// The stop and start characters have no effect, or are not the usual ones.
     FlowOff,
-    /// They are the usual ones.
+    /// The settings are the usual ones.
     FlowOn,
 }
 

@@ -281,7 +281,7 @@ impl<C: Charge> RecordLocks<C> {
         charge: &dyn Fn(usize) -> Option<C>,
     ) -> Result<(), FsError> {
         let waiter = Waiter(self);
-        let mut tells = false;
+        let mut notifies = false;
         let locked = self.readiness.wait(io, || {
             let mut held = self.held.lock();
             if held.records.iter().any(|r| r.against(&wanted)) {
@@ -304,7 +304,7 @@ impl<C: Charge> RecordLocks<C> {
                 held.settle(wanted.owner, there);
             }
             // A first range frees no other, but recorded waits need to know it.
-            tells = there != 0 || held.waiting != 0;
+            notifies = there != 0 || held.waiting != 0;
             self.changed(&mut held, false);
             Some(Ok(()))
         });
@@ -317,7 +317,7 @@ impl<C: Charge> RecordLocks<C> {
         }
         locked??;
         // Other owners can use a lock that became shared.
-        if tells {
+        if notifies {
             self.readiness.notify();
         }
         Ok(())
@@ -362,7 +362,7 @@ impl<C: Charge> RecordLocks<C> {
         if changes {
             self.readiness.notify();
         }
-        let mut tells = false;
+        let mut notifies = false;
         self.readiness.wait(io, || {
             let mut held = self.held.lock();
             if held.whole.iter().any(|r| r.against(&wanted)) {
@@ -371,14 +371,14 @@ impl<C: Charge> RecordLocks<C> {
             // There is one, perhaps of the other kind, where another thread has locked for the same open file.
             let before = held.whole.len();
             held.whole.retain(|r| r.owner != wanted.owner);
-            tells = held.whole.len() != before || held.waiting != 0;
+            notifies = held.whole.len() != before || held.waiting != 0;
             if held.whole.try_push(wanted).is_err() {
                 return Some(Err(FsError::OutOfMemory));
             }
             self.changed(&mut held, false);
             Some(Ok(()))
         })??;
-        if tells {
+        if notifies {
             self.readiness.notify();
         }
         Ok(())

@@ -89,7 +89,7 @@ pub struct OpenFile<H: Host> {
     position: Mutex<u64>,
     body: Body<H>,
     /// The failed writes that it has reported; of regular files.
-    told: Option<ErrorCursor>,
+    reported: Option<ErrorCursor>,
     /// The open file counts as a writer ([`crate::file::text`]).
     writes: bool,
     attached: SpinLock<Option<Arc<H::Attached>>>,
@@ -130,12 +130,12 @@ impl<H: Host> OpenFile<H> {
         writes: bool,
     ) -> Arc<Self> {
         let flags = AtomicU32::new((flags - OpenFlags::OPENING).bits());
-        let told = match (&body, &dentry.inode.node) {
+        let reported = match (&body, &dentry.inode.node) {
             (Body::File, InodeContent::File(f)) => Some(f.object.write_errors().follow()),
             _ => None,
         };
         let attached = SpinLock::new(Rank::FILE, None);
-        room.fill(OpenFile { dentry, counted, flags, position: Mutex::new(0), body, told, writes, attached })
+        room.fill(OpenFile { dentry, counted, flags, position: Mutex::new(0), body, reported, writes, attached })
     }
 
     /// The state that the layer above has attached.
@@ -224,7 +224,7 @@ impl<H: Host> OpenFile<H> {
         self.was_read(n)
     }
 
-    /// Tells watchers that `n` bytes were read, if any.
+    /// Notifies watchers that `n` bytes were read, if any.
     #[inline]
     fn was_read(&self, n: usize) -> Result<usize, FsError> {
         if n > 0 {
@@ -233,7 +233,7 @@ impl<H: Host> OpenFile<H> {
         Ok(n)
     }
 
-    /// Tells watchers that `n` bytes were written, if any.
+    /// Notifies watchers that `n` bytes were written, if any.
     #[inline]
     fn was_written(&self, n: usize) -> Result<usize, FsError> {
         if n > 0 {
@@ -416,8 +416,8 @@ impl<H: Host> OpenFile<H> {
 
     /// An error if a write of the file has failed, by any caller, and this open file has not reported it yet.
     pub fn write_error(&self) -> Result<(), FsError> {
-        match (self.regular(), &self.told) {
-            (Some(file), Some(told)) => file.object.write_errors().report(told).map_err(|_| FsError::Io),
+        match (self.regular(), &self.reported) {
+            (Some(file), Some(reported)) => file.object.write_errors().report(reported).map_err(|_| FsError::Io),
             _ => Ok(()),
         }
     }

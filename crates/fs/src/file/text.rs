@@ -62,7 +62,7 @@ impl TextUse {
 pub(crate) struct Writer<'a>(&'a TextUse);
 
 impl Writer<'_> {
-    /// It counts until [`TextUse::end_write`].
+    /// The open file counts until [`TextUse::end_write`].
     pub fn keep(self) {
         core::mem::forget(self);
     }

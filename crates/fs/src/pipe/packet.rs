@@ -50,7 +50,7 @@ impl Mark {
 pub(super) struct MarkedPage {
     /// Bytes of the page that were written.
     pub len: usize,
-    /// They are a packet.
+    /// The written bytes are a packet.
     pub packet: bool,
 }
 

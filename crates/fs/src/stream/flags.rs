@@ -18,7 +18,7 @@ bitflags::bitflags! {
         const EXCLUSIVE = 1 << 5;
         /// Empty it.
         const TRUNCATE = 1 << 6;
-        /// It must be a directory.
+        /// The file must be a directory.
         const DIRECTORY = 1 << 7;
         /// The last component must not be a link.
         const NOFOLLOW = 1 << 8;

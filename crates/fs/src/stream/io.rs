@@ -41,7 +41,7 @@ impl Io<'_> {
         most: u64::MAX,
     };
 
-    /// The same for a call that keeps its stack from now on: it has moved bytes, or waits at another's announcer.
+    /// The conditions of a call that keeps its stack from now on: it has moved bytes, or waits at another's announcer.
     pub fn on_stack(self) -> Self {
         Io { park: None, ..self }
     }
@@ -52,7 +52,7 @@ impl Io<'_> {
         self.park.and_then(Park::earlier)
     }
 
-    /// The same, but nonblocking, or with packets, if the file's flags say so.
+    /// These conditions, but nonblocking, or with packets, if the file's flags say so.
     pub fn of(self, flags: OpenFlags) -> Self {
         Io {
             nonblock: self.nonblock || flags.contains(OpenFlags::NONBLOCK),

@@ -38,7 +38,7 @@ pub enum Notice {
 /// A terminal's interface to processes.
 pub trait Processes: Send + Sync {
     /// Sends the signal for `notice` to every process of the group.
-    fn tell(&self, group: u32, notice: Notice);
+    fn notify(&self, group: u32, notice: Notice);
     /// Checks the calling process before it reads (or writes, or changes) the terminal, whose foreground group and
     /// session are given. A process in the background of that session gets the signal that stops it, and
     /// [`FsError::Interrupted`]. If it ignores the signal, a read gets [`FsError::Io`], and a write continues.
@@ -189,7 +189,7 @@ impl Terminal {
 
     fn press(&self, key: Key, group: u32) {
         if group != 0 {
-            self.processes.tell(group, Notice::Key(key));
+            self.processes.notify(group, Notice::Key(key));
         }
     }
 
@@ -300,7 +300,7 @@ impl Terminal {
             if core::mem::replace(&mut state.size, size) == size { 0 } else { state.foreground }
         };
         if group != 0 {
-            self.processes.tell(group, Notice::Resized);
+            self.processes.notify(group, Notice::Resized);
         }
     }
 
@@ -486,7 +486,7 @@ impl Stream for Terminal {
                 Err(_) if done > 0 => return Ok(done),
                 Err(e) => return Err(e),
             }
-            // Where the port cannot tell its room, a write to it may wait, and then not under the lock.
+            // Where the port does not know its room, a write to it may wait, and then not under the lock.
             let _one = (self.port.room() != usize::MAX).then(|| self.writing.lock());
             // Each byte may become two. All that are taken from the program are sent.
             let want = source.left().min(bytes.len()).min(self.port.room() / 2);

@@ -382,7 +382,7 @@ impl Pty {
 /// The open terminal of a pair.
 struct Slave {
     pty: Arc<Pty>,
-    /// It counts among the open slaves.
+    /// The open file counts among the open slaves.
     counted: bool,
 }
 

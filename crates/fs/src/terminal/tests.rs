@@ -52,14 +52,14 @@ impl Port for FakePort {
 
 #[derive(Default)]
 struct FakeProcesses {
-    told: StdMutex<Vec<(u32, Notice)>>,
+    notified: StdMutex<Vec<(u32, Notice)>>,
     background: StdMutex<bool>,
     ended: StdMutex<Vec<(u32, u32)>>,
 }
 
 impl Processes for FakeProcesses {
-    fn tell(&self, group: u32, notice: Notice) {
-        self.told.lock().unwrap().push((group, notice));
+    fn notify(&self, group: u32, notice: Notice) {
+        self.notified.lock().unwrap().push((group, notice));
     }
     fn hung_up(&self, session: u32, foreground: u32) {
         self.ended.lock().unwrap().push((session, foreground));
@@ -113,7 +113,7 @@ fn keys_reach_the_foreground_without_a_reader() {
     t.set_size(Size { rows: 1, columns: 2, width: 0, height: 0 });
     t.set_size(Size { rows: 1, columns: 2, width: 0, height: 0 });
     let want = [(6, Notice::Key(Key::Interrupt)), (9, Notice::Key(Key::Suspend)), (9, Notice::Resized)];
-    assert_eq!(*processes.told.lock().unwrap(), want);
+    assert_eq!(*processes.notified.lock().unwrap(), want);
     assert_eq!(t.claim(7, 7, false), Err(FsError::NotPermitted));
     t.release(5);
     assert_eq!(t.claim(7, 7, false), Ok(()));

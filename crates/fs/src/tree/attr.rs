@@ -67,7 +67,7 @@ pub struct Attr {
     pub gid: u32,
     /// Number of names.
     pub links: u32,
-    /// It was made without a name, and may be given its first one.
+    /// The inode was made without a name, and may be given its first one.
     pub linkable: bool,
     /// Last read. Written only at creation and by explicit change: reads do not write it (as with `noatime`).
     pub accessed: Timestamp,

@@ -295,7 +295,7 @@ impl<H: Host> Dentry<H> {
         Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
     }
 
-    /// The same, and whether it is `root` or lies below it.
+    /// The path and its existence as [`path`](Self::path) returns them, and whether it is `root` or lies below it.
     pub fn path_within(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool, bool), FsError> {
         // All processes share the root: no reference to it is taken.
         if Self::same(this, root) {
@@ -328,29 +328,29 @@ impl<H: Host> Dentry<H> {
 }
 
 impl<H: Host> Dentry<H> {
-    /// `what` happened to the inode, by this name: the watchers of its directory and its own are told.
+    /// `what` happened to the inode, by this name: the watchers of its directory and its own are notified.
     #[inline]
     pub fn happened(&self, what: Happening) {
         if self.inode.system().is_watched() {
-            self.tell_both(what);
+            self.notify_both(what);
         }
     }
 
     #[cold]
-    fn tell_both(&self, what: Happening) {
+    fn notify_both(&self, what: Happening) {
         let what = what | self.inode.kind_bit();
         let seen = self.through.as_ref().map_or(self, |through| &through.dentry);
         let (parent, name, listed) = seen.place();
         if let Some(parent) = parent {
-            parent.inode.tell(what, 0, &name, listed);
+            parent.inode.notify(what, 0, &name, listed);
         }
-        self.inode.tell(what, 0, b"", listed);
+        self.inode.notify(what, 0, b"", listed);
     }
 
     /// `what` happened to the name `name` of `inode` in this directory.
     pub(crate) fn entry_happened(&self, what: Happening, cookie: u32, name: &[u8], inode: &Inode<H>) {
         if self.inode.system().is_watched() {
-            self.inode.tell(what | inode.kind_bit(), cookie, name, true);
+            self.inode.notify(what | inode.kind_bit(), cookie, name, true);
         }
     }
 
@@ -358,14 +358,14 @@ impl<H: Host> Dentry<H> {
     pub(crate) fn name_removed(&self, name: &[u8], directory: bool) {
         if self.inode.system().is_watched() {
             let kind = if directory { Happening::DIRECTORY } else { Happening::empty() };
-            self.inode.tell(Happening::DELETE | kind, 0, name, true);
+            self.inode.notify(Happening::DELETE | kind, 0, name, true);
         }
     }
 
     /// `what` happened to the inode itself, by whatever name.
     pub(crate) fn inode_happened(&self, what: Happening) {
         if self.inode.system().is_watched() {
-            self.inode.tell(what | self.inode.kind_bit(), 0, b"", true);
+            self.inode.notify(what | self.inode.kind_bit(), 0, b"", true);
         }
     }
 }

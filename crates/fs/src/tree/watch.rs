@@ -1,8 +1,8 @@
 //! Watches on inodes: who reads, writes, opens, changes, makes, moves and removes a file.
 //!
 //! A file system counts the watches on its inodes. Without any, an operation on a file only reads that count. The
-//! watches of one inode are in a list that is copied on change, so watchers are told with no lock held. A watch that is
-//! removed while a thread reads the list is marked as gone, and leaves the list with the next change.
+//! watches of one inode are in a list that is copied on change, so watchers are notified with no lock held. A watch
+//! that is removed while a thread reads the list is marked as gone, and leaves the list with the next change.
 
 use super::attr::Ident;
 use super::system::FileSystem;
@@ -15,9 +15,9 @@ bitflags::bitflags! {
     /// The events of files, and how a watch waits for them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Happening: u32 {
-        /// It was read.
+        /// The file was read.
         const ACCESS = 1;
-        /// It was written, or its size changed.
+        /// The file was written, or its size changed.
         const MODIFY = 1 << 1;
         /// Its attributes changed.
         const ATTRIBUTES = 1 << 2;
@@ -25,7 +25,7 @@ bitflags::bitflags! {
         const CLOSE_WRITE = 1 << 3;
         /// Another file was closed.
         const CLOSE_OTHER = 1 << 4;
-        /// It was opened.
+        /// The file was opened.
         const OPEN = 1 << 5;
         /// A name left the directory.
         const MOVED_FROM = 1 << 6;
@@ -53,7 +53,7 @@ impl Happening {
     pub const EVENTS: Happening = Happening::from_bits_retain((1 << 12) - 1);
 }
 
-/// Is told of events. Called from threads, with no lock held.
+/// Takes events. Called from threads, with no lock held.
 pub trait Watcher: Send + Sync {
     /// `what` happened to the watched inode, or to its entry `name`. The two halves of a move have the same `cookie`.
     fn happened(&self, watch: &Watch, what: Happening, cookie: u32, name: &[u8]);
@@ -141,8 +141,8 @@ impl Watch {
         !self.is_gone() && self.watcher.upgrade().is_some_and(|other| Arc::ptr_eq(&other, watcher))
     }
 
-    /// Ends it, and tells its watcher.
-    pub(super) fn end_and_tell(&self) {
+    /// Ends the watch, and notifies its watcher.
+    pub(super) fn end_and_notify(&self) {
         if self.end()
             && let Some(watcher) = self.watcher.upgrade()
         {
@@ -165,7 +165,7 @@ impl Watch {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Ends it. `false` if it has ended already. The watcher is not told.
+    /// Ends the watch. `false` if it has ended already. The watcher is not notified.
     pub fn end(&self) -> bool {
         if self.gone.swap(true, Ordering::AcqRel) {
             return false;
@@ -176,7 +176,7 @@ impl Watch {
         true
     }
 
-    pub(super) fn tell(&self, what: Happening, cookie: u32, name: &[u8], listed: bool) {
+    pub(super) fn notify(&self, what: Happening, cookie: u32, name: &[u8], listed: bool) {
         let wanted = self.wanted();
         if self.is_gone()
             || !wanted.intersects(what & Happening::EVENTS)

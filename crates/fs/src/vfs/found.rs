@@ -52,11 +52,11 @@ pub enum Last {
 /// The treatment of a symbolic link at the end of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Final {
-    /// It is followed: the path means the link's target.
+    /// The link is followed: the path means the link's target.
     Follow,
-    /// It is not followed, unless a slash follows it: the path means the link.
+    /// The link is not followed, unless a slash follows it: the path means the link.
     Stay,
-    /// It is never followed: the path means a name to be made, moved or removed.
+    /// The link is never followed: the path means a name to be made, moved or removed.
     Name,
 }
 

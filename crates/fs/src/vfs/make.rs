@@ -203,7 +203,7 @@ impl<H: Host> Vfs<H> {
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
-            // As on Linux, a name that is missing is told before a right that is.
+            // As on Linux, a missing name is reported before a missing right.
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
             if found.slash {
                 return Err(if victim.inode.is_directory() { FsError::IsDirectory } else { FsError::NotDirectory });
@@ -224,7 +224,7 @@ impl<H: Host> Vfs<H> {
         removed.0.inode.lose_name(now);
         found.parent.inode.touch(now);
         removed.0.inode_happened(Happening::ATTRIBUTES);
-        // Its watchers are told of the end first, if this was the last use of it: the caller, the entry and this
+        // The watchers are notified of the end first, if this was the last use of it: the caller, the entry and this
         // function have the name, and no other name leads to the inode.
         let uses = 2 + usize::from(found.target.is_some());
         let inode = &removed.0.inode;

@@ -24,7 +24,7 @@ use quire_sync::atomic::Ordering;
 /// The treatment of an existing target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rename {
-    /// It is replaced.
+    /// The target is replaced.
     Replace,
     /// The move is refused.
     NoReplace,
@@ -166,7 +166,7 @@ impl<'m, H: Host> Move<'m, H> {
             (None, Rename::Exchange) => return Err(FsError::NotFound),
             _ => {}
         }
-        // As on Linux, a name that is missing, or is in the way, is told before a right that is missing.
+        // As on Linux, a name that is missing, or is in the way, is reported before a missing right.
         view.credentials.may_at(&from.parent, Want::WRITE | Want::EXECUTE)?;
         view.credentials.may_at(&to.parent, Want::WRITE | Want::EXECUTE)?;
         view.credentials.may_take(&self.old_parent.inode, &source.inode)?;
@@ -281,27 +281,27 @@ impl<H: Host> Vfs<H> {
         drop(moving);
         step.settle(&ends, now);
         drop(dropped);
-        self.tell_of_move(&step, ends);
+        self.notify_of_move(&step, ends);
         Ok(())
     }
 
-    /// Tells the watchers of a move, and of the replaced or exchanged file.
-    fn tell_of_move(&self, step: &Move<'_, H>, ends: Ends<H>) {
+    /// Notifies the watchers of a move, and of the replaced or exchanged file.
+    fn notify_of_move(&self, step: &Move<'_, H>, ends: Ends<H>) {
         let Ends { source, there } = ends;
         if !source.inode.system().is_watched() {
             return;
         }
         let (old, new) = ((step.old_parent, step.from), (step.new_parent, step.to));
-        let tell = |a: (&Arc<Dentry<H>>, &FoundPath<H>), b: (&Arc<Dentry<H>>, &FoundPath<H>), moved: &Dentry<H>| {
+        let notify = |a: (&Arc<Dentry<H>>, &FoundPath<H>), b: (&Arc<Dentry<H>>, &FoundPath<H>), moved: &Dentry<H>| {
             let cookie = self.cookies.fetch_add(1, Ordering::Relaxed);
             a.0.entry_happened(Happening::MOVED_FROM, cookie, a.1.name.bytes(), &moved.inode);
             b.0.entry_happened(Happening::MOVED_TO, cookie, b.1.name.bytes(), &moved.inode);
         };
-        tell(old, new, &source);
+        notify(old, new, &source);
         match (there, step.how) {
             (Some(there), Rename::Exchange) => {
                 source.inode_happened(Happening::MOVE_SELF);
-                tell(new, old, &there);
+                notify(new, old, &there);
                 there.inode_happened(Happening::MOVE_SELF);
             }
             (Some(there), _) => {

@@ -39,7 +39,7 @@ impl Refusals {
     }
 
     /// Sets the number for the next call.
-    pub fn tell(&self, number: u64) {
+    pub fn set_next(&self, number: u64) {
         self.next.store(number, Ordering::Relaxed);
     }
 
@@ -57,9 +57,9 @@ impl Refusals {
 
     /// Ends the call. Returns whether one of its allocations was refused.
     pub fn end(&self) -> bool {
-        let was_told = self.number.load(Ordering::Relaxed) != NONE;
+        let was_set = self.number.load(Ordering::Relaxed) != NONE;
         self.number.store(NONE, Ordering::Relaxed);
-        was_told && self.refused.load(Ordering::Relaxed) == 1
+        was_set && self.refused.load(Ordering::Relaxed) == 1
     }
 
     /// Whether the allocation that the thread makes now is refused.
@@ -113,14 +113,14 @@ mod tests {
             (refused, refusals.has_refused(), refusals.end())
         };
         assert_eq!(call(2), (std::vec![false; 2], false, false));
-        refusals.tell(2);
+        refusals.set_next(2);
         assert_eq!(call(3), (std::vec![false, true, false], true, true));
         assert_eq!(refusals.last(), (3, true));
         assert_eq!(call(3), (std::vec![false; 3], false, false));
-        refusals.tell(0);
+        refusals.set_next(0);
         assert_eq!(call(1), (std::vec![false], false, false));
         assert_eq!(refusals.last(), (1, false));
-        refusals.tell(2);
+        refusals.set_next(2);
         assert_eq!(call(1), (std::vec![false], false, false));
         assert_eq!(refusals.last(), (1, false));
     }
@@ -128,13 +128,13 @@ mod tests {
     #[test]
     fn a_page_that_was_missed_is_missed_to_the_end_of_the_call() {
         let refusals = Refusals::new();
-        refusals.tell(1);
+        refusals.set_next(1);
         refusals.begin();
         assert!(refusals.refuses());
         refusals.miss(7);
         assert!(refusals.misses(7) && !refusals.misses(8));
         assert!(refusals.end() && !refusals.misses(7));
-        refusals.tell(1);
+        refusals.set_next(1);
         refusals.begin();
         assert!(refusals.refuses() && !refusals.misses(7));
     }

@@ -239,8 +239,8 @@ struct Async<M: Machine> {
 }
 
 impl<M: Machine> Listener for Async<M> {
-    /// A reader is told at each change that leaves bytes to read, because a change does not say what changed. The other
-    /// conditions are told when they begin.
+    /// A reader is notified at each change that leaves bytes to read, because a change does not say what changed. The
+    /// other conditions are announced when they begin.
     fn changed(&self) {
         let Some(file) = self.file.upgrade() else { return };
         let Some(notices) = file.attached() else { return };
@@ -375,7 +375,7 @@ pub fn notify<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, fd: i32, mask: u32) 
         return Ok(());
     }
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let payer = ctx.linux.users.payer(unsafe { ctx.thread.permit.get() });
+    let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let most = ctx.linux.files.notify_limits.watches.load(Ordering::Relaxed);
     let charge = payer.charge(Account::Notices, 1, most).ok_or(Errno::ENOMEM)?;
     let (own, mask, moved) = (Arc::downgrade(&notices), AtomicU32::new(mask), AtomicU32::new(0));

@@ -305,8 +305,8 @@ impl<M: Machine> Host for FileHost<M> {
         let linux = self.linux()?;
         let thread = linux.current();
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-        let permit = unsafe { thread.permit.get() };
-        let charge = linux.users.charge(permit, Account::Locks, n as u64, most_locks(linux))?;
+        let user_charge = unsafe { thread.user_charge.get() };
+        let charge = linux.users.charge(user_charge, Account::Locks, n as u64, most_locks(linux))?;
         Some(LockCharge { charge, linux })
     }
 

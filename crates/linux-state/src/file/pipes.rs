@@ -26,8 +26,8 @@ impl PipeCharge {
         let Some(linux) = linux else { return Some((DEFAULT, PipeCharge(None))) };
         let thread = linux.current();
         // SAFETY: the calling thread's own.
-        let (permit, own) = unsafe { (thread.permit.get(), thread.credentials.get()) };
-        let charge = |pages: usize, most| linux.users.charge(permit, Account::PipePages, pages as u64, most);
+        let (user_charge, own) = unsafe { (thread.user_charge.get(), thread.credentials.get()) };
+        let charge = |pages: usize, most| linux.users.charge(user_charge, Account::PipePages, pages as u64, most);
         let pages = match own.may(cap::SYS_RESOURCE) {
             true => DEFAULT,
             false => DEFAULT.min(linux.pipes.largest() as usize / PAGE_SIZE),

@@ -37,9 +37,9 @@ impl<M: Machine> IpcHost<M> {
     ) -> Option<IpcCharge> {
         let thread = self.thread()?;
         // SAFETY: the calling thread's own.
-        let (permit, own) = unsafe { (thread.permit.get(), thread.credentials.get()) };
+        let (user_charge, own) = unsafe { (thread.user_charge.get(), thread.credentials.get()) };
         let most = if own.may(capability) { INFINITY } else { most(thread) };
-        thread.linux.users.charge(permit, account, n, most).map(IpcCharge::new)
+        thread.linux.users.charge(user_charge, account, n, most).map(IpcCharge::new)
     }
 }
 
@@ -67,8 +67,8 @@ impl<M: Machine> Host for IpcHost<M> {
         let thread = self.thread()?;
         let limit = thread.process.soft_limit(which::MSGQUEUE);
         // SAFETY: the calling thread's own.
-        let permit = unsafe { thread.permit.get() };
-        thread.linux.users.charge(permit, Account::PosixQueues, bytes, limit).map(IpcCharge::new)
+        let user_charge = unsafe { thread.user_charge.get() };
+        thread.linux.users.charge(user_charge, Account::PosixQueues, bytes, limit).map(IpcCharge::new)
     }
 
     fn charge_locked(&self, bytes: u64) -> Option<IpcCharge> {

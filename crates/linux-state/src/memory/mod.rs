@@ -79,7 +79,8 @@ impl<M: Machine> AddressSpace<M> {
         self.dumpable.is_open()
     }
 
-    /// The same, for a thread that changes it. It is closed before new ids are shown: see [`powers`].
+    /// The openness to the owner's other processes, for a thread that changes it. A thread closes it before it shows
+    /// new ids: see [`powers`].
     pub fn dumpable(&self) -> &Openness {
         &self.dumpable
     }

@@ -1,7 +1,7 @@
 //! The time of day: setting it against waits until a time of day.
 
 use crate::process::thread::work;
-use crate::time::day::{end, published, tell, translate};
+use crate::time::day::{end, notify, published, translate};
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::explore::{Arc, thread};
 use quire_sync::protocol;
@@ -14,18 +14,18 @@ fn sleeper_against_setter() {
         let (flags, day) = &*theirs;
         day.store(1, Ordering::Relaxed);
         published();
-        tell(flags);
+        notify(flags);
     });
     let (flags, day) = &*shared;
     let read = translate(flags, || day.load(Ordering::Relaxed));
     setter.join().unwrap();
-    let told = end(flags) & work::DAY_SET != 0;
-    assert!(read == 1 || told, "a sleeper keeps the old time");
+    let notified = end(flags) & work::DAY_SET != 0;
+    assert!(read == 1 || notified, "a sleeper keeps the old time");
     assert_eq!(flags.load(Ordering::Relaxed), 0);
 }
 
 protocol! {
-    a_sleeper_reads_the_new_time_or_is_told = sleeper_against_setter, Some(3);
+    a_sleeper_reads_the_new_time_or_is_notified = sleeper_against_setter, Some(3);
     #[cfg(loom)]
     DayMarkNoFence: "a sleeper keeps the old time";
     #[cfg(loom)]
@@ -37,14 +37,14 @@ fn end_against_setter() {
     let flags = Arc::new(AtomicU32::new(0));
     translate(&flags, || ());
     let theirs = flags.clone();
-    let setter = thread::spawn(move || tell(&theirs));
+    let setter = thread::spawn(move || notify(&theirs));
     let during = end(&flags) & work::DAY_SET != 0;
-    let told = setter.join().unwrap();
-    assert_eq!(flags.load(Ordering::Relaxed), 0, "the next call is told");
-    assert_eq!(during, told, "a thread is told that does not wait");
+    let notified = setter.join().unwrap();
+    assert_eq!(flags.load(Ordering::Relaxed), 0, "the next call is notified");
+    assert_eq!(during, notified, "a thread is notified that does not wait");
 }
 
 protocol! {
     a_set_clock_ends_no_later_call = end_against_setter, Some(3);
-    DayTellNotAtomic: "the next call is told";
+    DayNotifyNotAtomic: "the next call is notified";
 }

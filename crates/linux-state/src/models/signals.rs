@@ -127,7 +127,7 @@ protocol! {
     a_signal_that_a_thread_blocks_is_handed_on = block_against_send, Some(3);
     #[cfg(loom)]
     BlockNoFence: "a signal is lost";
-    BlockKeepsTold: "a signal is lost";
+    BlockKeepsNotified: "a signal is lost";
 }
 
 /// A thread delivers a signal, while another one is sent.
@@ -227,5 +227,5 @@ fn end_by_another_against_send() {
 
 protocol! {
     an_awaited_signal_that_a_wait_leaves_is_handed_on = end_by_another_against_send, Some(3);
-    AwaitKeepsTold: "a signal is lost";
+    AwaitKeepsNotified: "a signal is lost";
 }

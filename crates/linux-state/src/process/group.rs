@@ -42,8 +42,8 @@ struct Members<M: Machine> {
     /// The group lost its last member and its id: it takes no new members.
     gone: bool,
     /// The number of signals to all members begun, and those under way: a child that joins meanwhile would miss one.
-    told: u64,
-    telling: usize,
+    signals: u64,
+    under_way: usize,
 }
 
 /// The kind of a group's list.
@@ -66,7 +66,7 @@ impl<M: Machine> Group<M> {
             linux,
             members: SpinLock::new(
                 Rank::MEMBERS,
-                Members { list: ArcList::new(id as usize), gone: false, told: 0, telling: 0 },
+                Members { list: ArcList::new(id as usize), gone: false, signals: 0, under_way: 0 },
             ),
         })?)
     }
@@ -88,16 +88,16 @@ impl<M: Machine> Group<M> {
 
     /// The number of signals sent to all members; `None` while one is under way. Called by a forking thread before it
     /// checks for signals.
-    pub fn told(&self) -> Option<u64> {
+    pub fn signals(&self) -> Option<u64> {
         let members = self.members.lock();
-        (members.telling == 0).then_some(members.told)
+        (members.under_way == 0).then_some(members.signals)
     }
 
-    /// Adds a new process, made since [`told`](Self::told) was `told`. `false` if the group is gone, or was sent a
-    /// signal since, which the child must not miss.
-    pub fn join(&self, process: Arc<Process<M>>, told: u64) -> bool {
+    /// Adds a new process, made since [`signals`](Self::signals) were `signals`. `false` if the group is gone, or was
+    /// sent a signal since, which the child must not miss.
+    pub fn join(&self, process: Arc<Process<M>>, signals: u64) -> bool {
         let mut members = self.members.lock();
-        let fits = !members.gone && members.telling == 0 && members.told == told;
+        let fits = !members.gone && members.under_way == 0 && members.signals == signals;
         fits && members.list.push(process).is_ok()
     }
 
@@ -193,20 +193,20 @@ impl<M: Machine> Drop for UnderWay<'_, M> {
 
 /// A signal to all members is under way. While this lives no child joins, and afterwards none whose parent had checked
 /// before.
-pub(crate) struct Telling<'a, M: Machine>(&'a Group<M>);
+pub(crate) struct Broadcast<'a, M: Machine>(&'a Group<M>);
 
-impl<'a, M: Machine> Telling<'a, M> {
+impl<'a, M: Machine> Broadcast<'a, M> {
     pub fn begin(group: &'a Group<M>) -> Self {
         let mut members = group.members.lock();
-        members.told += 1;
-        members.telling += 1;
-        Telling(group)
+        members.signals += 1;
+        members.under_way += 1;
+        Broadcast(group)
     }
 }
 
-impl<M: Machine> Drop for Telling<'_, M> {
+impl<M: Machine> Drop for Broadcast<'_, M> {
     fn drop(&mut self) {
-        self.0.members.lock().telling -= 1;
+        self.0.members.lock().under_way -= 1;
     }
 }
 

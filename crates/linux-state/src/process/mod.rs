@@ -74,25 +74,26 @@ pub struct Process<M: Machine> {
     pub oom_adjust: AtomicI32,
     /// The lowest that it may be set to without privilege.
     pub oom_adjust_least: AtomicI32,
-    /// It ends (or has ended) as a whole: `exit_group` or a deadly signal.
+    /// The process ends (or has ended) as a whole: `exit_group` or a deadly signal.
     pub exiting: AtomicBool,
-    /// It was killed while it ended: the writing of its core file stops.
+    /// The process was killed while it ended: the writing of its core file stops.
     pub killed: AtomicBool,
     /// The signal that its parent gets when it ends; 0: none.
     pub exit_signal: AtomicU8,
     /// The signal that it gets when its parent dies; 0: none.
     pub parent_death_signal: AtomicU8,
-    /// It called exec since it was forked (`setpgid` of a parent then comes too late).
+    /// The process called exec since it was forked (`setpgid` of a parent then comes too late).
     pub execed: AtomicBool,
     /// How far it has come.
     pub stage: OwnStage,
     /// Whether the memory that its ended threads left was open to readers.
     pub left: Openness,
-    /// It adopts orphans among its descendants.
+    /// The process adopts orphans among its descendants.
     pub subreaper: AtomicBool,
-    /// It may not gain privileges by exec.
+    /// The process may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
-    /// It was a victim for lack of memory, and its memory is free or it was given up: no thread waits for it any more.
+    /// The process was a victim for lack of memory, and its memory is free or it was given up: no thread waits for it
+    /// any more.
     pub given_up: AtomicBool,
 
     /// The fields up to the next line: locked for a moment by senders of signals, read by its own threads.
@@ -155,13 +156,13 @@ pub struct Process<M: Machine> {
     parent: SpinLock<Option<Arc<Process<M>>>>,
     /// Its place among its parent's children or zombies.
     sibling: ListPlace<Process<M>>,
-    /// The permit of its first thread, from that thread's end until the process is reaped.
-    pub permit: SpinLock<users::Permit<M>>,
+    /// The charge of its first thread to its user, from that thread's end until the process is reaped.
+    pub user_charge: SpinLock<users::UserCharge<M>>,
     /// Its place in its group.
     pub member: ListPlace<Process<M>>,
 }
 
-/// The bit of a wait status that tells of a core file.
+/// The bit of a wait status that reports a core file.
 pub const DUMPED: i32 = 0x80;
 
 /// Job control state.
@@ -270,7 +271,7 @@ impl<M: Machine> Process<M> {
             parent_pid: AtomicU32::new(new.parent.as_ref().map_or(0, |p| p.pid)),
             parent: SpinLock::new(Rank::PARENT, new.parent),
             sibling: ListPlace::new(),
-            permit: SpinLock::new(Rank::OWNED, users::Permit::root()),
+            user_charge: SpinLock::new(Rank::OWNED, users::UserCharge::root()),
             member: ListPlace::new(),
             child_events: WaitQueue::new(),
             moving: SpinLock::new(Rank::MOVING, ()),

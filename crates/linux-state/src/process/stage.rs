@@ -7,9 +7,9 @@ use quire_sync::atomic::{AtomicU8, Ordering};
 /// How far a process has come.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Stage {
-    /// It lives.
+    /// The process lives.
     Alive,
-    /// It is a zombie.
+    /// The process is a zombie.
     Ended,
     /// Its parent has reaped it, and its id may be another's.
     Reaped,
@@ -35,13 +35,13 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// It has come to `stage`. [`tell_its_files`](Self::tell_its_files) follows.
+    /// The process has come to `stage`. [`notify_its_files`](Self::notify_its_files) follows.
     pub fn comes_to(&self, stage: Stage) {
         self.stage.0.fetch_max(stage as u8, Ordering::AcqRel);
     }
 
     /// Notifies the waiters for its files of `pidfd_open`. Called after a change of its stage, with no spin lock held.
-    pub fn tell_its_files(&self) {
+    pub fn notify_its_files(&self) {
         if let Some(files) = self.own_files.get() {
             files.notify();
         }

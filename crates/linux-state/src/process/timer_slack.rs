@@ -58,7 +58,7 @@ impl Slack {
         }
     }
 
-    /// Sets it; 0 sets it to the usual one. As on Linux, a real-time thread keeps no slack for later.
+    /// Sets the slack; 0 sets it to the usual one. As on Linux, a real-time thread keeps no slack for later.
     fn set(&self, nanos: u64, realtime: bool) -> Result<(), Errno> {
         let nanos = if realtime { 0 } else { nanos };
         let values = match self.0.get() {
@@ -70,7 +70,7 @@ impl Slack {
         Ok(())
     }
 
-    /// Sets it to the usual one.
+    /// Sets the slack to the usual one.
     fn reset(&self) {
         if let Some(values) = self.0.get() {
             values.set.store(0, Ordering::Relaxed);

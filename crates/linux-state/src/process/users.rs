@@ -1,16 +1,16 @@
 //! Users: their numbers of threads, their shares of CPU time, and the kernel memory charged to them.
 //!
-//! A thread holds a [`Permit`] of its real user. The permit counts the thread towards the limit on processes, and keeps
-//! the user's record. A zombie holds the permit of its first thread until it is reaped, as Linux counts.
+//! A thread holds a [`UserCharge`] of its real user. The charge counts the thread towards the limit on processes, and
+//! keeps the user's record. A zombie holds the charge of its first thread until it is reaped, as Linux counts.
 //!
-//! User 0's permits name no record: it has no limit on processes, and uses the share of CPU time that each CPU keeps.
-//! Its charges go to a record beside the table.
+//! User 0's charges for threads name no record: it has no limit on processes, and uses the share of CPU time that each
+//! CPU keeps. Its other charges go to a record beside the table.
 //!
 //! Kernel memory held for a user is counted in its [`Account`]s. A [`Charge`] is a part of an account; a [`Payer`] is
 //! an object of the user's, for which more will be charged later. Both keep the record, even after the user's last
 //! thread has ended.
 //!
-//! Records are looked up by id in a sorted table, at changes of ids only; a fork uses its parent's permit. A record
+//! Records are looked up by id in a sorted table, at changes of ids only; a fork uses its parent's charge. A record
 //! that no thread, charge or payer holds is freed when the table has doubled since the last search for such records.
 
 use crate::errno::Errno;
@@ -50,13 +50,13 @@ pub enum Account {
     Notifiers,
     /// Their watches: `fs.inotify.max_user_watches`.
     Notices,
-    /// Files in messages that have not arrived: `RLIMIT_NOFILE`.
-    Flights,
+    /// Files in flight, which messages carry: `RLIMIT_NOFILE`.
+    FilesInFlight,
 }
 
 impl Account {
     /// The number of accounts.
-    const COUNT: usize = Account::Flights as usize + 1;
+    const COUNT: usize = Account::FilesInFlight as usize + 1;
 }
 
 /// The counts of a user's accounts.
@@ -150,49 +150,49 @@ impl<M: Machine> Users<M> {
         Ok(Users { table, root: Record::new(0, cpus)?, cpus })
     }
 
-    /// Charges `n` of `account` to the user of `permit`. `None` if the user would then exceed `limit`.
+    /// Charges `n` of `account` to the user of `user_charge`. `None` if the user would then exceed `limit`.
     #[inline]
-    pub fn charge(&self, permit: &Permit<M>, account: Account, n: u64, limit: u64) -> Option<Charge> {
-        Charge::take(self.accounts(permit), account, n, limit)
+    pub fn charge(&self, user_charge: &UserCharge<M>, account: Account, n: u64, limit: u64) -> Option<Charge> {
+        Charge::take(self.accounts(user_charge), account, n, limit)
     }
 
-    /// The user of `permit`, as the payer for an object.
-    pub fn payer(&self, permit: &Permit<M>) -> Payer {
-        let accounts = self.accounts(permit);
-        // SAFETY: the permit keeps the record.
+    /// The user of `user_charge`, as the payer for an object.
+    pub fn payer(&self, user_charge: &UserCharge<M>) -> Payer {
+        let accounts = self.accounts(user_charge);
+        // SAFETY: the charge keeps the record.
         unsafe { accounts.as_ref() }.take(Account::Payers as usize, 1, u64::MAX);
         Payer(accounts)
     }
 
-    /// The count of `account` for the user of `permit` at this moment. Slow: it reads each CPU's line.
-    pub fn charged(&self, permit: &Permit<M>, account: Account) -> u64 {
-        // SAFETY: the permit keeps the record.
-        unsafe { self.accounts(permit).as_ref() }.count(account as usize)
+    /// The count of `account` for the user of `user_charge` at this moment. Slow: it reads each CPU's line.
+    pub fn charged(&self, user_charge: &UserCharge<M>, account: Account) -> u64 {
+        // SAFETY: the charge keeps the record.
+        unsafe { self.accounts(user_charge).as_ref() }.count(account as usize)
     }
 
-    fn accounts(&self, permit: &Permit<M>) -> NonNull<Accounts> {
-        // SAFETY: the permit keeps its record; that of user 0 is for ever.
-        NonNull::from(unsafe { &permit.0.unwrap_or(self.root).as_ref().accounts })
+    fn accounts(&self, user_charge: &UserCharge<M>) -> NonNull<Accounts> {
+        // SAFETY: the charge keeps its record; that of user 0 is for ever.
+        NonNull::from(unsafe { &user_charge.0.unwrap_or(self.root).as_ref().accounts })
     }
 
-    /// A permit of user `id` for a thread that changes to it. The limit is ignored: as on Linux, a change of user is
+    /// Charges user `id` for a thread that changes to it. The limit is ignored: as on Linux, a change of user is
     /// not refused for it. ENOMEM if the user is new and there is no memory.
-    pub fn permit(&self, id: u32) -> Result<Permit<M>, Errno> {
+    pub fn charge_thread(&self, id: u32) -> Result<UserCharge<M>, Errno> {
         if id == 0 {
-            return Ok(Permit::root());
+            return Ok(UserCharge::root());
         }
         // Before the lock: an allocation may need other locks.
         let mut new = None;
-        let permit = loop {
+        let user_charge = loop {
             let mut table = self.table.lock();
             // SAFETY: a record in the table is alive.
             match table.records.binary_search_by_key(&id, |record| unsafe { record.as_ref() }.id) {
                 Ok(at) => {
                     let record = table.records[at];
-                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the permit
+                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the charge
                     // does.
                     unsafe { record.as_ref() }.accounts.take(Account::Threads as usize, 1, u64::MAX);
-                    break Permit(Some(record));
+                    break UserCharge(Some(record));
                 }
                 Err(at) if new.is_some() && table.records.len() < table.records.capacity() => {
                     let Some(record) = new.take() else { continue };
@@ -218,7 +218,7 @@ impl<M: Machine> Users<M> {
         // Another thread made it first. SAFETY: the record was made above and put into no table, so this thread has it
         // alone.
         new.into_iter().for_each(|record| unsafe { Record::free(record) });
-        Ok(permit)
+        Ok(user_charge)
     }
 
     /// Ensures that the table has room for more than `used` records.
@@ -256,30 +256,30 @@ impl<M: Machine> Users<M> {
     }
 }
 
-/// The permit of a thread or zombie, counted in its user.
-pub struct Permit<M: Machine>(Option<NonNull<Record<M>>>);
+/// The charge of a thread or zombie to its user.
+pub struct UserCharge<M: Machine>(Option<NonNull<Record<M>>>);
 
 // SAFETY: it keeps a record that is `Sync`.
-unsafe impl<M: Machine> Send for Permit<M> {}
-// SAFETY: a shared permit gives a reference to a record, which is `Sync`.
-unsafe impl<M: Machine> Sync for Permit<M> {}
+unsafe impl<M: Machine> Send for UserCharge<M> {}
+// SAFETY: a shared charge gives a reference to a record, which is `Sync`.
+unsafe impl<M: Machine> Sync for UserCharge<M> {}
 
-impl<M: Machine> Permit<M> {
-    /// The permit of user 0, and of threads that have left their user.
+impl<M: Machine> UserCharge<M> {
+    /// The charge of user 0, and of threads that have left their user.
     pub const fn root() -> Self {
-        Permit(None)
+        UserCharge(None)
     }
 
     fn record(&self) -> Option<&Record<M>> {
-        // SAFETY: the permit counts in the record, which is not freed while its count is above 0.
+        // SAFETY: the charge counts in the record, which is not freed while its count is above 0.
         self.0.map(|record| unsafe { record.as_ref() })
     }
 
-    /// Another permit of the same user. EAGAIN if the user has `limit` already.
+    /// Another charge to the same user. EAGAIN if the user has `limit` already.
     pub fn another(&self, limit: u64) -> Result<Self, Errno> {
         match self.record() {
             Some(record) if !record.accounts.take(Account::Threads as usize, 1, limit) => Err(Errno::EAGAIN),
-            _ => Ok(Permit(self.0)),
+            _ => Ok(UserCharge(self.0)),
         }
     }
 
@@ -294,7 +294,7 @@ impl<M: Machine> Permit<M> {
     }
 }
 
-impl<M: Machine> Drop for Permit<M> {
+impl<M: Machine> Drop for UserCharge<M> {
     fn drop(&mut self) {
         if let Some(record) = self.record() {
             record.accounts.put(Account::Threads as usize, 1);

@@ -11,13 +11,13 @@ use quire_sync::{Rank, Sequence};
 /// Default actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Default {
-    /// It ends.
+    /// The process ends.
     Terminate,
-    /// It ends, and leaves a core file where its limits allow that.
+    /// The process ends, and leaves a core file where its limits allow that.
     Dump,
     /// Nothing.
     Ignore,
-    /// It stops.
+    /// The process stops.
     Stop,
     /// A stopped process continues.
     Continue,

@@ -64,7 +64,7 @@ impl Receiver<'_> {
         if !mutant(Mutant::UnblockUnlooked) {
             self.look();
         }
-        if mutant(Mutant::BlockKeepsTold) {
+        if mutant(Mutant::BlockKeepsNotified) {
             return SigSet::EMPTY;
         }
         self.process.set().and(set).without(before)
@@ -136,7 +136,7 @@ impl Receiver<'_> {
         // Sets the flag for other signals that came while it was clear.
         self.look();
         // A sender that saw a signal awaited has notified no other thread.
-        let left = if mutant(Mutant::AwaitKeepsTold) { SigSet::EMPTY } else { self.process.set().and(wanted) };
+        let left = if mutant(Mutant::AwaitKeepsNotified) { SigSet::EMPTY } else { self.process.set().and(wanted) };
         Wait::Over { result, left: left.and(self.blocked()) }
     }
 }

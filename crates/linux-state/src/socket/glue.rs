@@ -2,21 +2,21 @@
 
 use crate::file::host::{Dentry, File};
 use crate::process::credentials::Credentials as Own;
-use crate::socket::host::{FlightCharge, SocketHost};
+use crate::socket::host::{InFlightCharge, SocketHost};
 use crate::{Linux, Machine};
 use quire_fs::{Host as _, Stream};
 use quire_heap::Arc;
 use quire_net::{Credentials, Host};
 
 /// The credentials that a message of process `pid` carries.
-pub fn told(pid: crate::Pid, own: &Own) -> Credentials {
+pub fn real_credentials(pid: crate::Pid, own: &Own) -> Credentials {
     Credentials { pid, uid: own.real_user, gid: own.real_group }
 }
 
 impl<M: Machine> Host for SocketHost<M> {
     type File = Arc<File<M>>;
     type Node = Arc<Dentry<M>>;
-    type Charge = FlightCharge;
+    type Charge = InFlightCharge;
 
     fn stream_of(file: &Self::File) -> Option<&dyn Stream> {
         file.stream().map(|stream| &**stream)
@@ -36,6 +36,6 @@ impl<M: Machine> Host for SocketHost<M> {
         let Some(linux): Option<&Linux<M>> = self.0.linux() else { return Credentials { pid: 0, uid: 0, gid: 0 } };
         let thread = linux.current();
         // SAFETY: the calling thread's own.
-        told(thread.process.pid, unsafe { thread.credentials.get() })
+        real_credentials(thread.process.pid, unsafe { thread.credentials.get() })
     }
 }

@@ -21,12 +21,12 @@ pub type Socket<M> = quire_net::Socket<SocketHost<M>>;
 pub type Network<M> = quire_net::Network<SocketHost<M>>;
 
 /// The charge to a user for files in messages.
-pub struct FlightCharge {
+pub struct InFlightCharge {
     _charge: Charge,
 }
 
-impl From<Charge> for FlightCharge {
+impl From<Charge> for InFlightCharge {
     fn from(charge: Charge) -> Self {
-        FlightCharge { _charge: charge }
+        InFlightCharge { _charge: charge }
     }
 }

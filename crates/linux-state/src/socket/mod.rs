@@ -4,4 +4,4 @@ mod glue;
 pub mod host;
 pub mod netlink_ports;
 
-pub use glue::told;
+pub use glue::real_credentials;

@@ -25,7 +25,7 @@ impl CorePattern {
         new
     }
 
-    /// Sets it. EINVAL for a program that would be given the file (`|`): there is no such thing here.
+    /// Sets the pattern. EINVAL for a program that would be given the file (`|`): there is no such thing here.
     pub fn set(&self, text: &[u8]) -> Result<(), Errno> {
         if text.first() == Some(&b'|') {
             return Err(Errno::EINVAL);

@@ -46,7 +46,7 @@ impl<M: Machine> Linux<M> {
         published();
         for process in self.ids.processes() {
             for task in process.threads.lock().iter() {
-                if task.payload().as_ref().is_some_and(|thread| tell(&thread.work)) {
+                if task.payload().as_ref().is_some_and(|thread| notify(&thread.work)) {
                     self.poke(task);
                 }
             }
@@ -77,8 +77,8 @@ pub(crate) fn published() {
 }
 
 /// Ends the wait of a thread if it is marked. Returns whether it is.
-pub fn tell(flags: &AtomicU32) -> bool {
-    if mutant(Mutant::DayTellNotAtomic) {
+pub fn notify(flags: &AtomicU32) -> bool {
+    if mutant(Mutant::DayNotifyNotAtomic) {
         let marked = flags.load(Ordering::Acquire) & work::BY_DAY != 0;
         if marked {
             flags.fetch_or(work::DAY_SET, Ordering::AcqRel);
@@ -104,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn only_a_marked_thread_is_told_and_only_for_its_call() {
+    fn only_a_marked_thread_is_notified_and_only_for_its_call() {
         let flags = AtomicU32::new(work::RSEQ);
-        assert!(!tell(&flags));
+        assert!(!notify(&flags));
         mark(&flags);
-        assert!(tell(&flags) && tell(&flags));
+        assert!(notify(&flags) && notify(&flags));
         assert_eq!(end(&flags), work::RSEQ | work::DAY_SET);
-        assert!(!tell(&flags));
+        assert!(!notify(&flags));
         mark(&flags);
         assert_eq!((end(&flags), flags.into_inner()), (work::RSEQ, work::RSEQ));
     }

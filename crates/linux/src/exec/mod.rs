@@ -59,7 +59,7 @@ pub(crate) struct Identity {
     pub effective_user: u32,
     pub group: u32,
     pub effective_group: u32,
-    /// It must not trust the program that started it.
+    /// The program must not trust the program that started it.
     pub secure: bool,
     /// Its owner's other processes may read its memory.
     pub dumpable: bool,
@@ -229,8 +229,9 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
         }
         drop(threads);
         me.show_credentials();
-        let permit = core::mem::replace(&mut *process.permit.lock(), quire_linux_state::process::users::Permit::root());
-        drop(permit);
+        let user_charge =
+            core::mem::replace(&mut *process.user_charge.lock(), quire_linux_state::process::users::UserCharge::root());
+        drop(user_charge);
         ctx.linux.ids.forget_process(tid);
         ctx.linux.ids.release(tid);
         threads = process.threads.lock();
@@ -278,7 +279,7 @@ fn become_program<M: Machine>(
     let linux = ctx.linux;
     let me = ctx.thread;
     let process: &Arc<Process<M>> = ctx.process();
-    crate::process::exit::tell_memory(linux, me, false);
+    crate::process::exit::notify_memory_waiters(linux, me, false);
     note_peak(process, me);
     if let Ok(old) = ctx.space() {
         prepared.space.core_filter.store(old.core_filter.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -387,7 +388,7 @@ fn exec<M: Machine>(
     // A thread whose new user already had too many processes is refused here, as on Linux, until the user has fewer.
     if ctx.thread.over_limit.load(Ordering::Relaxed) {
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-        if unsafe { ctx.thread.permit.get() }.exceeds(process.soft_limit(which::NPROC)) {
+        if unsafe { ctx.thread.user_charge.get() }.exceeds(process.soft_limit(which::NPROC)) {
             return Err(Errno::EAGAIN);
         }
         ctx.thread.over_limit.store(false, Ordering::Relaxed);

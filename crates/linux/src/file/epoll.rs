@@ -55,9 +55,9 @@ struct Watch<M: Machine> {
     file: Weak<File<M>>,
     events: AtomicU32,
     data: AtomicU64,
-    /// It is on the list of changed watches.
+    /// The watch is on the list of changed watches.
     listed: AtomicBool,
-    /// It was taken out of the set. Set under the list's lock; from then on it is not listed again.
+    /// The watch was taken out of the set. Set under the list's lock; from then on it is not listed again.
     gone: AtomicBool,
     /// The file is a set itself.
     is_set: bool,
@@ -78,7 +78,7 @@ pub struct Epoll<M: Machine> {
     /// Held by a thread that checks the files of changed watches.
     looking: Mutex<()>,
     readiness: Readiness,
-    /// It was put into another set once. Set under the lock of `watches`.
+    /// The set was put into another set once. Set under the lock of `watches`.
     nested: AtomicBool,
     /// Sets that it was put into. Some may have removed it since.
     above: Mutex<Vec<Weak<Epoll<M>>>>,
@@ -499,7 +499,7 @@ pub fn sys_epoll_create1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result
     only(flags, raw::EPOLL_CLOEXEC)?;
     let both = OpenFlags::READ | OpenFlags::WRITE;
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let payer = ctx.linux.users.payer(unsafe { ctx.thread.permit.get() });
+    let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let set = Epoll::<M>::new(payer)?;
     let file = ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[eventpoll]", unsize!(set), both, false)?;
     ctx.install(file, flags != 0)
@@ -707,7 +707,7 @@ mod tests {
         for watches in 1..200 {
             make_room(&list, watches, |_| false).unwrap();
             // All watches of the set are on the list, and each leaves it and comes back.
-            let told = allocations(|| {
+            let made = allocations(|| {
                 let mut list = list.lock();
                 list.push_back_reserved(watches as u32);
                 for _ in 0..watches {
@@ -715,7 +715,7 @@ mod tests {
                     list.push_back_reserved(first);
                 }
             });
-            assert_eq!((told, list.lock().len()), (0, watches));
+            assert_eq!((made, list.lock().len()), (0, watches));
         }
         // No watch is listed until all are in the set. Then all are notified at once, with three removed ones still
         // listed.

@@ -21,7 +21,7 @@ const F_CREATED_QUERY: u32 = 1024 + 4;
 
 /// Whether the file signals its readiness. As on Linux, other nameless files store `O_ASYNC` alone. A `signalfd` must
 /// not: it becomes ready by a signal, so that each signal would send another.
-fn tells_readiness<M: Machine>(file: &File<M>) -> bool {
+fn signals_readiness<M: Machine>(file: &File<M>) -> bool {
     match file.dentry.inode.kind() {
         FileKind::Fifo | FileKind::Socket | FileKind::CharDevice => true,
         _ => file.stream_as::<Notifier>().is_some() || file.stream_as::<Socket<M>>().is_some(),
@@ -30,7 +30,7 @@ fn tells_readiness<M: Machine>(file: &File<M>) -> bool {
 
 /// Changes `O_ASYNC`.
 pub(super) fn set_async<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, on: bool) -> Result<(), Errno> {
-    if tells_readiness(file) { notices::set_async(ctx, file, fd, on) } else { Ok(()) }
+    if signals_readiness(file) { notices::set_async(ctx, file, fd, on) } else { Ok(()) }
 }
 
 /// `fcntl`

@@ -1,6 +1,6 @@
 //! `inotify`: files that read as the events of watched inodes.
 //!
-//! A notifier has a queue of events and the watches by their numbers. The file layer tells it of events with no lock
+//! A notifier has a queue of events and the watches by their numbers. The file layer notifies it of events with no lock
 //! held. The last event of the queue absorbs an equal one. An event that finds no room, or no memory, is lost: the next
 //! reader of the emptied queue finds the record of an overflow.
 
@@ -71,7 +71,7 @@ type Watches = Map<i32, (Arc<Watch>, Charge)>;
 pub struct Notifier {
     itself: Weak<Notifier>,
     queue: SpinLock<Queue>,
-    /// A spin lock, because the end of an inode may be told from a callback that must not sleep.
+    /// A spin lock, because the end of an inode may be reported from a callback that must not sleep.
     watches: SpinLock<Watches>,
     /// Held while a watch is made or changed. Guards the number of the next one.
     making: Mutex<i32>,
@@ -238,7 +238,7 @@ impl Stream for Notifier {
 pub fn sys_inotify_init1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::O_CLOEXEC | raw::O_NONBLOCK)?;
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let payer = ctx.linux.users.payer(unsafe { ctx.thread.permit.get() });
+    let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let limits = &ctx.linux.files.notify_limits;
     let most = limits.instances.load(Ordering::Relaxed);
     let charge = payer.charge(Account::Notifiers, 1, most).ok_or(Errno::EMFILE)?;

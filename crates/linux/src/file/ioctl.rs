@@ -127,7 +127,7 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
     }
 }
 
-/// Whether sockets of that kind can tell whether urgent data comes next.
+/// Whether sockets of that kind can know whether urgent data comes next.
 fn has_mark(family: Family, kind: Kind) -> bool {
     family == Family::Unix || kind == Kind::Stream
 }

@@ -254,7 +254,7 @@ fn outcome<M: Machine>(
                 FsOrErrno::Errno(e) => e,
             });
             let parts = |left| [left / 1_000_000_000, left % 1_000_000_000];
-            let done = tell_remaining(ctx, time, deadline, parts, done);
+            let done = write_remaining(ctx, time, deadline, parts, done);
             end_temporary_mask(ctx, done)
         }
     }
@@ -319,7 +319,7 @@ pub fn sys_ppoll<M: Machine>(
 /// Writes the remaining time to the caller's memory at `at`, divided by `parts`, unless its personality forbids that.
 /// Returns the result of the call: a call whose remaining time is not written is not repeated after a signal, because
 /// it would wait too long.
-pub(super) fn tell_remaining<M: Machine>(
+pub(super) fn write_remaining<M: Machine>(
     ctx: &Ctx<'_, M>,
     at: u64,
     deadline: Option<u64>,
@@ -333,6 +333,6 @@ pub(super) fn tell_remaining<M: Machine>(
     }
     let keeps = ctx.process().personality.load(Ordering::Relaxed) & STICKY != 0;
     let write = |deadline: u64| ctx.write(at, &parts(deadline.saturating_sub(ctx.now()))).is_ok();
-    let told = !keeps && deadline.is_none_or(write);
-    if told { done } else { done.map_err(|e| if e == Errno::ERESTARTNOHAND { Errno::EINTR } else { e }) }
+    let written = !keeps && deadline.is_none_or(write);
+    if written { done } else { done.map_err(|e| if e == Errno::ERESTARTNOHAND { Errno::EINTR } else { e }) }
 }

@@ -24,8 +24,8 @@ const DIRECTORY: &[u8] = b"/dev/pts";
 struct PtyGroups<M: Machine>(Groups<M>, #[allow(dead_code, reason = "its drop frees the index")] Place);
 
 impl<M: Machine> Processes for PtyGroups<M> {
-    fn tell(&self, group: u32, notice: Notice) {
-        self.0.tell(group, notice);
+    fn notify(&self, group: u32, notice: Notice) {
+        self.0.notify(group, notice);
     }
     fn check(&self, session: u32, foreground: u32, writing: bool) -> Result<(), FsError> {
         self.0.check(session, foreground, writing)

@@ -1,6 +1,6 @@
 //! `select` and `pselect6`.
 
-use crate::file::poll::{deadline_after, end_temporary_mask, tell_remaining, temporary_mask, timeout};
+use crate::file::poll::{deadline_after, end_temporary_mask, temporary_mask, timeout, write_remaining};
 use linux_raw_sys::general::__NR_pselect6;
 use quire_fs::Ready;
 use quire_heap::{Arc, Vec};
@@ -153,10 +153,10 @@ fn outcome<M: Machine>(
     }
     if ctx.regs.orig_rax == u64::from(__NR_pselect6) {
         let parts = |left| [left / 1_000_000_000, left % 1_000_000_000];
-        let done = tell_remaining(ctx, call.time, deadline, parts, done);
+        let done = write_remaining(ctx, call.time, deadline, parts, done);
         return end_temporary_mask(ctx, done);
     }
-    tell_remaining(ctx, call.time, deadline, |left| [left / 1_000_000_000, left / 1000 % 1_000_000], done)
+    write_remaining(ctx, call.time, deadline, |left| [left / 1_000_000_000, left / 1000 % 1_000_000], done)
 }
 
 /// Makes the call with `count` descriptors.

@@ -1,7 +1,7 @@
 //! Extended attributes of files in memory: the prefixes `user.`, `trusted.` and `security.`, as Linux's tmpfs has them.
 //!
-//! Other file systems have none. Their arguments are checked all the same, so programs tell "no such file" and "bad
-//! name" from "not supported".
+//! Other file systems have none. Their arguments are checked all the same, so programs distinguish "no such file" and
+//! "bad name" from "not supported".
 
 use crate::file::path::{AT_FDCWD, find, only};
 use linux_raw_sys::general as raw;

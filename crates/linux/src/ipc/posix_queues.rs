@@ -68,7 +68,7 @@ impl<M: Machine> Stream for QueueFile<M> {
     }
 
     fn descriptor_closed(&self) {
-        // A process is told no more after it has closed any descriptor of the queue.
+        // A process is notified no more after it has closed any descriptor of the queue.
         let _never_fails = self.queue.set_notify(quire_ipc::Host::pid(&self.host), None);
     }
 
@@ -85,26 +85,26 @@ enum By<M: Machine> {
     Socket(NoticeSocket<M>, SpinLock<Vec<u8>>),
 }
 
-/// Tells a process of a message.
-struct Told<M: Machine> {
+/// Notifies a process of a message.
+struct Notification<M: Machine> {
     process: Weak<Process<M>>,
     linux: &'static Linux<M>,
     by: By<M>,
 }
 
-impl<M: Machine> Told<M> {
+impl<M: Machine> Notification<M> {
     fn put_cookie(&self, why: u8) {
         let By::Socket(socket, cookie) = &self.by else { return };
         // Its memory is there since the request. It is sent once.
         let mut cookie = core::mem::take(&mut *cookie.lock());
         if let Some(last) = cookie.last_mut() {
             *last = why;
-            socket.tell(cookie);
+            socket.deliver(cookie);
         }
     }
 }
 
-impl<M: Machine> Notify for Told<M> {
+impl<M: Machine> Notify for Notification<M> {
     fn arrived(&self) {
         self.put_cookie(WOKEN);
         if let (Some(process), By::Signal(signal, value)) = (self.process.upgrade(), &self.by) {
@@ -291,9 +291,9 @@ pub fn sys_mq_notify<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, event: u64) -> R
                 _ => return Err(Errno::EINVAL),
             };
             let process = Arc::downgrade(ctx.process());
-            let told = Arc::try_new(Told { process, linux: ctx.linux, by })?;
-            let told: Arc<dyn Notify> = unsize!(told);
-            Some(told)
+            let notification = Arc::try_new(Notification { process, linux: ctx.linux, by })?;
+            let notification: Arc<dyn Notify> = unsize!(notification);
+            Some(notification)
         }
     };
     let file = ctx.file(fd)?;

@@ -7,11 +7,11 @@ use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::{End, Machine};
 use quire_linux_state::process::stage::Stage;
 use quire_linux_state::process::thread::{Thread, work};
-use quire_linux_state::process::users::Permit;
+use quire_linux_state::process::users::UserCharge;
 use quire_linux_state::process::{DUMPED, Process, usage};
 use quire_linux_state::signal::action::{Action, flag};
 use quire_linux_state::signal::info::code;
-use quire_linux_state::signal::send::{stop, tell_signal_files};
+use quire_linux_state::signal::send::{notify_signal_files, stop};
 use quire_linux_state::signal::{Detail, SigInfo, SigSet, Signal};
 use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
@@ -96,7 +96,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 
 /// Leaves the address space, and releases a vfork parent.
 fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
-    tell_memory(linux, thread, true);
+    notify_memory_waiters(linux, thread, true);
     // SAFETY: the thread itself runs this.
     let space = unsafe { thread.space.get() }.map(|space| &**space);
     // SAFETY: the thread itself runs this. Its view of the space ends with the note, and the space is dropped after the
@@ -105,8 +105,8 @@ fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     release_parent(thread);
 }
 
-/// Tells waiters on futexes in the memory that the thread is about to leave. `ends`: the thread ends.
-pub(crate) fn tell_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, ends: bool) {
+/// Notifies waiters on futexes in the memory that the thread is about to leave. `ends`: the thread ends.
+pub(crate) fn notify_memory_waiters<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, ends: bool) {
     futex::robust::walk(linux, thread, ends);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
     // SAFETY: the thread itself runs this.
@@ -127,19 +127,19 @@ pub(crate) fn release_parent<M: Machine>(thread: &Thread<M>) {
 
 /// Notifies another thread of signals that any thread can take, because the ending one may have been notified of them.
 fn hand_over_signals<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
-    linux.tell_all_of(&thread.process, thread.process.pending.set().without(thread.blocked()));
+    linux.notify_of_all(&thread.process, thread.process.pending.set().without(thread.blocked()));
 }
 
-/// Returns the thread's permit to its user, or gives a first thread's permit to the zombie. The thread's remaining work
-/// counts as the kernel's CPU time, because the user's record may be gone once the permit is returned.
+/// Returns the thread's charge to its user, or moves a first thread's charge to the zombie. The thread's remaining work
+/// counts as the kernel's CPU time, because the user's record may be gone once the charge is returned.
 fn leave_user<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
-    // SAFETY: the thread itself runs this, and holds the permit until it is another's.
-    let permit = unsafe {
+    // SAFETY: the thread itself runs this, and holds the charge until it is another's.
+    let user_charge = unsafe {
         linux.scheduler.become_user(None);
-        thread.permit.replace(Permit::root())
+        thread.user_charge.replace(UserCharge::root())
     };
     if thread.tid() == thread.process.pid {
-        let none = core::mem::replace(&mut *thread.process.permit.lock(), permit);
+        let none = core::mem::replace(&mut *thread.process.user_charge.lock(), user_charge);
         drop(none);
     }
 }
@@ -183,7 +183,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     thread.pending.discard(queued);
     process.pending.discard(queued);
     leave_user(linux, thread);
-    tell_parent(linux, process);
+    report_to_parent(linux, process);
 }
 
 /// The adopter of the children of `process`: its nearest ancestor that is a subreaper, else process 1.
@@ -248,7 +248,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
             let pushed = place.push(child.clone());
             debug_assert!(pushed.is_ok());
         }
-        // An adopted child's end is reported like any other's. Under the new parent's lock: `tell_parent` reads it
+        // An adopted child's end is reported like any other's. Under the new parent's lock: `report_to_parent` reads it
         // there.
         child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         drop(theirs);
@@ -272,7 +272,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
 }
 
 /// Makes `process` a zombie, or frees it at once if its parent ignores its end.
-fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
+fn report_to_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
     let own = process.usage();
     let status = process.status.load(Ordering::Acquire);
     let uid = process.credentials().real_user;
@@ -318,8 +318,8 @@ fn tell_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) 
                 None
             }
         };
-        tell_signal_files(&parent);
-        process.tell_its_files();
+        notify_signal_files(&parent);
+        process.notify_its_files();
         let ignored = gone.is_some();
         if let Some(gone) = gone {
             wait::release(linux, &gone);

@@ -19,7 +19,7 @@ use quire_linux_state::process::limits;
 use quire_linux_state::process::thread::{Again, AltStack, Name, OwnRseq, Rseq, Thread, Trap, work};
 use quire_linux_state::process::timer_slack;
 use quire_linux_state::process::timer_slack::Slack;
-use quire_linux_state::process::users::Permit;
+use quire_linux_state::process::users::UserCharge;
 use quire_linux_state::process::{NewProcess, Process};
 use quire_linux_state::regs::UserRegs;
 use quire_linux_state::signal::pending::PendingQueue;
@@ -128,7 +128,7 @@ pub(crate) struct NewThread<M: Machine> {
     pub fs: Arc<FsState<M>>,
     pub undos: Option<Undos<M>>,
     pub credentials: Credentials,
-    pub permit: Permit<M>,
+    pub user_charge: UserCharge<M>,
     pub blocked: SigSet,
     pub alt_stack: AltStack,
     pub rseq: Rseq,
@@ -152,7 +152,7 @@ pub(crate) fn place<M: Machine>(
             quire_heap::deallocate(task.cast(), Layout::new::<Task<M>>());
         }
     }
-    let user = new.permit.share();
+    let user = new.user_charge.share();
     let payload = Thread {
         linux,
         process: new.process,
@@ -163,7 +163,7 @@ pub(crate) fn place<M: Machine>(
         undos: Private::new(new.undos),
         seen: Private::new(None),
         credentials: Owned::new(new.credentials),
-        permit: Owned::new(new.permit),
+        user_charge: Owned::new(new.user_charge),
         over_limit: AtomicBool::new(false),
         io_priority: AtomicU16::new(new.io_priority),
         slack: new.slack,
@@ -180,7 +180,8 @@ pub(crate) fn place<M: Machine>(
         alt_stack: Owned::new(new.alt_stack),
         sleep: Private::new(None),
         waiter: futex::Waiter::new(),
-        // SAFETY: the thread stays in place. Its own calls list it, and end the listing while they have what they wait for.
+        // SAFETY: the thread stays in place. Its own calls list it, and end the listing while they have what they wait
+        // for.
         park: Park::new(unsafe { Listing::new() }),
         restart: Private::new(None),
         clear_tid: AtomicU64::new(new.clear_tid),
@@ -202,7 +203,7 @@ pub(crate) fn place<M: Machine>(
     // with.
     unsafe {
         memory.write(Task::new(context, Some(payload), release::<M>));
-        // The thread leaves its user before it returns the permit.
+        // The thread leaves its user before it returns the charge.
         memory.as_ref().belong_to(user);
         Ok(ThreadRef::adopt(memory))
     }
@@ -272,7 +273,7 @@ fn allocate<'a, M: Machine>(
         if free { limits::INFINITY } else { parent.soft_limit(limits::which::NPROC) }
     };
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let permit = unsafe { me.permit.get() }.another(limit)?;
+    let user_charge = unsafe { me.user_charge.get() }.another(limit)?;
     linux.check_threads()?;
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
@@ -296,7 +297,7 @@ fn allocate<'a, M: Machine>(
         fs,
         undos,
         credentials: ctx.credentials().clone(),
-        permit,
+        user_charge,
         blocked: me.blocked(),
         // SAFETY: a context is the owner's view.
         alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
@@ -468,7 +469,7 @@ struct Undisturbed {
 /// Called by a forking thread before it checks for signals. An error while a signal to its group, or to all processes,
 /// is under way.
 fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undisturbed, Errno> {
-    let (group, all) = (group.told(), linux.broadcasts.quiet());
+    let (group, all) = (group.signals(), linux.broadcasts.quiet());
     Ok(Undisturbed { group: group.ok_or(Errno::ERESTARTNOINTR)?, all: all.ok_or(Errno::ERESTARTNOINTR)? })
 }
 

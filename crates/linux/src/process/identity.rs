@@ -16,13 +16,14 @@ const KEEP: u32 = u32::MAX;
 /// Makes the calling thread count as one of `user`, and share that user's CPU time. EAGAIN, as on Linux, if there is no
 /// memory for a new user.
 fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
-    let permit = ctx.linux.users.permit(user).map_err(|_| Errno::EAGAIN)?;
-    let over = user != 0 && permit.exceeds(ctx.process().soft_limit(quire_linux_state::process::limits::which::NPROC));
+    let user_charge = ctx.linux.users.charge_thread(user).map_err(|_| Errno::EAGAIN)?;
+    let over =
+        user != 0 && user_charge.exceeds(ctx.process().soft_limit(quire_linux_state::process::limits::which::NPROC));
     ctx.thread.over_limit.store(over, quire_sync::atomic::Ordering::Relaxed);
-    // SAFETY: the thread itself runs this. Its new permit keeps the new user, and the old one is returned last.
+    // SAFETY: the thread itself runs this. Its new charge keeps the new user, and the old one is returned last.
     unsafe {
-        ctx.linux.scheduler.become_user(permit.share());
-        drop(ctx.thread.permit.replace(permit));
+        ctx.linux.scheduler.become_user(user_charge.share());
+        drop(ctx.thread.user_charge.replace(user_charge));
     }
     Ok(())
 }

@@ -165,13 +165,14 @@ fn whole<M: Machine>(child: &Process<M>) -> Usage {
 
 /// Frees the id and the place in its group of a reaped process.
 pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
-    let permit = core::mem::replace(&mut *process.permit.lock(), quire_linux_state::process::users::Permit::root());
-    drop(permit);
+    let user_charge =
+        core::mem::replace(&mut *process.user_charge.lock(), quire_linux_state::process::users::UserCharge::root());
+    drop(user_charge);
     linux.ids.forget_process(process.pid);
     group::leave(process);
     linux.ids.release(process.pid);
     process.comes_to(Stage::Reaped);
-    process.tell_its_files();
+    process.notify_its_files();
 }
 
 /// Waits for a child, without a kernel stack while it sleeps.

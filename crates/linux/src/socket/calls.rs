@@ -5,7 +5,7 @@ use crate::file::{AT_FDCWD, find_path, install_two, walk_path};
 use crate::socket::netlink;
 use crate::socket::netlink::Netlink;
 use crate::socket::user_address::Given;
-use crate::socket::{of, raw, told};
+use crate::socket::{of, out_address, raw};
 use core::net::Ipv4Addr;
 use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK};
 use quire_fs::{Create, FileKind, Final, FsError, Ident, OpenFlags, Want};
@@ -352,7 +352,7 @@ pub(crate) fn accept<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, call:
     if name != 0 {
         // A peer that has left already has no name any more.
         let peer = peer.map_err(|_| Errno::ECONNABORTED)?;
-        told(&peer, family).store(ctx, name, name_len)?;
+        out_address(&peer, family).store(ctx, name, name_len)?;
     }
     Ok(descriptor.fill(file) as usize)
 }
@@ -370,7 +370,7 @@ pub fn sys_getsockname<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_a
         return Ok(0);
     }
     let socket = of(&file)?;
-    told(&socket.local(), socket.family()).store(ctx, at, len_at)?;
+    out_address(&socket.local(), socket.family()).store(ctx, at, len_at)?;
     Ok(0)
 }
 
@@ -382,7 +382,7 @@ pub fn sys_getpeername<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len_a
         return Ok(0);
     }
     let socket = of(&file)?;
-    told(&socket.peer_name()?, socket.family()).store(ctx, at, len_at)?;
+    out_address(&socket.peer_name()?, socket.family()).store(ctx, at, len_at)?;
     Ok(0)
 }
 

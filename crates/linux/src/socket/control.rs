@@ -96,8 +96,8 @@ pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, by: Knows) -
                 if data.len() != CREDENTIALS {
                     return Err(Errno::EINVAL);
                 }
-                let told = Credentials { pid: word(data, 0), uid: word(data, 4), gid: word(data, 8) };
-                sent.credentials = Some(may_tell(ctx, told)?);
+                let given = Credentials { pid: word(data, 0), uid: word(data, 4), gid: word(data, 8) };
+                sent.credentials = Some(may_send(ctx, given)?);
             }
             (raw::SOL_SOCKET, _) => return Err(Errno::EINVAL),
             _ => {
@@ -111,17 +111,17 @@ pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, by: Knows) -
 }
 
 /// Whether the caller may send these credentials: its own, or any with the capabilities for that.
-fn may_tell<M: Machine>(ctx: &Ctx<'_, M>, told: Credentials) -> Result<Credentials, Errno> {
+fn may_send<M: Machine>(ctx: &Ctx<'_, M>, given: Credentials) -> Result<Credentials, Errno> {
     let own = ctx.credentials();
-    let pid = told.pid == ctx.pid() || own.may(cap::SYS_ADMIN);
-    let uid = [own.real_user, own.effective_user, own.saved_user].contains(&told.uid) || own.may(cap::SETUID);
-    let gid = [own.real_group, own.effective_group, own.saved_group].contains(&told.gid) || own.may(cap::SETGID);
+    let pid = given.pid == ctx.pid() || own.may(cap::SYS_ADMIN);
+    let uid = [own.real_user, own.effective_user, own.saved_user].contains(&given.uid) || own.may(cap::SETUID);
+    let gid = [own.real_group, own.effective_group, own.saved_group].contains(&given.gid) || own.may(cap::SETGID);
     if !(pid && uid && gid) {
         return Err(Errno::EPERM);
     }
     let ids = &ctx.linux.ids;
-    let exists = told.pid == ctx.pid() || ids.process_of_thread(told.pid).is_some() || ids.group(told.pid).is_some();
-    if exists { Ok(told) } else { Err(Errno::ESRCH) }
+    let exists = given.pid == ctx.pid() || ids.process_of_thread(given.pid).is_some() || ids.group(given.pid).is_some();
+    if exists { Ok(given) } else { Err(Errno::ESRCH) }
 }
 
 /// Stores control messages into a receiver's buffer.
@@ -168,9 +168,9 @@ impl Writer {
     }
 
     /// Stores credentials.
-    pub(super) fn credentials<M: Machine>(&mut self, ctx: &Ctx<'_, M>, told: Credentials) -> Result<(), Errno> {
+    pub(super) fn credentials<M: Machine>(&mut self, ctx: &Ctx<'_, M>, given: Credentials) -> Result<(), Errno> {
         let mut data = [0; CREDENTIALS];
-        for (to, word) in data.chunks_exact_mut(4).zip([told.pid, told.uid, told.gid]) {
+        for (to, word) in data.chunks_exact_mut(4).zip([given.pid, given.uid, given.gid]) {
             to.copy_from_slice(&word.to_le_bytes());
         }
         self.put(ctx, (raw::SOL_SOCKET, raw::SCM_CREDENTIALS), &data)

@@ -1,7 +1,7 @@
 //! The one network interface: `lo`, with 127.0.0.1/8 and ::1/128. `ioctl` asks for it here, and netlink in
 //! [`netlink`](crate::socket::netlink).
 
-use crate::socket::user_address::Told;
+use crate::socket::user_address::OutAddress;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use linux_raw_sys::net as raw;
 use quire_linux_state::process::credentials::capabilities::cap;
@@ -19,7 +19,7 @@ pub(crate) const MTU: u32 = 65_536;
 pub(crate) const QUEUE: u32 = 1000;
 /// Linux's `ARPHRD_LOOPBACK`.
 pub(crate) const HARDWARE: u16 = 772;
-/// It is up, running and a loopback; its lower layer is up.
+/// The interface is up, running and a loopback; its lower layer is up.
 pub(crate) const FLAGS: u32 = 0x1_0049;
 /// The flag of addresses that last for ever.
 pub const PERMANENT: u32 = 0x80;
@@ -92,9 +92,9 @@ pub(crate) fn ioctl<M: Machine>(
 
 /// The union of an `ifreq` with an IPv4 address.
 fn address(ip: Ipv4Addr) -> [u8; REQUEST - NAME_BYTES] {
-    let told = Told::inet(SocketAddr::V4(SocketAddrV4::new(ip, 0)), false);
+    let address = OutAddress::inet(SocketAddr::V4(SocketAddrV4::new(ip, 0)), false);
     let mut union = [0; REQUEST - NAME_BYTES];
-    let bytes = told.cut(union.len());
+    let bytes = address.cut(union.len());
     union[..bytes.len()].copy_from_slice(bytes);
     union
 }
@@ -231,7 +231,7 @@ mod tests {
             is_present(SIOCSIFFLAGS, NAME, &union)
         };
         let now = FLAGS as u16;
-        // Running and loopback are told, and not set.
+        // Running and loopback are reported, and not set.
         assert_eq!(
             [flags(now), flags(1), flags(now & !1), flags(now | 0x100)].map(Result::unwrap),
             [true, true, false, false]

@@ -28,7 +28,7 @@ use quire_linux_state::file::host::File;
 use quire_linux_state::socket::host::Socket;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Address, Family};
-use user_address::Told;
+use user_address::OutAddress;
 
 /// The socket of an open file.
 fn of<M: Machine>(file: &Arc<File<M>>) -> Result<&Socket<M>, Errno> {
@@ -52,27 +52,27 @@ impl<M: Machine> NoticeSocket<M> {
         Ok(NoticeSocket(file))
     }
 
-    /// Puts a notice into its inbox.
-    pub(crate) fn tell(&self, notice: Vec<u8>) {
+    /// Puts a notice into the socket's inbox.
+    pub(crate) fn deliver(&self, notice: Vec<u8>) {
         if let Some(socket) = netlink::of(&self.0) {
-            socket.tell(notice);
+            socket.deliver(notice);
         }
     }
 }
 
 /// An address for a program that asked a socket of this family.
-fn told(address: &Address, family: Family) -> Told {
+fn out_address(address: &Address, family: Family) -> OutAddress {
     match address {
-        Address::Unnamed => Told::unnamed(),
-        Address::Path(path) => Told::path(path),
-        Address::Abstract(name) => Told::abstract_name(name),
-        Address::Inet(at) => Told::inet(*at, family == Family::Inet6),
+        Address::Unnamed => OutAddress::unnamed(),
+        Address::Path(path) => OutAddress::path(path),
+        Address::Abstract(name) => OutAddress::abstract_name(name),
+        Address::Inet(at) => OutAddress::inet(*at, family == Family::Inet6),
     }
 }
 
 /// The caller's credentials for a message: the real ids.
-fn told_credentials<M: Machine>(ctx: &Ctx<'_, M>) -> quire_net::Credentials {
-    quire_linux_state::socket::told(ctx.pid(), ctx.credentials())
+fn real_credentials<M: Machine>(ctx: &Ctx<'_, M>) -> quire_net::Credentials {
+    quire_linux_state::socket::real_credentials(ctx.pid(), ctx.credentials())
 }
 
 /// The caller's credentials for the peer of a connection: the effective ids.

@@ -7,7 +7,7 @@ use crate::socket::control::{Knows, Sent, Writer};
 use crate::socket::headers;
 use crate::socket::netlink;
 use crate::socket::netlink::is_socket;
-use crate::socket::user_address::{Given, Told};
+use crate::socket::user_address::{Given, OutAddress};
 use crate::socket::{of, raw};
 use quire_fs::{FsError, Io, OpenFlags};
 use quire_heap::Arc;
@@ -17,7 +17,7 @@ use quire_linux_state::process::limits::which;
 use quire_linux_state::process::sleep::StreamCall;
 use quire_linux_state::process::users::Account;
 use quire_linux_state::signal::Signal;
-use quire_linux_state::socket::host::FlightCharge;
+use quire_linux_state::socket::host::InFlightCharge;
 use quire_linux_state::socket::host::Socket;
 use quire_linux_state::user::transfer::MessageHeader;
 use quire_linux_state::user::transfer::Vectors;
@@ -76,7 +76,7 @@ fn send<M: Machine>(
         Some(given) => Some(Target::of(ctx, given, socket)?),
     };
     let credentials =
-        (socket.family() == Family::Unix).then(|| sent.credentials.unwrap_or(super::told_credentials(ctx)));
+        (socket.family() == Family::Unix).then(|| sent.credentials.unwrap_or(super::real_credentials(ctx)));
     let charge = charge_for(ctx, sent.files.len())?;
     let ancillary = Ancillary { files: sent.files, charge, credentials, choice: sent.choice };
     let destination = target.as_ref().map(Target::destination);
@@ -90,7 +90,7 @@ fn send<M: Machine>(
 
 /// Charges the caller's user for files in flight. ETOOMANYREFS if it has more of them than it may open, and no
 /// privilege.
-fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<FlightCharge>, Errno> {
+fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<InFlightCharge>, Errno> {
     if files == 0 {
         return Ok(None);
     }
@@ -101,8 +101,9 @@ fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<Fligh
         false => ctx.process().soft_limit(which::NOFILE).saturating_add(files as u64),
     };
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let permit = unsafe { ctx.thread.permit.get() };
-    let charge = ctx.linux.users.charge(permit, Account::Flights, files as u64, most).ok_or(Errno::ETOOMANYREFS)?;
+    let user_charge = unsafe { ctx.thread.user_charge.get() };
+    let charge =
+        ctx.linux.users.charge(user_charge, Account::FilesInFlight, files as u64, most).ok_or(Errno::ETOOMANYREFS)?;
     Ok(Some(charge.into()))
 }
 
@@ -236,7 +237,7 @@ struct Got<M: Machine> {
     len: usize,
     is_message: bool,
     flags: u32,
-    from: Option<Told>,
+    from: Option<OutAddress>,
     arrival: Option<Arrival>,
     ancillary: Ancillary<quire_linux_state::socket::host::SocketHost<M>>,
 }
@@ -259,7 +260,7 @@ fn receive<M: Machine>(
         let (whole, copied) = socket.receive(io, &mut sink, flags & raw::MSG_PEEK != 0)?;
         let len = if flags & raw::MSG_TRUNC != 0 { whole } else { copied };
         let flags = if copied < whole { raw::MSG_TRUNC } else { 0 };
-        let from = Some(Told::netlink(0, 0));
+        let from = Some(OutAddress::netlink(0, 0));
         return Ok(Got { len, is_message: true, flags, from, arrival: None, ancillary: Ancillary::none() });
     };
     if flags & raw::MSG_OOB != 0 {
@@ -278,7 +279,7 @@ fn receive<M: Machine>(
     how.set(ReceiveFlags::TRUNCATE, flags & raw::MSG_TRUNC != 0 && knows);
     let received = socket.receive(io, &mut to.transfer(ctx.user()), how)?;
     let flags = if received.truncated { raw::MSG_TRUNC } else { 0 };
-    let from = received.from.map(|address| crate::socket::told(&address, socket.family()));
+    let from = received.from.map(|address| crate::socket::out_address(&address, socket.family()));
     let (len, is_message) = (received.bytes, received.is_message);
     Ok(Got { len, is_message, flags, from, arrival: received.arrival, ancillary: received.ancillary })
 }
@@ -329,14 +330,14 @@ pub(crate) fn receive_from<M: Machine>(
 }
 
 /// The credentials of a message without any: neither side had asked for them when it was sent.
-const UNTOLD: Credentials = Credentials { pid: 0, uid: 65_534, gid: 65_534 };
+const NOT_SENT: Credentials = Credentials { pid: 0, uid: 65_534, gid: 65_534 };
 
 /// The credentials that come with what a Unix socket received. As on Linux, those of a stream's end are zeroes, and no
 /// message brings none.
 fn credentials_of<M: Machine>(socket: &Socket<M>, got: &Got<M>) -> Option<Credentials> {
     match got.ancillary.credentials {
         Some(credentials) => Some(credentials),
-        None if got.is_message || got.len > 0 => Some(UNTOLD),
+        None if got.is_message || got.len > 0 => Some(NOT_SENT),
         None if socket.kind() == Kind::Stream => Some(Credentials { pid: 0, uid: 0, gid: 0 }),
         None => None,
     }
@@ -371,10 +372,10 @@ fn store<M: Machine>(
     let name_len = match (&got.from, header.name) {
         (_, 0) => header.name_len,
         (None, _) => 0,
-        (Some(told), to) => {
+        (Some(address), to) => {
             let room = usize::try_from(header.name_len).map_err(|_| Errno::EINVAL)?;
-            ctx.user().write_bytes(to, told.cut(room))?;
-            told.len() as i32
+            ctx.user().write_bytes(to, address.cut(room))?;
+            address.len() as i32
         }
     };
     ctx.write(header.at + 8, &name_len)?;

@@ -128,16 +128,16 @@ impl Given {
 }
 
 /// The bytes of an address for a program.
-pub(super) struct Told {
+pub(super) struct OutAddress {
     bytes: [u8; MOST],
     len: usize,
 }
 
-impl Told {
-    fn of_family(family: u32) -> Told {
-        let mut told = Told { bytes: [0; MOST], len: 0 };
-        told.push(&(family as u16).to_le_bytes());
-        told
+impl OutAddress {
+    fn of_family(family: u32) -> OutAddress {
+        let mut out = OutAddress { bytes: [0; MOST], len: 0 };
+        out.push(&(family as u16).to_le_bytes());
+        out
     }
 
     fn push(&mut self, bytes: &[u8]) {
@@ -146,54 +146,54 @@ impl Told {
     }
 
     /// A Unix socket without a name.
-    pub(super) fn unnamed() -> Told {
+    pub(super) fn unnamed() -> OutAddress {
         Self::of_family(raw::AF_UNIX)
     }
 
     /// A Unix socket bound to `path`, which has no terminator; at most 108 bytes.
-    pub(super) fn path(path: &[u8]) -> Told {
-        let mut told = Self::of_family(raw::AF_UNIX);
-        told.push(&path[..path.len().min(UNIX_PATH)]);
-        told.push(&[0]);
-        told
+    pub(super) fn path(path: &[u8]) -> OutAddress {
+        let mut out = Self::of_family(raw::AF_UNIX);
+        out.push(&path[..path.len().min(UNIX_PATH)]);
+        out.push(&[0]);
+        out
     }
 
     /// A Unix socket with an abstract name.
-    pub(super) fn abstract_name(name: &[u8]) -> Told {
-        let mut told = Self::of_family(raw::AF_UNIX);
-        told.push(&[0]);
-        told.push(&name[..name.len().min(UNIX_PATH - 1)]);
-        told
+    pub(super) fn abstract_name(name: &[u8]) -> OutAddress {
+        let mut out = Self::of_family(raw::AF_UNIX);
+        out.push(&[0]);
+        out.push(&name[..name.len().min(UNIX_PATH - 1)]);
+        out
     }
 
     /// An Internet address, for a socket of IPv6 or of IPv4. An IPv6 socket sees addresses of IPv4 as mapped ones.
-    pub(super) fn inet(at: SocketAddr, six: bool) -> Told {
+    pub(super) fn inet(at: SocketAddr, six: bool) -> OutAddress {
         let ip = match at.ip() {
             IpAddr::V4(ip) if !six => {
-                let mut told = Self::of_family(raw::AF_INET);
-                told.push(&at.port().to_be_bytes());
-                told.push(&ip.octets());
-                told.push(&[0; INET4 - 8]);
-                return told;
+                let mut out = Self::of_family(raw::AF_INET);
+                out.push(&at.port().to_be_bytes());
+                out.push(&ip.octets());
+                out.push(&[0; INET4 - 8]);
+                return out;
             }
             IpAddr::V4(ip) => ip.to_ipv6_mapped(),
             IpAddr::V6(ip) => ip,
         };
-        let mut told = Self::of_family(raw::AF_INET6);
-        told.push(&at.port().to_be_bytes());
-        told.push(&[0; 4]);
-        told.push(&ip.octets());
-        told.push(&[0; INET6 - INET6_LEAST]);
-        told
+        let mut out = Self::of_family(raw::AF_INET6);
+        out.push(&at.port().to_be_bytes());
+        out.push(&[0; 4]);
+        out.push(&ip.octets());
+        out.push(&[0; INET6 - INET6_LEAST]);
+        out
     }
 
     /// A netlink socket and its groups.
-    pub(super) fn netlink(port: u32, groups: u32) -> Told {
-        let mut told = Self::of_family(raw::AF_NETLINK);
-        told.push(&[0; 2]);
-        told.push(&port.to_le_bytes());
-        told.push(&groups.to_le_bytes());
-        told
+    pub(super) fn netlink(port: u32, groups: u32) -> OutAddress {
+        let mut out = Self::of_family(raw::AF_NETLINK);
+        out.push(&[0; 2]);
+        out.push(&port.to_le_bytes());
+        out.push(&groups.to_le_bytes());
+        out
     }
 
     /// Stores the address at `at`, where the `i32` at `len_at` says how much room there is. It becomes the whole
@@ -221,22 +221,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_as_they_are_told() {
+    fn addresses_are_read_as_they_are_written() {
         for at in ["127.0.0.1:80", "[::1]:65535", "0.0.0.0:0"] {
             let at: SocketAddr = at.parse().unwrap();
-            let told = Told::inet(at, at.is_ipv6());
-            assert!(matches!(Given::of(told.cut(MOST)), Ok(Given::Inet(read)) if read == at));
-            assert_eq!(told.len(), if at.is_ipv6() { INET6 } else { INET4 });
+            let out = OutAddress::inet(at, at.is_ipv6());
+            assert!(matches!(Given::of(out.cut(MOST)), Ok(Given::Inet(read)) if read == at));
+            assert_eq!(out.len(), if at.is_ipv6() { INET6 } else { INET4 });
         }
-        let mapped = Told::inet("127.0.0.1:80".parse().unwrap(), true);
+        let mapped = OutAddress::inet("127.0.0.1:80".parse().unwrap(), true);
         let Ok(Given::Inet(SocketAddr::V6(read))) = Given::of(mapped.cut(MOST)) else { panic!() };
         assert_eq!(read.ip().to_ipv4_mapped(), Some(Ipv4Addr::LOCALHOST));
-        assert!(matches!(Given::of(Told::path(b"/run/x").cut(MOST)), Ok(Given::Path(path)) if &path[..] == b"/run/x"));
         assert!(
-            matches!(Given::of(Told::abstract_name(b"\0x").cut(MOST)), Ok(Given::Abstract(name)) if &name[..] == b"\0x")
+            matches!(Given::of(OutAddress::path(b"/run/x").cut(MOST)), Ok(Given::Path(path)) if &path[..] == b"/run/x")
         );
-        assert!(matches!(Given::of(Told::unnamed().cut(MOST)), Ok(Given::Unnamed)));
-        let netlink = Told::netlink(7, 1 << 31);
+        let abstract_name = OutAddress::abstract_name(b"\0x");
+        assert!(matches!(Given::of(abstract_name.cut(MOST)), Ok(Given::Abstract(name)) if &name[..] == b"\0x"));
+        assert!(matches!(Given::of(OutAddress::unnamed().cut(MOST)), Ok(Given::Unnamed)));
+        let netlink = OutAddress::netlink(7, 1 << 31);
         assert!(matches!(Given::of(netlink.cut(MOST)), Ok(Given::Netlink(7, 0x8000_0000))));
         assert_eq!((netlink.len(), Given::of(netlink.cut(11)).err()), (12, Some(Errno::EINVAL)));
     }

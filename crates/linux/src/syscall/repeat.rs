@@ -13,7 +13,7 @@ pub enum Repeat {
     Nothing,
     /// Perhaps a part of the effect; the repeated call has the same effect as a single one.
     Same,
-    /// It is not repeated.
+    /// The call is not repeated.
     Never,
 }
 

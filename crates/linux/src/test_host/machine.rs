@@ -40,7 +40,7 @@ enum State {
     Running,
     /// Off it.
     Waiting,
-    /// It has ended.
+    /// The thread has ended.
     Gone,
 }
 

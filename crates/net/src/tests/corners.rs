@@ -65,16 +65,16 @@ fn of_two_readers_of_a_reset_connection_one_gets_the_error_and_one_the_end() {
     }
 }
 
-struct Told(AtomicBool);
+struct Notified(AtomicBool);
 
-impl Listener for Told {
+impl Listener for Notified {
     fn changed(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
 #[test]
-fn a_sender_without_room_is_told_of_room_though_it_does_not_poll() {
+fn a_sender_without_room_is_notified_though_it_does_not_poll() {
     let n = network();
     let receiver = socket(&n, Family::Unix, Kind::Datagram);
     receiver.bind(Place::Abstract(b"receiver"), ME).unwrap();
@@ -88,10 +88,10 @@ fn a_sender_without_room_is_told_of_room_though_it_does_not_poll() {
             while write(&sender, &Io::NOW, &[0; 1000]).is_ok() {}
             sender.connect(&Io::NOW, &Destination::Abstract(b"second"), ME).unwrap();
             while write(&sender, &Io::NOW, &[0; 1000]).is_ok() {}
-            told_of_room(&sender, &second);
+            assert_room_is_announced(&sender, &second);
         } else {
             while write(&sender, &Io::NOW, &[0; 1000]).is_ok() {}
-            told_of_room(&sender, &receiver);
+            assert_room_is_announced(&sender, &receiver);
         }
     }
 }
@@ -134,15 +134,15 @@ fn a_failed_send_elsewhere_does_not_keep_a_poll_from_the_peer() {
     sender.connect(&Io::NOW, &Destination::Abstract(b"b"), ME).unwrap();
     assert_eq!(send_to(&sender, &[0; 1000], Destination::Abstract(b"c")), Err(FsError::WouldBlock));
     assert_eq!(sender.ready(), Ready::empty());
-    told_of_room(&sender, &b);
+    assert_room_is_announced(&sender, &b);
 }
 
-fn told_of_room(sender: &Shared, receiver: &Shared) {
-    let told = Arc::try_new(Told(AtomicBool::new(false))).unwrap();
-    let listener: Arc<dyn Listener> = unsize!(told.clone());
+fn assert_room_is_announced(sender: &Shared, receiver: &Shared) {
+    let notified = Arc::try_new(Notified(AtomicBool::new(false))).unwrap();
+    let listener: Arc<dyn Listener> = unsize!(notified.clone());
     sender.readiness().unwrap().listen(&listener).unwrap();
     while read(receiver, &Io::NOW, 1000).is_ok() {}
-    assert!(told.0.load(Ordering::SeqCst), "no listener was told of room");
+    assert!(notified.0.load(Ordering::SeqCst), "no listener was notified of room");
     sender.readiness().unwrap().unlisten(&listener);
 }
 

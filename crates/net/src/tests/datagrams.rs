@@ -46,7 +46,7 @@ fn a_read_of_no_bytes_takes_no_message() {
 }
 
 #[test]
-fn a_connected_unix_socket_tells_the_name_of_its_peer() {
+fn a_connected_unix_socket_returns_the_name_of_its_peer() {
     for (family, kind) in CONNECTED {
         let n = network();
         let listener = listener(&n, family, kind, 1);

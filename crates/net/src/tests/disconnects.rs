@@ -351,7 +351,7 @@ fn a_unix_datagram_socket_that_leaves_its_peer_drops_its_messages() {
             false => a.connect(&Io::NOW, &to, ME).unwrap(),
         }
         assert_eq!(read(&a, &Io::NOW, 9), Err(FsError::WouldBlock));
-        assert_eq!(read(&b, &Io::NOW, 9), Err(FsError::Reset), "it is told of the loss");
+        assert_eq!(read(&b, &Io::NOW, 9), Err(FsError::Reset), "the loss is reported");
         a.connect(&Io::NOW, &to, ME).unwrap();
         // The same peer again: nothing is lost. Neither is it without messages.
         a.bind(Place::Abstract(b"a"), ME).unwrap();

@@ -185,7 +185,7 @@ fn a_long_chain_of_sockets_in_inboxes_closes_without_deep_calls() {
     let (mut end, far) = shared(&n, Kind::Stream);
     for _ in 0..50_000 {
         let (a, b) = shared(&n, Kind::Stream);
-        // The pair's other socket is in the inbox of the next socket that travels.
+        // The pair's other socket is in the inbox of the next socket in flight.
         send_files(inner(&b), b"x", vec![end]).unwrap();
         end = a;
         drop(b);
@@ -238,8 +238,8 @@ fn is_full(received: &Received<TestHost>) {
 #[test]
 fn a_socket_that_a_thread_receives_behind_the_count_keeps_its_messages() {
     /// Lets the collector go on when the message is out of the inbox.
-    struct Tells<'a>(&'a dyn Fn());
-    impl Sink for Tells<'_> {
+    struct Announces<'a>(&'a dyn Fn());
+    impl Sink for Announces<'_> {
         fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
             (self.0)();
             Ok(bytes.len())
@@ -259,8 +259,9 @@ fn a_socket_that_a_thread_receives_behind_the_count_keeps_its_messages() {
         let (q, to_q) = shared(&n, Kind::SeqPacket);
         send_files(inner(&to_q), b"r", vec![r.clone()]).unwrap();
         send_files(inner(&to_q), b"q", vec![q.clone()]).unwrap();
-        let received =
-            collect_while(&n, address_of(&r), |go_on| inner(&r).receive(&Io::NOW, &mut Tells(go_on), flags).unwrap());
+        let received = collect_while(&n, address_of(&r), |go_on| {
+            inner(&r).receive(&Io::NOW, &mut Announces(go_on), flags).unwrap()
+        });
         is_full(&received);
     }
 }

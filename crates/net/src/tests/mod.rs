@@ -58,7 +58,7 @@ fn network() -> Network {
 }
 /// The endpoints that were not freed, and the sockets in flight.
 fn alive(n: Network) -> usize {
-    (0..crate::table::BUCKETS as u64).map(|at| n.all.bucket(at).len()).sum::<usize>() + n.flights.in_flight()
+    (0..crate::table::BUCKETS as u64).map(|at| n.all.bucket(at).len()).sum::<usize>() + n.collector.in_flight()
 }
 fn socket(n: &Network, family: Family, kind: Kind) -> Shared {
     Socket::new(n, family, kind).unwrap()

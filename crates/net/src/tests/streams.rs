@@ -305,19 +305,19 @@ fn polls_of_tcp_wait_for_the_low_water_mark() {
 
 #[test]
 fn a_change_of_the_low_water_mark_is_announced() {
-    struct Told(std::sync::atomic::AtomicBool);
-    impl quire_fs::Listener for Told {
+    struct Notified(std::sync::atomic::AtomicBool);
+    impl quire_fs::Listener for Notified {
         fn changed(&self) {
             self.0.store(true, std::sync::atomic::Ordering::SeqCst);
         }
     }
     let n = network();
     let (_a, b) = connected(&n, Family::Inet4, Kind::Stream);
-    let told = Arc::try_new(Told(Default::default())).unwrap();
-    let listener: Arc<dyn quire_fs::Listener> = quire_heap::unsize!(told.clone());
+    let notified = Arc::try_new(Notified(Default::default())).unwrap();
+    let listener: Arc<dyn quire_fs::Listener> = quire_heap::unsize!(notified.clone());
     b.readiness().unwrap().listen(&listener).unwrap();
     b.set_low_water(2);
-    assert!(told.0.load(std::sync::atomic::Ordering::SeqCst));
+    assert!(notified.0.load(std::sync::atomic::Ordering::SeqCst));
     b.readiness().unwrap().unlisten(&listener);
 }
 
@@ -420,7 +420,7 @@ fn connections_to_nothing_are_refused() {
 }
 
 #[test]
-fn a_refused_connection_is_told_once_before_the_next_attempt() {
+fn a_refused_connection_is_reported_once_before_the_next_attempt() {
     let n = network();
     let to = inet("127.0.0.1:9");
     let refused = || {
@@ -443,7 +443,7 @@ fn a_refused_connection_is_told_once_before_the_next_attempt() {
     assert_eq!((read(&s, &Io::WAIT, 1), read(&s, &Io::WAIT, 1).unwrap()), (Err(FsError::Refused), Vec::new()));
     assert_eq!(s.connect(&Io::WAIT, &to, ME), Err(FsError::Aborted));
     assert_eq!(s.ready(), idle);
-    // A call that waits is told itself.
+    // A call that waits gets the error itself.
     assert_eq!((s.connect(&Io::WAIT, &to, ME), s.ready()), (Err(FsError::Refused), idle));
     let l = listener(&n, Family::Inet4, Kind::Stream, 0);
     let [first, waits] = [0; 2].map(|_| socket(&n, Family::Inet4, Kind::Stream));

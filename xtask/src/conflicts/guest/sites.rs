@@ -116,7 +116,7 @@ impl Sites {
         let found = self.frames[..last].last().filter(|f| frame < f.first + f.count);
         let Some(found) = found else { return "free memory".to_owned() };
         match found.used.split(' ').collect::<Vec<_>>()[..] {
-            // The function tells which heap objects these are. Their size is left out, because it changes with every
+            // The function identifies these heap objects. Their size is left out, because it changes with every
             // field.
             ["slab", label, _] => {
                 label.split_once('-').map_or(label, |(kind, _)| if kind == "heap" { kind } else { label }).to_owned()

@@ -20,7 +20,7 @@ const KERNEL: u64 = 1 << 63;
 pub struct Expected {
     /// The label. With `*` at its end, the beginning of labels.
     pub label: String,
-    /// It occurs in at most one of so many rounds of all cases, and may be absent.
+    /// The conflict occurs in at most one of so many rounds of all cases, and may be absent.
     pub every: Option<usize>,
     /// The reason for the conflict.
     pub reason: String,

@@ -19,7 +19,7 @@ pub enum Account {
         number: Option<u32>,
         /// Its main group: another's name, or `None` for one with its own name or for `nogroup`.
         group: Option<String>,
-        /// It has a group with its own name.
+        /// The user has a group with its own name.
         own_group: bool,
         /// Its home.
         home: Option<PathBuf>,

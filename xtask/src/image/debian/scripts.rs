@@ -1,7 +1,7 @@
 //! The users and alternatives that packages' scripts make, read from the scripts' text.
 //!
 //! The reader knows variables with a fixed value and loops over fixed words. It takes both branches of a condition.
-//! A command with a part that it cannot tell is left out.
+//! A command with a part that the reader cannot evaluate is left out.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -100,8 +100,8 @@ pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
     let run = |append: &str, words: &[&str]| bench.run(&[&["run", "--append", append, "--"], words].concat());
     for word in words {
         let done = run(word, &["true"])?;
-        let told = format!("quire: the boot word {word} ");
-        let named = if done.stderr.starts_with(&told) { Ok(()) } else { Err(format!("it says {:?}", done.stderr)) };
+        let expected = format!("quire: the boot word {word} ");
+        let named = if done.stderr.starts_with(&expected) { Ok(()) } else { Err(format!("it says {:?}", done.stderr)) };
         ended(&done, 2).and_then(|()| one_line(&done)).and(named).map_err(|e| format!("{word}: {e}"))?;
     }
     let most = run("swap=9999G", &["true"])?.stderr;
@@ -138,8 +138,8 @@ pub(super) fn inversion(bench: &Bench) -> Result<(), String> {
     for locks in ["invert=spin", "invert=sleep"] {
         let done = on_checked(bench, &["run", "--append", locks, "--", "busybox", "true"])?;
         ended(&done, 125)?;
-        let told = ["lock order (Contract C6)", "the_one_way", "the_other_way"].map(|t| done.stderr.contains(t));
-        if told != [true; 3] {
+        let reported = ["lock order (Contract C6)", "the_one_way", "the_other_way"].map(|t| done.stderr.contains(t));
+        if reported != [true; 3] {
             return Err(format!("{locks}: it reported: {}", done.stderr));
         }
     }

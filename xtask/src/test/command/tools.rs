@@ -99,23 +99,23 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
 
 /// The files of `--json` have the fields of docs/commands.md.
 pub(super) fn json(bench: &Bench) -> Result<(), String> {
-    let file = bench.place.join("told.json");
+    let file = bench.place.join("report.json");
     let path = file.to_string_lossy();
-    let told = |words: &[&str], status: i32| -> Result<Value, String> {
+    let report = |words: &[&str], status: i32| -> Result<Value, String> {
         ended(&bench.run(words)?, status)?;
         serde_json::from_slice(&fs::read(&file).map_err(text)?).map_err(text)
     };
-    let run = told(&["run", "--json", &path, "--", "sh", "-c", "kill -TERM $$"], 143)?;
-    let profile = told(&["profile", "--json", &path, "--", "busybox", "true"], 0)?;
-    let compared = told(&["compare", "--repeat", "1", "--json", &path, "--", "busybox", "true"], 0)?;
+    let run = report(&["run", "--json", &path, "--", "sh", "-c", "kill -TERM $$"], 143)?;
+    let profile = report(&["profile", "--json", &path, "--", "busybox", "true"], 0)?;
+    let compared = report(&["compare", "--repeat", "1", "--json", &path, "--", "busybox", "true"], 0)?;
     let trace = bench.place.join("trace.json");
     let words = ["trace", "--json", &path, "--out", &trace.to_string_lossy(), "--", "busybox", "true"];
-    let traced = told(&words, 0)?;
+    let traced = report(&words, 0)?;
     let documented = fs::read_to_string(bench.places.root.join("docs/commands.md")).map_err(text)?;
-    for (command, told) in [("run", &run), ("profile", &profile), ("compare", &compared), ("trace", &traced)] {
+    for (command, report) in [("run", &run), ("profile", &profile), ("compare", &compared), ("trace", &traced)] {
         let row = documented.lines().find(|line| line.starts_with(&format!("| `{command}` | `")));
         let row = row.ok_or_else(|| format!("docs/commands.md has no fields of {command}"))?;
-        let fields = told.as_object().ok_or_else(|| format!("{command} wrote {told}"))?;
+        let fields = report.as_object().ok_or_else(|| format!("{command} wrote {report}"))?;
         if let Some(lacks) = fields.keys().find(|field| !row.contains(&format!("`{field}`"))) {
             return Err(format!("docs/commands.md does not name the field {lacks} of {command}"));
         }

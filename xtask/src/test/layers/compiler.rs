@@ -141,7 +141,7 @@ impl Program {
         let mut units = dwarf.units();
         while let Some(header) = units.next().doing(about)? {
             let unit = dwarf.unit(header).doing(about)?;
-            Unit::read(&dwarf, &unit)?.tell(self);
+            Unit::read(&dwarf, &unit)?.add_to(self);
         }
         Ok(())
     }
@@ -320,15 +320,15 @@ impl Unit {
     }
 
     /// Adds the facts of this unit.
-    fn tell(&self, program: &mut Program) {
+    fn add_to(&self, program: &mut Program) {
         let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
         for (at, entry) in self.entries.iter().enumerate() {
             children.entry(entry.parent).or_default().push(at);
         }
         for at in 0..self.entries.len() {
             match self.entries[at].tag {
-                gimli::DW_TAG_subprogram => self.tell_function(at, &children, program),
-                gimli::DW_TAG_structure_type | gimli::DW_TAG_union_type => self.tell_type(at, &children, program),
+                gimli::DW_TAG_subprogram => self.add_function(at, &children, program),
+                gimli::DW_TAG_structure_type | gimli::DW_TAG_union_type => self.add_type(at, &children, program),
                 _ => {}
             }
         }
@@ -354,7 +354,7 @@ impl Unit {
         entry.file.and_then(|file| self.files.get(&file)).cloned()
     }
 
-    fn tell_function(&self, at: usize, children: &HashMap<usize, Vec<usize>>, program: &mut Program) {
+    fn add_function(&self, at: usize, children: &HashMap<usize, Vec<usize>>, program: &mut Program) {
         let declared = &self.entries[self.declared(at)];
         let Some(module) = self.module_of_function(self.declared(at)) else { return };
         let passed = self.passed(at, children);
@@ -367,16 +367,16 @@ impl Unit {
                     match entry.tag {
                         gimli::DW_TAG_lexical_block => inside.push(child),
                         gimli::DW_TAG_inlined_subroutine => {
-                            self.tell_inlined(child, &module, &passed, &declared.name, program)
+                            self.add_inlined(child, &module, &passed, &declared.name, program)
                         }
                         gimli::DW_TAG_formal_parameter | gimli::DW_TAG_variable => {
-                            self.tell_types(entry.type_at, &module, &passed, &declared.name, children, program);
+                            self.add_types(entry.type_at, &module, &passed, &declared.name, children, program);
                         }
                         _ => {}
                     }
                 }
             }
-            self.tell_types(declared.type_at, &module, &passed, &declared.name, children, program);
+            self.add_types(declared.type_at, &module, &passed, &declared.name, children, program);
         }
         if let Some(name) = name {
             // The instance with code has its type arguments.
@@ -385,7 +385,7 @@ impl Unit {
         }
     }
 
-    fn tell_inlined(&self, at: usize, from: &Module, passed: &BTreeSet<Module>, caller: &str, program: &mut Program) {
+    fn add_inlined(&self, at: usize, from: &Module, passed: &BTreeSet<Module>, caller: &str, program: &mut Program) {
         let callee = &self.entries[self.declared(at)];
         let Some(to) = callee.file.and_then(|file| self.files.get(&file)) else { return };
         if to != from && !passed.contains(to) {
@@ -394,7 +394,7 @@ impl Unit {
         }
     }
 
-    fn tell_types(
+    fn add_types(
         &self,
         type_at: Option<usize>,
         from: &Module,
@@ -413,7 +413,7 @@ impl Unit {
         }
     }
 
-    fn tell_type(&self, at: usize, children: &HashMap<usize, Vec<usize>>, program: &mut Program) {
+    fn add_type(&self, at: usize, children: &HashMap<usize, Vec<usize>>, program: &mut Program) {
         let Some(module) = self.module_of_type(at) else { return };
         let passed = self.passed(at, children);
         let name = self.entries[at].name.split('<').next().unwrap_or_default();
@@ -422,7 +422,7 @@ impl Unit {
         }
         for &child in children.get(&at).into_iter().flatten() {
             if self.entries[child].tag == gimli::DW_TAG_member {
-                self.tell_types(self.entries[child].type_at, &module, &passed, name, children, program);
+                self.add_types(self.entries[child].type_at, &module, &passed, name, children, program);
             }
         }
     }

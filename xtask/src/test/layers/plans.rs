@@ -66,7 +66,7 @@ pub const PLANS: &[Plan] = &[
             "order_tests",
         ],
         exceptions: &[
-            ("held", "spin", "a CPU's list of held locks has the type that tells how a lock stands beside another"),
+            ("held", "spin", "a CPU's list of held locks has the type that says how a lock stands beside another"),
             ("hooks", "held", "the machine keeps each CPU's list of held locks"),
             ("rank", "held", "the table of ranks points to the check of their order"),
         ],

@@ -270,7 +270,7 @@ mod tests {
         read(root.path(), "vm").unwrap()
     }
 
-    fn told(source: &Source) -> Vec<String> {
+    fn arrows(source: &Source) -> Vec<String> {
         source.uses.iter().map(|u| format!("{} > {}", u.from, u.to)).collect()
     }
 
@@ -282,7 +282,7 @@ mod tests {
             ("high/mod.rs", "pub struct Thing;\nmod inner;\nfn f() -> u32 { crate::low::N }"),
             ("high/inner.rs", "use super::super::low::N;\nuse std::fmt;"),
         ]);
-        assert_eq!(told(&source), ["high > low", "high::inner > low", "low > high"]);
+        assert_eq!(arrows(&source), ["high > low", "high::inner > low", "low > high"]);
         assert_eq!(source.modules.values().sum::<usize>(), 10);
     }
 
@@ -294,7 +294,7 @@ mod tests {
             ("low/inner.rs", "pub struct A;"),
             ("high.rs", "pub struct C;"),
         ]);
-        assert_eq!(told(&source), ["low > high"]);
+        assert_eq!(arrows(&source), ["low > high"]);
     }
 
     #[test]
@@ -304,6 +304,6 @@ mod tests {
             ("low.rs", "#[cfg(test)]\nmod tests { use crate::high; }\n#[cfg(any(test, shuttle))]\nuse crate::high;"),
             ("high.rs", "#[cfg(not(loom))]\nuse crate::low;"),
         ]);
-        assert_eq!(told(&source), ["high > low"]);
+        assert_eq!(arrows(&source), ["high > low"]);
     }
 }

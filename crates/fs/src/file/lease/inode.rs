@@ -142,16 +142,16 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[derive(Default)]
-    struct Told(AtomicUsize);
-    impl LeaseHolder for Told {
+    struct Notified(AtomicUsize);
+    impl LeaseHolder for Notified {
         fn broken(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn told() -> (Arc<Told>, Arc<dyn LeaseHolder>) {
-        let told = Arc::try_new(Told::default()).expect("memory");
-        (told.clone(), quire_heap::unsize!(told))
+    fn holder() -> (Arc<Notified>, Arc<dyn LeaseHolder>) {
+        let notified = Arc::try_new(Notified::default()).expect("memory");
+        (notified.clone(), quire_heap::unsize!(notified))
     }
 
     #[test]
@@ -163,22 +163,22 @@ mod tests {
         };
         let file = open(OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE).expect("a file");
         let (inode, own) = (file.dentry.inode.clone(), file.lock_owner());
-        let (holder, lease) = told();
+        let (recorder, lease) = holder();
         assert_eq!(inode.lease_of(own), None);
         inode.set_lease(own, LeaseKind::Write, lease.clone()).expect("a lease");
         assert_eq!(inode.lease_of(own), Some(Some(LeaseKind::Write)));
-        let (_, other) = told();
+        let (_, other) = holder();
         assert_eq!(inode.set_lease(own + 1, LeaseKind::Read, other), Err(FsError::WouldBlock));
         for _ in 0..2 {
             assert_eq!(open(OpenFlags::READ).err(), Some(FsError::WouldBlock));
-            assert_eq!(holder.0.load(Ordering::Relaxed), 1, "a holder is told once");
+            assert_eq!(recorder.0.load(Ordering::Relaxed), 1, "a holder is notified once");
         }
         assert_eq!(inode.lease_of(own), Some(Some(LeaseKind::Read)), "a reader lets it keep out writers");
         assert_eq!(inode.set_lease(own, LeaseKind::Write, lease.clone()), Err(FsError::WouldBlock));
         inode.set_lease(own, LeaseKind::Read, lease.clone()).expect("the lease that may stay");
         assert!(open(OpenFlags::READ).is_ok());
         assert_eq!(open(OpenFlags::WRITE).err(), Some(FsError::WouldBlock));
-        assert_eq!((inode.lease_of(own), holder.0.load(Ordering::Relaxed)), (Some(None), 2));
+        assert_eq!((inode.lease_of(own), recorder.0.load(Ordering::Relaxed)), (Some(None), 2));
         assert!(inode.drop_lease(own) && !inode.drop_lease(own));
         assert!(open(OpenFlags::WRITE).is_ok());
         // It ends with its open file, and by itself after some time.

@@ -1,11 +1,12 @@
-//! Leases: an open file's holder is told before another opener uses the file, and is given time to give the lease up.
+//! Leases: an open file's holder is notified before another opener uses the file, and is given time to give the lease
+//! up.
 //!
 //! A file system counts the leases on its inodes. Without any, an opener only reads that count. The leases of one inode
 //! are in a list, which is made for the first one and stays with the inode.
 //!
-//! An opener that conflicts with leases *breaks* them: it notes for each the kind that may stay, tells the holders, and
-//! waits. Once the time is over, it changes or removes the leases itself. While an opener waits, no open file gets a
-//! new or stronger lease, so that its wait has an end.
+//! An opener that conflicts with leases *breaks* them: it notes for each the kind that may stay, notifies the holders,
+//! and waits. Once the time is over, it changes or removes the leases itself. While an opener waits, no open file gets
+//! a new or stronger lease, so that its wait has an end.
 
 mod inode;
 
@@ -27,7 +28,7 @@ pub enum LeaseKind {
     Write,
 }
 
-/// Is told that its lease is broken. Called with no lock held.
+/// The holder's notification that its lease is broken. Called with no lock held.
 pub trait LeaseHolder: Send + Sync {
     /// Another opener waits.
     fn broken(&self);
@@ -82,8 +83,8 @@ impl LeaseList {
         (!self.held.lock().iter().any(|lease| lease.conflicts(writes))).then_some(())
     }
 
-    /// Notes that an opener waits, up to `due`. Returns the first holder that was not told yet, and when the earliest
-    /// conflicting lease ends by itself.
+    /// Notes that an opener waits, up to `due`. Returns the first holder that was not notified yet, and when the
+    /// earliest conflicting lease ends by itself.
     fn note(&self, writes: bool, due: u64) -> (Option<Arc<dyn LeaseHolder>>, u64) {
         let mut first = u64::MAX;
         for lease in self.held.lock().iter_mut().filter(|lease| lease.conflicts(writes)) {

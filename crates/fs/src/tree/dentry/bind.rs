@@ -91,7 +91,7 @@ impl<H: Host> Bind<H> {
         self.over.lock().insert(memory, Arc::as_ptr(seen).addr(), root)
     }
 
-    /// Removes it, and returns it.
+    /// Removes the bind, and returns it.
     pub fn uncover(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         let gone = self.over.lock().take(&Arc::as_ptr(seen).addr());
         gone.map(|(_memory, _, root)| root)

@@ -28,22 +28,22 @@ impl<H: Host> Inode<H> {
         Watch::begin(&list, self.system(), self.ident, watcher, id, wanted)
     }
 
-    /// Tells the watchers of the inode.
+    /// Notifies the watchers of the inode.
     #[cold]
-    pub(in crate::tree) fn tell(&self, what: Happening, cookie: u32, name: &[u8], listed: bool) {
+    pub(in crate::tree) fn notify(&self, what: Happening, cookie: u32, name: &[u8], listed: bool) {
         let Some(list) = self.watch_list() else { return };
-        list.watches().iter().for_each(|watch| watch.tell(what, cookie, name, listed));
+        list.watches().iter().for_each(|watch| watch.notify(what, cookie, name, listed));
     }
 
-    /// The inode is gone: its watchers are told, and their watches end.
+    /// The inode is gone: its watchers are notified, and their watches end.
     pub(crate) fn end_watches(&self) {
         if !self.system().is_watched() {
             return;
         }
         let Some(list) = self.watch_list() else { return };
         for watch in list.watches().iter() {
-            watch.tell(Happening::DELETE_SELF, 0, b"", true);
-            watch.end_and_tell();
+            watch.notify(Happening::DELETE_SELF, 0, b"", true);
+            watch.end_and_notify();
         }
     }
 

@@ -150,7 +150,7 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// The same, for a directory that is no view.
+    /// The entry `name` of a directory that is no view.
     fn own_child(&self, here: &Arc<Dentry<H>>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
         match &here.inode.node {
             InodeContent::Directory(d) => Ok(d.get(name, &self.host().epoch().pin()).map(names::FoundName::counted)),

@@ -67,7 +67,7 @@ impl Credentials {
         [other.real_user, other.effective_user].contains(&self.effective_user) || self.may(cap::SYS_NICE)
     }
 
-    /// The same, where it must not be less privileged either.
+    /// Whether this user may decide how threads of `other` are scheduled, and is not less privileged.
     pub fn may_reschedule(&self, other: &Credentials) -> bool {
         self.may(cap::SYS_NICE)
             || (self.may_schedule(other) && other.capabilities.permitted.within(self.capabilities.permitted))

@@ -12,7 +12,7 @@ use crate::process::Process;
 use crate::process::credentials::Credentials;
 use crate::process::sleep::Sleep;
 use crate::process::timer_slack::Slack;
-use crate::process::users::Permit;
+use crate::process::users::UserCharge;
 use crate::signal::SigSet;
 use crate::signal::pending::PendingQueue;
 use crate::{Linux, Pid};
@@ -175,8 +175,8 @@ pub struct Thread<M: Machine> {
     pub seen: Private<Option<Seen<M>>>,
     /// Its credentials. Changed by the owner.
     pub credentials: Owned<Credentials>,
-    /// The permit of its real user. Changed by the owner.
-    pub permit: Owned<Permit<M>>,
+    /// The charge of the thread to its real user. Changed by the owner.
+    pub user_charge: Owned<UserCharge<M>>,
     /// Its user was over its limit of threads when the thread changed to that user. Exec checks whether it still is.
     /// Owner only.
     pub over_limit: AtomicBool,
@@ -187,10 +187,10 @@ pub struct Thread<M: Machine> {
     pub slack: Slack,
     /// The work due before it goes to user mode. Any thread sets bits, the owner clears them.
     pub work: AtomicU32,
-    /// It is ending. Set under the lock of its process's threads.
+    /// The thread is ending. Set under the lock of its process's threads.
     pub leaving: AtomicBool,
-    /// It took a stop signal off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under the
-    /// lock of its process's threads.
+    /// The thread took a stop signal off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under
+    /// the lock of its process's threads.
     pub stop_taken: AtomicBool,
     /// The area of its restartable sequences.
     pub rseq: OwnRseq,

@@ -25,7 +25,7 @@ pub struct Timers<M: Machine> {
     timer: Timer,
     /// Nanoseconds between expiries; 0: once. Read by the expiry.
     pub every: AtomicU64,
-    /// It expired since the target's last check.
+    /// The timer expired since the target's last check.
     fired: AtomicBool,
     /// The target's task, counted by `target` while the timer is armed. Read by the expiry.
     task: AtomicPtr<Task<M>>,

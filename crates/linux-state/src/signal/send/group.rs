@@ -3,7 +3,7 @@
 use crate::errno::Errno;
 use crate::machine::Machine;
 use crate::process::Process;
-use crate::process::group::{Group, Telling};
+use crate::process::group::{Broadcast, Group};
 use crate::signal::info::SigInfo;
 use crate::signal::set::Signal;
 use crate::{Linux, Pid};
@@ -12,7 +12,7 @@ impl<M: Machine> Group<M> {
     /// Sends `info` to every member that `may` permits. Succeeds if a member took it; otherwise returns the reason.
     pub fn signal(&self, info: Option<SigInfo>, may: impl Fn(&Process<M>) -> bool) -> Result<(), Errno> {
         let (mut taken, mut why) = (false, Errno::ESRCH);
-        let _telling = info.map(|_| Telling::begin(self));
+        let _broadcast = info.map(|_| Broadcast::begin(self));
         self.any(|process| {
             let sent = match info {
                 _ if !may(process) => Err(Errno::EPERM),

@@ -25,7 +25,7 @@ use quire_task::Thread as Task;
 /// The outcome for the signal of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
-    /// It is in a queue.
+    /// The signal is in a queue.
     Queued,
     /// The process ignores it.
     Ignored,
@@ -57,7 +57,7 @@ impl<M: Machine> Thread<M> {
     #[inline]
     pub fn hand_on(&self, left: SigSet) {
         if !left.is_empty() {
-            self.linux.tell_all_of(&self.process, left);
+            self.linux.notify_of_all(&self.process, left);
         }
     }
 
@@ -96,19 +96,19 @@ impl<M: Machine> Linux<M> {
             thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
             self.poke(task);
         }
-        tell_signal_files(&thread.process);
+        notify_signal_files(&thread.process);
         room.map_err(|Full| Errno::EAGAIN)
     }
 
     /// Sends to a process: any of its threads that does not block the signal takes it. Called with no spin lock held.
     pub fn signal_process(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
         let sent = self.signal_process_locked(process, info);
-        tell_signal_files(process);
+        notify_signal_files(process);
         sent
     }
 
     /// As [`signal_process`](Self::signal_process), with locks held. The caller then drops them, and calls
-    /// [`tell_signal_files`].
+    /// [`notify_signal_files`].
     pub fn signal_process_locked(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
         if self.spares(process, info.signal) {
             return Ok(());
@@ -124,7 +124,7 @@ impl<M: Machine> Linux<M> {
         let Some(charge) = self.charge_signal(process, None, &info) else { return Ok(()) };
         let room = process.pending.add(info, charge);
         receiver::published();
-        self.tell_one(process, info.signal);
+        self.notify_one(process, info.signal);
         room.map_err(|Full| Errno::EAGAIN)
     }
 
@@ -150,9 +150,9 @@ impl<M: Machine> Linux<M> {
                 self.poke(task);
             }
             (Some(_), _) => {}
-            (None, _) => self.tell_one(process, info.signal),
+            (None, _) => self.notify_one(process, info.signal),
         }
-        tell_signal_files(process);
+        notify_signal_files(process);
         Sent::Queued
     }
 
@@ -167,8 +167,9 @@ impl<M: Machine> Linux<M> {
     ) -> Option<Option<Charge>> {
         let always = !info.signal.is_queued() && info.code >= 0;
         let limit = if always { u64::MAX } else { process.soft_limit(which::SIGPENDING) };
-        let of =
-            |thread: &Thread<M>| thread.permit.look(|permit| self.users.charge(permit, Account::Signals, 1, limit));
+        let of = |thread: &Thread<M>| {
+            thread.user_charge.look(|user_charge| self.users.charge(user_charge, Account::Signals, 1, limit))
+        };
         match thread {
             Some(thread) => Some(of(thread)),
             None => process.threads.lock().iter().find_map(|task| task.payload().as_ref()).map(of),
@@ -184,7 +185,7 @@ impl<M: Machine> Linux<M> {
 
     /// Notifies one thread of `process` that `signal` is pending for the process. It chooses among threads that do not
     /// block the signal, and prefers a thread without another signal to handle.
-    fn tell_one(&self, process: &Process<M>, signal: Signal) {
+    fn notify_one(&self, process: &Process<M>, signal: Signal) {
         let threads = process.threads.lock();
         let receivers = threads.iter().filter_map(|task| Some((task, task.payload().as_ref()?.receiver())));
         if let Some(task) = receiver::notify_one(receivers, signal) {
@@ -194,9 +195,9 @@ impl<M: Machine> Linux<M> {
 
     /// Notifies a thread of `process` of each signal in `left`, which are pending for the process.
     #[cold]
-    pub fn tell_all_of(&self, process: &Process<M>, mut left: SigSet) {
+    pub fn notify_of_all(&self, process: &Process<M>, mut left: SigSet) {
         while let Some(signal) = left.first() {
-            self.tell_one(process, signal);
+            self.notify_one(process, signal);
             left = left.without(SigSet::of(&[signal]));
         }
     }
@@ -281,7 +282,7 @@ impl<M: Machine> Ctx<'_, M> {
 
 /// Notifies the waiters for files that read the signals of `process`. Called after a signal was made pending, with no
 /// spin lock held.
-pub fn tell_signal_files<M: Machine>(process: &Process<M>) {
+pub fn notify_signal_files<M: Machine>(process: &Process<M>) {
     if let Some(files) = process.signal_files.get() {
         files.notify();
     }

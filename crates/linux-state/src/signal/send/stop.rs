@@ -50,7 +50,7 @@ pub fn stop_here<M: Machine>(thread: &Thread<M>) {
         (job.stopped_threads == threads.len()).then_some(job.stopping).flatten()
     };
     if let Some(signal) = all_stopped {
-        tell_parent(process, Report::Stopped(signal));
+        report_to_parent(process, Report::Stopped(signal));
     }
     let _ended =
         process.continued.wait_until(None, || thread.killed(), || process.job.lock().stopping.is_none().then_some(()));
@@ -66,7 +66,7 @@ pub fn thread_left<M: Machine>(process: &Arc<Process<M>>, remaining: usize) {
         (remaining > 0 && job.stopped_threads == remaining).then_some(job.stopping).flatten()
     };
     if let Some(signal) = all_stopped {
-        tell_parent(process, Report::Stopped(signal));
+        report_to_parent(process, Report::Stopped(signal));
     }
 }
 
@@ -78,12 +78,12 @@ pub fn go_on<M: Machine>(process: &Process<M>) {
     };
     process.continued.wake_all();
     if was_stopped {
-        tell_parent(process, Report::Continued);
+        report_to_parent(process, Report::Continued);
     }
 }
 
 /// Stores a report for `wait4` with the parent, and sends SIGCHLD if the parent wants it.
-fn tell_parent<M: Machine>(process: &Process<M>, report: Report) {
+fn report_to_parent<M: Machine>(process: &Process<M>, report: Report) {
     let Some(parent) = process.parent() else { return };
     {
         let mut family = parent.family.lock();
@@ -96,7 +96,7 @@ fn tell_parent<M: Machine>(process: &Process<M>, report: Report) {
         }
         family.reports.retain(|(pid, _)| *pid != process.pid);
         // Without memory the parent misses the report, as it does if another report follows before it waits.
-        let _told = family.reports.try_push((process.pid, report));
+        let _reported = family.reports.try_push((process.pid, report));
     }
     let wanted = parent.with_actions(|actions| actions.get(Signal::CHLD)).flags & flag::NOCLDSTOP == 0;
     if wanted {

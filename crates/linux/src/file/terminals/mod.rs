@@ -44,7 +44,7 @@ pub fn of_session<M: Machine>(linux: &Linux<M>, session: &Session) -> Option<Arc
 pub struct Groups<M: Machine>(pub &'static Linux<M>);
 
 impl<M: Machine> Processes for Groups<M> {
-    fn tell(&self, group: u32, notice: Notice) {
+    fn notify(&self, group: u32, notice: Notice) {
         let signal = match notice {
             Notice::Key(Key::Interrupt) => Signal::INT,
             Notice::Key(Key::Quit) => Signal::QUIT,

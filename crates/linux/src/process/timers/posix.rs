@@ -69,8 +69,8 @@ pub fn sys_timer_create<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, event: u64
     let process = ctx.process();
     let limit = process.soft_limit(which::SIGPENDING);
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
-    let permit = unsafe { ctx.thread.permit.get() };
-    let charge = ctx.linux.users.charge(permit, Account::Signals, 1, limit).ok_or(Errno::EAGAIN)?;
+    let user_charge = unsafe { ctx.thread.user_charge.get() };
+    let charge = ctx.linux.users.charge(user_charge, Account::Signals, 1, limit).ok_or(Errno::EAGAIN)?;
     let (notify, value) = match event {
         Some(event) => notify_of(ctx, &event).map(|(notify, value)| (notify, Some(value)))?,
         None => (Notify::Process(Signal::ALRM), None),

@@ -13,7 +13,7 @@ fn child(task: &mut Task, seconds: u64, code: u32) -> u64 {
     task.fork(body).unwrap()
 }
 
-/// `waitid`: the code and the status in its `siginfo`, and the child's id. All are 0 where there is nothing to tell.
+/// `waitid`: the code and the status in its `siginfo`, and the child's id. All are 0 where there is nothing to report.
 fn waitid(task: &mut Task, kind: u32, id: u64, options: u32) -> Result<(i32, u32, u32), Errno> {
     let info = task.room(128);
     task.call(__NR_waitid, [kind.into(), id, info, options.into(), 0])?;
@@ -40,7 +40,7 @@ fn options_and_ids_that_do_not_exist_are_refused() {
 }
 
 #[test]
-fn a_wait_that_does_not_hang_tells_of_the_end_once() {
+fn a_wait_that_does_not_hang_reports_the_end_once() {
     run(|task| {
         let child = child(task, 1, 3);
         assert_eq!(task.wait(-1, NOHANG), Ok((0, 0)));
@@ -52,7 +52,7 @@ fn a_wait_that_does_not_hang_tells_of_the_end_once() {
 }
 
 #[test]
-fn a_wait_that_leaves_the_child_tells_of_it_again() {
+fn a_wait_that_leaves_the_child_reports_it_again() {
     run(|task| {
         let child = child(task, 1, 3);
         let end = (code::CLD_EXITED, 3, child as u32);
@@ -80,14 +80,14 @@ fn a_wait_for_a_group_takes_its_members_only() {
 }
 
 #[test]
-fn stops_and_continuations_are_told_to_those_who_ask() {
+fn stops_and_continuations_are_reported_to_those_who_ask() {
     run(|task| {
         let child = child(task, 10, 3);
         let id = child as i64;
         task.kill(id, Signal::STOP).unwrap();
         assert_eq!(task.wait(id, NOHANG), Ok((0, 0)), "not asked for");
         assert_eq!(task.wait(id, UNTRACED), Ok((child, stopped(Signal::STOP))));
-        assert_eq!(task.wait(id, UNTRACED | NOHANG), Ok((0, 0)), "told once");
+        assert_eq!(task.wait(id, UNTRACED | NOHANG), Ok((0, 0)), "reported once");
         let before = task.now();
         task.sleep(20 * SECOND).unwrap();
         assert_eq!(task.wait(id, NOHANG), Ok((0, 0)), "a stopped process does not go on");

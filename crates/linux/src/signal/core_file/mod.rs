@@ -30,7 +30,7 @@ use quire_vm::{PAGE_SIZE, Prot};
 const MOST_LOOKS: u64 = 1 << 24;
 
 /// Writes the core file of the calling thread's process, which has begun to end by the signal of `info`. Its status
-/// tells whether there is one.
+/// reports whether there is one.
 pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs, info: &SigInfo) {
     let process = &thread.process;
     let most = process.soft_limit(which::CORE);
@@ -42,7 +42,7 @@ pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, re
     if !ctx.space().is_ok_and(|space| space.is_dumpable()) {
         return;
     }
-    // All threads were told to end. The condition holds at last, because nothing else is waited for.
+    // All threads were asked to end. The condition holds at last, because nothing else is waited for.
     let _alone = process.thread_events.wait_until(None, || false, || (process.threads.lock().len() == 1).then_some(()));
     let most = most.min(process.soft_limit(which::FSIZE));
     if let Ok(file) = name(&ctx, info, process.soft_limit(which::CORE)).and_then(|name| open(&ctx, &name))

@@ -16,7 +16,7 @@ pub(super) struct Part {
     pub prot: Prot,
     /// Bytes of it, from its start, that the file holds.
     pub kept: u64,
-    /// It is the kernel's own memory, which only the program's own loads reach.
+    /// The part is the kernel's own memory, which only the program's own loads reach.
     pub ours: bool,
 }
 

@@ -259,7 +259,7 @@ fn a_return_through_a_bad_frame_is_a_fault() {
 }
 
 #[test]
-fn a_fault_tells_its_handler_where_and_why() {
+fn a_fault_reports_where_and_why_to_its_handler() {
     run(|task| {
         let flags = u64::from(MAP_PRIVATE | MAP_ANONYMOUS);
         let read_only = task.call(__NR_mmap, [0, 4096, PROT_READ.into(), flags, u64::MAX, 0]).unwrap();
@@ -319,7 +319,7 @@ fn a_read_is_made_again_or_fails_as_the_action_says() {
 }
 
 #[test]
-fn a_sleep_tells_the_rest_to_a_handler_and_goes_on_without() {
+fn a_sleep_reports_the_rest_to_a_handler_and_goes_on_without() {
     run(|task| {
         let runs = task.put(0u32);
         let handler = task.handler(move |task| count(task, runs));

@@ -8,7 +8,7 @@ mod route;
 
 pub(super) use options::{get_option, set_option};
 
-use crate::socket::user_address::Told;
+use crate::socket::user_address::OutAddress;
 use core::any::Any;
 use message::{Answers, Request};
 use quire_fs::{FsError, Host as _, Io, Readiness, Ready, Sink, Source, Stream};
@@ -156,15 +156,15 @@ impl<M: Machine> Netlink<M> {
     }
 
     /// Its own name.
-    pub(super) fn local(&self) -> Told {
+    pub(super) fn local(&self) -> OutAddress {
         let names = *self.names.lock();
-        Told::netlink(names.port.unwrap_or(0), names.groups)
+        OutAddress::netlink(names.port.unwrap_or(0), names.groups)
     }
 
     /// Its peer's name.
-    pub(super) fn remote(&self) -> Told {
+    pub(super) fn remote(&self) -> OutAddress {
         let (port, groups) = self.names.lock().peer;
-        Told::netlink(port, groups)
+        OutAddress::netlink(port, groups)
     }
 
     /// Its options of the level SOL_SOCKET.
@@ -240,8 +240,9 @@ impl<M: Machine> Netlink<M> {
         Ok(answers)
     }
 
-    /// Puts bytes of the kernel into its inbox, without a header. Where there is no room the next read says so.
-    pub(super) fn tell(&self, bytes: Vec<u8>) {
+    /// Puts bytes of the kernel into the socket's inbox, without a header. Where there is no room the next read says
+    /// so.
+    pub(super) fn deliver(&self, bytes: Vec<u8>) {
         if self.put_bytes(bytes).is_err() {
             self.inbox.lock().lost = true;
             self.readiness.notify();

@@ -51,7 +51,7 @@ const FOREVER: u32 = u32::MAX;
 
 /// The datagrams that answer a request, in order.
 pub(super) enum Answer {
-    /// It has been done, or there is an error.
+    /// The request has been done, or there is an error.
     Done(Result<(), Errno>),
     /// One message.
     One(Answers),

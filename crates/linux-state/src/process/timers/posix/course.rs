@@ -5,9 +5,9 @@ use crate::time::TimerSetting;
 /// Where a timer is in the life of its expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// It is off, has expired for good, or notifies of nothing.
+    /// The timer is off, has expired for good, or notifies of nothing.
     Off,
-    /// It is on a wheel, on the list of expired timers, or in the tree.
+    /// The timer is on a wheel, on the list of expired timers, or in the tree.
     Armed,
     /// Its signal is in a queue.
     Queued,

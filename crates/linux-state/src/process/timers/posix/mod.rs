@@ -105,7 +105,7 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// Makes a timer that is off. `tell` gives its id to the program, and the timer is made only if that succeeds.
+    /// Makes a timer that is off. `report` gives its id to the program, and the timer is made only if that succeeds.
     /// Until then no other thread finds the timer under this id.
     pub fn create(
         &self,
@@ -113,7 +113,7 @@ impl<M: Machine> PosixTimers<M> {
         notify: Notify,
         value: Option<u64>,
         charge: Charge,
-        tell: impl FnOnce(i32) -> Result<(), Errno>,
+        report: impl FnOnce(i32) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
         let on_cpu_time = matches!(clock, TimerClock::Process | TimerClock::Thread(_));
         let entry = if on_cpu_time { Some(SpareEntry::try_new()?) } else { None };
@@ -137,8 +137,8 @@ impl<M: Machine> PosixTimers<M> {
             state: SpinLock::new(Rank::POSIX_TIMER, State::new(entry)),
             _charge: charge,
         };
-        let told = Arc::try_new(timer).map_err(Errno::from).and_then(|timer| tell(id as i32).map(|()| timer));
-        match told {
+        let reported = Arc::try_new(timer).map_err(Errno::from).and_then(|timer| report(id as i32).map(|()| timer));
+        match reported {
             Ok(timer) => self.slots.fill_reserved(id, timer),
             Err(why) => {
                 self.slots.give_back(id);
@@ -277,7 +277,7 @@ impl<M: Machine> PosixTimers<M> {
                 heir.timed.store(true, Ordering::Relaxed);
             }
             let old = core::mem::replace(&mut expired.target, heir);
-            expired.tell(self.linux);
+            expired.notify(self.linux);
             old
         };
         drop(old);

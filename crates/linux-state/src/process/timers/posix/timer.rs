@@ -30,7 +30,7 @@ pub struct State<M: Machine> {
     pub(super) of_day: bool,
     /// The memory of its entry in the tree while it is not there; `None` for timers on clocks of time.
     pub entry: Option<SpareEntry<CpuKey, Arc<PosixTimer<M>>>>,
-    /// It is deleted, and must not be armed any more.
+    /// The timer is deleted, and must not be armed any more.
     pub deleted: bool,
 }
 
@@ -90,13 +90,13 @@ pub unsafe fn expire<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64
         // SAFETY: it was not listed. It is removed from the list before the process gives it up.
         unsafe { expired.list.push_back(NonNull::from(timer)) };
     }
-    expired.tell(all.linux);
+    expired.notify(all.linux);
     None
 }
 
 impl<M: Machine> Expired<M> {
     /// Makes the target look at the list.
-    pub fn tell(&self, linux: &Linux<M>) {
+    pub fn notify(&self, linux: &Linux<M>) {
         if let Some(task) = &self.target
             && let Some(thread) = task.payload()
         {
@@ -179,7 +179,7 @@ impl<M: Machine> PosixTimer<M> {
         unsafe { scheduler.arm(&self.timer, deadline) };
     }
 
-    /// Takes it off the list of expired timers. Returns whether it was there.
+    /// Takes the timer off the list of expired timers. Returns whether it was there.
     ///
     /// It leaves the wheel alone: between the expiry and this call another thread may have armed the timer anew.
     ///
@@ -197,7 +197,8 @@ impl<M: Machine> PosixTimer<M> {
         was
     }
 
-    /// Takes it off the wheel and the list, or out of the tree. Returns whether it was on the list or in the tree.
+    /// Takes the timer off the wheel and the list, or out of the tree. Returns whether it was on the list or in the
+    /// tree.
     pub(super) fn disarm(&self, state: &mut State<M>) -> bool {
         let all = self.all();
         if self.is_on_cpu_time() {
@@ -221,7 +222,7 @@ impl<M: Machine> PosixTimer<M> {
         }
     }
 
-    /// It left the list or the tree because it has expired: the signal to send, if one is due.
+    /// The timer left the list or the tree because it has expired: the signal to send, if one is due.
     pub fn expired(this: &Arc<Self>, state: &mut State<M>, cpu_time: u64) -> Option<SigInfo> {
         let (Notify::Process(signal) | Notify::Thread(signal, _)) = this.notify else { return None };
         if state.course.status != Status::Armed {

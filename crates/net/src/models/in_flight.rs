@@ -106,7 +106,7 @@ fn accept_against_collect() {
     network.collect();
     let kept = accepting.join().unwrap();
     network.collect();
-    assert_eq!(network.flights.in_flight(), 0, "garbage stays");
+    assert_eq!(network.collector.in_flight(), 0, "garbage stays");
     drop((kept, client, feeder, writer));
 }
 
