@@ -435,7 +435,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_aml_never_panics(aml in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..40, cut in 0usize..80) {
+        fn hostile_aml_never_panics(
+            aml in proptest::collection::vec(any::<u8>(), 0..300), at in 0usize..40, cut in 0usize..80,
+        ) {
             let mut m = [device(0x1000_0000, 1), device(0x1000_0200, 2)].concat();
             m.truncate(cut.max(1));
             for (i, b) in aml.iter().enumerate().take(at) {
@@ -453,7 +455,9 @@ mod tests {
         }
 
         #[test]
-        fn hostile_bytes_in_any_table_never_panic(edits in proptest::collection::vec((0usize..0x90, any::<u8>(), 0usize..3), 1..12), fix_checksum: bool) {
+        fn hostile_bytes_in_any_table_never_panic(
+            edits in proptest::collection::vec((0usize..0x90, any::<u8>(), 0usize..3), 1..12), fix_checksum: bool,
+        ) {
             let mut m = image(0xe_0000, &[cpu(0, true), io_apic()].concat());
             for (at, byte, which) in edits {
                 m.0[[0xe_0000, 0x1000, 0x2000][which] + at] = byte;

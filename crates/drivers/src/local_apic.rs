@@ -45,7 +45,13 @@ unsafe fn rdmsr(msr: u32) -> u64 {
 unsafe fn wrmsr(msr: u32, value: u64) {
     // SAFETY: the caller names an MSR that exists and a value that it takes.
     unsafe {
-        asm!("wrmsr", in("ecx") msr, in("eax") value as u32, in("edx") (value >> 32) as u32, options(nostack, preserves_flags))
+        asm!(
+            "wrmsr",
+            in("ecx") msr,
+            in("eax") value as u32,
+            in("edx") (value >> 32) as u32,
+            options(nostack, preserves_flags)
+        )
     }
 }
 

@@ -1,5 +1,5 @@
-//! Refuses each allocation of each operation in turn. The operation returns an error and leaves the tree unchanged, and
-//! succeeds when no allocation is refused.
+//! Tests in which each allocation of each operation fails in turn. The operation must return an error and leave the
+//! tree unchanged. It must succeed when no allocation fails.
 
 use crate::cpio::{self, Problem};
 use crate::device::driver::Driver;

@@ -12,7 +12,8 @@ std::thread_local! {
     /// A machine for all inputs, and its account when idle: each input gives everything back. It has few enough frames
     /// that an input can take them all.
     static VM: (&'static Vm<Hosted>, Account) = {
-        let vm = Hosted::boot(Settings { cpus: 1, frames: 1500, ..Settings::default() }).expect("the settings are valid for a machine");
+        let settings = Settings { cpus: 1, frames: 1500, ..Settings::default() };
+        let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
         let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         (vm, Account::of(vm))
     };

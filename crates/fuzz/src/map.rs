@@ -12,7 +12,8 @@ use std::rc::Rc;
 std::thread_local! {
     /// A machine for all inputs, and its account when idle: each input gives everything back.
     static VM: (&'static Vm<Hosted>, Account) = {
-        let vm = Hosted::boot(Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() }).expect("the settings are valid for a machine");
+        let settings = Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() };
+        let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
         let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
         (vm, Account::of(vm))
     };

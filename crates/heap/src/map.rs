@@ -292,7 +292,10 @@ mod tests {
             let (mut ours, mut model) = (Map::<u32, String>::new(), BTreeMap::<u32, String>::new());
             for (i, (op, key)) in ops.into_iter().enumerate() {
                 match op {
-                    0 | 1 => prop_assert_eq!(ours.try_insert(key, i.to_string()).unwrap(), model.insert(key, i.to_string())),
+                    0 | 1 => {
+                        let old = ours.try_insert(key, i.to_string()).unwrap();
+                        prop_assert_eq!(old, model.insert(key, i.to_string()));
+                    }
                     2 => prop_assert_eq!(ours.remove(&key), model.remove(&key)),
                     3 => {
                         if let Some(v) = ours.get_mut(&key) {

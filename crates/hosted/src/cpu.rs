@@ -146,8 +146,8 @@ impl<F: Simulate> Cpu<F> {
         self.disturb_every(512, seed);
     }
 
-    /// As [`Cpu::disturb`], with a pause long enough for whole operations of other CPUs at one such moment in `pauses`
-    /// on average.
+    /// As [`Cpu::disturb`], but about one in `pauses` of the random moments is a long pause. It lets other CPUs finish
+    /// whole operations.
     pub fn disturb_every(&self, pauses: u64, seed: u64) {
         ask_for_short_slices();
         PAUSES.set(pauses.max(1));
@@ -187,7 +187,8 @@ impl<F: Simulate> Cpu<F> {
             let state = self.page(e.frame).state();
             assert!(
                 state.dirty() || state.busy(),
-                "Contract C2: CPU {} stores at {va:#x} through a writable translation of {:?}, whose page is not marked dirty: {state:?}",
+                "Contract C2: CPU {} stores at {va:#x} through a writable translation of {:?}, whose page is not \
+                 marked dirty: {state:?}",
                 self.id,
                 e.frame
             );
@@ -349,8 +350,8 @@ impl<F: Simulate> Cpu<F> {
         let (life, kind) = (self.machine().life(e.frame), self.page(e.frame).kind());
         assert!(
             e.life == life && kind == if mode == Mode::Program { FrameKind::Object } else { FrameKind::Unowned },
-            "stale translation: CPU {} reaches {va:#x} through a {how} translation to {:?}, made in its life {}, which is now \
-             {kind:?} in life {life}",
+            "stale translation: CPU {} reaches {va:#x} through a {how} translation to {:?}, made in its life {}, which \
+             is now {kind:?} in life {life}",
             self.id,
             e.frame,
             e.life
@@ -435,7 +436,8 @@ impl<F: Simulate> Cpu<F> {
         let (life, kind) = (self.machine().life(u.table), page.map_or(FrameKind::Reserved, Page::kind));
         assert!(
             u.life == life && matches!(kind, FrameKind::Table | FrameKind::Reserved),
-            "stale upper level: CPU {} walks to {va:#x} through table page {:?} of life {}, which is now {kind:?} in life {life}",
+            "stale upper level: CPU {} walks to {va:#x} through table page {:?} of life {}, which is now {kind:?} in \
+             life {life}",
             self.id,
             u.table,
             u.life

@@ -87,8 +87,8 @@ impl<'a, M: Machine> Ctx<'a, M> {
         Errno::ERESTARTBLOCK
     }
 
-    /// Stores the state of a call that has to sleep, until `deadline` at the latest (in nanoseconds since boot). Returns
-    /// the error that the call returns at once; no program gets to see it.
+    /// Stores the state of a call that has to sleep, until `deadline` at the latest (in nanoseconds since boot).
+    /// Returns the error that the call returns at once; no program gets to see it.
     #[inline(always)]
     pub fn sleep(&mut self, how: Sleep<M>, deadline: Option<u64>) -> Errno {
         self.thread.park.sleeps_until(deadline);

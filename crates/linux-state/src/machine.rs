@@ -36,7 +36,8 @@ pub enum End {
     PowerOff,
 }
 
-/// The rule by which programs compute the clocks from the time-stamp counter: the machine's own.
+/// The rule by which programs compute the clocks from the time-stamp counter, without a system call. The kernel
+/// computes its own clocks by the same rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UserClock {
     /// The counter's value at boot.

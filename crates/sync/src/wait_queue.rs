@@ -57,8 +57,8 @@ impl Default for Waiter {
     }
 }
 
-/// A waiter that may stay listed when the call that listed it has returned: its thread sleeps without a stack. Only that
-/// thread uses it.
+/// A waiter that may stay listed when the call that listed it has returned: its thread sleeps without a stack. Only
+/// that thread uses it.
 pub struct Listing {
     waiter: Waiter,
     /// The queue on which the waiter is; null for none.

@@ -48,7 +48,7 @@ pub enum FaultError {
     OutOfMemory,
     /// The object's file system has no room for the page.
     NoRoom,
-    /// The space belongs to another memory system than the CPU, or the CPU has another space loaded.
+    /// The space belongs to another [`Vm`](crate::Vm) than the CPU, or the CPU has another space loaded.
     Foreign,
 }
 

@@ -269,7 +269,7 @@ fn machines(runs: &[Run]) -> Vec<MachineView<'_>> {
         .enumerate()
         .map(|(index, run)| {
             let machine = &run.machine;
-            // Runs of one processor are told apart by their number.
+            // Runs of one processor differ by their number.
             let twice = runs.iter().filter(|r| r.machine.processor == machine.processor).count() > 1;
             let name = if twice { format!("{} ({})", machine.processor, index + 1) } else { machine.processor.clone() };
             MachineView {

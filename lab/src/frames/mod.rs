@@ -84,6 +84,6 @@ mod tests {
         let (ours, most) = mixed_load(&Domains { vm, groups: true }, total);
         let (naive, _) = mixed_load(&Domains { vm, groups: false }, total);
         assert!(ours + 2 >= most, "{ours} of {most} are whole");
-        assert!(naive < ours, "{naive} and {ours}: the load tells the policies apart");
+        assert!(naive < ours, "{naive} and {ours}: the load distinguishes the policies");
     }
 }

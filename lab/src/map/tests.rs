@@ -172,11 +172,11 @@ fn maps_report_the_nodes_and_bytes_of_their_ranges() {
     fn kept(mut map: impl AddressMap) -> [super::MapFootprint; 2] {
         let plan = Plan::new(RANGES, Sizes::Mixed, 1);
         plan.fill(&mut map);
-        let full = map.kept().expect("it tells");
+        let full = map.kept().expect("the map reports its size");
         for held in map.all() {
             map.remove(held.start, held.end);
         }
-        [full, map.kept().expect("it tells")]
+        [full, map.kept().expect("the map reports its size")]
     }
     for [full, empty] in [kept(Before::with_capacity(RANGES)), kept(After::with_capacity(RANGES))] {
         assert_eq!((full.nodes, full.bytes), (RANGES, RANGES * 64));

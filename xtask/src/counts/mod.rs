@@ -1,5 +1,5 @@
-//! `./quire counts`: what operations cost in instructions of the kernel, beside the kept values, another commit's
-//! kernel, or Linux. The stage `counts` of the tests compares them with `lab/counts.toml` ([`kept`]).
+//! `./quire counts`: the kernel's instructions for each operation, compared with recorded values, another commit's
+//! kernel, or Linux. The test stage `counts` checks them against `lab/counts.toml` ([`kept`]).
 
 pub mod guest;
 pub mod kept;

@@ -266,7 +266,8 @@ impl<H: Host> Pipe<H> {
         self.room(self.capacity(), read, self.written.load(Ordering::Acquire))
     }
 
-    /// The free bytes at these positions, which may have moved between the loads.
+    /// The free bytes in a pipe of `capacity` with these positions. The caller loaded them separately, so `read` may be
+    /// ahead of `written`.
     fn room(&self, capacity: usize, read: u64, written: u64) -> usize {
         let mut used = written.saturating_sub(read);
         if used > 0 && self.packets.load(Ordering::Acquire) {
@@ -358,10 +359,10 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Copies `left` bytes from `source`, or as many as fit, if these are at least `need`; else none. Copied bytes
-    /// become visible at once.
+    /// Copies up to `left` bytes from `source`, as far as they fit. Copies none if fewer than `need` fit. Readers see
+    /// all copied bytes together, at the end.
     ///
-    /// Inline, since a stream's write calls it once and packets hardly ever do.
+    /// Inline, because the loop of a write is its only caller. Packets take [`put_packet`](Self::put_packet).
     #[inline(always)]
     fn put(&self, source: &mut dyn Source, need: usize, left: usize) -> Result<usize, FsError> {
         let one = self.writer.lock();

@@ -1,8 +1,8 @@
 //! Files that are not regular, but can be read and written: pipes, devices, terminals, sockets, counters.
 //!
 //! A [`Stream`] moves bytes through the sinks and sources of [`transfer`] and waits as an [`Io`] allows. It announces
-//! by [`readiness`] that a call would not wait. A call that waits may give up its stack by a [`park`]. [`flags`] are the
-//! modes of opening a file. [`event`] is the smallest stream, a counter.
+//! by [`readiness`] that a call would not wait. A call that waits may give up its stack by a [`park`]. [`flags`] are
+//! the modes of opening a file. [`event`] is the smallest stream, a counter.
 //!
 //! May use: errors, and nothing else of this crate.
 //! Owns: a change is announced after it is made, so that no wake-up is lost; bytes move with no spin lock held.

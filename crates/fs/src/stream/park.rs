@@ -1,7 +1,7 @@
 //! Waiting without a stack: a stream that has to wait lists the calling thread and returns.
 //!
-//! A call that can give up its stack brings its thread's [`Park`]. Where the stream would sleep on its own announcer, it
-//! returns [`FsError::WouldSleep`](crate::FsError::WouldSleep) instead, and has moved nothing. The thread leaves the
+//! A call that can give up its stack brings its thread's [`Park`]. Where the stream would sleep on its own announcer,
+//! it returns [`FsError::WouldSleep`](crate::FsError::WouldSleep) instead, and has moved nothing. The thread leaves the
 //! call, sleeps, and makes the same call [again](Park::again). All other waits keep the stack.
 
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -390,7 +390,8 @@ fn after_unmapping_everything_the_root_is_left<F: Simulate>() {
                 0 | 1 => {
                     let shared = op == 1;
                     let object = shared.then_some((&object, 0));
-                    let r = MapRequest { object, shared, ..MapRequest::private(Placement::Fixed(start), n * PAGE_SIZE) };
+                    let r = MapRequest::private(Placement::Fixed(start), n * PAGE_SIZE);
+                    let r = MapRequest { object, shared, ..r };
                     space.map(&r).unwrap();
                     pages(start, n).step_by(3).for_each(|va| cpu.write(&space, va, va).unwrap());
                 }

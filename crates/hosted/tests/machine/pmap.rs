@@ -105,7 +105,8 @@ fn normal(prot: u8) -> Prot {
 fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
     let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(ops in prop::collection::vec(op(), 1..60), sets_accessed: bool)| {
-        let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, sets_accessed, ..Settings::default() }).unwrap();
+        let settings = Settings { cpus: 1, frames: 2048, sets_accessed, ..Settings::default() };
+        let vm = Simulated::<F>::boot(settings).unwrap();
         let cpu = Cpu::attach(vm, 0).unwrap();
         let before = vm.frames().free();
         // Leaked, so that a failing assertion drops no pmap that is still loaded.
@@ -185,7 +186,8 @@ fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
                 }
                 Op::Prune(a, n) => {
                     let start = address::<F>(a) & !((2 << 20) - 1);
-                    Pmap::<Simulated<F>>::prune(&*pmap, vm, VirtRange { start, end: start + (n as u64 + 1) * (2 << 20) });
+                    let end = start + (n as u64 + 1) * (2 << 20);
+                    Pmap::<Simulated<F>>::prune(&*pmap, vm, VirtRange { start, end });
                 }
             }
             prop_assert_eq!(Pmap::<Simulated<F>>::resident_pages(&*pmap, vm), model.len() as u64);

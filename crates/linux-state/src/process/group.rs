@@ -260,7 +260,8 @@ pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Re
     let node = if named.is_none() {
         let mut members = from.members.lock();
         let node = members.list.remove(process);
-        // Under the lock, because the old group holds the session's id until another thread finds it empty.
+        // The old group still has a reference to the session's id. Without its lock, another thread could find the
+        // group empty and drop that reference first.
         if node.is_some() {
             group.hold_session();
         }

@@ -1,9 +1,9 @@
 //! Sleeping without a kernel stack: the state of the calls that sleep so.
 //!
 //! A system call that has to sleep in a known place returns: all its frames and guards are gone. It has stored a
-//! [`Sleep`] and its deadline in its thread, and listed the thread where wakers look for it. The kernel then gives the thread's stack
-//! up. When the thread is woken, `go_on` of the system calls executes the same code again on another stack. It ends the
-//! call, or sleeps on.
+//! [`Sleep`] and its deadline in its thread, and listed the thread where wakers look for it. The kernel then gives the
+//! thread's stack up. When the thread is woken, `go_on` of the system calls executes the same code again on another
+//! stack. It ends the call, or sleeps on.
 //!
 //! Calls that do not sleep so use `quire_sync`'s parking, and keep their stack.
 

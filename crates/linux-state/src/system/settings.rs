@@ -114,14 +114,14 @@ settings! {
     RealTimePeriod: 1_000_000, 1_000, INT;
     /// `kernel.sched_rr_timeslice_ms`: the turn under `SCHED_RR`. Zero and less mean the first value.
     RoundRobin: 100, i32::MIN as i64, INT;
-    /// `vm.overcommit_memory`. 0: a request for more than all memory is refused. 1: none is. 2: the sum of all
-    /// programs' private memory has a limit. The kernel acts on it, as on the next two.
+    /// `vm.overcommit_memory`. 0: a single request for more than RAM and swap is refused. 1: no request is refused.
+    /// 2: the commit charge of all programs has a limit. The kernel obeys this setting and the next two.
     OvercommitMode: 0, 0, 2;
     /// `vm.overcommit_ratio`: this limit, in percent of memory, beside swap.
     OvercommitRatio: 50, 0, INT;
     /// `vm.overcommit_kbytes`: the same in KiB, if it is not 0.
     OvercommitKib: 0, 0, i64::MAX;
-    /// `net.ipv6.bindv6only`: the first value of IPV6_V6ONLY. The kernel acts on it.
+    /// `net.ipv6.bindv6only`: the first value of IPV6_V6ONLY. The kernel obeys it.
     OnlySix: 0, 0, 1;
 }
 

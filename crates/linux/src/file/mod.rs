@@ -1,9 +1,9 @@
 //! File system calls: descriptors, paths, flags and errors, between programs and `quire_fs`.
 //!
 //! # Where to start reading
-//! [`path`] finds the dentries of path arguments, and `park` lets calls on streams sleep without a stack. [`start`] sets
-//! up the tree; [`terminals`] ties terminals to sessions and process groups. Each other module is one family of calls.
-//! The table of descriptors and this kernel's types of files are in [`quire_linux_state::file`].
+//! [`path`] finds the dentries of path arguments, and `park` lets calls on streams sleep without a stack. [`start`]
+//! sets up the tree; [`terminals`] ties terminals to sessions and process groups. Each other module is one family of
+//! calls. The table of descriptors and this kernel's types of files are in [`quire_linux_state::file`].
 
 pub mod attributes;
 pub mod descriptors;

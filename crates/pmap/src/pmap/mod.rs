@@ -113,7 +113,7 @@ impl<M: Hardware> Memory for Frames<M> {
 
     fn retire(&self, t: Pfn) {
         let page: *const Page = self.page(t);
-        // `released` needs the system; the word's other use ended with the table page's life.
+        // `released` reads this address. The word counted the table page's entries, and a dead page needs no count.
         self.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
         let offset = &raw const self.page(t).words()[1] as usize - page as usize;
         let header = page.wrapping_byte_add(offset).cast_mut().cast::<Retired>();

@@ -195,7 +195,7 @@ impl<M: Machine> Scheduler<M> {
         false
     }
 
-    /// Takes a thread from a crowded CPU for `cpu`, which has none, at `now` of the CPU's counter.
+    /// Takes a waiting thread from another CPU's queue for `cpu`, which has none to run. `now` is in nanoseconds.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.

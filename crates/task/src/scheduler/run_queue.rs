@@ -306,8 +306,8 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// `thread`, of `share`, runs here from now on. It was not on this queue, or has just become that user's, or its
-    /// urgency has changed.
+    /// Records that `thread` runs on this CPU from now on. `share` is its user's. The thread is new on this queue, or
+    /// its user or its real-time priority has just changed.
     pub fn run(&mut self, thread: &Thread<M>, share: &Share<M>, now: u64) {
         let urgency = thread.urgency();
         if urgency > 0 {

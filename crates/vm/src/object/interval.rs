@@ -35,7 +35,8 @@ impl<T> Links<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Age {
     stamp: u64,
-    /// The latest stamp in the subtree, at least of those that were linked while a walk was noted.
+    /// The latest stamp in the subtree. Stamps of members that were linked while no walk was registered
+    /// (`Tree::note_walk`) may be missing.
     newest: u64,
 }
 

@@ -17,7 +17,8 @@ use quire_sync::{PerCpu, WaitQueue, epoch};
 /// Bit of `fail_in`: allocations fail at random.
 const AT_RANDOM: u64 = 1 << 63;
 
-/// Wait queues for busy pages, for each CPU, so that waiting threads rarely share one.
+/// The number of wait queues for busy pages, per CPU. A hash chooses a page's queue among those of all CPUs, so waiting
+/// threads rarely share one.
 pub(crate) const PAGE_WAITS: usize = 4;
 
 /// The lowest storey of a memory system, which page tables see. [`Vm`](crate::Vm) is the whole and dereferences to

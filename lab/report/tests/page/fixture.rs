@@ -158,7 +158,7 @@ impl Make {
             place: Place::GuestCounted,
             parameters: BTreeMap::from([("what".to_owned(), "processes".into())]),
         });
-        e.caveats.push("The emulator takes one lock for each of the guest's flushes: rates of two CPUs in the guest are told beside counts.".into());
+        e.caveats.push("The emulator takes one lock for each of the guest's flushes: rates of two CPUs in the guest stand beside counts.".into());
         e
     }
 

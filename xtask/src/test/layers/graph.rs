@@ -1,4 +1,5 @@
-//! `./quire test layers --graph`: uses between rooms, as a table of counts and as pictures.
+//! `./quire test layers --graph`: references between the rooms of a crate, which are folders or files in a fixed order.
+//! It prints a table of counts and writes pictures.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,4 @@
-//! Prose that a reader understands at first reading: short sentences, and actors that have names.
+//! Prose that a reader understands at first reading: short sentences, actors that have names, and the field's words.
 //!
 //! It reads the documents of the root and of `docs/`, all comments of lines, and the string literals of Rust. `./quire
 //! test prose --table` prints a row for each file.
@@ -25,6 +25,7 @@ const DOCUMENTS: &str = "prose/documents have short sentences";
 const COMMENTS: &str = "prose/comments have short sentences";
 const STRINGS: &str = "prose/strings have short sentences";
 const ACTORS: &str = "prose/actors have names";
+const WORDS: &str = "prose/words are the field's";
 const ALLOWED: &str = "prose/exceptions are few, have reasons and are used";
 /// Allowed sentences without an actor. The head of the list describes its format.
 const LIST: &str = include_str!("allowed");
@@ -37,7 +38,7 @@ const FOLDERS: [&str; 8] = ["crates", "lab", "fuzz", "plugin", "examples", "prog
 
 /// The checks' names.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
-    Ok([DOCUMENTS, COMMENTS, STRINGS, ACTORS, ALLOWED].map(str::to_owned).to_vec())
+    Ok([DOCUMENTS, COMMENTS, STRINGS, ACTORS, WORDS, ALLOWED].map(str::to_owned).to_vec())
 }
 
 /// The part of a file that the check reads.
@@ -87,17 +88,18 @@ impl Read {
 
 /// Runs the selected checks.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
-    if ![DOCUMENTS, COMMENTS, STRINGS, ACTORS, ALLOWED].iter().any(|name| context.selects(name)) {
+    if ![DOCUMENTS, COMMENTS, STRINGS, ACTORS, WORDS, ALLOWED].iter().any(|name| context.selects(name)) {
         return Ok(());
     }
     let files = read(&context.places.root)?;
     let allowed = allowed(LIST)?;
     let over = |kind| files.iter().filter(move |f| f.kind == kind && f.is_over()).map(long).collect();
-    let named: [(&str, Vec<String>); 5] = [
+    let named: [(&str, Vec<String>); 6] = [
         (DOCUMENTS, over(Kind::Document)),
         (COMMENTS, over(Kind::Source)),
         (STRINGS, over(Kind::Strings)),
         (ACTORS, vague(&files, &allowed)),
+        (WORDS, private(&files)),
         (ALLOWED, stale(&files, &allowed)),
     ];
     for (name, wrong) in named {
@@ -164,6 +166,16 @@ fn vague(files: &[Read], allowed: &[Allowed]) -> Vec<String> {
         .filter_map(of)
         .map(|(path, line, words, text)| format!("{path}:{line}: `{words}` names no actor: {text}"))
         .collect()
+}
+
+/// Sentences with a private word.
+fn private(files: &[Read]) -> Vec<String> {
+    let all = files.iter().flat_map(|f| f.sentences.iter().map(move |(line, s)| (f, line, s)));
+    let of = |(f, line, s): (&Read, &usize, &Sentence)| {
+        let (word, better) = s.private()?;
+        Some(format!("{}:{line}: for `{word}` say {better}: {}", f.path, s.text))
+    };
+    all.filter_map(of).collect()
 }
 
 /// A sentence without an actor that may stay.
@@ -252,6 +264,15 @@ mod tests {
         let found = vague(&of("fn f() { say(\"cannot read {path}: somebody \\\n    removed it\"); }"), &[]);
         assert_eq!(found, ["a.rs:1: `somebody` names no actor: cannot read `code`: somebody removed it"]);
         assert!(vague(&of("fn f() { say(\"cannot read {path}: another process removed it\"); }"), &[]).is_empty());
+    }
+
+    #[test]
+    fn a_private_word_is_found_outside_code() {
+        let file = [source("// The writer tells all readers.\n\n// A call of `tell` wakes the reader.\n")];
+        assert_eq!(
+            private(&file),
+            ["a.rs:1: for `tells` say reports, notifies, returns: The writer tells all readers."]
+        );
     }
 
     #[test]

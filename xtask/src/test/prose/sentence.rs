@@ -27,6 +27,22 @@ const VAGUE: [&str; 12] = [
 const VAGUE_PAIRS: [(&str, &str); 5] =
     [("one", "that"), ("one", "who"), ("that", "which"), ("what", "is"), ("what", "are")];
 
+/// Private words that once stood here, and the field's words for the same.
+const PRIVATE: [(&str, &str); 12] = [
+    ("tell", "report, notify, return"),
+    ("tells", "reports, notifies, returns"),
+    ("told", "reported, notified, returned"),
+    ("telling", "reporting, notifying, returning"),
+    ("untold", "unreported"),
+    ("headcount", "limited counter"),
+    ("stain", "mark dirty"),
+    ("stains", "marks dirty"),
+    ("stained", "marked dirty"),
+    ("deaf", "shut down for receiving"),
+    ("unborn", "new"),
+    ("faint", "weak"),
+];
+
 /// A sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentence {
@@ -42,9 +58,18 @@ impl Sentence {
         self.words > LONG
     }
 
+    fn bare_words(&self) -> Vec<String> {
+        self.text.split_whitespace().map(bare).filter(|w| !w.is_empty()).collect()
+    }
+
+    /// The first private word in it, and the field's.
+    pub fn private(&self) -> Option<(&'static str, &'static str)> {
+        self.bare_words().iter().find_map(|word| PRIVATE.into_iter().find(|(private, _)| private == word))
+    }
+
     /// The first words in it that replace the name of an actor.
     pub fn vague(&self) -> Option<String> {
-        let words: Vec<String> = self.text.split_whitespace().map(bare).filter(|w| !w.is_empty()).collect();
+        let words = self.bare_words();
         if let Some(word) = words.iter().find(|word| VAGUE.contains(&word.as_str())) {
             return Some(word.clone());
         }

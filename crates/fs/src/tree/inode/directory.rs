@@ -126,7 +126,8 @@ impl<H: Host> Directory<H> {
 }
 
 impl<'a, H: Host> Locked<'a, H> {
-    /// Unlocks, and returns the removed elements, for a caller that holds another lock.
+    /// Unlocks, and returns the removed elements. A caller that holds another lock drops them after it has released
+    /// that lock.
     pub(crate) fn unlock(self) -> Pile<'a> {
         self.given_up
     }

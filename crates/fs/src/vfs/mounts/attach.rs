@@ -23,8 +23,8 @@ enum Leave<H: Host> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Puts mount `id` of `root` in the place of `target`, which is `name` in `parent`. [`FsError::NotFound`] if it is
-    /// no longer there. An earlier mount of this number is not listed any more.
+    /// Mounts `root` over `target`, entry `name` of `parent`, as mount `id`. A mount that is listed by that id leaves
+    /// the list. [`FsError::NotFound`] if `target` is no longer there.
     pub(super) fn attach(
         &self,
         parent: &Arc<Dentry<H>>,
@@ -76,8 +76,8 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Puts `root` in the place of `target`, as `bind` shows it by the name in the view `parent`. `false` if it is no
-    /// longer there.
+    /// Mounts `root` over `target`, which the bind mount `bind` shows as entry `name` of `parent`. `false` if `target`
+    /// is no longer there.
     pub(super) fn cover(
         &self,
         bind: &Bind<H>,

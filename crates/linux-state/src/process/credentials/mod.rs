@@ -87,8 +87,8 @@ impl Credentials {
         [self.real_group, self.effective_group, self.saved_group].contains(&id) || self.may(cap::SETGID)
     }
 
-    /// Whether a thread that changes from `self` to `new` has other powers. Its memory is then closed to other
-    /// processes, because it may hold secrets of the old or the new powers.
+    /// Whether `new` has other effective or file-system ids than `self`, or capabilities that `self` lacks. A process
+    /// that changes so becomes non-dumpable, because its memory may hold secrets.
     pub fn powers_differ(&self, new: &Credentials) -> bool {
         let ids = |c: &Credentials| [c.effective_user, c.effective_group, c.file_user, c.file_group];
         ids(self) != ids(new) || !new.capabilities.permitted.within(self.capabilities.permitted)

@@ -92,7 +92,8 @@ pub fn sys_sched_get_priority_max<M: Machine>(_ctx: &mut Ctx<'_, M>, policy: u32
     Ok(priorities(policy)?.1)
 }
 
-/// The processes that `getpriority` and `setpriority` name; for [`raw::PRIO_PROCESS`] the process of that thread.
+/// The processes that `getpriority` and `setpriority` select by `kind` and `who`. For [`raw::PRIO_PROCESS`] `who` is
+/// the id of a thread, and its process is selected.
 pub(super) fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result<Vec<Arc<Process<M>>>, Errno> {
     let mut out = Vec::new();
     match kind {

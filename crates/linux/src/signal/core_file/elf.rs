@@ -1,4 +1,5 @@
-//! The layout of the file: a header, a table of the parts, the notes, and the memory from the next page on.
+//! The layout of an ELF core file: the header, the program headers, the notes, and the segments' contents from the next
+//! page boundary on.
 
 use crate::signal::core_file::parts::Part;
 use quire_heap::Vec;

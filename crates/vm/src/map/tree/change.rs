@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 
-/// A node with this many slots or fewer is filled up from a neighbour where one change leaves it so.
+/// A node that a change leaves with this many slots or fewer takes over slots of a neighbour.
 const fn thin(fan_out: usize) -> usize {
     fan_out / 4
 }

@@ -474,7 +474,8 @@ impl<A: NodeAlloc, const F: usize> Path<A, F> {
         self.index[level] = index as u8;
     }
 
-    /// From `root` to a leaf, each step to the child that `route` names. The leaf's index is left 0.
+    /// Fills this path from `root` down to a leaf: at each node the child that `route` returns. The index in the leaf
+    /// is 0.
     ///
     /// # Safety
     /// The nodes stay alive while the path is used.
