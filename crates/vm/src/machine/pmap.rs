@@ -164,7 +164,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     fn table_pages(&self, vm: &'static Physical<M>) -> u64;
 }
 
-/// A live last-level table page, held by its spin lock. The holder must not sleep (contract C5).
+/// A live last-level table page, held by its spin lock. The holder must not sleep (relies on C5).
 pub trait Table<M: Machine> {
     /// The addresses that this table page covers (2 MiB on x86-64).
     fn span(&self) -> VirtRange;
