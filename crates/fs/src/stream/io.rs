@@ -52,10 +52,11 @@ impl Io<'_> {
         self.park.and_then(Park::earlier)
     }
 
-    /// These conditions, but nonblocking, or with packets, if the file's flags say so.
+    /// These options, but nonblocking, or with packets, if the file's flags say so. A call that has slept goes on to
+    /// wait, though another thread may have changed the flags.
     pub fn of(self, flags: OpenFlags) -> Self {
         Io {
-            nonblock: self.nonblock || flags.contains(OpenFlags::NONBLOCK),
+            nonblock: self.nonblock || flags.contains(OpenFlags::NONBLOCK) && self.earlier().is_none(),
             packets: flags.contains(OpenFlags::DIRECT),
             ..self
         }

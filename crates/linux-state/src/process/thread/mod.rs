@@ -210,7 +210,7 @@ pub struct Thread<M: Machine> {
     pub sleep: Private<Option<Sleep<M>>>,
     /// Its place in the futex table. Listed by the owner.
     pub waiter: futex::Waiter<M>,
-    /// Its place on a queue, and what a stream keeps for it. Used by the owner.
+    /// The thread's place on a queue, and the state that a stream keeps for its call. Owner only.
     pub park: Park,
     /// Owner only: the state that `restart_syscall` resumes.
     pub restart: Private<Option<Restart>>,

@@ -292,6 +292,18 @@ fn a_call_that_sleeps_keeps_its_first_options() {
         let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 8, 0, 0, 0], clear);
         assert_eq!((result, (task.now() - before) / MILLISECOND), (Err(Errno::EAGAIN), 10));
         assert!(sleeps > 0);
+        // Another thread makes the socket nonblocking, and wakes the reader.
+        let [one, other] = pair(task);
+        let low = task.put(1u32);
+        let change = move |task: &mut Task| {
+            task.call(__NR_fcntl, [one, F_SETFL.into(), O_NONBLOCK.into()]).unwrap();
+            task.call(__NR_setsockopt, [one, SOL_SOCKET.into(), SO_RCVLOWAT.into(), low, 4]).unwrap();
+            task.sleep(MILLISECOND).unwrap();
+            write(task, other, b"ok");
+        };
+        let (result, sleeps) = during(task, __NR_read, [one, to, 8], change);
+        assert!(result == Ok(2) && sleeps > 1, "{result:?} after {sleeps}");
+        assert_eq!(task.call(__NR_read, [one, to, 8]), Err(Errno::EAGAIN));
         // Another thread makes the listener nonblocking. A connection still ends the wait.
         let (listener, at) = listener(task, 0);
         let low = task.put(1u32);
