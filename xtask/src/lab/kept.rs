@@ -124,8 +124,8 @@ const README: &[Stated] = &[
     ratio("| fork and exit with 64 MiB | {} |", "exec-fork", "fork of 64 MiB + exit"),
     ratio("| first touch of pages in order | {} |", "zero-fill", "first touch, in a row"),
     ratio("| `munmap` and `mmap` of a file for each write | {} |", "ranges", "munmap + mmap + write"),
-    Stated { by: Some(Side::LinuxLarge), ..ratio("| the same, against Linux with large pages | {} |", "zero-fill",
-        "first touch, in a row") },
+    Stated { by: Some(Side::LinuxLarge), ..ratio("| first touch in order, against Linux with large pages | {} |",
+        "zero-fill", "first touch, in a row") },
 ];
 
 #[rustfmt::skip] // A figure a line.
