@@ -10,6 +10,7 @@
 use super::park::Kept;
 use crate::mutant::{Mutant, mutant};
 use crate::{FsError, Io};
+use core::any::Any;
 use quire_heap::{Arc, Room, Vec};
 use quire_sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence_full};
 use quire_sync::hooks::{ThreadHandle, current_thread, unpark};
@@ -52,6 +53,11 @@ pub trait Listener: Send + Sync {
 
     /// Notifies it that it was dropped as [closed](Self::is_closed). Called like `changed`.
     fn closed(&self) {}
+
+    /// The listener itself, if others may look at it ([`Readiness::visit`]).
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
 
     /// As [`changed`](Self::changed), for an exclusive listener. Returns whether a waiting thread was woken.
     fn changed_for_one(&self) -> bool {
@@ -239,6 +245,23 @@ impl Readiness {
             self.unlisten(&listener);
             listener.closed();
         }
+    }
+
+    /// The number of listeners.
+    pub fn listening(&self) -> usize {
+        self.listening.load(Ordering::Acquire)
+    }
+
+    /// Calls `f` with each listener, up to the first error. Called like [`notify`](Self::notify).
+    pub fn visit<E>(&self, mut f: impl FnMut(&dyn Listener) -> Result<(), E>) -> Result<(), E> {
+        let Some(all) = self.listeners.lock().clone() else { return Ok(()) };
+        let mut listening = all.iter().filter(|place| !place.gone.load(Ordering::Acquire));
+        let visited = listening.try_for_each(|place| f(&*place.listener));
+        drop(listening);
+        drop(all);
+        // An entry that was removed meanwhile is dropped here.
+        while self.sweep() {}
+        visited
     }
 
     /// Drops one entry whose listener has stopped, unless a thread reads the list. Returns whether it dropped one.

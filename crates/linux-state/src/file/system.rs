@@ -9,7 +9,7 @@ use quire_fs::terminal::{Key, Size, Terminal};
 use quire_fs::{Limits, Vfs};
 use quire_heap::Arc;
 use quire_sync::atomic::{AtomicU64, Ordering};
-use quire_sync::{Rank, SpinLock};
+use quire_sync::{Mutex, Rank, SpinLock};
 use quire_vm::{PAGE_SIZE, Vm};
 
 /// Kernel memory of one file in an epoll set, or a little more. It has a watch, its map entry, its places on the list,
@@ -26,6 +26,8 @@ pub struct System<M: Machine> {
     pub notify_limits: NotifyLimits,
     /// How many files a user may have in epoll sets.
     most_watches: AtomicU64,
+    /// Held by a thread that walks epoll sets in epoll sets. The number of the last walk.
+    pub epoll_nests: Mutex<u64>,
 }
 
 impl<M: Machine> System<M> {
@@ -42,6 +44,7 @@ impl<M: Machine> System<M> {
             ptys: Ptys::new(memory),
             notify_limits: NotifyLimits::new(memory),
             most_watches,
+            epoll_nests: Mutex::new(0),
         })
     }
 

@@ -7,14 +7,15 @@
 //!
 //! A notification needs no memory: the set reserves room on its list when a watch is added.
 //!
-//! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself.
+//! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself. The room `nests` bounds the
+//! paths from a file up to the outermost sets, because a change of the file takes all of them.
 
 use crate::file::path::only;
 use crate::file::poll::{AT_ONCE, deadline_after, deadline_of, end_temporary_mask, poll_bits, temporary_mask, timeout};
 use core::any::Any;
 use linux_raw_sys::general as raw;
 use quire_fs::{FileCredentials, FsError, Io, Listener, OpenFlags, Readiness, Ready, Sink, Source, Stream};
-use quire_heap::{Arc, Deque, Map, OutOfMemory, SpareEntry, Vec, Weak, unsize};
+use quire_heap::{Arc, Deque, Map, OutOfMemory, SpareEntry, Weak, unsize};
 use quire_linux_state::file::host::File;
 use quire_linux_state::process::sleep::{EpollWait, Sleep};
 use quire_linux_state::process::users::{Account, Charge, Payer};
@@ -23,16 +24,10 @@ use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock, WaitOutcome};
 
+mod nests;
+
 /// The most events that one call returns.
 const MOST: usize = 4096;
-/// The most sets nested in a set: Linux's `EP_MAX_NESTS`.
-const MOST_NESTS: usize = 4;
-/// Held while a set is put into a set.
-#[cfg(not(any(loom, shuttle)))]
-static NESTING: Mutex<()> = Mutex::new(());
-/// The checkers' locks are made at run time. No model has sets.
-#[cfg(any(loom, shuttle))]
-static NESTING: std::sync::LazyLock<Mutex<()>> = std::sync::LazyLock::new(|| Mutex::new(()));
 /// The event bits that an exclusive watch may have.
 const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLOUT
@@ -80,8 +75,8 @@ pub struct Epoll<M: Machine> {
     readiness: Readiness,
     /// The set was put into another set once. Set under the lock of `watches`.
     nested: AtomicBool,
-    /// Sets that it was put into. Some may have removed it since.
-    above: Mutex<Vec<Weak<Epoll<M>>>>,
+    /// What the last walk over nested sets found.
+    walked: nests::Walked,
     itself: Weak<Epoll<M>>,
     /// The user who made it, and is charged for its watches.
     payer: Payer,
@@ -132,6 +127,10 @@ impl<M: Machine> Listener for Watch<M> {
         self.events.load(Ordering::Relaxed) & raw::EPOLLEXCLUSIVE != 0
     }
 
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
     fn changed_for_one(&self) -> bool {
         // Another listener may wait for events that this one does not. A closed end concerns all listeners.
         let Some(file) = self.file.upgrade() else { return false };
@@ -161,7 +160,7 @@ impl<M: Machine> Epoll<M> {
             looking: Mutex::new(()),
             readiness: Readiness::new(),
             nested: AtomicBool::new(false),
-            above: Mutex::new(Vec::new()),
+            walked: nests::Walked::default(),
             itself: itself.clone(),
         })
     }
@@ -251,8 +250,16 @@ impl<M: Machine> Epoll<M> {
         if let Some(before) = before {
             Watch::dismiss(before);
         }
-        self.list(watch);
+        self.list_if_ready(watch);
         Ok(())
+    }
+
+    /// Lists a new or changed watch whose file is ready. One that is not ready is listed by its next change.
+    fn list_if_ready(&self, watch: Arc<Watch<M>>) {
+        let ready = watch.file.upgrade().map_or(Ready::empty(), |file| file.ready());
+        if poll_bits(ready) & watch.events.load(Ordering::Acquire) != 0 {
+            self.list(watch);
+        }
     }
 
     fn watch(&self, fd: i32, file: &Arc<File<M>>) -> Result<Arc<Watch<M>>, Errno> {
@@ -306,91 +313,6 @@ impl<M: Machine> Epoll<M> {
             }
         }
         Ok(n)
-    }
-
-    /// The results of `each` for the sets in the set; `None` if it has no value for one.
-    fn sets<R>(&self, mut each: impl FnMut(&Epoll<M>) -> Result<Option<R>, Errno>) -> Result<Option<Vec<R>>, Errno> {
-        // The files are dropped after the lock: one may be the last reference, and its end notifies this set.
-        let mut files = Vec::new();
-        {
-            let watches = self.watches.lock();
-            for watch in watches.values().filter(|watch| watch.is_set) {
-                files.try_reserve(1)?;
-                if let Some(file) = watch.file.upgrade() {
-                    files.push_reserved(file);
-                }
-            }
-        }
-        let mut out = Vec::new();
-        out.try_reserve_exact(files.len())?;
-        for set in files.iter().filter_map(|file| file.stream_as::<Epoll<M>>()) {
-            let Some(value) = each(set)? else { return Ok(None) };
-            out.push_reserved(value);
-        }
-        Ok(Some(out))
-    }
-
-    /// How deep sets are nested in this one; `None` if `outer` is among them, or the depth exceeds `most`.
-    fn depth_below(&self, outer: &Epoll<M>, most: usize) -> Result<Option<usize>, Errno> {
-        if core::ptr::eq(self, outer) {
-            return Ok(None);
-        }
-        let Some(depths) = self.sets(|inner| match most.checked_sub(1) {
-            Some(most) => Ok(inner.depth_below(outer, most)?.map(|depth| depth + 1)),
-            None => Ok(None),
-        })?
-        else {
-            return Ok(None);
-        };
-        Ok(Some(depths.into_iter().max().unwrap_or(0)))
-    }
-
-    /// How many sets, one in the other, it is in.
-    fn depth_above(&self) -> Result<usize, Errno> {
-        let mut sets = Vec::new();
-        {
-            let mut above = self.above.lock();
-            sets.try_reserve_exact(above.len())?;
-            sets.try_extend(above.iter().filter_map(Weak::upgrade))?;
-            above.retain(|set| set.strong_count() != 0);
-        }
-        let mut most = 0;
-        for set in sets {
-            // Some have removed this one since.
-            if set.sets(|inner| Ok((!core::ptr::eq(inner, self)).then_some(())))?.is_none() {
-                most = most.max(set.depth_above()? + 1);
-            }
-        }
-        Ok(most)
-    }
-
-    /// As [`add`](Self::add), where the file is the set `inner`.
-    fn add_set(&self, fd: i32, file: &Arc<File<M>>, inner: &Epoll<M>, new: New) -> Result<(), Errno> {
-        let _alone = NESTING.lock();
-        let below = inner.depth_below(self, MOST_NESTS - 1)?.ok_or(Errno::ELOOP)?;
-        if below + 1 + self.depth_above()? > MOST_NESTS {
-            return Err(Errno::ELOOP);
-        }
-        {
-            let mut above = inner.above.lock();
-            above.retain(|set| set.strong_count() != 0);
-            above.try_reserve(1)?;
-        }
-        inner.become_nested();
-        self.add(fd, file, new)?;
-        let mut above = inner.above.lock();
-        if !above.iter().any(|set| set.ptr_eq(&self.itself)) {
-            above.push_reserved(self.itself.clone());
-        }
-        Ok(())
-    }
-
-    /// From now on each change of its watches is announced.
-    fn become_nested(&self) {
-        let watches = self.watches.lock();
-        if !self.nested.swap(true, Ordering::Relaxed) {
-            watches.values().for_each(|watch| watch.nested.store(true, Ordering::Relaxed));
-        }
     }
 
     /// Whether a listed watch is ready. Watches that are not ready leave the list, so that their next change lists them
@@ -542,9 +464,11 @@ pub fn sys_epoll_ctl<M: Machine>(
                 return Err(Errno::EINVAL);
             }
             let new = New { events, data, is_set: inner.is_some(), most: ctx.linux.files.most_watches() };
+            let thread = ctx.thread;
+            let nests = nests::Nests { last: &ctx.linux.files.epoll_nests, killed: &|| thread.killed() };
             match inner {
-                None => epoll.add(fd, &file, new)?,
-                Some(inner) => epoll.add_set(fd, &file, inner, new)?,
+                None => epoll.add_file(fd, &file, new, &nests)?,
+                Some(inner) => epoll.add_set(fd, &file, inner, new, &nests)?,
             }
         }
         raw::EPOLL_CTL_MOD => {
@@ -558,7 +482,7 @@ pub fn sys_epoll_ctl<M: Machine>(
             }
             watch.events.store(events | ALWAYS, Ordering::Release);
             watch.data.store(data, Ordering::Release);
-            epoll.list(watch);
+            epoll.list_if_ready(watch);
         }
         raw::EPOLL_CTL_DEL => epoll.remove(fd, &file)?,
         _ => return Err(Errno::EINVAL),
@@ -674,6 +598,7 @@ pub fn sys_epoll_pwait2<M: Machine>(
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use quire_heap::Vec;
     use quire_heap::refusal::{allocations, at, refused_each};
 
     fn list_of(all: &[u32]) -> SpinLock<Deque<u32>> {
