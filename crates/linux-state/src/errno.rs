@@ -93,6 +93,7 @@ impl From<MapError> for Errno {
             MapError::Pager => Errno::EIO,
             MapError::NotMapped | MapError::NoSpace | MapError::TooMany | MapError::OutOfMemory => Errno::ENOMEM,
             MapError::Exists => Errno::EEXIST,
+            MapError::Ending => Errno::EINTR,
             MapError::Protection => Errno::EACCES,
             MapError::Refused | MapError::Sealed => Errno::EPERM,
             // There is one system.

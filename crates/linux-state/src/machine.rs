@@ -173,6 +173,11 @@ pub unsafe trait UserAccess {
     /// Stores `new` at the aligned user address `at` if `old` is there, atomically. Returns what was there. May sleep.
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
 
+    /// Whether the calling thread must end, so that it moves no more bytes.
+    fn killed(&self) -> bool {
+        false
+    }
+
     /// As [`compare_exchange_user_u32`](UserAccess::compare_exchange_user_u32), but never sleeps: a page that is absent
     /// or not writable is an error at once. Called with a spin lock held.
     fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;

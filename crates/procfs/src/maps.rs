@@ -9,8 +9,34 @@ use quire_linux_state::memory::Foreign;
 use quire_vm::Prot;
 use quire_vm::map::{EntryInfo, Flags, Tag};
 
-pub(super) fn maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Result<(), FsError> {
-    each(memory, out, &mut |_, _| Ok(()))
+/// Writes the records of mappings from a cursor on, up to so many bytes. The cursor is an address: the next record is
+/// of the first mapping that ends behind it.
+pub(super) type Records<M> = fn(&Foreign<M>, u64, usize, &mut Text) -> Result<Option<u64>, FsError>;
+
+pub(super) fn maps<M: Machine>(
+    memory: &Foreign<M>,
+    from: u64,
+    enough: usize,
+    out: &mut Text,
+) -> Result<Option<u64>, FsError> {
+    each(memory, from, enough, out, &mut |_, _| Ok(()))
+}
+
+/// Calls `write` for mappings from `from` on until `out` has `enough` bytes. Returns the cursor behind the last one.
+pub(super) fn records<M: Machine>(
+    memory: &Foreign<M>,
+    from: u64,
+    enough: usize,
+    out: &mut Text,
+    mut write: impl FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>,
+) -> Result<Option<u64>, FsError> {
+    let (mut written, mut next) = (Ok(()), None);
+    memory.entries(from, &mut |entry| {
+        written = write(entry, out);
+        next = (out.len() >= enough).then_some(entry.range.end);
+        written.is_ok() && next.is_none()
+    });
+    written.map(|()| next)
 }
 
 /// Whether the program shares the mapping. All programs share the kernel's own pages. They are shown as Linux shows
@@ -39,12 +65,17 @@ pub(super) fn name<M: Machine>(entry: &EntryInfo<M>, to: &mut Vec<u8>) -> core::
 /// Adds lines behind the line of a mapping.
 pub(super) type More<'a, M> = &'a mut dyn FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>;
 
-/// The lines of all mappings. `more` adds lines behind each.
-pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'_, M>) -> Result<(), FsError> {
-    let mut result = Ok(());
+/// The lines of mappings, as [`records`]. `more` adds lines behind each.
+pub(super) fn each<M: Machine>(
+    memory: &Foreign<M>,
+    from: u64,
+    enough: usize,
+    out: &mut Text,
+    more: More<'_, M>,
+) -> Result<Option<u64>, FsError> {
     // A name may be as long as a path.
     let mut shown = Vec::<u8>::new();
-    memory.entries(0, &mut |entry| {
+    records(memory, from, enough, out, |entry, out| {
         let a = entry.attributes;
         let letter = |prot: Prot, c: u8| if a.prot.contains(prot) { c } else { b'-' };
         let (r, w, x) = (letter(Prot::READ, b'r'), letter(Prot::WRITE, b'w'), letter(Prot::EXEC, b'x'));
@@ -76,10 +107,8 @@ pub(super) fn each<M: Machine>(memory: &Foreign<M>, out: &mut Text, more: More<'
             out.push(&shown)?;
             out.push(b"\n")
         };
-        result = write().and_then(|()| more(entry, out));
-        result.is_ok()
-    });
-    result
+        write().and_then(|()| more(entry, out))
+    })
 }
 
 /// Linux's column of the names.

@@ -14,16 +14,29 @@ use quire_linux_state::memory::{AddressSpace, Foreign};
 use quire_linux_state::{Ctx, Errno};
 use quire_vm::FaultError;
 
-type Write<M> = fn(&Foreign<M>, &mut Text) -> Result<(), FsError>;
+/// How a text is written.
+enum Write<M: Machine> {
+    /// At once.
+    Whole(fn(&Foreign<M>, &mut Text) -> Result<(), FsError>),
+    /// A record for each mapping.
+    Records(maps::Records<M>),
+}
 
-/// A text about granted memory.
+/// A text about granted memory. Empty for a process that has ended.
 struct Bound<M: Machine>(Option<Weak<AddressSpace<M>>>, Write<M>);
 
 impl<M: Machine> GeneratedFile for Bound<M> {
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
-        // Empty for a process that has ended.
+        match (self.0.as_ref().and_then(Foreign::again), &self.1) {
+            (Some(memory), Write::Whole(text)) => text(&memory, out),
+            _ => Ok(()),
+        }
+    }
+
+    fn records(&self, cursor: u64, enough: usize, out: &mut Text) -> Option<Result<Option<u64>, FsError>> {
+        let Write::Records(records) = self.1 else { return None };
         let memory = self.0.as_ref().and_then(Foreign::again);
-        memory.map_or(Ok(()), |memory| self.1(&memory, out))
+        Some(memory.map_or(Ok(None), |memory| records(&memory, cursor, enough, out)))
     }
 }
 
@@ -33,6 +46,10 @@ struct Map<M: Machine>(Bound<M>);
 impl<M: Machine> GeneratedFile for Map<M> {
     fn text(&self, out: &mut Text) -> Result<(), FsError> {
         self.0.text(out)
+    }
+
+    fn records(&self, cursor: u64, enough: usize, out: &mut Text) -> Option<Result<Option<u64>, FsError>> {
+        self.0.records(cursor, enough, out)
     }
 
     fn as_any(&self) -> Option<&dyn Any> {
@@ -54,6 +71,13 @@ pub(crate) fn ioctl<M: Machine>(
 fn bind<M: Machine>(about: &Task<M>, write: Write<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     let granted = about.look()?;
     Ok(unsize!(Arc::try_new(Bound(granted.memory.as_ref().map(Foreign::downgrade), write))?))
+}
+
+fn bind_whole<M: Machine>(
+    about: &Task<M>,
+    text: fn(&Foreign<M>, &mut Text) -> Result<(), FsError>,
+) -> Result<Arc<dyn GeneratedFile>, FsError> {
+    bind(about, Write::Whole(text))
 }
 
 /// Where a text in a process's memory ends.
@@ -104,11 +128,11 @@ pub(super) fn command_line<M: Machine>(about: &Task<M>, out: &mut Text) -> Resul
 }
 
 pub(super) fn environment<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    bind(about, |memory, out| show(memory, memory.image().environment, To::End, out))
+    bind_whole(about, |memory, out| show(memory, memory.image().environment, To::End, out))
 }
 
 pub(super) fn vector<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    bind(about, |memory, out| {
+    bind_whole(about, |memory, out| {
         for (kind, value) in &memory.image().vector {
             out.push(&kind.to_le_bytes())?;
             out.push(&value.to_le_bytes())?;
@@ -119,17 +143,17 @@ pub(super) fn vector<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFil
 
 pub(super) fn map<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     let granted = about.look()?;
-    Ok(unsize!(Arc::try_new(Map(Bound(granted.memory.as_ref().map(Foreign::downgrade), maps::maps)))?))
+    Ok(unsize!(Arc::try_new(Map(Bound(granted.memory.as_ref().map(Foreign::downgrade), Write::Records(maps::maps))))?))
 }
 
 pub(super) fn rollup<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    bind(about, pages::rollup)
+    bind_whole(about, pages::rollup)
 }
 
 pub(super) fn sums<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    bind(about, pages::smaps)
+    bind(about, Write::Records(pages::smaps))
 }
 
 pub(super) fn domains<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
-    bind(about, pages::numa_maps)
+    bind(about, Write::Records(pages::numa_maps))
 }

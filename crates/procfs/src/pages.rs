@@ -33,11 +33,13 @@ struct Sums {
 
 impl Sums {
     /// The sums over a mapping.
-    fn of<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>) -> Sums {
+    fn of<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>) -> Result<Sums, FsError> {
         let mut sums = Sums { size: entry.range.len(), ..Sums::default() };
         let mut rest = entry.range;
+        let mut looked = 0u64;
         while let Some(at) = memory.next_leaf(rest) {
             rest.start = at + PAGE_SIZE;
+            look(memory, &mut looked)?;
             let Some(page) = memory.page_at(at).filter(|page| page.mapped) else { continue };
             sums.resident += PAGE_SIZE;
             let kind = match (page.alone, page.dirty) {
@@ -54,7 +56,7 @@ impl Sums {
         if entry.attributes.flags.contains(Flags::WIRED) {
             sums.locked = sums.resident;
         }
-        sums
+        Ok(sums)
     }
 
     fn add(&mut self, more: Sums) {
@@ -101,6 +103,14 @@ impl Sums {
     }
 }
 
+/// Ends a long walk of a killed reader: looks at it every so many steps. `steps` counts them.
+fn look<M: Machine>(memory: &Foreign<M>, steps: &mut u64) -> Result<(), FsError> {
+    /// Steps between two looks. One takes a few microseconds at most.
+    const OFTEN: u64 = 64;
+    *steps += 1;
+    if steps.is_multiple_of(OFTEN) && memory.is_reader_killed() { Err(FsError::Interrupted) } else { Ok(()) }
+}
+
 /// The resident pages of a process, by kind.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Resident {
@@ -116,7 +126,11 @@ impl Resident {
     /// read counts too, because its leaves show the frame of zeroes.
     pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
         let mut counts = Resident::default();
+        let mut steps = 0;
         memory.entries(0, &mut |entry| {
+            if look(memory, &mut steps).is_err() {
+                return false;
+            }
             let leaves = memory.leaves_in(entry.range);
             let shared = entry.attributes.flags.contains(Flags::SHARED);
             let copies = match &entry.object {
@@ -144,8 +158,10 @@ impl Resident {
 
 /// The pages in `range` that are the process's own copies.
 fn copies_in<M: Machine>(memory: &Foreign<M>, mut range: VirtRange) -> u64 {
-    let mut copies = 0;
-    while let Some(at) = memory.next_leaf(range) {
+    let (mut copies, mut steps) = (0, 0);
+    while let Some(at) = memory.next_leaf(range)
+        && look(memory, &mut steps).is_ok()
+    {
         range.start = at + PAGE_SIZE;
         copies += u64::from(memory.page_at(at).is_some_and(|page| page.mapped && !page.shared));
     }
@@ -153,9 +169,14 @@ fn copies_in<M: Machine>(memory: &Foreign<M>, mut range: VirtRange) -> u64 {
 }
 
 /// `smaps`: as `maps`, with sums for each mapping.
-pub(super) fn smaps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written {
-    maps::each(memory, out, &mut |entry, out| {
-        let sums = Sums::of(memory, entry);
+pub(super) fn smaps<M: Machine>(
+    memory: &Foreign<M>,
+    from: u64,
+    enough: usize,
+    out: &mut Text,
+) -> Result<Option<u64>, FsError> {
+    maps::each(memory, from, enough, out, &mut |entry, out| {
+        let sums = Sums::of(memory, entry)?;
         for (name, bytes) in [("Size", sums.size), ("KernelPageSize", PAGE_SIZE), ("MMUPageSize", PAGE_SIZE)] {
             let width = 24usize.saturating_sub(name.len() + 1);
             put!(out, "{name}:{:>width$} kB\n", bytes / 1024)?;
@@ -188,26 +209,28 @@ pub(super) fn smaps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written 
 /// `smaps_rollup`: sums over the whole space.
 pub(super) fn rollup<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written {
     let (mut first, mut last, mut sums) = (0, 0, Sums::default());
+    let (mut counted, mut looked) = (Ok(()), 0);
     memory.entries(0, &mut |entry| {
         if first == 0 {
             first = entry.range.start;
         }
         last = entry.range.end;
-        sums.add(Sums::of(memory, entry));
-        true
+        counted = look(memory, &mut looked).and_then(|()| Sums::of(memory, entry)).map(|more| sums.add(more));
+        counted.is_ok()
     });
+    counted?;
     put!(out, "{first:x}-{last:x} ---p 00000000 00:00 0 [rollup]\n")?;
     sums.put(out)
 }
 
 /// `numa_maps`: the pages of each mapping. All count as those of the first memory domain, as no policy can be set.
-pub(super) fn numa_maps<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written {
-    let mut result = Ok(());
-    memory.entries(0, &mut |entry| {
-        result = domain_line(memory, entry, out);
-        result.is_ok()
-    });
-    result
+pub(super) fn numa_maps<M: Machine>(
+    memory: &Foreign<M>,
+    from: u64,
+    enough: usize,
+    out: &mut Text,
+) -> Result<Option<u64>, FsError> {
+    maps::records(memory, from, enough, out, |entry, out| domain_line(memory, entry, out))
 }
 
 /// A line of `numa_maps`.
@@ -222,7 +245,7 @@ fn domain_line<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>, out: &mut 
         }
         _ => {}
     }
-    let sums = Sums::of(memory, entry);
+    let sums = Sums::of(memory, entry)?;
     let (pages, anonymous) = (sums.resident / PAGE_SIZE, sums.anonymous / PAGE_SIZE);
     let dirty = (sums.private_dirty + sums.shared_dirty) / PAGE_SIZE;
     if anonymous > 0 {

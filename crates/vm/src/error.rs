@@ -6,7 +6,7 @@ use core::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OutOfMemory;
 
-/// Why a change of a map was refused. Nothing was changed.
+/// Why a change of a map was refused. Nothing was changed, except where the operation says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
     /// An impossible address, length or alignment: misaligned, empty, wrapping, outside the map's range.
@@ -31,6 +31,8 @@ pub enum MapError {
     Foreign,
     /// A mapping is sealed: it stays as it is.
     Sealed,
+    /// The calling thread must end. A part of a long range may be changed, each mapping of it wholly.
+    Ending,
 }
 
 /// Why an access cannot be served.
@@ -84,6 +86,7 @@ impl fmt::Display for MapError {
             MapError::Refused => "the object's pages must not be dropped",
             MapError::Foreign => "the object belongs to another memory system",
             MapError::Sealed => "the mapping is sealed",
+            MapError::Ending => "the calling thread must end",
         })
     }
 }

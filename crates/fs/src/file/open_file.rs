@@ -11,7 +11,7 @@ use crate::stream::transfer::{Sink, Source};
 use crate::tree::attr::FileKind;
 use crate::tree::dentry::Dentry;
 use crate::tree::inode::directory::FIRST_COOKIE;
-use crate::tree::inode::generated::{Generated, GeneratedDirectory, GeneratedFile, Text};
+use crate::tree::inode::generated::{Generated, GeneratedDirectory, GeneratedFile, Reading};
 use crate::tree::inode::{InodeContent, RegularFile};
 use crate::tree::watch::Happening;
 use quire_heap::{Arc, Room};
@@ -58,8 +58,8 @@ pub enum Body<H: Host> {
     Directory,
     /// Generated entries.
     Names(Arc<dyn GeneratedDirectory<H>>),
-    /// Generated text, kept from the read at position zero on.
-    Text(Arc<dyn GeneratedFile>, Mutex<Option<Text>>),
+    /// Generated text, and the part of it that the last read made.
+    Text(Arc<dyn GeneratedFile>, Mutex<Reading>),
     /// A stream.
     Stream(Arc<dyn Stream>),
     /// None: opened with O_PATH, only as a name.
@@ -73,7 +73,7 @@ impl<H: Host> Body<H> {
                 d.open()?;
                 Body::Names(d.clone())
             }
-            Generated::File(f) => Body::Text(f.open()?.unwrap_or_else(|| f.clone()), Mutex::new(None)),
+            Generated::File(f) => Body::Text(f.open()?.unwrap_or_else(|| f.clone()), Mutex::new(Reading::default())),
             Generated::Link(_) => return Err(FsError::Loop),
         })
     }
@@ -261,13 +261,7 @@ impl<H: Host> OpenFile<H> {
                 if let Some(done) = file.read_at(offset, sink) {
                     return done;
                 }
-                let mut text = text.lock();
-                if offset == 0 || text.is_none() {
-                    let mut new = Text::new();
-                    file.text(&mut new)?;
-                    *text = Some(new);
-                }
-                text.as_ref().map_or(Ok(0), |t| t.read(offset, sink))
+                text.lock().read(&**file, offset, sink)
             }
             Body::File => self.regular().ok_or(FsError::BadFile)?.object.read(offset, sink),
             Body::Directory | Body::Names(_) => Err(FsError::IsDirectory),

@@ -9,6 +9,10 @@ pub trait Sink {
     fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError>;
     /// How many bytes it still takes, unless its memory ends before.
     fn room(&self) -> usize;
+    /// Whether its owner must end, and needs no bytes any more. A long search for bytes asks now and then.
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 /// Supplies bytes to be written.
@@ -95,5 +99,8 @@ impl Sink for Limited<'_> {
     }
     fn room(&self) -> usize {
         self.room.min(self.inner.room())
+    }
+    fn is_over(&self) -> bool {
+        self.inner.is_over()
     }
 }

@@ -38,6 +38,9 @@ fn my_context() -> *mut Context {
 // SAFETY: user memory is accessed only through `user`, which refuses addresses outside user space and turns faults into
 // errors.
 unsafe impl quire_linux_state::UserAccess for Machine {
+    fn killed(&self) -> bool {
+        quire_vm::Machine::is_ending(self)
+    }
     #[inline(always)]
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
         // SAFETY: the trait's caller vouches that `to` is valid for writes of `len` bytes.

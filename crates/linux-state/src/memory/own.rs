@@ -160,6 +160,11 @@ impl<M: Machine> Foreign<M> {
         self.0.entries(from, f)
     }
 
+    /// Whether the calling thread, which reads this memory, must end.
+    pub fn is_reader_killed(&self) -> bool {
+        quire_vm::Machine::is_ending(self.0.vm().machine())
+    }
+
     /// The memory that its end would free.
     pub fn holdings(&self) -> Holdings {
         self.0.holdings()

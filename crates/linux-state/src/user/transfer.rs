@@ -98,6 +98,9 @@ impl<A: UserAccess> UserTransfer<'_, A> {
         }
         let moved = copy(self.at, 0, len);
         self.advance(moved);
+        if self.left != 0 {
+            self.look();
+        }
         if moved == 0 && len > 0 { Err(FsError::Fault) } else { Ok(moved) }
     }
 
@@ -105,6 +108,13 @@ impl<A: UserAccess> UserTransfer<'_, A> {
         self.at += moved as u64;
         self.here -= moved;
         self.left -= moved;
+    }
+
+    /// Ends a long transfer of a killed thread: it has no more room, and no more bytes.
+    fn look(&mut self) {
+        if self.user.0.killed() {
+            (self.here, self.vectors, self.left) = (0, &[], 0);
+        }
     }
 
     /// [`step`](Self::step) over several vectors.
@@ -125,6 +135,7 @@ impl<A: UserAccess> UserTransfer<'_, A> {
                 return if done == 0 { Err(FsError::Fault) } else { Ok(done) };
             }
         }
+        self.look();
         Ok(done)
     }
 }
@@ -139,6 +150,9 @@ impl<A: UserAccess> Sink for UserTransfer<'_, A> {
     }
     fn room(&self) -> usize {
         self.left
+    }
+    fn is_over(&self) -> bool {
+        self.user.0.killed()
     }
 }
 

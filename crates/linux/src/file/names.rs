@@ -185,7 +185,7 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
     /// Bytes of a record before its name.
     const HEAD: usize = 19;
     let file = ctx.file(fd)?;
-    let user = ctx.user();
+    let (user, thread) = (ctx.user(), ctx.thread);
     let (mut done, mut failed) = (0usize, None);
     let mut record = [0u8; (HEAD + 256).next_multiple_of(8)];
     let listed = file.list(&mut |entry| {
@@ -205,7 +205,7 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
         match user.write_bytes(to + done as u64, &record[..len]) {
             Ok(()) => {
                 done += len;
-                true
+                !thread.killed()
             }
             Err(_) => {
                 failed = Some(Errno::EFAULT);

@@ -194,6 +194,9 @@ pub fn sys_mincore<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, vec
         if at < PAGE_SIZE {
             return Err(Errno::ENOMEM);
         }
+        if ctx.thread.killed() {
+            return Err(Errno::EINTR);
+        }
         let to = end.min(at + BATCH * PAGE_SIZE);
         let mut resident = [0u8; BATCH as usize];
         ctx.space()?.resident(VirtRange { start: at, end: to }, &mut |page, is| {

@@ -359,6 +359,11 @@ impl quire_vm::Machine for One {
     fn store_time(&self) -> u64 {
         quire_linux_state::Machine::realtime(self)
     }
+    fn is_ending(&self) -> bool {
+        // SAFETY: the running thread, which lives while it runs.
+        let payload = unsafe { (*quire_task::Machine::current(self)).payload() };
+        payload.as_ref().is_some_and(quire_linux_state::process::thread::Thread::killed)
+    }
     fn refuses_allocation(&self) -> bool {
         refusal::refuses()
     }
@@ -478,6 +483,9 @@ impl One {
 
 // SAFETY: only memory that the loaded tables let a program access is touched; each page is translated anew.
 unsafe impl UserAccess for One {
+    fn killed(&self) -> bool {
+        quire_vm::Machine::is_ending(self)
+    }
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
         // SAFETY: a part of a mapped page, and of the range that the caller vouches for.
         self.each(from, len, Access::Read, |at, done, part| unsafe { at.copy_to(to.add(done), part) })

@@ -82,6 +82,13 @@ pub trait GeneratedFile: Send + Sync {
     }
     /// Writes the whole text.
     fn text(&self, out: &mut Text) -> Result<(), FsError>;
+    /// Writes records from `cursor` on until there are `enough` bytes, at least one record. Returns the cursor of the
+    /// next record, and no cursor at the end. The first record has cursor 0. `None` for files that write the whole
+    /// text: a text that grows with what a program makes is one of records, so that an open file keeps little of it.
+    fn records(&self, cursor: u64, enough: usize, out: &mut Text) -> Option<Result<Option<u64>, FsError>> {
+        let _ = (cursor, enough, out);
+        None
+    }
     /// Reads from any offset, for files that are no text: `None` for all others.
     fn read_at(&self, offset: u64, sink: &mut dyn Sink) -> Option<Result<usize, FsError>> {
         let _ = (offset, sink);
@@ -207,6 +214,79 @@ impl<const ROOM: usize> Columns<ROOM> {
 }
 
 const CHUNK: usize = 4000;
+/// Records are added to a piece of text up to this length, so that most pieces end in their first chunk.
+const ENOUGH: usize = CHUNK - 1000;
+
+/// The text of an open file, as far as its reader keeps it: the whole of it, or the records about the last position.
+#[derive(Default)]
+pub struct Reading {
+    /// Bytes of the file from `begins` on; `None` before the first read, and after an error.
+    text: Option<Text>,
+    begins: u64,
+    /// The cursor of the record behind the text.
+    next: Option<u64>,
+}
+
+impl Reading {
+    /// Reads `file` from `offset` on. A read of its start makes the text anew, and so does a read before the text that
+    /// is kept.
+    pub(crate) fn read(
+        &mut self,
+        file: &dyn GeneratedFile,
+        offset: u64,
+        sink: &mut dyn Sink,
+    ) -> Result<usize, FsError> {
+        if offset == 0 || offset < self.begins || self.text.is_none() {
+            *self = Reading::default();
+            self.add(file, 0, Text::new(), sink.room())?;
+        }
+        let mut done = 0;
+        loop {
+            let Some(text) = &self.text else { return Ok(done) };
+            let end = self.begins + text.len() as u64;
+            let at = offset + done as u64;
+            if at < end {
+                match text.read(at - self.begins, sink) {
+                    Ok(n) => done += n,
+                    Err(e) if done == 0 => return Err(e),
+                    Err(_) => return Ok(done),
+                }
+                // Its memory ended, or it has no room.
+                if offset + (done as u64) < end {
+                    return Ok(done);
+                }
+            }
+            let Some(cursor) = self.next else { return Ok(done) };
+            if sink.is_over() {
+                return if done > 0 { Ok(done) } else { Err(FsError::Interrupted) };
+            }
+            if sink.room() == 0 {
+                return Ok(done);
+            }
+            let mut old = self.text.take().unwrap_or_default();
+            self.begins = end;
+            old.clear();
+            match self.add(file, cursor, old, sink.room()) {
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => return Ok(done),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    /// Makes the text from `cursor` on, for a reader with so much room.
+    fn add(&mut self, file: &dyn GeneratedFile, cursor: u64, mut text: Text, room: usize) -> Result<(), FsError> {
+        self.next = match file.records(cursor, room.min(ENOUGH), &mut text) {
+            Some(next) => next?,
+            None => {
+                file.text(&mut text)?;
+                None
+            }
+        };
+        self.text = Some(text);
+        Ok(())
+    }
+}
 
 /// Text in pieces of one page: a listing of a million lines needs no large allocation. Written with `write!`, which
 /// fails if memory is out.
@@ -230,6 +310,13 @@ impl Text {
     /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Removes all bytes, and keeps room for a page of text.
+    fn clear(&mut self) {
+        self.chunks.truncate(1);
+        self.chunks.iter_mut().for_each(Vec::clear);
+        self.len = 0;
     }
 
     /// Adds bytes, which need not be UTF-8.

@@ -13,19 +13,31 @@ use core::ptr::NonNull;
 use quire_sync::atomic::fence_full;
 use quire_sync::trace::{EventKind, Span};
 
+/// The most entries that one part of a change covers. It takes less than a millisecond.
+const PART: usize = if cfg!(test) { 8 } else { 256 };
+
 impl<M: Machine> Space<M> {
     /// Gives `range` the protection `prot`. Lost rights are gone when it returns; the next fault brings gained rights.
     /// It stops at a hole ([`MapError::NotMapped`]), or at a part that may not have the protection
     /// ([`MapError::Protection`]), or at a sealed one ([`MapError::Sealed`]). It also stops at a part that would exceed
     /// the space's limit of data, or the limit of the commit charge ([`MapError::NoSpace`]). The range before that part
-    /// is changed, as POSIX allows and Linux does.
+    /// is changed, as POSIX allows and Linux does. Many mappings are changed in parts; if the calling thread must end,
+    /// it stops between two of them.
     pub fn protect(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Protect, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
-        self.with_memory(|| self.protect_once(range, prot))
+        let mut rest = range;
+        while let Some(next) = self.with_memory(|| self.protect_part(rest, prot))? {
+            if self.vm().machine().is_ending() {
+                return Err(MapError::Ending);
+            }
+            rest.start = next;
+        }
+        Ok(())
     }
 
-    fn protect_once(&self, range: VirtRange, prot: Prot) -> Result<(), MapError> {
+    /// Changes the entries at the start of `range`, as many as [`PART`]. Returns where the next part begins.
+    fn protect_part(&self, range: VirtRange, prot: Prot) -> Result<Option<u64>, MapError> {
         let mut writer = self.write(range)?;
         // How far it goes, and which rights are lost there.
         let (mut end, mut error, mut changes) = (range.start, None, false);
@@ -35,11 +47,17 @@ impl<M: Machine> Space<M> {
         // One descent finds them, and their neighbours.
         let (previous, entries) = writer.around(range.start);
         let (mut first, mut following) = (None, None);
+        let (mut entries_left, mut next) = (PART, None);
         for e in entries {
             if e.range().start > end || e.range().start >= range.end {
                 following = Some(e);
                 break;
             }
+            if entries_left == 0 {
+                (following, next) = (Some(e), Some(e.range().start));
+                break;
+            }
+            entries_left -= 1;
             first.get_or_insert(e);
             if !e.attributes().max_prot.contains(prot) {
                 error = Some(MapError::Protection);
@@ -63,12 +81,12 @@ impl<M: Machine> Space<M> {
             lost.set(Prot::READ, lost.contains(Prot::READ) && !prot.allows(Access::Read));
             end = e.range().end;
         }
-        if end < range.end && error.is_none() {
+        if end < range.end && error.is_none() && next.is_none() {
             error = Some(MapError::NotMapped);
         }
         let range = VirtRange { start: range.start, end: end.min(range.end) };
         if !changes || range.is_empty() {
-            return error.map_or(Ok(()), Err);
+            return error.map_or(Ok(next), Err);
         }
         let changed = |e: &Entry<M>| {
             let mut a = e.attributes();
@@ -91,7 +109,7 @@ impl<M: Machine> Space<M> {
             update.change(range, changed)?;
             update.apply(Work::lose(range, lost, prot))?;
         }
-        error.map_or(Ok(()), Err)
+        error.map_or(Ok(next), Err)
     }
 
     /// Gives one whole entry the attributes `a` without joining neighbours: the most common change by far. The new
