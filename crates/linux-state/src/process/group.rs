@@ -288,8 +288,8 @@ pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Re
     Ok(Move::Done)
 }
 
-/// Removes a reaped process from its group. A zombie stays in the group, because a shell puts each command of a
-/// pipeline into the group of the first command, which may have ended.
+/// Removes a reaped process from its group. A zombie stays in the group: a shell puts all commands of a pipeline into
+/// the group of the first one, which may have ended.
 pub fn leave<M: Machine>(process: &Process<M>) {
     let one_mover = process.moving.lock();
     let group = process.group();

@@ -13,8 +13,8 @@
 //!
 //! An exact count walks the page tables of a process, and its object indexes if the page tables were dropped. So after
 //! [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could make it the victim.
-//! This estimate may miss two kinds of processes: those with more pages in swap than they ever had in memory at once,
-//! and those with many page tables for few pages.
+//! This estimate may miss a process with more pages in swap than it ever had in memory at once. It may also miss one
+//! with many page tables for few pages.
 //!
 //! # End of the victim
 //! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
