@@ -2,8 +2,8 @@
 //!
 //! No clock tick checks them. A process with the limit or with such timers has a timer for real time. This timer is set
 //! to the earliest moment at which a limit can be reached. That is the remaining CPU time, divided by the number of
-//! threads that can run at once. When the timer expires, a thread of the process sums up the CPU time and sets the timer
-//! again.
+//! threads that can run at once. When the timer expires, a thread of the process sums up the CPU time and sets the
+//! timer again.
 //!
 //! The accounted time of a thread in user mode ends at its last entry to the kernel. So if there are several threads,
 //! the CPUs that run the others are interrupted first. The sum is made a little later.
