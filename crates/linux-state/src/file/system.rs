@@ -12,8 +12,8 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock};
 use quire_vm::{PAGE_SIZE, Vm};
 
-/// An upper bound, in bytes, for the kernel memory of one file in an epoll instance. That is a watch, its map entry, its
-/// list links, and a listener at the file.
+/// An upper bound, in bytes, for the kernel memory of one file in an epoll instance. That is a watch, its map entry,
+/// its list links, and a listener at the file.
 pub(super) const WATCH_BYTES: u64 = 256;
 /// The state of the file layer that a machine has once.
 pub struct System<M: Machine> {
