@@ -241,9 +241,8 @@ macro_rules! put {
 }
 pub(super) use put;
 
-/// Writes texts and numbers without the formatter, which is several times slower. The parts are string literals, `dec
-/// n` for decimal numbers, `kib n` for a column of KiB, and `hex width n` for hexadecimal numbers with that many
-/// digits.
+/// Writes texts and numbers without the formatter, which is several times slower. The parts are string literals and
+/// numbers: `dec n` decimal, `kib n` in a column of KiB, `hex width n` hexadecimal with that many digits.
 macro_rules! parts {
     ($out:expr $(,)?) => { Ok(()) };
     ($out:expr, dec $value:expr $(, $($rest:tt)*)?) => {
