@@ -86,7 +86,7 @@ pub struct Linux<M: Machine> {
     pub host_name: HostName,
     /// The pattern for names of core files.
     pub core_pattern: CorePattern,
-    /// Process 1.
+    /// Process 1. `None` before it starts.
     pub first: SpinLock<Option<Arc<Process<M>>>>,
     /// The program of process 1, which fills its stack before the first instruction.
     pub first_program: SpinLock<Option<Arc<dyn FirstProgram<M>>>>,

@@ -152,7 +152,7 @@ pub(super) fn groups<M: Machine>(about: &System<M>) -> Result<Arc<dyn GeneratedF
     open(about, |_, _| 0)
 }
 
-/// `buddyinfo`: a line for each memory domain, with its free blocks of 1, 2, 4 frames and so on.
+/// `buddyinfo`: a line for each memory domain, with the numbers of its free blocks of 1, 2, 4 frames and so on.
 pub(super) fn blocks<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     let frames = about.0.vm.frames();
     for domain in 0..frames.domains() {

@@ -34,7 +34,7 @@ impl<M: Machine> Names<M> {
         Item::file("buddyinfo", frames::blocks),
         Item::file("cmdline", machine::command_line),
         Item::file("cpuinfo", machine::cpu_info),
-        // There are no block devices, and no modules.
+        // There are no block devices and no modules, so some of the files below are empty.
         Item::file("diskstats", |_, _| Ok(())),
         Item::file("filesystems", machine::file_systems),
         Item::file("interrupts", machine::interrupts),

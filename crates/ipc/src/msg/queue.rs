@@ -21,7 +21,7 @@ const MESSAGE: u64 = 128;
 /// The bytes of kernel memory of a queue.
 const OVERHEAD: u64 = 512;
 
-/// A message.
+/// A message of a System V message queue.
 pub struct Message<H: Host> {
     /// The message's type, which is above 0.
     pub kind: i64,
@@ -143,7 +143,7 @@ struct State<H: Host> {
     last_receiver: u32,
 }
 
-/// A message queue.
+/// A System V message queue.
 pub struct Queue<H: Host> {
     host: H,
     name: Name,

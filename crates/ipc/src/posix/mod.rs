@@ -127,7 +127,7 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         self.names.lock().get(name).cloned()
     }
 
-    /// Calls `each(number, name)` for the queues with numbers above `after`, in ascending order, until it returns
+    /// Calls `each(number, name)` for each queue whose number is above `after`, in ascending order, until it returns
     /// false.
     pub fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), Error> {
         let mut all: Vec<(u64, Arc<[u8]>)> = Vec::new();

@@ -30,7 +30,7 @@ impl<M: Machine> OwnSpace<M> {
     /// As for [`Owned::get`].
     #[inline(always)]
     pub unsafe fn get(&self) -> Option<&Arc<AddressSpace<M>>> {
-        // SAFETY: the owner calls this, and replaces the space only while it holds no view of it, as `Owned::get`
+        // SAFETY: the caller is the owner. It replaces the space only while it holds no view of it, as `Owned::get`
         // requires.
         unsafe { self.0.get() }.as_ref()
     }
@@ -116,7 +116,7 @@ impl<M: Machine> Foreign<M> {
         self.0.peak_resident()
     }
 
-    /// Bytes that are locked in memory.
+    /// The number of bytes that are locked in memory.
     pub fn wired_bytes(&self) -> u64 {
         self.0.wired_bytes()
     }

@@ -44,7 +44,7 @@ pub unsafe trait ListKind: 'static {
 }
 
 struct ByKind<K>(core::marker::PhantomData<K>);
-// SAFETY: `ListKind` vouches that `place` is always one field, and `links` is a field of that.
+// SAFETY: by the contract of `ListKind`, `place` is always the same field, and `links` is a field of it.
 unsafe impl<K: ListKind> Adapter for ByKind<K> {
     type Node = K::Node;
     fn links(node: &K::Node) -> &Links<K::Node> {
@@ -62,7 +62,7 @@ pub struct Walk<K: ListKind> {
 
 // SAFETY: after its beginning only the methods of its list access the walk, and one lock guards both.
 unsafe impl<K: ListKind> Send for Walk<K> {}
-// SAFETY: a shared walk lets only its list's methods touch its cells, which are guarded together with the list.
+// SAFETY: only the methods of its list access the cells of a shared walk, and one lock guards both.
 unsafe impl<K: ListKind> Sync for Walk<K> {}
 
 impl<K: ListKind> Default for Walk<K> {
@@ -79,7 +79,7 @@ impl<K: ListKind> Walk<K> {
 }
 
 struct Walks<K>(core::marker::PhantomData<K>);
-// SAFETY: a walk has one field of links, and its address is the walk's for as long as it is listed.
+// SAFETY: a walk has one field of links, and does not move while it is listed.
 unsafe impl<K: ListKind> Adapter for Walks<K> {
     type Node = Walk<K>;
     fn links(node: &Walk<K>) -> &Links<Walk<K>> {
@@ -122,7 +122,7 @@ impl<K: ListKind> ArcList<K> {
         }
         place.on.set(self.id);
         self.len += 1;
-        // SAFETY: the node is on no list of this kind, and stays in place: the count that the list takes over holds it.
+        // SAFETY: the node is on no list of this kind. It does not move, because the list takes over a reference to it.
         unsafe { self.list.push_back(NonNull::new_unchecked(Arc::into_raw(node).cast_mut())) };
         Ok(())
     }
@@ -165,7 +165,7 @@ impl<K: ListKind> ArcList<K> {
     /// is dropped.
     pub unsafe fn begin_walk(&mut self, walk: &Walk<K>) {
         walk.next.set(self.list.first());
-        // SAFETY: the caller vouches that the walk is on no list and stays in place until `end_walk`.
+        // SAFETY: the caller ensures that the walk is on no list, and does not move before `end_walk`.
         unsafe { self.walks.push_back(NonNull::from(walk)) };
     }
 
@@ -184,7 +184,7 @@ impl<K: ListKind> ArcList<K> {
     /// # Safety
     /// `walk` is under way on this list.
     pub unsafe fn end_walk(&mut self, walk: &Walk<K>) {
-        // SAFETY: the caller vouches that the walk is under way here, so it is on this list.
+        // SAFETY: the caller ensures that the walk is under way on this list, so it is among `walks`.
         unsafe { self.walks.remove(NonNull::from(walk)) };
     }
 
@@ -218,7 +218,7 @@ impl<K: ListKind> ArcList<K> {
             return None;
         }
         let raw = core::ptr::from_ref(node);
-        // SAFETY: the list holds a count made by `Arc::into_raw`, so the pointer is an Arc's and alive.
+        // SAFETY: the list holds a reference made by `Arc::into_raw`, so the pointer is that of a live `Arc`.
         unsafe {
             Arc::increment_strong_count(raw);
             Some(Arc::from_raw(raw))
@@ -238,7 +238,7 @@ mod tests {
 
     struct TestNode(u32, ListPlace<TestNode>);
     struct Only;
-    // SAFETY: one field; the test is one thread.
+    // SAFETY: there is one such field, and the test has one thread.
     unsafe impl ListKind for Only {
         type Node = TestNode;
         fn place(node: &TestNode) -> &ListPlace<TestNode> {

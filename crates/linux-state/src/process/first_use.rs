@@ -23,7 +23,7 @@ impl<T> FirstUse<T> {
     /// The value, if it was allocated.
     #[inline]
     pub fn get(&self) -> Option<&T> {
-        // SAFETY: null, or a leaked box that is freed with `self`.
+        // SAFETY: the pointer is null, or that of a leaked box which only the drop of `self` frees.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -51,7 +51,7 @@ impl<T> Drop for FirstUse<T> {
     fn drop(&mut self) {
         let made = self.0.load(Ordering::Relaxed);
         if !made.is_null() {
-            // SAFETY: leaked by `get_or_make`, and no reference outlives `self`.
+            // SAFETY: `get_or_make` leaked the box, and no reference outlives `self`.
             drop(unsafe { Box::from_raw(made) });
         }
     }

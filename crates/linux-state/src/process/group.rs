@@ -175,8 +175,8 @@ struct UnderWay<'a, M: Machine> {
 
 impl<'a, M: Machine> UnderWay<'a, M> {
     fn begin(group: &'a Group<M>, walk: &'a Walk<MemberKind<M>>) -> Self {
-        // SAFETY: the walk is borrowed, so it stays in place until this value's drop ends it; the group is borrowed as
-        // long.
+        // SAFETY: the walk and the group are borrowed. So both stay in place until the drop of this value ends the
+        // walk.
         unsafe { group.members.lock().list.begin_walk(walk) };
         UnderWay { group, walk }
     }

@@ -106,7 +106,7 @@ pub static NAMES: [(&str, &str); COUNT] = [
     ("Max realtime timeout", "us"),
 ];
 
-/// The limits of one process; see the module.
+/// The limits of one process: the inherited ones, its own, and those for its children.
 pub struct Held {
     /// The limits from the parent. They never change, and siblings share them.
     inherited: Arc<Limits>,

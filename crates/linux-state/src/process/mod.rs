@@ -151,7 +151,7 @@ pub struct Process<M: Machine> {
 
     /// The fields up to the end. Relatives of the process write them.
     _relatives: Line,
-    /// `wait4` sleeps here until a child changes.
+    /// Threads that call `wait4` sleep on this queue until a child changes.
     pub child_events: WaitQueue,
     /// The process that created or adopted this one. `None` for process 1.
     parent: SpinLock<Option<Arc<Process<M>>>>,
@@ -235,7 +235,7 @@ pub struct NewProcess<M: Machine> {
     pub priority: u32,
     /// The execution domain.
     pub personality: u32,
-    /// Whether it may gain no privileges by exec.
+    /// Whether the process may gain no privileges by exec.
     pub no_new_privileges: bool,
     /// `oom_score_adj`, and the lowest value that it may be set to without privilege.
     pub oom_adjust: (i32, i32),
@@ -440,7 +440,7 @@ impl<M: Machine> Process<M> {
         *self.last_name.lock()
     }
 
-    /// A signal info that names this process, of user `uid`, as the sender.
+    /// The signal information for `signal` with this process and user `uid` as the sender.
     pub fn as_sender(&self, signal: crate::signal::Signal, uid: u32) -> SigInfo {
         SigInfo {
             signal,

@@ -144,7 +144,7 @@ pub struct Accept {
 /// A `poll` or `ppoll` that waits. The files are checked again when the thread is woken.
 pub struct PollWait<M: Machine> {
     pub call: PollCall,
-    /// The array of `struct pollfd`, as it was when the call was made.
+    /// The array of `struct pollfd` from the time of the call.
     pub asked: Vec<u64>,
     pub listening: Listening<M>,
 }
@@ -166,7 +166,7 @@ pub enum PollCall {
 /// A `select` or `pselect6` that waits. The files are checked again when the thread is woken.
 pub struct SelectWait<M: Machine> {
     pub call: SelectCall,
-    /// The sets, one after the other, as they were when the call was made.
+    /// The three sets from the time of the call, one after the other.
     pub asked: Vec<u64>,
     pub listening: Listening<M>,
 }

@@ -56,7 +56,7 @@ impl<M: Machine> Process<M> {
         Some((badness(held, self.oom_adjust.load(Ordering::Relaxed), self.linux.total_pages())?, held))
     }
 
-    /// `/proc/<pid>/oom_score`.
+    /// The score that `/proc/<pid>/oom_score` shows.
     pub fn oom_score(&self) -> u64 {
         self.badness().map_or(0, |(points, _)| score(points, self.linux.total_pages()))
     }
@@ -166,7 +166,8 @@ impl<M: Machine> Linux<M> {
         !me.killed()
     }
 
-    /// Sleeps until the victim has left its memory or other memory is free (true), or until `deadline`.
+    /// Sleeps until the victim has left its memory, other memory is free, or `deadline` has passed. Returns true in the
+    /// first two cases.
     fn wait_for_victim(&self, me: &Thread<M>, deadline: u64) -> bool {
         let gone = || self.victims.process().is_none_or(|process| process.has_left_memory());
         let ready = || (gone() || !self.is_short()).then_some(());
@@ -245,7 +246,7 @@ impl<M: Machine> Linux<M> {
             let peak = memory.peak_resident();
             drop(memory);
             if process.is_exiting() && !shared {
-                // A process that is ending already frees its memory, so no other has to end.
+                // This process already ends and frees its memory, so no other process has to end.
                 return Some(Choice { process, points: i64::MAX, held: Holdings::default() });
             }
             let adjust = process.oom_adjust.load(Ordering::Relaxed);

@@ -224,7 +224,8 @@ impl Capabilities {
         Ok(())
     }
 
-    /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_RAISE`.
+    /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_RAISE`: adds capability `number`. EPERM if it is not permitted and
+    /// inheritable.
     pub fn raise_ambient(&mut self, number: u32) -> Result<(), Errno> {
         let one = Caps::of(number);
         if !one.within(self.permitted.and(self.inheritable)) || self.secure & secure::NO_AMBIENT_RAISE != 0 {
@@ -234,7 +235,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_LOWER`.
+    /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_LOWER`: removes the capabilities `lowered`.
     pub fn lower_ambient(&mut self, lowered: Caps) {
         self.ambient = self.ambient.without(lowered);
     }

@@ -29,7 +29,7 @@ pub struct Timers<M: Machine> {
     fired: AtomicBool,
     /// The target's task. `target` holds a reference to it while the timer is armed. The expiry reads it.
     task: AtomicPtr<Task<M>>,
-    /// Guards arming and cancelling.
+    /// The thread that sends the signal. The lock guards arming and cancelling.
     target: SpinLock<Option<ThreadRef<M>>>,
 }
 
