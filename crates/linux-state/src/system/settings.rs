@@ -83,7 +83,7 @@ settings! {
     Hops: 64, 1, 255;
     /// `kernel.core_uses_pid`: the name of a core file ends with the process's id. The kernel acts on it.
     CoreUsesPid: 0, 0, 1;
-    /// `kernel.dmesg_restrict`: whether ordinary programs are forbidden to read the kernel's log.
+    /// `kernel.dmesg_restrict`: whether only privileged programs may read the kernel's log. The kernel acts on it.
     HideLog: 0, 0, 1;
     /// `kernel.kptr_restrict`: only stored, because no kernel address is shown.
     HidePointers: 0, 0, 2;
