@@ -374,8 +374,8 @@ impl<M: Machine> Process<M> {
         if !actions.is_frozen() {
             return Ok(());
         }
-        // A reader in another process may hold a reference for a moment. The copy that is then made is unnecessary, but
-        // harmless.
+        // A reader in another process may hold a further reference for a moment. The process then makes a copy that it
+        // does not need, which is harmless.
         if Arc::strong_count(actions) == 1 {
             actions.freeze(None);
             return Ok(());
@@ -405,8 +405,8 @@ impl<M: Machine> Process<M> {
         // SAFETY: if the caller is the only thread, it replaces nothing from here on. If there are several, none
         // replaces them.
         let actions = unsafe { self.actions.get() };
-        // A reader in another process may hold a reference for a moment. The copy that is then made is unnecessary, but
-        // harmless.
+        // A reader in another process may hold a further reference for a moment. The child then gets a copy that it
+        // does not need, which is harmless.
         let alone = froze || (Arc::strong_count(actions) == 1 && self.threads.lock().len() == 1);
         if !alone || actions.change_by_delivery() {
             return Ok(Arc::try_new(actions.try_clone()?)?);

@@ -19,9 +19,9 @@
 //! # End of the victim
 //! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
 //!    ([`is_ending`](quire_vm::Machine::is_ending)). Its interruptible waits end.
-//! 2. After [`GRACE`], a waiting thread frees the victim's memory if the victim still has it, because one of its
-//!    threads waits for another event. The waiter condemns the space and reaps it ([`reap`](quire_vm::Space::reap)),
-//!    without help from the victim. So memory is freed even if the victim waits for a lock that a waiter holds.
+//! 2. The victim may still have its memory after [`GRACE`], because one of its threads waits for another event. A
+//!    waiter then condemns the victim's space and frees its memory ([`reap`](quire_vm::Space::reap)). The victim's
+//!    threads need not run for this. So memory becomes free even if the victim holds a lock that the waiters need.
 //! 3. If the victim still has memory after a second ([`victims`](dying)), the kernel gives it up. Another victim may
 //!    then be chosen.
 //!
