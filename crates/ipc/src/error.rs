@@ -1,41 +1,41 @@
-//! Errors of System V IPC.
+//! The errors of System V IPC and POSIX message queues.
 
 use quire_heap::OutOfMemory;
 
-/// The reason why a call failed. It has changed nothing then.
+/// The reason why a call failed. A failed call has changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// No object has the key.
+    /// No object has this key.
     NotFound,
-    /// An object has the key already.
+    /// An object already has this key.
     Exists,
-    /// No object has the id, or an argument is out of range.
+    /// No object has this id, or an argument is out of range.
     Invalid,
     /// The object was removed.
     Removed,
-    /// The object's mode does not allow it.
+    /// The object's mode does not allow the access.
     Denied,
-    /// Only the owner, the creator or a privileged caller may do it.
+    /// Only the owner, the creator or a privileged caller may do this.
     NotPermitted,
-    /// A limit on the number or the sum of sizes is reached.
+    /// A limit on the number of objects or on the sum of their sizes is reached.
     NoSpace,
-    /// No memory, or the caller's user may not have more.
+    /// There is no memory, or the caller's user is at its limit.
     OutOfMemory,
-    /// The call would have to wait, or its deadline passed.
+    /// The call would have to wait, or its deadline has passed.
     WouldBlock,
-    /// The deadline of a POSIX queue's call passed.
+    /// The deadline of a call on a POSIX queue has passed.
     TimedOut,
     /// Another process is registered for the notification.
     Busy,
-    /// The queues of the caller's user take too much.
+    /// The queues of the caller's user use too much memory.
     TooMany,
-    /// A signal came first.
+    /// A signal interrupted the wait.
     Interrupted,
-    /// No message of the wanted type is there.
+    /// There is no message of the wanted type.
     NoMessage,
     /// The message is longer than the caller's buffer.
     TooLong,
-    /// The number of a semaphore lies beyond the array, or a length does not fit a POSIX queue.
+    /// The number of a semaphore is beyond the end of the array, or a length does not fit a POSIX queue.
     TooLarge,
     /// A semaphore's value, or its adjustment, would leave its range.
     Range,

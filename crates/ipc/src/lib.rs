@@ -1,19 +1,19 @@
-//! System V IPC: shared memory segments, semaphore arrays and message queues. Beside them, POSIX message queues.
+//! System V IPC (shared memory segments, semaphore arrays, message queues) and POSIX message queues.
 //!
 //! # Principles
-//! - **An object is found without a lock.** A [registry] finds an id as a table of descriptors finds a file, and each
-//!   object has its own lock. Only creation, removal and lookups by key take the lock of a registry.
-//! - **Wakers complete the calls of sleepers.** A changed semaphore array tries the operations of its sleepers in their
-//!   order. A sender hands its message to a receiver that waits for it. So a woken thread only reads its result.
-//! - **A sleeper leaves under the lock of its object.** A signal or a timeout may come while a waker completes the
-//!   call. The lock decides which of the two came first.
-//! - **Every allocation may fail**, and a failed call changes nothing. Kernel memory that users keep here is charged to
-//!   them ([`Host::charge`]).
-//! - **No errno, no user memory, no Linux constant.** Errors are [`Error`]; the Linux layer translates.
+//! - **An object is found without a lock.** A [registry] finds an object by its id, as a descriptor table finds a file.
+//!   Each object has its own lock. Only creation, removal and lookups by key acquire the lock of a registry.
+//! - **A waker completes the call of a sleeper.** A changed semaphore array tries the operations of its sleepers in
+//!   their order. A sender passes its message directly to a waiting receiver. So a woken thread only reads its result.
+//! - **A sleeper leaves with the lock of its object held.** A signal or a timeout may come while a waker completes the
+//!   call. The lock decides which of the two was first.
+//! - **Every allocation may fail**, and a failed call changes nothing. Kernel memory that users allocate here is
+//!   charged to them ([`Host::charge`]).
+//! - **No errno, no user memory, no Linux constant.** Calls return an [`Error`], which the Linux layer translates.
 //!
 //! # Where to start reading
-//! [`registry`] has ids and keys, [`owner`] the permissions. [`shm`], [`sem`] and [`msg`] are the three kinds.
-//! [`posix`] has the queues with names.
+//! [`registry`] has ids and keys, [`owner`] the permissions. [`shm`], [`sem`] and [`msg`] are the three kinds of System
+//! V IPC. [`posix`] has the POSIX message queues.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(unsafe_code)]
 #![deny(missing_docs)]

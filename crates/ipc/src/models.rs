@@ -1,4 +1,4 @@
-//! Models of waits and their ends, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
+//! Models of waits and of their ends, run with `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
 
 use crate::msg::{Queues, Receive, Text, Wanted};
 use crate::owner::{Change, READ, WRITE};
@@ -13,7 +13,7 @@ use quire_sync::{PerCpu, WaitQueue, protocol};
 use std::boxed::Box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A system without limits.
+/// A host without limits.
 #[derive(Clone)]
 struct ModelHost(&'static Domain);
 
@@ -24,7 +24,7 @@ impl ModelHost {
     }
 }
 
-/// A value that no thread drops. A checker that reports a deadlock drops the values of its model, and must not meet it.
+/// Leaks a value. A checker that reports a deadlock drops the values of its model, and must not drop this one.
 fn kept<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
@@ -64,7 +64,7 @@ impl Watch for Sleepers {
     }
 }
 
-/// Counts announcements. No step of a model.
+/// Counts notifications. The counter is no step of a model.
 struct Announcements(Arc<AtomicUsize>);
 
 impl Notify for Announcements {
@@ -105,7 +105,7 @@ fn send(queue: &PosixQueue) {
     queue.send(Message { priority: 1, text: Text::new(1).unwrap() }, &patience(QUIET)).unwrap();
 }
 
-/// A receiver waits until a signal ends its call, while a message comes.
+/// A receiver waits until a signal ends its call, while a sender sends a message.
 fn message_against_signal() {
     let queue = posix_queue();
     let announced = Arc::new(AtomicUsize::new(0));
@@ -125,7 +125,7 @@ protocol! {
     LeaveWithoutLook: "no process is notified of a message that stays";
 }
 
-/// Two messages go through a queue that has room for one.
+/// Two messages are sent through a queue that has room for one.
 fn room_against_message() {
     let queue = posix_queue();
     let other = queue.clone();
@@ -154,7 +154,8 @@ fn receive(queue: &Queue, interrupted: &dyn Fn() -> bool) -> Result<usize, Error
     queue.receive(&ME, how, interrupted).map(|message| message.text.len())
 }
 
-/// A receiver waits until a signal ends its call, while a sender hands a message to it or puts it into the queue.
+/// A receiver waits until a signal ends its call. Meanwhile a sender passes a message to it, or adds the message to the
+/// queue.
 fn hand_over_against_signal() {
     let (all, queue) = message_queue();
     let other = queue.clone();
@@ -170,7 +171,7 @@ protocol! {
     ResultOfWakerIgnored: "a message is lost";
 }
 
-/// A receiver waits, while the owner takes its right to read away.
+/// A receiver waits, while the owner removes its right to read.
 fn wait_against_change() {
     let (all, queue) = message_queue();
     let id = queue.status(None).unwrap().id;
@@ -217,7 +218,7 @@ protocol! {
     ResultOfWakerIgnored: "an operation is done and denied";
 }
 
-/// Two threads of a process end. One of them has just taken a unit, which the last one's end gives back.
+/// Two threads of a process end. One of them has just decremented a semaphore, which the end of the last thread undoes.
 fn undos_of_two_threads() {
     let (all, array) = semaphores();
     let at_once = Wait { deadline: None, interrupted: QUIET };

@@ -1,17 +1,17 @@
 //! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
 
 quire_sync::mutants! {
-    /// A step that can be left out; each names the protocol and the step.
+    /// The steps that can be left out. Each comment names the protocol, and what then happens.
     pub enum Mutant {
-        /// Message queues: a change of the mode leaves the calls that wait asleep.
+        /// Message queues: a change of the mode does not end the waits of sleeping calls.
         ChangeEndsNoWait,
-        /// POSIX queues: a receiver that a signal ends leaves without a last look.
+        /// POSIX queues: a receiver whose wait a signal ends does not check for a message again.
         LeaveWithoutLook,
-        /// All sleepers: a call that a signal ends ignores the result that a waker has given.
+        /// All sleepers: a call whose wait a signal ends ignores the result that a waker has stored.
         ResultOfWakerIgnored,
-        /// POSIX queues: a sender announces no message.
+        /// POSIX queues: a sender wakes no receiver.
         SentUnannounced,
-        /// Semaphores: each thread of a process reverts its changes, not only the last.
+        /// Semaphores: the end of each thread of a process reverts its changes, not only that of the last.
         EachThreadReverts,
     }
 }

@@ -1,12 +1,12 @@
-//! Owners, modes, and the checks of both.
+//! The owners and modes of objects, and the checks of permissions.
 
 use crate::error::Error;
 
-/// Mode bits for reading, of all classes.
+/// The mode bits for reading, of all classes.
 pub const READ: u32 = 0o444;
-/// Mode bits for writing, of all classes.
+/// The mode bits for writing, of all classes.
 pub const WRITE: u32 = 0o222;
-/// Mode bits for execution, of all classes.
+/// The mode bits for execution, of all classes.
 pub const EXECUTE: u32 = 0o111;
 /// The bits of a mode that its owner may set.
 pub const MODE: u32 = 0o777;
@@ -18,53 +18,53 @@ pub struct Caller<'a> {
     pub user: u32,
     /// The effective group.
     pub group: u32,
-    /// Whether a group is one of the caller's.
+    /// Whether the caller belongs to the group with this id.
     pub in_group: &'a dyn Fn(u32) -> bool,
-    /// Modes are not checked.
+    /// Whether modes are not checked for this caller.
     pub ignores_modes: bool,
-    /// May change and remove objects of others.
+    /// Whether the caller may change and remove objects of others.
     pub administers: bool,
-    /// May lock memory without a limit.
+    /// Whether the caller may lock memory without a limit.
     pub locks: bool,
-    /// May exceed limits on queues.
+    /// Whether the caller may exceed limits on queues.
     pub exceeds: bool,
 }
 
-/// The ids and the mode of an object.
+/// The ids of the owner and the creator of an object, and its mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
-    /// The owner.
+    /// The user id of the owner.
     pub user: u32,
-    /// The owner's group.
+    /// The group id of the owner.
     pub group: u32,
-    /// The creator. Fixed.
+    /// The user id of the creator. It never changes.
     pub creator: u32,
-    /// The creator's group. Fixed.
+    /// The group id of the creator. It never changes.
     pub creator_group: u32,
     /// The mode: nine bits.
     pub mode: u32,
 }
 
-/// New ids and a new mode.
+/// The new owner and the new mode of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// The new owner.
+    /// The user id of the new owner.
     pub user: u32,
-    /// The new owner's group.
+    /// The group id of the new owner.
     pub group: u32,
-    /// The new mode; only the bits of [`MODE`] count.
+    /// The new mode, of which only the bits in [`MODE`] are used.
     pub mode: u32,
 }
 
 impl Owner {
-    /// The owner of an object that `caller` makes.
+    /// The owner of an object that `caller` creates with `mode`.
     pub fn new(caller: &Caller<'_>, mode: u32) -> Owner {
         let (user, group) = (caller.user, caller.group);
         Owner { user, group, creator: user, creator_group: group, mode: mode & MODE }
     }
 
-    /// Checks that the mode gives `caller` the rights in `wanted`. Each of the three classes in `wanted` counts, as in
-    /// a mode.
+    /// Checks that the mode gives `caller` the rights in `wanted`. The rights may be in any of the three classes of
+    /// `wanted`.
     pub fn allow(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
         let asked = (wanted >> 6) | (wanted >> 3) | wanted;
         let granted = if [self.user, self.creator].contains(&caller.user) {
@@ -83,7 +83,7 @@ impl Owner {
         if own || caller.administers { Ok(()) } else { Err(Error::NotPermitted) }
     }
 
-    /// Changes owner and mode. The id that stands for no user or group is refused.
+    /// Changes the owner and the mode. `Invalid` for the id -1, which is no user or group.
     pub fn change(&mut self, to: Change) -> Result<(), Error> {
         if to.user == u32::MAX || to.group == u32::MAX {
             return Err(Error::Invalid);
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(owner.allow(&caller(8, &seven), WRITE), Err(Error::Denied));
         assert_eq!(owner.allow(&caller(8, &none), WRITE), Ok(()));
         assert_eq!(owner.allow(&caller(8, &none), READ), Err(Error::Denied));
-        // The mode of a call counts like a mode of each class.
+        // The rights that a call wants may be in any class of its mode.
         assert_eq!(owner.allow(&caller(8, &none), 0o400), Err(Error::Denied));
         assert_eq!(owner.allow(&caller(8, &none), 0), Ok(()));
         let free = Caller { ignores_modes: true, ..caller(8, &none) };

@@ -1,8 +1,8 @@
-//! Objects of one kind, by id and by key.
+//! The objects of one kind, found by id and by key.
 //!
-//! An id is an index and a sequence number. The index is the object's place in a table of [`Slots`], which lookups read
-//! without a lock. The sequence number grows when the indexes begin again, so an old id does not name a new object.
-//! Creation and lookups by key take the registry's sleeping lock.
+//! An id consists of an index and a sequence number. The index is the object's position in a table of [`Slots`], which
+//! lookups read without a lock. The sequence number is incremented when the indexes begin again at 0, so an old id does
+//! not name a new object. Creation and lookups by key acquire the registry's sleeping lock.
 
 use crate::error::Error;
 use quire_heap::{Arc, Map, SpareEntry, Vec};
@@ -12,17 +12,18 @@ use quire_sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{Mutex, Rank};
 
-/// Bits of an id that are the index.
+/// The number of bits in an id that are the index.
 const INDEX_BITS: u32 = 15;
 /// The most objects of a kind.
 pub const MOST: usize = 1 << INDEX_BITS;
-/// Sequence numbers; then they begin again.
+/// The number of sequence numbers. After the last one they begin again at 0.
 const SEQUENCES: u32 = 1 << 16;
-/// Indexes go round within this many while there are fewer objects, so that an id is not reused soon.
+/// If there are fewer objects than this, the indexes still run through this many values, so that an id is not reused
+/// soon.
 const ROUND: usize = 64;
-/// The key of objects that are found by id only.
+/// The key of an object that is found only by its id.
 pub const PRIVATE: i32 = 0;
-/// Objects that a listing counts at a time.
+/// The number of objects to which a listing holds references at a time.
 const STEP: usize = 64;
 
 /// The id and the key of an object.
@@ -37,7 +38,7 @@ impl Name {
     pub fn id(&self) -> i32 {
         self.id
     }
-    /// The key; [`PRIVATE`] if it has none any more.
+    /// The key; [`PRIVATE`] if the object has no key, or no longer has one.
     pub fn key(&self) -> i32 {
         self.key.load(Ordering::Relaxed)
     }
@@ -45,48 +46,48 @@ impl Name {
     pub fn sequence(&self) -> u32 {
         self.id as u32 >> INDEX_BITS
     }
-    /// The object's place in the table.
+    /// The object's index in the table.
     pub fn index(&self) -> usize {
         self.id as usize & (MOST - 1)
     }
 }
 
-/// An object of a registry.
+/// An object that a registry can hold.
 pub trait Named: Send + Sync + 'static {
-    /// The object's name.
+    /// The object's id and key.
     fn name(&self) -> &Name;
 }
 
-/// How an object is opened.
+/// The parameters with which an object is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Open {
-    /// The object is made if no object has the key.
+    /// Whether an object is created if none has the key.
     pub create: bool,
-    /// With `create`: an object that has the key is an error.
+    /// With `create`: whether it is an error if an object has the key already.
     pub exclusive: bool,
-    /// The mode of a new object, or the rights that the caller wants.
+    /// The mode of a new object, or the rights that the caller wants on an existing one.
     pub mode: u32,
 }
 
-/// The state that creation changes.
+/// The keys of objects, and the position of the next id.
 struct Keys<T> {
     by_key: Map<i32, Arc<T>>,
-    /// The index after the last index that was given out.
+    /// The index after the index that was allocated last.
     next: usize,
     sequence: u32,
 }
 
-/// All objects of a kind; see the module.
+/// All objects of one kind, by id and by key.
 pub struct Registry<T: Named> {
     slots: Slots<T>,
     keys: Mutex<Keys<T>>,
     used: AtomicUsize,
-    /// The id that the next object shall get, or less than 0.
+    /// The id that the next object should get; negative for any.
     wanted: AtomicI32,
 }
 
 impl<T: Named> Registry<T> {
-    /// No objects.
+    /// A registry without objects.
     pub fn new() -> Result<Self, Error> {
         let slots = Slots::new(Rank::SYSTEM);
         slots.share()?;
@@ -99,27 +100,28 @@ impl<T: Named> Registry<T> {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// The id that the next object gets if its index is free; less than 0 for any.
+    /// The id that the next object gets if its index is free; negative for any.
     pub fn wanted(&self) -> &AtomicI32 {
         &self.wanted
     }
 
-    /// The object with this index, whatever its sequence number.
+    /// The object at the index of `id`, whatever its sequence number.
     pub fn at(&self, id: i32, epoch: &Domain) -> Result<Arc<T>, Error> {
         let index = usize::try_from(id).map_err(|_| Error::Invalid)? & (MOST - 1);
-        // SAFETY: the table has been shared since `new`, so a lookup needs no quiet table.
+        // SAFETY: the table is marked as shared since `new`, so lookups may run beside changes.
         #[allow(unsafe_code)]
         let found = unsafe { self.slots.get(index, epoch) };
         found.ok_or(Error::Invalid)
     }
 
-    /// The object `id`.
+    /// The object with the id `id`. `Invalid` if there is none.
     pub fn find(&self, id: i32, epoch: &Domain) -> Result<Arc<T>, Error> {
         self.at(id, epoch).and_then(|found| if found.name().id == id { Ok(found) } else { Err(Error::Invalid) })
     }
 
-    /// Opens the object with `key`, and returns its id. `there` checks an object that has the key. A new one must be
-    /// allowed by `may`, and there must be fewer than `limit`. Then `make` makes it of what `may` returned.
+    /// Opens or creates the object with `key`, and returns its id. `there` checks an object that has the key already.
+    /// `may` checks whether a new object may be created, and there must be fewer than `limit` objects. `make` then
+    /// creates the object from the result of `may`.
     #[allow(clippy::too_many_arguments)]
     pub fn open<P>(
         &self,
@@ -163,7 +165,7 @@ impl<T: Named> Registry<T> {
         Ok(id)
     }
 
-    /// Reserves an index, and chooses the sequence number for it.
+    /// Reserves an index, and chooses its sequence number.
     fn place(&self, keys: &mut Keys<T>, limit: usize, epoch: &Domain) -> Result<(usize, u32), Error> {
         let reserve = |from, end| self.slots.reserve(false, from, end, epoch);
         let refused = |e| if e == NoNumber::Limit { Error::NoSpace } else { Error::OutOfMemory };
@@ -176,7 +178,7 @@ impl<T: Named> Registry<T> {
         let index = match reserve(keys.next, end) {
             Err(NoNumber::Limit) => {
                 let index = reserve(0, end).map_err(refused)?;
-                // The first round begins at 0 too.
+                // The first round begins at index 0 too, but without an increment.
                 keys.sequence = (keys.sequence + u32::from(index < keys.next)) % SEQUENCES;
                 index
             }
@@ -186,7 +188,7 @@ impl<T: Named> Registry<T> {
         Ok((index, keys.sequence))
     }
 
-    /// Takes the key from `object`, which is still found by its id.
+    /// Removes the key from `object`, which can still be found by its id.
     pub fn forget_key(&self, object: &T) {
         let mut keys = self.keys.lock();
         let key = object.name().key.swap(PRIVATE, Ordering::Relaxed);
@@ -196,14 +198,14 @@ impl<T: Named> Registry<T> {
         drop(gone);
     }
 
-    /// Takes the id from `object`. The caller has taken its key, and does this once.
+    /// Removes the id from `object`. The caller has removed its key before, and does this only once.
     pub fn forget_id(&self, object: &T, epoch: &Domain) {
         let gone = self.slots.remove(object.name().index(), epoch);
         debug_assert!(gone.is_some());
         self.used.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Calls `each` with all objects, ascending by index, until it returns an error.
+    /// Calls `each` with all objects, in ascending order of the index, until it returns an error.
     pub fn each<E: From<Error>>(&self, mut each: impl FnMut(&Arc<T>) -> Result<(), E>) -> Result<(), E> {
         let mut some = Vec::try_with_capacity(STEP).map_err(Error::from)?;
         let mut from = 0;

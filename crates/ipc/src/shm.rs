@@ -1,9 +1,9 @@
-//! Shared memory segments.
+//! System V shared memory segments.
 //!
-//! A segment's memory is an object that the embedder makes, and maps where a program attaches it. The embedder counts
-//! the mappings in the segment's [`Attaches`]. A removed segment gives its own handle on the memory up, and stays
-//! attachable while the memory lives. The embedder reports the memory's end ([`Segments::memory_gone`]), and the
-//! segment loses its id.
+//! The memory of a segment is an object that the embedding kernel creates, and maps where a program attaches the
+//! segment. The kernel counts the mappings in the segment's [`Attaches`]. A removed segment drops its own handle on the
+//! memory. Programs can still attach it while the memory is mapped. When the memory is freed, the kernel calls
+//! [`Segments::memory_gone`], and the segment loses its id.
 
 use crate::error::Error;
 use crate::host::Host;
@@ -13,26 +13,26 @@ use quire_heap::{Arc, Room};
 use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes of a page.
+/// The bytes of a page.
 const PAGE: u64 = 4096;
-/// Kernel memory of a segment, charged to its creator.
+/// The bytes of kernel memory of a segment, charged to its creator.
 const OVERHEAD: u64 = 1024;
 
 /// The memory of a segment.
 pub trait Memory: Send + Sync + 'static {
-    /// A handle that keeps it.
+    /// A handle that keeps the memory alive.
     type Handle;
-    /// A handle, while it lives.
+    /// A new handle. `None` if the memory is gone.
     fn handle(&self) -> Option<Self::Handle>;
-    /// Gives the segment's own handle up. The memory then lives as long as it is mapped. May sleep.
+    /// Drops the segment's own handle. The memory then exists as long as it is mapped. May sleep.
     fn give_up(&self);
-    /// Pages that hold data, in memory or in swap.
+    /// The number of pages that hold data, in memory or in swap.
     fn resident(&self) -> u64;
-    /// Keeps its pages in memory, or no longer.
+    /// Starts or stops to keep the pages in memory.
     fn keep_resident(&self, keep: bool);
 }
 
-/// The mappings of a segment, which the embedder counts.
+/// The number of mappings of a segment, and the times of the last changes. The embedding kernel reports the changes.
 #[derive(Debug, Default)]
 pub struct Attaches {
     count: AtomicU64,
@@ -42,7 +42,7 @@ pub struct Attaches {
 }
 
 impl Attaches {
-    /// A mapping was added, or removed where not `came`. Locks nothing.
+    /// Records that a mapping was added (`came`) or removed. Acquires no lock.
     pub fn note(&self, came: bool, host: &impl Host) {
         let (pid, now) = (host.pid(), host.seconds());
         if came {
@@ -58,7 +58,7 @@ impl Attaches {
     }
 }
 
-/// Pages that a segment takes from the limit on all.
+/// The pages of one segment, counted against the limit on all segments.
 struct Taken {
     all: Arc<AtomicU64>,
     pages: u64,
@@ -78,7 +78,7 @@ struct State<H: Host> {
     locked: Option<H::Charge>,
 }
 
-/// A segment.
+/// A shared memory segment.
 pub struct Segment<H: Host, S: Memory> {
     name: Name,
     size: u64,
@@ -103,50 +103,50 @@ pub struct Status {
     pub key: i32,
     /// The id.
     pub id: i32,
-    /// Its sequence number.
+    /// The sequence number in the id.
     pub sequence: u32,
     /// The owner.
     pub owner: Owner,
-    /// The segment goes with its last mapping.
+    /// Whether the segment was removed. It then ends with its last mapping.
     pub removed: bool,
-    /// Its pages stay in memory.
+    /// Whether the pages are kept in memory.
     pub locked: bool,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// The last attach, in seconds since 1970.
+    /// The time of the last attach, in seconds since 1970.
     pub attached: i64,
-    /// The last detach.
+    /// The time of the last detach, in seconds since 1970.
     pub detached: i64,
-    /// The last change by a call.
+    /// The time of the last change by `shmctl`, in seconds since 1970.
     pub changed: i64,
-    /// The creating process.
+    /// The id of the process that created the segment.
     pub creator: u32,
-    /// The process of the last attach or detach.
+    /// The id of the process that attached or detached last.
     pub last_pid: u32,
-    /// Mappings.
+    /// The number of mappings.
     pub attaches: u64,
-    /// Pages that hold data, in memory or in swap.
+    /// The number of pages that hold data, in memory or in swap.
     pub resident: u64,
 }
 
 impl<H: Host, S: Memory> Segment<H, S> {
-    /// Bytes.
+    /// The size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The counts of its mappings.
+    /// The counts of the segment's mappings.
     pub fn attaches(&self) -> &Arc<Attaches> {
         &self.attaches
     }
 
-    /// A handle on its memory for a caller that wants these rights.
+    /// A handle on the segment's memory. The rights of `caller` in `wanted` are checked.
     pub fn attach(&self, caller: &Caller<'_>, wanted: u32) -> Result<S::Handle, Error> {
         self.state.lock().owner.allow(caller, wanted)?;
         self.memory.handle().ok_or(Error::Removed)
     }
 
-    /// Everything about it. `caller`: its right to read is checked.
+    /// The values that `shmctl` reports. If there is a `caller`, its right to read is checked.
     pub fn status(&self, caller: Option<&Caller<'_>>) -> Result<Status, Error> {
         let state = self.state.lock();
         if let Some(caller) = caller {
@@ -174,33 +174,34 @@ impl<H: Host, S: Memory> Segment<H, S> {
     }
 }
 
-/// Limits on segments.
+/// The limits on segments.
 pub struct Limits {
-    /// Bytes of a segment.
+    /// The most bytes of a segment.
     pub size: AtomicU64,
-    /// Pages of all segments.
+    /// The most pages of all segments together.
     pub pages: AtomicU64,
-    /// Segments.
+    /// The most segments.
     pub count: AtomicUsize,
 }
 
-/// The largest default of a limit: near the top, so that sums of a few do not overflow.
+/// The default of the limits on bytes and pages, as on Linux. It is below the largest number, so that sums of a few do
+/// not overflow.
 pub const UNLIMITED: u64 = u64::MAX - (1 << 24);
-/// Segments at most, before the limit is changed.
+/// The default of the limit on the number of segments.
 pub const COUNT: usize = 4096;
 
 /// Sums over all segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
-    /// Segments.
+    /// The number of segments.
     pub count: usize,
-    /// Pages.
+    /// The number of pages of all segments.
     pub pages: u64,
-    /// Pages that hold data, in memory or in swap.
+    /// The number of pages that hold data, in memory or in swap.
     pub resident: u64,
 }
 
-/// All segments.
+/// All shared memory segments of the system.
 pub struct Segments<H: Host, S: Memory> {
     host: H,
     registry: Registry<Segment<H, S>>,
@@ -209,7 +210,7 @@ pub struct Segments<H: Host, S: Memory> {
 }
 
 impl<H: Host, S: Memory> Segments<H, S> {
-    /// None.
+    /// A system without segments.
     pub fn new(host: H) -> Result<Self, Error> {
         let limits = Limits {
             size: AtomicU64::new(UNLIMITED),
@@ -219,18 +220,18 @@ impl<H: Host, S: Memory> Segments<H, S> {
         Ok(Segments { host, registry: Registry::new()?, limits, pages: Arc::try_new(AtomicU64::new(0))? })
     }
 
-    /// The limits.
+    /// The limits, which callers may change.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The ids.
+    /// The registry of ids and keys.
     pub fn registry(&self) -> &Registry<Segment<H, S>> {
         &self.registry
     }
 
-    /// Opens the segment with `key`, of at least `size` bytes, and returns its id. `make` makes the memory of a new
-    /// one.
+    /// Opens or creates the segment with `key` and at least `size` bytes, and returns its id. `make` creates the memory
+    /// of a new segment.
     pub fn open(
         &self,
         caller: &Caller<'_>,
@@ -271,17 +272,17 @@ impl<H: Host, S: Memory> Segments<H, S> {
         })
     }
 
-    /// The segment `id`.
+    /// The segment with the id `id`.
     pub fn find(&self, id: i32) -> Result<Arc<Segment<H, S>>, Error> {
         self.registry.find(id, self.host.epoch())
     }
 
-    /// The segment with the index of `id`.
+    /// The segment at the index of `id`, whatever its sequence number.
     pub fn at(&self, id: i32) -> Result<Arc<Segment<H, S>>, Error> {
         self.registry.at(id, self.host.epoch())
     }
 
-    /// Changes owner and mode.
+    /// Changes the owner and the mode of segment `id`.
     pub fn change(&self, caller: &Caller<'_>, id: i32, to: Change) -> Result<(), Error> {
         let (segment, now) = (self.find(id)?, self.host.seconds());
         let mut state = segment.state.lock();
@@ -291,7 +292,7 @@ impl<H: Host, S: Memory> Segments<H, S> {
         Ok(())
     }
 
-    /// Removes the segment: it loses its key, and goes with its last mapping.
+    /// Removes the segment. It loses its key now, and ends with its last mapping.
     pub fn remove(&self, caller: &Caller<'_>, id: i32) -> Result<(), Error> {
         let segment = self.find(id)?;
         let mut state = segment.state.lock();
@@ -305,8 +306,8 @@ impl<H: Host, S: Memory> Segments<H, S> {
         Ok(())
     }
 
-    /// The memory of segment `id` with these counts is gone. Only now the segment loses its id. Nothing happens if it
-    /// never had one, because its creation failed.
+    /// Called when the memory of segment `id` with these counts was freed. Removes the id of the segment. Does nothing
+    /// if the segment has no id, because its creation failed.
     pub fn memory_gone(&self, id: i32, attaches: &Arc<Attaches>) {
         if let Ok(segment) = self.find(id)
             && Arc::ptr_eq(&segment.attaches, attaches)
@@ -315,7 +316,7 @@ impl<H: Host, S: Memory> Segments<H, S> {
         }
     }
 
-    /// Keeps the pages of a segment in memory, or no longer.
+    /// Starts (`lock`) or stops to keep the pages of a segment in memory.
     pub fn lock(&self, caller: &Caller<'_>, id: i32, lock: bool) -> Result<(), Error> {
         let segment = self.find(id)?;
         let owner = segment.state.lock().owner;
@@ -333,7 +334,7 @@ impl<H: Host, S: Memory> Segments<H, S> {
         let mut state = segment.state.lock();
         if state.locked.is_some() != lock {
             core::mem::swap(&mut state.locked, &mut charge);
-            // Under the lock, so that the last call decides.
+            // Called with the lock held, so that the last of several calls decides.
             segment.memory.keep_resident(lock);
         }
         drop(state);

@@ -1,4 +1,4 @@
-//! A system for tests: each thread is a CPU and a process, the clock stands still, charges are counted.
+//! A host for tests. Each thread is a CPU and a process, the clock stands still, and charges are counted.
 
 use crate::{Caller, Host};
 use quire_sync::PerCpu;
@@ -6,17 +6,17 @@ use quire_sync::epoch::{Domain, Slot};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Threads of all tests at once.
+/// The most threads of all tests at the same time.
 const THREADS: usize = 256;
 
-/// Units charged, and the most that may be.
+/// The number of charged bytes, and its limit.
 pub struct Account(AtomicU64, AtomicU64);
 
-/// The system.
+/// The host for tests.
 #[derive(Clone)]
 pub struct TestHost(Arc<Account>);
 
-/// A charge.
+/// A charge of some bytes.
 pub struct TestCharge(Arc<Account>, u64);
 
 impl Drop for TestCharge {
@@ -30,18 +30,18 @@ impl TestHost {
         TestHost(Arc::new(Account(AtomicU64::new(0), AtomicU64::new(u64::MAX))))
     }
 
-    /// Bytes charged.
+    /// The number of charged bytes.
     pub fn charged(&self) -> u64 {
         self.0.0.load(Ordering::Relaxed)
     }
 
-    /// From now on no more than `most` bytes can be charged.
+    /// Sets the limit on charged bytes to `most`.
     pub fn limit(&self, most: u64) {
         self.0.1.store(most, Ordering::Relaxed);
     }
 }
 
-/// The number of a thread, which another one may get after its end.
+/// The number of a thread. Another thread may get it after this thread has ended.
 struct Number(usize);
 
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());

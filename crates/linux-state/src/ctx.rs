@@ -15,18 +15,18 @@ use crate::user::UserMemory;
 use crate::{Linux, Pid};
 use quire_heap::{Arc, Vec};
 
-/// Handed to every system call handler: the calling thread and its registers. Only the entry path makes one, for the
-/// running thread. The owner's view of [`Thread`]'s fields is safe because of that.
+/// The calling thread and its registers, for a system call handler. Only the entry path creates a context, for the
+/// running thread. So a context may use [`Thread`]'s fields as their owner.
 pub struct Ctx<'a, M: Machine> {
-    /// The kernel.
+    /// The Linux layer.
     pub linux: &'static Linux<M>,
     /// The calling thread.
     pub thread: &'a Thread<M>,
-    /// Its registers; `rax` is set from the handler's result afterwards.
+    /// The thread's user registers. After the handler has returned, `rax` is set to its result.
     pub regs: &'a mut UserRegs,
-    /// The handler has set all registers itself (`rt_sigreturn`, exec): `rax` stays as it is.
+    /// The handler has set all registers itself (`rt_sigreturn`, exec), so `rax` is not set to its result.
     pub regs_replaced: bool,
-    /// The call has to sleep: see [`Served`](crate::process::sleep::Served).
+    /// The call must sleep without a stack: see [`Served`](crate::process::sleep::Served).
     pub asleep: bool,
 }
 
@@ -34,7 +34,7 @@ impl<'a, M: Machine> Ctx<'a, M> {
     /// The context of the calling thread.
     ///
     /// # Safety
-    /// `thread` is the running thread, and no other context of it is in use.
+    /// `thread` is the running thread, and no other context of this thread is in use.
     pub unsafe fn new(linux: &'static Linux<M>, thread: &'a Thread<M>, regs: &'a mut UserRegs) -> Self {
         Ctx { linux, thread, regs, regs_replaced: false, asleep: false }
     }
@@ -44,33 +44,33 @@ impl<'a, M: Machine> Ctx<'a, M> {
         &self.thread.process
     }
 
-    /// The caller's address space.
+    /// The caller's address space. ESRCH if the thread has left it.
     pub fn space(&self) -> Result<&Arc<AddressSpace<M>>, Errno> {
-        // SAFETY: a context is the owner's; nothing replaces the space while a handler borrows it from `self`.
+        // SAFETY: the thread of a context runs this. Nothing replaces the space while a handler borrows it from `self`.
         unsafe { self.thread.space.get() }.ok_or(Errno::ESRCH)
     }
 
-    /// The caller's table of open files.
+    /// The caller's table of open files. EBADF if the thread has left it.
     pub fn files(&self) -> Result<&Arc<Files<M>>, Errno> {
-        // SAFETY: a context is the owner's; nothing replaces the table while a handler borrows it from `self`.
+        // SAFETY: the thread of a context runs this. Nothing replaces the table while a handler borrows it from `self`.
         unsafe { self.thread.files.get() }.as_ref().ok_or(Errno::EBADF)
     }
 
-    /// The caller's working directory, root and umask.
+    /// The caller's working directory, root and umask. ENOENT if the thread has left them.
     pub fn fs(&self) -> Result<&Arc<FsState<M>>, Errno> {
-        // SAFETY: a context is the owner's; nothing replaces the state while a handler borrows it from `self`.
+        // SAFETY: the thread of a context runs this. Nothing replaces the state while a handler borrows it from `self`.
         unsafe { self.thread.fs.get() }.as_ref().ok_or(Errno::ENOENT)
     }
 
-    /// Gives the caller another table of open files (`unshare`, `close_range`).
+    /// Replaces the caller's table of open files (`unshare`, `close_range`).
     pub fn replace_files(&mut self, new: Arc<Files<M>>) {
-        // SAFETY: the owner is here, and `&mut self` means that no view of the old table is borrowed from it.
+        // SAFETY: the thread of a context runs this. `&mut self` ensures that no view of the old table is borrowed.
         drop(unsafe { self.thread.files.replace(Some(new)) });
     }
 
-    /// Gives the caller another working directory and root (`unshare`).
+    /// Replaces the caller's working directory, root and umask (`unshare`).
     pub fn replace_fs(&mut self, new: Arc<FsState<M>>) {
-        // SAFETY: the owner is here, and `&mut self` means that no view of the old state is borrowed from it.
+        // SAFETY: the thread of a context runs this. `&mut self` ensures that no view of the old state is borrowed.
         let (old, seen) = unsafe { (self.thread.fs.replace(Some(new)), self.thread.seen.replace(None)) };
         drop((old, seen));
     }
@@ -80,19 +80,19 @@ impl<'a, M: Machine> Ctx<'a, M> {
         self.thread.process.pid
     }
 
-    /// Stores how `restart_syscall` resumes the call, and returns the error for the caller to return.
+    /// Stores the state with which `restart_syscall` resumes the call. Returns the error that the caller must return.
     pub fn restart_with(&mut self, how: Restart) -> Errno {
-        // SAFETY: the owner is here; nothing borrows the old value.
+        // SAFETY: the thread of a context runs this, and nothing borrows the old value.
         unsafe { self.thread.restart.replace(Some(how)) };
         Errno::ERESTARTBLOCK
     }
 
-    /// Stores the state of a call that has to sleep, until `deadline` at the latest (in nanoseconds since boot).
-    /// Returns the error that the call returns at once; no program gets to see it.
+    /// Stores the state of a call that sleeps without a stack, at the latest until `deadline` (in nanoseconds since
+    /// boot). Returns the error that the handler must return at once. Programs never see this error.
     #[inline(always)]
     pub fn sleep(&mut self, how: Sleep<M>, deadline: Option<u64>) -> Errno {
         self.thread.park.sleeps_until(deadline);
-        // SAFETY: the owner is here; nothing borrows the old value.
+        // SAFETY: the thread of a context runs this, and nothing borrows the old value.
         unsafe { self.thread.sleep.put(how) };
         self.asleep = true;
         Errno::EINTR
@@ -105,18 +105,19 @@ impl<'a, M: Machine> Ctx<'a, M> {
 
     /// The caller's credentials.
     pub fn credentials(&self) -> &Credentials {
-        // SAFETY: a context is the owner's; `change` alone replaces them, by `&mut`.
+        // SAFETY: the thread of a context runs this. The credentials are replaced only through `&mut self`.
         unsafe { self.thread.credentials.get() }
     }
 
-    /// Whether a wait should end: with the partial result, else with [`Errno::ERESTARTSYS`] (or a similar one).
+    /// Whether a wait should end. The call then returns its partial result, or else an error such as
+    /// [`Errno::ERESTARTSYS`].
     pub fn interrupted(&self) -> bool {
         self.thread.interrupted()
     }
 }
 
 impl<'a, M: Machine> Ctx<'a, M> {
-    /// The caller's memory.
+    /// The caller's user memory.
     pub fn user(&self) -> UserMemory<'static, M> {
         UserMemory(self.linux.machine)
     }
@@ -128,11 +129,12 @@ impl<'a, M: Machine> Ctx<'a, M> {
     pub fn write<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
         Ok(self.user().write(to, value)?)
     }
-    /// Stores a value unless the address is null.
+    /// Stores a value in user memory, unless the address is null.
     pub fn write_optional<T: Plain>(&self, to: u64, value: &T) -> Result<(), Errno> {
         if to == 0 { Ok(()) } else { self.write(to, value) }
     }
-    /// A path argument: at most 4095 bytes, not empty of its terminator.
+    /// Reads a path argument from user memory: at most 4095 bytes without the terminating zero. ENAMETOOLONG if it is
+    /// longer.
     pub fn path(&self, from: u64) -> Result<Vec<u8>, Errno> {
         self.user().read_string(from, 4095, Errno::ENAMETOOLONG)
     }

@@ -1,4 +1,4 @@
-//! The end of the machine: the results for the host, and the power.
+//! The end of the machine: the results are sent to the host, and the power is switched off.
 
 use crate::Linux;
 use crate::machine::{End, Machine};
@@ -9,8 +9,8 @@ use quire_sync::atomic::Ordering;
 use quire_sync::hooks::park;
 
 impl<M: Machine> Linux<M> {
-    /// Ends the machine: sends the results that the order named, and powers off. The first caller does it; a later one
-    /// sleeps until the power is off.
+    /// Ends the machine: sends the requested results to the host, and powers off. Only the first caller does so. Later
+    /// callers sleep until the power is off.
     pub fn finish(&self, end: End) -> ! {
         if self.ending.swap(true, Ordering::AcqRel) {
             loop {
@@ -23,7 +23,7 @@ impl<M: Machine> Linux<M> {
         self.machine.power_off(end)
     }
 
-    /// Packs each path that exists, as a member called by the path's number.
+    /// Packs each of `paths` that exists into an archive for the host. Each member's name is the index of its path.
     fn send_results(&self, paths: &[Vec<u8>]) {
         let vfs = self.files.vfs();
         let mut out = |bytes: &[u8]| self.machine.send_result(bytes);

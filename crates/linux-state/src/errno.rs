@@ -1,9 +1,9 @@
-//! Linux's error numbers. Nothing below this crate knows one.
+//! Linux's error numbers. The crates below this one do not use them.
 
 use linux_raw_sys::errno as raw;
 use quire_vm::{FaultError, MapError, OutOfMemory};
 
-/// An error number as a system call returns it: positive here, negated in the return register.
+/// An error number of a system call. It is positive here, and negated in the return register.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Errno(pub u16);
 
@@ -13,7 +13,7 @@ macro_rules! numbers {
         impl Errno {
             $(pub const $name: Errno = Errno(raw::$name as u16);)*
 
-            /// The symbolic name, if this kernel returns the number.
+            /// The symbolic name, if this kernel returns this number.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Errno::$name => Some(stringify!($name)),)*
@@ -33,24 +33,24 @@ numbers! {
     ESOCKTNOSUPPORT ECONNABORTED ETOOMANYREFS
 }
 
-/// Numbers that never reach a program. A call returns one if a signal interrupted it before it did anything. Signal
-/// delivery then turns it into EINTR or repeats the call.
+/// Numbers that programs never see. A call returns one of them if a signal interrupted it before it had an effect. The
+/// delivery of the signal then replaces the number by EINTR, or restarts the call.
 #[allow(missing_docs)]
 impl Errno {
-    /// Make the call again unless a handler runs whose action lacks SA_RESTART; then EINTR.
+    /// Restart the call. But return EINTR if a handler runs whose action lacks SA_RESTART.
     pub const ERESTARTSYS: Errno = Errno(512);
-    /// Make the call again in any case.
+    /// Restart the call in any case.
     pub const ERESTARTNOINTR: Errno = Errno(513);
-    /// Make the call again only when no handler runs; EINTR if one does.
+    /// Restart the call if no handler runs; else return EINTR.
     pub const ERESTARTNOHAND: Errno = Errno(514);
-    /// As [`Errno::ERESTARTNOHAND`], but repeats `restart_syscall` instead, with the state that
+    /// As [`Errno::ERESTARTNOHAND`], but `restart_syscall` is executed instead of the call. It uses the state that
     /// [`Ctx::restart_with`](crate::Ctx::restart_with) stored. For relative timeouts.
     pub const ERESTARTBLOCK: Errno = Errno(516);
 
-    /// The thread is listed at a stream and sleeps without a stack. No result of a call.
+    /// Not a result of a call: the thread is on a stream's queue and sleeps without a stack.
     pub const WOULD_SLEEP: Errno = Errno(517);
 
-    /// Whether signal delivery has to decide.
+    /// Whether the delivery of a signal decides what the call returns.
     pub const fn is_restart(self) -> bool {
         matches!(self.0, 512..=516)
     }
@@ -65,7 +65,7 @@ impl core::fmt::Debug for Errno {
     }
 }
 
-/// A result register as Linux encodes it: small negative numbers are errors.
+/// The value of the result register, as on Linux: errors are small negative numbers.
 #[inline(always)]
 pub fn encode(result: Result<usize, Errno>) -> u64 {
     match result {
@@ -96,7 +96,7 @@ impl From<MapError> for Errno {
             MapError::Ending => Errno::EINTR,
             MapError::Protection => Errno::EACCES,
             MapError::Refused | MapError::Sealed => Errno::EPERM,
-            // There is one system.
+            // There is only one memory system, so this error does not occur.
             MapError::Foreign => Errno::EINVAL,
         }
     }

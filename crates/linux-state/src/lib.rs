@@ -1,15 +1,16 @@
 //! The state behind Linux's system calls: processes, threads, credentials, signals, users, timers, descriptors.
 //!
 //! # Principles
-//! - **No system call is here.** `quire-linux` has the calls, one file a subject, under the name that the subject has
-//!   here. A subject's state and its invariants stand here, and what any thread may do to them.
+//! - **No system call is here.** The crate `quire-linux` has the calls, in one file for each subject. The files have
+//!   the names that the subjects have here. This crate has each subject's state, its invariants, and the operations on
+//!   it.
 //! - **The crate is generic over its machine.** [`Machine`] is all that the Linux layer needs from a kernel, so it also
 //!   runs hosted.
-//! - **This crate and those above it know errnos**; the layers below do not.
+//! - **Only this crate and those above it know errnos**; the layers below do not.
 //!
 //! # Where to start reading
-//! [`Linux`] has what all processes share, [`Process`] what a process's threads share, [`Thread`] what one thread has.
-//! [`Ctx`] is a system call's view of all three.
+//! [`Linux`] is the state that all processes share. [`Process`] is the state that a process's threads share. [`Thread`]
+//! is the state of one thread. [`Ctx`] is a system call's view of all three.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 
 pub mod base;

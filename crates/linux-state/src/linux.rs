@@ -1,4 +1,4 @@
-//! The Linux layer as one value: the state that all its processes share.
+//! The Linux layer: the state that all processes share.
 
 use crate::base::tables::{TableMemory, padded};
 use crate::errno::Errno;
@@ -33,79 +33,79 @@ use quire_vm::{PAGE_SIZE, Vm};
 
 /// The program of process 1, as `exec` has prepared it.
 pub trait FirstProgram<M: Machine>: Send + Sync {
-    /// Fills the stack of the calling thread, which is about to execute the program's first instruction.
+    /// Fills the initial stack of process 1. Called by its thread, which is about to execute the program's first
+    /// instruction.
     fn fill(&self, machine: &M) -> Result<(), Errno>;
 }
 
-/// The Linux layer of a running kernel: one a machine, never freed.
+/// The Linux layer of a running kernel. There is one for each machine, and it is never freed.
 pub struct Linux<M: Machine> {
-    /// The kernel beneath.
+    /// The machine that the kernel runs on.
     pub machine: &'static M,
-    /// Memory.
+    /// The memory system.
     pub vm: &'static Vm<M>,
-    /// Threads.
+    /// The scheduler of threads.
     pub scheduler: &'static Scheduler<M>,
     /// Process, thread, group and session ids.
     pub ids: Ids<M>,
     /// The load average.
     pub load: Load<M>,
-    /// Users.
+    /// The records of users.
     pub users: Users<M>,
-    /// Futexes.
+    /// The futex table.
     pub futexes: Futexes<M>,
-    /// Random numbers.
+    /// The generator of random numbers.
     pub random: Random,
-    /// Which unknown system calls were logged.
+    /// The numbers of unknown system calls that were logged already.
     pub unknown: Unknown,
-    /// The file layer's state: the root directory, devices.
+    /// The state of the file layer: the root directory and the devices.
     pub files: System<M>,
-    /// `/proc` and `/sys`.
+    /// The trees `/proc` and `/sys`.
     pub trees: &'static dyn Trees<M>,
-    /// Paths of trees that the host wants at the end.
+    /// The paths of directory trees that the host wants to have when the machine ends.
     pub results: FirstUse<Vec<Vec<u8>>>,
-    /// The machine is ending.
+    /// Whether the machine is ending.
     pub ending: AtomicBool,
-    /// The names of sockets.
+    /// The names that sockets are bound to.
     pub network: &'static Network<M>,
     /// Shared memory segments, semaphore arrays, message queues.
     pub ipc: Ipc<M>,
-    /// A random number that identifies this boot.
     /// Random bytes that identify this boot.
     pub boot_id: [u8; 16],
-    /// Numbers of `/proc/sys`.
+    /// The numeric settings in `/proc/sys`.
     pub settings: Settings,
     /// The ids of netlink sockets.
     pub netlink_ports: NetlinkPorts,
-    /// How large pipes may be.
+    /// The limits on the sizes of pipes.
     pub pipes: PipeLimits,
     /// The files of `timerfd_create`.
     pub timer_files: TimerFiles<M>,
-    /// The readers of the kernel's log.
+    /// The state of the kernel log's readers.
     pub log: Log,
-    /// The machine's names in `uname`.
+    /// The machine's names that `uname` returns.
     pub host_name: HostName,
-    /// The names of core files.
+    /// The pattern for names of core files.
     pub core_pattern: CorePattern,
-    /// Process 1.
+    /// Process 1. `None` before it starts.
     pub first: SpinLock<Option<Arc<Process<M>>>>,
-    /// The program of process 1, whose stack it fills before its first instruction.
+    /// The program of process 1, which fills its stack before the first instruction.
     pub first_program: SpinLock<Option<Arc<dyn FirstProgram<M>>>>,
-    /// The number of stopped threads. Only job control writes it, so that readers mostly find it in their cache.
+    /// The number of stopped threads. Only job control writes it, so readers usually have it in their CPU's cache.
     pub stopped: AtomicUsize,
-    /// Signals to all processes, which a concurrent fork must not miss. Every fork reads it.
+    /// Signals to all processes. A concurrent fork must not miss one, so every fork reads this field.
     pub broadcasts: CachePadded<Broadcasts>,
-    /// The most mappings that a new program may have.
+    /// The highest number of mappings that a new program may have (`vm.max_map_count`).
     pub map_count: AtomicU64,
-    /// The most threads that there may be, those of the kernel included. Every fork reads it.
+    /// The highest number of threads, kernel threads included (`kernel.threads-max`). Every fork reads it.
     pub threads_max: AtomicU64,
-    /// The choice of a process to end when memory is out.
+    /// The out-of-memory victim, and the threads that wait for its memory.
     pub victims: Victims<M>,
-    /// What each program finds mapped.
+    /// The vDSO, which each program finds mapped.
     pub vdso: Vdso<M>,
 }
 
-/// Frames of memory for each id at boot. A sleeping process takes twice as many at least. A user has half of the ids at
-/// most, and can still fill memory with processes.
+/// The frames of memory for each id at boot. A sleeping process needs at least twice as many frames. So one user, who
+/// may use half of the ids, can still fill memory with processes.
 const FRAMES_AN_ID: u64 = 2;
 /// `kernel.pid_max` on the smallest machine.
 const LEAST_IDS: u64 = 1024;
@@ -115,10 +115,11 @@ const MOST_IDS: u64 = 4 << 20;
 const FEWEST_IDS: u64 = 301;
 /// The bounds of `kernel.threads-max`, as on Linux.
 const THREADS: core::ops::RangeInclusive<u64> = 1..=0x3fff_ffff;
-/// `vm.max_map_count`: the value that distributions set; Linux's own is 65,530. A mapping costs no more here.
+/// The initial `vm.max_map_count`. Linux's default is 65,530, but distributions set this value. A large limit costs
+/// nothing here.
 const MAP_COUNT: u64 = 1 << 20;
 
-/// Bytes of the tables that boot set aside.
+/// The bytes of the tables that are allocated at boot.
 pub struct TableSizes {
     /// The directory of ids.
     pub ids: u64,
@@ -141,13 +142,13 @@ const fn first_ids(memory: u64) -> u64 {
     between(memory / PAGE_SIZE / FRAMES_AN_ID, LEAST_IDS, MOST_IDS)
 }
 
-/// The highest `kernel.pid_max` there: one for each frame, since no process takes less.
+/// The highest value that `kernel.pid_max` may be set to: one id for each frame, since no process uses less.
 const fn most_ids(memory: u64) -> u64 {
     between(memory / PAGE_SIZE, LEAST_IDS, MOST_IDS)
 }
 
 impl<M: Machine> Linux<M> {
-    /// The sizes of the tables that boot set aside.
+    /// The sizes of the tables that were allocated at boot.
     pub fn table_sizes(&self) -> TableSizes {
         TableSizes {
             ids: Ids::<M>::bytes(self.ids.room(), self.scheduler.cpus()) as u64,
@@ -155,15 +156,15 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Bytes of the tables that [`Linux::new`] needs on a machine of `memory` bytes and `cpus` CPUs.
+    /// The bytes of memory that [`Linux::new`] needs for tables, on a machine of `memory` bytes and `cpus` CPUs.
     pub const fn table_bytes(memory: u64, cpus: usize) -> usize {
         padded(Ids::<M>::bytes(most_ids(memory) as crate::Pid - 1, cpus))
             + padded(Futexes::<M>::bytes(memory))
             + padded(Random::bytes(cpus))
     }
 
-    /// The Linux layer over `vm` and `scheduler`, never freed, on a machine of `memory` bytes. No thread runs yet.
-    /// ENOMEM if `tables` has less than [`Linux::table_bytes`].
+    /// Creates the Linux layer over `vm` and `scheduler`, on a machine of `memory` bytes. It is never freed. No thread
+    /// runs yet. ENOMEM if `tables` has less than [`Linux::table_bytes`].
     pub fn new(
         vm: &'static Vm<M>,
         scheduler: &'static Scheduler<M>,
@@ -212,24 +213,24 @@ impl<M: Machine> Linux<M> {
         })?)
     }
 
-    /// Notifies the waiters for expired timer files. Called once, by a thread of the kernel, which stays here.
+    /// Notifies the waiters for expired timer files, in an endless loop. Called once, by a kernel thread.
     pub fn notify_timer_files(&'static self) -> ! {
-        // Programs' real-time threads may wait for it.
+        // The priority is the highest, because real-time threads of programs may wait for the notification.
         self.scheduler.set_class(&self.scheduler.current(), Class::Fifo(MOST_URGENT), false);
         self.timer_files.notify(self.machine)
     }
 
-    /// The most mappings that a new program may have.
+    /// The highest number of mappings that a new program may have.
     pub fn max_map_count(&self) -> u64 {
         self.map_count.load(Ordering::Relaxed)
     }
 
-    /// One above the highest id that is handed out: `kernel.pid_max`.
+    /// `kernel.pid_max`: one above the highest id that may be allocated.
     pub fn pid_max(&self) -> u64 {
         u64::from(self.ids.max()) + 1
     }
 
-    /// Sets the largest id. EINVAL if it is too low, or above the ids that boot made room for.
+    /// Sets `kernel.pid_max`. EINVAL if it is below the minimum, or above the size of the id table.
     pub fn set_pid_max(&self, most: u64) -> Result<(), Errno> {
         if most < FEWEST_IDS || most > u64::from(self.ids.room()) + 1 {
             return Err(Errno::EINVAL);
@@ -238,7 +239,7 @@ impl<M: Machine> Linux<M> {
         Ok(())
     }
 
-    /// Sets the most threads that there may be. Those that are there stay.
+    /// Sets the highest number of threads. EINVAL if it is out of range. Existing threads above the limit continue.
     pub fn set_threads_max(&self, most: u64) -> Result<(), Errno> {
         if !THREADS.contains(&most) {
             return Err(Errno::EINVAL);
@@ -247,8 +248,8 @@ impl<M: Machine> Linux<M> {
         Ok(())
     }
 
-    /// EAGAIN if there are as many threads as there may be. The count reads a line of each CPU. So it is made only
-    /// where the ids do not keep the limit anyway.
+    /// EAGAIN if the highest number of threads is reached. Counting threads reads a cache line of each CPU. So they are
+    /// counted only if the limit is lower than the number of ids.
     pub fn check_threads(&self) -> Result<(), Errno> {
         let most = self.threads_max.load(Ordering::Relaxed);
         if most <= u64::from(self.ids.max()) && self.scheduler.threads() >= most {
@@ -260,7 +261,7 @@ impl<M: Machine> Linux<M> {
     /// The calling thread.
     ///
     /// # Panics
-    /// On a kernel thread: only threads of programs call this.
+    /// Panics on a kernel thread, because only threads of programs have a process.
     #[inline(always)]
     pub fn current(&self) -> &'static Thread<M> {
         let task = quire_task::Machine::current(self.machine);
@@ -276,13 +277,13 @@ impl<M: Machine> Linux<M> {
         self.interrupt(task);
     }
 
-    /// As [`poke`](Self::poke), for a thread whose flags say that it ends.
+    /// As [`poke`](Self::poke), for a thread whose work flags say that it must end.
     pub(crate) fn poke_to_end(&self, task: &Task<M>) {
         self.scheduler.unpark_to_end(task);
         self.interrupt(task);
     }
 
-    /// Interrupts the CPU that runs `task`, if it is another one.
+    /// Interrupts the CPU that runs `task`, unless it is the current CPU.
     fn interrupt(&self, task: &Task<M>) {
         if task.is_running() {
             let home = task.home();
@@ -303,7 +304,7 @@ mod tests {
     #[test]
     fn a_guest_of_20_gib_allows_a_user_more_than_a_million_processes() {
         assert_eq!(first_ids(20 << 30), 2_621_440);
-        // As the boot of such a guest counts its memory: without what firmware and image take.
+        // The boot of such a guest counts less memory, without the parts that the firmware and the image use.
         let limits = crate::process::limits::Limits::initial(first_ids((20 << 30) - 64 * MIB));
         assert!(limits.0[crate::process::limits::which::NPROC].soft > (1 << 20) + 200_000);
     }

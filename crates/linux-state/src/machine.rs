@@ -1,7 +1,8 @@
-//! The kernel's interface to this crate: access to user memory, threads' contexts, the FPU, clocks, entropy, power.
+//! The interface that a kernel implements for this crate: user memory, thread contexts, the FPU, clocks, entropy,
+//! power.
 //!
-//! Memory and page tables come with [`quire_vm::Machine`], threads with [`quire_task::Machine`]; this trait adds what
-//! only an operating system's personality needs. All methods are called from thread context with interrupts on.
+//! [`quire_vm::Machine`] has memory and page tables, and [`quire_task::Machine`] has threads. This trait adds what only
+//! an operating system needs. All methods are called from thread context with interrupts enabled.
 
 use crate::process::thread::Thread;
 use crate::regs::UserRegs;
@@ -9,23 +10,23 @@ use crate::system::log::LogLine;
 use core::fmt;
 use quire_vm::OutOfMemory;
 
-/// A user access failed before its end: nothing is mapped there, or not with that right.
+/// An access to user memory that failed before its end, because an address is not mapped or does not allow the access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadAddress {
-    /// Bytes at the end that were not copied.
+    /// The number of bytes at the end that were not copied.
     pub left: usize,
 }
 
 /// The source of a new thread's floating-point state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fpu {
-    /// As after reset.
+    /// The state after a reset.
     Fresh,
-    /// A copy of the calling thread's.
+    /// A copy of the calling thread's state.
     Copy,
 }
 
-/// How the machine ends.
+/// The reason why the machine ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// Process 1 returned this status.
@@ -36,38 +37,38 @@ pub enum End {
     PowerOff,
 }
 
-/// The rule by which programs compute the clocks from the time-stamp counter, without a system call. The kernel
-/// computes its own clocks by the same rule.
+/// The parameters with which programs compute the clocks from the time-stamp counter (TSC), without a system call. The
+/// kernel computes its own clocks with the same parameters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UserClock {
-    /// The counter's value at boot.
+    /// The value of the TSC at boot.
     pub start: u64,
-    /// Nanoseconds a tick, times 2^32; rounded down when applied.
+    /// Nanoseconds for each TSC tick, times 2^32. The product with the ticks is rounded down.
     pub ns_per_tick: u64,
     /// Nanoseconds from 1970 to boot.
     pub epoch: u64,
 }
 
-/// The reasons of interrupts.
+/// The kinds of interrupts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Interrupt {
-    /// A device.
+    /// An interrupt from a device.
     Device,
-    /// The CPU's own timer.
+    /// An interrupt from the CPU's own timer.
     Timer,
-    /// Another CPU has a thread for this one.
+    /// Another CPU has added a thread to this CPU's run queue.
     Reschedule,
-    /// Another CPU requests a TLB flush. Counts each served request, with or without an interrupt.
+    /// Another CPU requests a TLB flush. Each executed request is counted, with or without an interrupt.
     Shootdown,
 }
 
 impl Interrupt {
-    /// Every kind, in the order of their numbers.
+    /// All kinds, in the order of their numbers.
     pub const ALL: &'static [Interrupt] =
         &[Interrupt::Device, Interrupt::Timer, Interrupt::Reschedule, Interrupt::Shootdown];
 
-    /// The row of `/proc/interrupts`, with Linux's names where it has them, and its description.
+    /// The name and the description in `/proc/interrupts`. The names are Linux's if Linux has the kind.
     pub fn row(self) -> (&'static str, &'static str) {
         match self {
             Interrupt::Device => ("DEV", "Device interrupts"),
@@ -78,24 +79,25 @@ impl Interrupt {
     }
 }
 
-/// Settings of the kernel's watch over CPUs and threads.
+/// The settings of the watchdog for CPUs and threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum WatchSetting {
-    /// Whether CPUs and spin locks are watched at all: 0 or 1.
+    /// Whether the watchdog is on: 0 or 1.
     On,
-    /// The most seconds without an interrupt, or on a spin lock; twice as many may pass without scheduling.
+    /// The most seconds that a CPU may run without an interrupt, or wait for a spin lock. It may run twice as many
+    /// without scheduling.
     Seconds,
-    /// Whether a CPU that is stuck is a panic: 0 or 1.
+    /// Whether the kernel panics if a CPU is stuck: 0 or 1.
     LockupPanics,
-    /// The most seconds of uninterruptible sleep; 0: no limit.
+    /// The most seconds of uninterruptible sleep that are not reported; 0: no limit.
     HungSeconds,
-    /// Whether a thread that sleeps too long is a panic: 0 or 1.
+    /// Whether the kernel panics if a thread sleeps too long: 0 or 1.
     HungPanics,
 }
 
 impl WatchSetting {
-    /// Every setting, in the order of their numbers.
+    /// All settings, in the order of their numbers.
     pub const ALL: &'static [WatchSetting] = &[
         WatchSetting::On,
         WatchSetting::Seconds,
@@ -104,7 +106,7 @@ impl WatchSetting {
         WatchSetting::HungPanics,
     ];
 
-    /// Linux's name, in `/proc/sys/kernel`.
+    /// The setting's name in `/proc/sys/kernel`, as on Linux.
     pub const fn name(self) -> &'static str {
         match self {
             WatchSetting::On => "watchdog",
@@ -115,7 +117,7 @@ impl WatchSetting {
         }
     }
 
-    /// The value before anything sets it: Linux's.
+    /// The initial value, as on Linux.
     pub const fn usual(self) -> u32 {
         match self {
             WatchSetting::On => 1,
@@ -125,7 +127,7 @@ impl WatchSetting {
         }
     }
 
-    /// The largest value.
+    /// The largest allowed value.
     pub const fn largest(self) -> u32 {
         match self {
             WatchSetting::Seconds => 60,
@@ -135,13 +137,13 @@ impl WatchSetting {
     }
 }
 
-/// User memory of the space that is active on this CPU.
+/// Access to the user memory of the space that is active on this CPU.
 ///
 /// # Safety
-/// The methods access only the given user range and the given kernel range, whatever the user address is. An address
-/// outside user space, or with a fault beyond repair, ends in [`BadAddress`], never in a panic.
+/// The methods access only the given user range and the given kernel range, whatever the user address is. If an address
+/// is outside user space or a fault cannot be resolved, they return [`BadAddress`] and do not panic.
 pub unsafe trait UserAccess {
-    /// Copies `len` bytes from user address `from`. May sleep: the access may fault.
+    /// Copies `len` bytes from user address `from`. May sleep, because the access may fault.
     ///
     /// # Safety
     /// `to` is valid for writes of `len` bytes.
@@ -156,21 +158,22 @@ pub unsafe trait UserAccess {
     /// Stores `len` zeroes at user address `to`. May sleep.
     fn clear_user(&self, to: u64, len: usize) -> Result<(), BadAddress>;
 
-    /// Copies bytes from user address `from` up to and with the first zero byte, at most `len`. Returns how many were
-    /// copied before the zero byte, `len` if there was none. May sleep.
+    /// Copies bytes from user address `from` up to and including the first zero byte, at most `len`. Returns the number
+    /// of bytes before the zero byte, or `len` if there was none. May sleep.
     ///
     /// # Safety
     /// `to` is valid for writes of `len` bytes.
     unsafe fn string_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<usize, BadAddress>;
 
-    /// Loads the aligned word at user address `at`, atomically. May sleep.
+    /// Atomically loads the aligned word at user address `at`. May sleep.
     fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
     /// As [`load_user_u32`](UserAccess::load_user_u32), but never sleeps: an absent page is an error at once. Called
-    /// with a spin lock held (a futex compares its word under its bucket's lock).
+    /// with a spin lock held, because a futex compares its word under its bucket's lock.
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress>;
 
-    /// Stores `new` at the aligned user address `at` if `old` is there, atomically. Returns what was there. May sleep.
+    /// Atomically stores `new` at the aligned user address `at` if the word there is `old`. Returns the word from
+    /// before. May sleep.
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
 
     /// Whether the calling thread must end, so that it moves no more bytes.
@@ -178,18 +181,19 @@ pub unsafe trait UserAccess {
         false
     }
 
-    /// As [`compare_exchange_user_u32`](UserAccess::compare_exchange_user_u32), but never sleeps: a page that is absent
+    /// As [`compare_exchange_user_u32`](UserAccess::compare_exchange_user_u32), but never sleeps. A page that is absent
     /// or not writable is an error at once. Called with a spin lock held.
     fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
 }
 
-/// The kernel beneath the Linux layer.
+/// The kernel below the Linux layer.
 ///
-/// A `quire_task` thread's payload is `Some` for Linux threads, `None` for the kernel's own (each CPU's idle thread).
+/// The payload of a `quire_task` thread is `Some` for Linux threads. It is `None` for the kernel's own threads, such as
+/// each CPU's idle thread.
 pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload = Option<Thread<Self>>> {
-    /// A context that, when first switched to, calls `first_return` of the system calls with `regs` on
-    /// its own kernel stack and goes to user mode with the resulting registers. `fs_base` and `gs_base` are the new
-    /// thread's.
+    /// Creates the context of a new thread. The first switch to it calls the function `first_return` of `quire-linux`
+    /// with `regs`, on the thread's own kernel stack. It then enters user mode with the resulting registers. `fs_base`
+    /// and `gs_base` are those of the new thread.
     fn new_context(
         &self,
         regs: &UserRegs,
@@ -198,88 +202,90 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
         fpu: Fpu,
     ) -> Result<<Self as quire_task::Machine>::Context, OutOfMemory>;
 
-    /// Makes `pmap` the calling thread's address space on this CPU, at once. `None`: only the kernel's half. Later
+    /// Makes `pmap` the calling thread's address space on this CPU, immediately. `None`: only the kernel's half. Later
     /// switches to this thread load [`Thread::pmap`].
     fn activate(&self, pmap: Option<&<Self as quire_vm::Machine>::Pmap>);
 
     /// The calling thread's FS base.
     fn fs_base(&self) -> u64;
-    /// Sets the calling thread's FS base; `base` is a user address (the caller checked).
+    /// Sets the calling thread's FS base. The caller has checked that `base` is a user address.
     fn set_fs_base(&self, base: u64);
     /// The calling thread's user GS base.
     fn gs_base(&self) -> u64;
-    /// Sets the calling thread's user GS base; `base` is a user address (the caller checked).
+    /// Sets the calling thread's user GS base. The caller has checked that `base` is a user address.
     fn set_gs_base(&self, base: u64);
 
-    /// Whether the calling thread's program may not read the time-stamp counter. Threads that it makes inherit it
+    /// Whether the calling thread's program is forbidden to read the TSC. Threads that it creates inherit this setting
     /// ([`new_context`](Machine::new_context)).
     fn is_counter_forbidden(&self) -> bool;
-    /// Changes that: a forbidden read is a general protection fault.
+    /// Forbids or allows programs to read the TSC. A forbidden read raises a general protection fault.
     fn forbid_counter(&self, forbid: bool);
 
-    /// Bytes of the kernel stack that `thread` has at this moment; 0 if it sleeps without one.
+    /// The present size of the kernel stack of `thread` in bytes; 0 if the thread sleeps without a stack.
     fn stack_len(&self, thread: &quire_task::Thread<Self>) -> usize;
-    /// Bytes of the floating-point state in the standard (not compacted) XSAVE format, as in a signal frame. At least
-    /// 576 (legacy area and header), at most 8192, a multiple of 64.
+    /// The size of the floating-point state in bytes, in the standard (not compacted) XSAVE format that signal frames
+    /// have. It is a multiple of 64, at least 576 (legacy area and header), and at most 8192.
     fn fpu_len(&self) -> usize;
-    /// The state components that the state has (XCR0).
+    /// The components of the floating-point state (XCR0).
     fn fpu_features(&self) -> u64;
-    /// MXCSR bits that may be set without a fault.
+    /// The MXCSR bits that may be set without a fault.
     fn mxcsr_mask(&self) -> u32;
-    /// Saves the calling thread's state to `area`: [`fpu_len`](Machine::fpu_len) bytes, aligned to 64.
+    /// Saves the calling thread's floating-point state to `area`, which has [`fpu_len`](Machine::fpu_len) bytes and is
+    /// aligned to 64.
     fn fpu_save(&self, area: &mut [u8]);
-    /// Loads the calling thread's state from `area`, whose header and MXCSR the caller has checked.
+    /// Loads the calling thread's floating-point state from `area`. The caller has checked the header and MXCSR in it.
     fn fpu_restore(&self, area: &[u8]);
-    /// Resets the calling thread's state to its value after reset.
+    /// Resets the calling thread's floating-point state.
     fn fpu_reset(&self);
 
-    /// Nanoseconds since 1970. Also the machine's clock of stores
-    /// ([`store_time`](quire_vm::Machine::store_time)), because files show those times.
+    /// Nanoseconds since 1970. The machine times stores by this clock too
+    /// ([`store_time`](quire_vm::Machine::store_time)), because files show the times of stores.
     fn realtime(&self) -> u64;
-    /// Sets the wall clock to `ns` since 1970.
+    /// Sets the wall clock to `ns`, nanoseconds since 1970.
     fn set_realtime(&self, ns: u64);
-    /// The smallest step of the clocks in nanoseconds.
+    /// The smallest step of the clocks, in nanoseconds.
     fn clock_resolution(&self) -> u64 {
         1
     }
-    /// The rule that makes `now` and [`realtime`](Machine::realtime) of a counter that programs can read. `None`: they
-    /// make system calls.
+    /// The parameters that relate `now` and [`realtime`](Machine::realtime) to the TSC, if programs can read it.
+    /// `None`: programs make system calls.
     fn user_clock(&self) -> Option<UserClock> {
         None
     }
-    /// The selector of a segment whose limit, read in user mode, is the number of the CPU; 0: there is none.
+    /// The selector of a segment whose limit is the number of the CPU, which user mode can read; 0: there is none.
     fn cpu_selector(&self) -> u16 {
         0
     }
-    /// Entropy for seeding, 32 bytes: from the CPU's generator where there is one, mixed with clock jitter.
+    /// 32 bytes of entropy for seeds: from the CPU's random number generator if it has one, mixed with clock jitter.
     fn entropy(&self) -> [u8; 32];
-    /// EDX of CPUID leaf 1 (`AT_HWCAP`).
+    /// The EDX value of CPUID leaf 1 (`AT_HWCAP`).
     fn hwcap(&self) -> u64;
-    /// The lines of `/proc/cpuinfo` for `cpu` behind the first, which numbers it: model, family, flags, place.
+    /// Writes the lines of `/proc/cpuinfo` for `cpu`, except the first line with its number: model, family, flags,
+    /// topology.
     fn describe_cpu(&self, cpu: usize, out: &mut dyn fmt::Write) -> fmt::Result;
 
-    /// How many interrupts of `kind` `cpu` has taken.
+    /// The number of interrupts of `kind` on `cpu` since boot.
     fn interrupts(&self, cpu: usize, kind: Interrupt) -> u64;
 
-    /// The value of a setting of the watch over CPUs and threads.
+    /// The present value of a watchdog setting.
     fn watch_setting(&self, of: WatchSetting) -> u32 {
         of.usual()
     }
-    /// Changes a setting; false if the value is too large, and nothing changes.
+    /// Changes a watchdog setting. Returns false and changes nothing if the value is too large.
     fn set_watch(&self, _of: WatchSetting, _value: u32) -> bool {
         false
     }
 
-    /// One line for the kernel's log.
+    /// Adds one line to the kernel's log.
     fn log(&self, line: fmt::Arguments<'_>);
-    /// The first line of the kernel's log with the number `at` or a higher one, if there is one.
+    /// The first line of the kernel's log whose number is at least `at`; `None` if there is none.
     fn log_line(&self, _at: u64) -> Option<LogLine> {
         None
     }
-    /// Whether to log events that are no errors (unknown system calls, deaths by signal).
+    /// Whether events are logged that are not errors, such as unknown system calls and deaths by signal.
     fn verbose(&self) -> bool;
-    /// Sends the host a piece of the archive of results. Waits until the host takes it.
+    /// Sends a piece of the archive of results to the host. Waits until the host accepts it.
     fn send_result(&self, _bytes: &[u8]) {}
-    /// Flushes the ports, reports `end` to the host and powers off. Does not return.
+    /// Flushes the ports, reports `end` to the host and powers off.
     fn power_off(&self, end: End) -> !;
 }

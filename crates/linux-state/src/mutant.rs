@@ -1,7 +1,7 @@
 //! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
 
 quire_sync::mutants! {
-    /// A step that can be left out; each names the protocol and the step.
+    /// The steps that can be left out. Each comment names the protocol, and what then happens.
     pub enum Mutant {
         /// Signals: a sender reads the masks before its signal can be seen.
         SendNoFence,
@@ -9,13 +9,13 @@ quire_sync::mutants! {
         BlockNoFence,
         /// Signals: a thread that unblocks signals does not look for pending ones.
         UnblockUnlooked,
-        /// Signals: a thread that blocks a signal it may have been notified of notifies no other thread.
+        /// Signals: a thread that blocks a signal, of which it may have been notified, notifies no other thread.
         BlockKeepsNotified,
-        /// Signals: a thread clears its signal flag behind its look at the pending signals.
+        /// Signals: a thread clears its signal flag after it has checked the pending signals.
         FlagClearedLate,
-        /// Signals: a thread looks for an awaited signal before senders can see that it waits.
+        /// Signals: a thread checks for an awaited signal before senders can see that it waits.
         AwaitNoFence,
-        /// Signals: a thread that ends its wait looks a last time before senders can see the end.
+        /// Signals: a thread that ends its wait checks a last time before senders can see the end.
         AwaitEndNoFence,
         /// Signals: a thread that ends its wait notifies no other thread of the awaited signals that it leaves.
         AwaitKeepsNotified,
@@ -23,13 +23,13 @@ quire_sync::mutants! {
         DayMarkNoFence,
         /// Time of day: a setter reads the marks before the new time can be seen.
         DaySetNoFence,
-        /// Time of day: a setter notifies a thread in a second step, whose mark may have gone meanwhile.
+        /// Time of day: a setter notifies a thread in a second step. The thread may have cleared its mark meanwhile.
         DayNotifyNotAtomic,
         /// Clock page: a writer does not make the count odd.
         ClockUncounted,
         /// Clock page: a writer's stores may be seen before the odd count.
         ClockWriteNoFence,
-        /// Clock page: the last count may be seen before the words.
+        /// Clock page: the final count may be seen before the words.
         ClockCountEarly,
     }
 }

@@ -1,7 +1,7 @@
 //! A thread's user registers, in the layout of the trap entry.
 
-/// The user registers of a thread in the kernel, in the order in which the entry path pushes them. It is the order of
-/// Linux's `struct pt_regs`, which `ptrace` and core files also show.
+/// The user registers of a thread in the kernel, in the order in which the entry path pushes them. This is the order of
+/// Linux's `struct pt_regs`, which `ptrace` and core files use too.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -21,8 +21,8 @@ pub struct UserRegs {
     pub rdx: u64,
     pub rsi: u64,
     pub rdi: u64,
-    /// The system call's number on entry by `syscall`; [`NOT_A_SYSCALL`](UserRegs::NOT_A_SYSCALL) after any other trap.
-    /// Signal delivery uses it to repeat an interrupted call.
+    /// The number of the system call after an entry by `syscall`; [`NOT_A_SYSCALL`](UserRegs::NOT_A_SYSCALL) after any
+    /// other trap. The delivery of a signal uses it to restart an interrupted call.
     pub orig_rax: u64,
     pub rip: u64,
     pub cs: u64,
@@ -34,19 +34,19 @@ pub struct UserRegs {
 const _: () = assert!(core::mem::size_of::<UserRegs>() == 21 * 8);
 
 impl UserRegs {
-    /// The value of `orig_rax` if the thread did not enter by `syscall`.
+    /// The value of `orig_rax` if the thread did not enter the kernel by `syscall`.
     pub const NOT_A_SYSCALL: u64 = u64::MAX;
     /// The user code segment selector.
     pub const USER_CS: u64 = 0x33;
     /// The user data segment selector.
     pub const USER_SS: u64 = 0x2b;
-    /// Flags that a program may set by a signal frame: the arithmetic flags, trap, direction, alignment check and
-    /// resume. It may not set the interrupt flag, the I/O privilege level or nested task.
+    /// The flags that a program may set through a signal frame: the arithmetic flags, trap, direction, alignment check
+    /// and resume. The interrupt flag, the I/O privilege level and nested task are excluded.
     pub const USER_FLAGS: u64 = 0x0005_0dd5;
-    /// Flags that are always on in user mode: interrupts, and the reserved bit.
+    /// The flags that are always set in user mode: interrupts, and the reserved bit.
     pub const FIXED_FLAGS: u64 = 0x202;
 
-    /// Registers of a program at its first instruction.
+    /// The registers of a program at its first instruction.
     pub fn at_entry(entry: u64, stack: u64) -> UserRegs {
         UserRegs {
             rip: entry,

@@ -1,16 +1,15 @@
-//! Shortage of memory: the calls that wait, those that are repeated, and those that may use the last of the reserve.
+//! Lack of memory: which system calls wait, which are repeated, and which may use the last part of the reserve.
 //!
 //! # Rule
-//! Every allocation of this layer can be refused. A call that is refused memory undoes its changes, or leaves only
-//! effects that a second attempt may repeat. A request to the heap waits
-//! for pageout where it may sleep. A call that still fails with ENOMEM is repeated after pageout has made room. It is
-//! repeated only if the failed attempt has left no effects that a second attempt would meet
-//! (`Repeat` in the table of system calls).
+//! Every allocation of this layer may be refused. A call whose allocation is refused undoes its changes, or leaves only
+//! effects that a second attempt may repeat. A heap allocation waits for pageout if it may sleep. A call that still
+//! fails with ENOMEM is repeated after pageout has made room. It is repeated only if the failed attempt has left no
+//! effects that a second attempt would see (`Repeat` in the table of system calls).
 //!
-//! # Calls that end things
-//! Exit, close, munmap and similar calls free memory, and never fail for want of it. Their handlers allocate
-//! nothing here, and the memory core may give them frames below the [floor](quire_vm::phys::frames::Frames::floor),
-//! which other calls cannot use.
+//! # Calls that end something
+//! Exit, close, munmap and similar calls free memory, and never fail for lack of it. Their handlers allocate nothing in
+//! this layer. The memory core may give them frames below the [floor](quire_vm::phys::frames::Frames::floor), which
+//! other calls cannot use.
 
 use crate::Linux;
 use crate::machine::Machine;
@@ -18,10 +17,10 @@ use crate::process::thread::Thread;
 use linux_raw_sys::general as raw;
 use quire_sync::atomic::Ordering;
 
-/// How often a call is repeated while pageout makes room that other threads take.
+/// The most attempts of a call while pageout makes room and other threads use it first.
 pub const ATTEMPTS: u32 = 32;
 
-/// Whether call `number` ends something.
+/// Whether system call `number` ends something: a process, a file, a mapping.
 pub const fn ends(number: u64) -> bool {
     matches!(
         number as u32,
@@ -47,7 +46,7 @@ pub const fn ends(number: u64) -> bool {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Whether to repeat a call that failed with ENOMEM: memory is short, and pageout has made room since.
+    /// Whether a call that failed with ENOMEM should be repeated: memory was low, and pageout has made room since.
     #[cold]
     pub fn has_made_room(&self) -> bool {
         self.vm.frames().is_low() && self.vm.wait_for_frames()
@@ -55,24 +54,24 @@ impl<M: Machine> Linux<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Whether its present allocation is refused on purpose.
+    /// Whether the thread's present allocation is refused on purpose, for a test.
     #[cfg(debug_assertions)]
     pub fn is_refused(&self) -> bool {
         self.refusals.refuses()
     }
 
-    /// Refuses the `number`-th allocation of its next call. The thread itself calls it.
+    /// Refuses the `number`-th allocation of the thread's next call, for a test. Called by the thread itself.
     #[cfg(debug_assertions)]
     pub fn refuse_allocation(&self, number: u64) {
         self.refusals.set_next(number);
     }
 
-    /// Whether it runs a call that ends something, which may use the last part of the reserve.
+    /// Whether the thread runs a call that ends something. Such a call may use the last part of the reserve.
     pub fn ends_something(&self) -> bool {
         self.ending.load(Ordering::Relaxed) != 0
     }
 
-    /// Runs `f` with the rights of a call that ends something. The thread itself calls it.
+    /// Runs `f` with the rights of a call that ends something. Called by the thread itself.
     #[inline(always)]
     pub fn ending<T>(&self, f: impl FnOnce() -> T) -> T {
         self.ending.store(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The subject of a file of `/proc`: the whole machine, or a process.
+//! The subject of a file in `/proc`: the whole machine, or a process.
 
 use quire_fs::FsError;
 use quire_heap::Arc;
@@ -8,7 +8,7 @@ use quire_linux_state::process::thread::Name;
 use quire_linux_state::{Linux, Machine, Pid, Process};
 use quire_task::ThreadRef;
 
-/// The whole machine.
+/// The subject of a file about the whole machine.
 pub(super) struct System<M: Machine>(pub &'static Linux<M>);
 
 impl<M: Machine> Clone for System<M> {
@@ -18,10 +18,10 @@ impl<M: Machine> Clone for System<M> {
 }
 impl<M: Machine> Copy for System<M> {}
 
-/// A process, or one thread of it.
+/// The subject of a file about a process, or about one of its threads.
 pub(super) struct Task<M: Machine> {
     pub process: Arc<Process<M>>,
-    /// The thread's id; the process's id for the process as a whole.
+    /// The thread's id. For the process as a whole, the process's id.
     pub tid: Pid,
 }
 
@@ -32,37 +32,39 @@ impl<M: Machine> Clone for Task<M> {
 }
 
 impl<M: Machine> Task<M> {
-    /// The thread, or any thread if the first one has ended. `None` for a zombie.
+    /// The thread, or any thread of the process if it has ended. `None` for a zombie.
     pub fn task(&self) -> Option<ThreadRef<M>> {
         let threads = self.process.threads.lock();
         threads.get(self.tid).or_else(|| threads.any()).cloned()
     }
 
-    /// The thread's memory, for files that all users may read.
+    /// The thread's memory, for files that all users may read. `None` if there is none.
     pub fn memory(&self) -> Option<Foreign<M>> {
         self.process.memory_of(self.tid)
     }
 
-    /// The calling thread's right to read more than all users may; an error if it has none.
+    /// Checks whether the calling thread may read more than all users may. `Denied` if not.
     pub fn look(&self) -> Result<Granted<M>, FsError> {
         let me = self.process.linux.current();
         self.process.look_at(self.tid, me, By::Files).map_err(|_| FsError::Denied)
     }
 
-    /// The result of `f`, which takes files or directories from the process. The calling thread must have access before
-    /// and after, and the process must not exec in between. The result then belongs to the program that was checked.
+    /// The result of `f`, which reads files or directories of the process. The calling thread must have access before
+    /// and after, and the process must not exec in between. So the result belongs to the program whose access was
+    /// checked.
     pub fn taken<R>(&self, f: impl FnOnce(&Granted<M>) -> Result<R, FsError>) -> Result<R, FsError> {
         let before = self.look()?;
         let taken = f(&before)?;
         let after = self.look()?;
-        // A thread that has left its memory has also left its files, or is about to.
+        // A thread that has left its memory has also left its files, or is about to leave them.
         if before.is_of_same_program(&after) { Ok(taken) } else { Err(FsError::NotFound) }
     }
 
-    /// The owner of its files: root if its user's other processes may not access it.
+    /// The owner of the process's files in `/proc`: root if other processes of the same user may not access the
+    /// process.
     pub fn files_owner(&self) -> (u32, u32) {
-        // In the order of `quire_task::powers`: new ids are not shown together with memory that was open under the old
-        // ones.
+        // The order is that of `quire_task::powers`. So new ids are never combined with memory that was open under the
+        // old ids.
         let memory = self.memory();
         let owner = self.owner();
         if memory.is_some_and(|memory| memory.is_dumpable()) { owner } else { (0, 0) }
@@ -80,7 +82,7 @@ impl<M: Machine> Task<M> {
     }
 }
 
-/// The first inode number of the files of `pid`.
+/// The first inode number of the files about process `pid`.
 pub(super) fn numbers(pid: Pid) -> u64 {
     u64::from(pid) << 20
 }

@@ -1,7 +1,7 @@
-//! `clear_refs`: forgets which pages of a process were accessed, or the peak of its resident memory.
+//! `clear_refs`: clears the access bits of a process's pages, or its peak of resident memory.
 //!
-//! The file's permission bits and its owner are the only gate, as on Linux. A write acts on the memory that the process
-//! has at that time.
+//! Only the file's permission bits and owner are checked, as on Linux. A write acts on the memory that the process has
+//! at that time.
 //!
 //! | written | effect |
 //! |---|---|
@@ -11,7 +11,8 @@
 //! | 4 | none: a leaf has no bit for *changed since*, so `pagemap` says of each page that it may have changed |
 //! | 5 | `VmHWM`, and `ru_maxrss` of the present program, begin again with the present count |
 //!
-//! As on Linux, 1 to 3 flush no translation. A CPU that has cached one notes no access until it walks the tables again.
+//! As on Linux, the values 1 to 3 flush no translation. A CPU that has cached a translation sets no access bit until it
+//! walks the page tables again.
 
 use crate::about::Task;
 use crate::map_query::is_of_file;
@@ -23,7 +24,7 @@ use quire_vm::VirtRange;
 
 struct ClearRefs<M: Machine>(Task<M>);
 
-/// Bytes of a write that are looked at, as on Linux. The count that is returned has no more either.
+/// The bytes of a write that are read, as on Linux. The returned count is not larger either.
 const MOST: usize = 12;
 
 impl<M: Machine> GeneratedFile for ClearRefs<M> {
@@ -42,7 +43,7 @@ impl<M: Machine> GeneratedFile for ClearRefs<M> {
         if !there {
             return Err(FsError::NoProcess);
         }
-        // A process that has ended and is not reaped has none.
+        // A zombie has no memory.
         let Some(memory) = self.0.memory() else { return Ok(bytes.len()) };
         match what {
             1 => memory.forget_accesses(VirtRange { start: 0, end: u64::MAX }),
@@ -59,10 +60,10 @@ impl<M: Machine> GeneratedFile for ClearRefs<M> {
     }
 }
 
-/// The number in `bytes`, as Linux's `kstrtoint` reads it: decimal, with white space around it, perhaps a sign, and
-/// nothing behind a zero byte.
+/// Reads the number in `bytes` as Linux's `kstrtoint` does. It is decimal, with white space around it and an optional
+/// sign. Bytes after a zero byte are ignored.
 fn number(bytes: &[u8]) -> Result<i32, FsError> {
-    // Linux counts the no-break space of Latin-1.
+    // Linux also treats the no-break space of Latin-1 as white space.
     let is_space = |byte: &u8| matches!(byte, b'\t'..=b'\r' | b' ' | 0xa0);
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let start = text.iter().position(|byte| !is_space(byte)).ok_or(FsError::Invalid)?;

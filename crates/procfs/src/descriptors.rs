@@ -1,4 +1,4 @@
-//! `fd`: a link for each open file. `fdinfo`: a text about each.
+//! `fd` has a link for each open file, and `fdinfo` a text about each open file.
 
 use crate::about::{Task, numbers};
 use crate::mounts::number_of;
@@ -19,10 +19,10 @@ use quire_linux_state::file::host::{File, FileHost};
 use quire_linux_state::machine::Machine;
 
 struct Descriptors<M: Machine>(Task<M>);
-/// The link of one descriptor. Its file is looked up again when the link is used, after the reader was checked.
+/// The link of one descriptor. When the link is used, the reader is checked and the file is looked up again.
 struct Link<M: Machine>(Task<M>, u32);
 
-/// The directory.
+/// The directory `fd`.
 pub(super) fn directory<M: Machine>(about: Task<M>) -> Directory<M> {
     Ok(unsize!(Arc::try_new(Descriptors(about))?))
 }
@@ -63,7 +63,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Descriptors<M> {
     fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         const BATCH: usize = 64;
         let Some(files) = files(&self.0) else { return Ok(()) };
-        // Cookies are descriptors plus one.
+        // A cookie is a descriptor plus one.
         let mut from = after as u32;
         loop {
             let batch = files.list(from, BATCH)?;
@@ -97,12 +97,12 @@ impl<M: Machine> GeneratedLink<FileHost<M>> for Link<M> {
     }
 }
 
-/// `fdinfo`
+/// The directory `fdinfo`.
 struct Infos<M: Machine>(Descriptors<M>);
 /// The text about one descriptor. Its file is looked up when the text is read.
 struct Info<M: Machine>(Link<M>);
 
-/// The directory of texts, for readers with access to the process.
+/// The directory `fdinfo`, for readers with access to the process.
 pub(super) fn infos<M: Machine>(about: Task<M>) -> Directory<M> {
     Ok(unsize!(Arc::try_new(Infos(Descriptors(about)))?))
 }
@@ -131,12 +131,12 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Infos<M> {
     }
 }
 
-/// A file system's device number as Linux stores it: the minor number has twenty bits.
+/// The device number of a file system as Linux stores it in the kernel: the minor number has twenty bits.
 fn kernel_device(device: u64) -> u64 {
     (device >> 8) << 20 | device & 0xff
 }
 
-/// The distance of the inode numbers of a text and of its link, beyond all other numbers of a process.
+/// The difference between the inode numbers of a text and its link. It is larger than all other numbers of a process.
 const INFOS: u64 = 1 << 61;
 
 impl<M: Machine> GeneratedFile for Info<M> {
@@ -152,7 +152,7 @@ impl<M: Machine> GeneratedFile for Info<M> {
         put!(out, "pos:\t{}\nflags:\t0{flags:o}\n", file.position())?;
         put!(out, "mnt_id:\t{}\nino:\t{}\n", number_of(vfs, &file.dentry), file.dentry.inode.ident.number)?;
         if let Some(PidFile(process)) = file.stream_as::<PidFile<M>>() {
-            // As on Linux, a process that was waited for has no number.
+            // As on Linux, the pid of a reaped process is shown as -1.
             let pid = if about.process.linux.ids.process(process.pid).is_some() { process.pid as i32 } else { -1 };
             put!(out, "Pid:\t{pid}\nNSpid:\t{pid}\n")?;
         } else if let Some(event) = file.stream_as::<Event>() {
@@ -164,7 +164,7 @@ impl<M: Machine> GeneratedFile for Info<M> {
             for watch in notifier.watches()? {
                 let (number, device) = (watch.ident.number, kernel_device(watch.ident.device));
                 put!(out, "inotify wd:{:x} ino:{number:x} sdev:{device:x} ", watch.id)?;
-                // No file handle follows, because files have none.
+                // No file handle follows, because Quire's files have none.
                 put!(out, "mask:{:x} ignored_mask:0 \n", mask_of(&watch))?;
             }
         }

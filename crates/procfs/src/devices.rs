@@ -1,5 +1,5 @@
-//! `/sys`: processors, memory domains and large pages, for C libraries, runtimes and `lscpu`. All processors count as
-//! cores of one package.
+//! `/sys`: CPUs, memory domains and large pages, for C libraries, runtimes and `lscpu`. All CPUs are shown as cores of
+//! one package.
 
 use crate::about::System;
 use crate::node::{Directory, Each, Item, ItemKind, Short, Table, directory, number, put};
@@ -13,7 +13,7 @@ use quire_vm::PAGE_SIZE;
 
 type Written = Result<(), FsError>;
 
-/// One processor or one memory domain, by number.
+/// One CPU or one memory domain, by number.
 struct One<M: Machine>(System<M>, usize);
 
 impl<M: Machine> Clone for One<M> {
@@ -34,7 +34,7 @@ impl<M: Machine> One<M> {
         Set { mask, width: cpus(&self.0) }
     }
 
-    /// The processors near a memory domain.
+    /// The CPUs near this memory domain.
     fn near(&self) -> Set {
         let linux = self.0.0;
         let mut mask = CpuMask::default();
@@ -53,12 +53,12 @@ fn domains<M: Machine>(about: &System<M>) -> usize {
     about.0.vm.frames().domains()
 }
 
-/// Numbers below `count`, as a range.
+/// Writes the numbers below `count` as a range.
 fn all(out: &mut Text, count: usize) -> Written {
     if count > 1 { put!(out, "0-{}\n", count - 1) } else { put!(out, "0\n") }
 }
 
-/// A set of processors of a machine that has `width`.
+/// A set of CPUs of a machine with `width` CPUs.
 struct Set {
     mask: CpuMask,
     width: usize,
@@ -69,7 +69,7 @@ impl Set {
         self.mask.words().get(cpu / 64).is_some_and(|word| word & 1 << (cpu % 64) != 0)
     }
 
-    /// As ranges: `0-3,8`.
+    /// Writes the set as ranges, such as `0-3,8`.
     fn list(&self, out: &mut Text) -> Written {
         let (mut at, mut before) = (0, "");
         while at < self.width {
@@ -90,8 +90,8 @@ impl Set {
         put!(out, "\n")
     }
 
-    /// As Linux's bit masks: groups of 32 bits in hexadecimal, the highest first, as many digits as the machine has
-    /// processors.
+    /// Writes the set as one of Linux's bit masks: groups of 32 bits in hexadecimal, the highest first. A mask has as
+    /// many digits as the machine's CPUs need.
     fn map(&self, out: &mut Text) -> Written {
         let groups = self.width.div_ceil(32);
         for group in (0..groups).rev() {
@@ -107,8 +107,8 @@ impl Set {
     }
 }
 
-/// A directory with the names of a table, and one directory for each number below `count`, called `prefix` and the
-/// number.
+/// A directory with the entries of a table, and a directory for each number below `count`. The name of such a directory
+/// is `prefix` followed by its number.
 struct Numbered<M: Machine> {
     names: Table<M, System<M>>,
     prefix: &'static str,
@@ -116,13 +116,13 @@ struct Numbered<M: Machine> {
     inner: &'static [Item<M, One<M>>],
 }
 
-/// Cookies of numbered directories lie above those of names.
+/// Cookies of numbered directories are above those of the table's entries.
 const NUMBERED: u64 = 1000;
-/// Inode numbers that a numbered directory has to itself.
+/// The number of inode numbers that are reserved for a numbered directory and its entries.
 const STEP: u64 = 100;
 
 impl<M: Machine> Numbered<M> {
-    /// The directory's own inode number; those of its entries follow.
+    /// The inode number of directory `n`. Those of its entries follow.
     fn at(&self, n: usize) -> u64 {
         self.names.numbers + STEP * (1 + n as u64)
     }
@@ -143,7 +143,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Numbered<M> {
         if after < NUMBERED && !self.names.list_items(after, each) {
             return Ok(());
         }
-        // The cookie of directory `n` is `NUMBERED + 1 + n`: the listing continues with the next.
+        // The cookie of directory `n` is `NUMBERED + 1 + n`, so the listing continues with the next directory.
         let first = usize::try_from(after.saturating_sub(NUMBERED)).unwrap_or(usize::MAX);
         for n in first..self.count {
             let name = Short::new(format_args!("{}{n}", self.prefix));
@@ -241,7 +241,8 @@ impl<M: Machine> Names<M> {
     ];
 }
 
-/// Inode numbers of the entries of `cpuN/topology`: in the middle of those of `cpuN`.
+/// The first inode number for the entries of `cpuN/topology`: in the middle of the numbers that are reserved for
+/// `cpuN`.
 fn topology_numbers(cpu: usize) -> u64 {
     1_000_000 + STEP * (1 + cpu as u64) + STEP / 2
 }
@@ -251,7 +252,7 @@ pub(super) fn root<M: Machine>(about: System<M>) -> Directory<M> {
     table(&about, Names::<M>::TOP, 2)
 }
 
-/// The memory domains that have a processor near them.
+/// Writes the set of memory domains that have a CPU near them.
 fn has_cpu<M: Machine>(about: &System<M>, out: &mut Text) -> Written {
     let mut mask = CpuMask::default();
     let with = |domain: &usize| One(*about, *domain).near().mask.words().iter().any(|word| *word != 0);
@@ -259,7 +260,8 @@ fn has_cpu<M: Machine>(about: &System<M>, out: &mut Text) -> Written {
     Set { mask, width: domains(about) }.list(out)
 }
 
-/// The firmware's distances are not read: 10 to itself and 20 to each other, as Linux has it without them.
+/// Writes the distances of a domain: 10 to itself and 20 to others. Linux shows these if the firmware has no table of
+/// distances; Quire never reads that table.
 fn distance<M: Machine>(node: &One<M>, out: &mut Text) -> Written {
     for other in 0..domains(&node.0) {
         put!(out, "{}{}", if other == 0 { "" } else { " " }, if other == node.1 { 10 } else { 20 })?;

@@ -1,7 +1,8 @@
 //! The frames of the machine: `kpagecount`, `kpageflags`, `kpagecgroup`, `buddyinfo` and `zoneinfo`.
 //!
-//! The first three have 8 bytes for each frame, for root alone. The numbers of frames are those of `pagemap`. A word of
-//! `kpageflags` holds two looks, at the page and at its mappings. Only marks that Quire has are shown:
+//! The first three files have 8 bytes for each frame, and only root may read them. Frames have the same numbers as in
+//! `pagemap`. A word of `kpageflags` combines two reads, of the page and of its mappings. Only the flags that Quire has
+//! are shown:
 //!
 //! | bit | of frames |
 //! |---|---|
@@ -27,11 +28,11 @@ use quire_vm::Pfn;
 use quire_vm::frame_info::{FrameInfo, PageMarks};
 use quire_vm::types::Queue;
 
-/// Bytes of an entry.
+/// The bytes of an entry.
 const WORD: u64 = 8;
 
-/// Gives the words of `word` from `offset` on to `sink`, up to the first `None`. As on Linux, offset and length must be
-/// multiples of a word's size.
+/// Passes the values of `word` to `sink`, from byte `offset` on, up to the first `None`. As on Linux, the offset and
+/// the length must be multiples of 8.
 pub(super) fn words(
     offset: u64,
     sink: &mut dyn Sink,
@@ -57,7 +58,7 @@ pub(super) fn words(
     Ok(done)
 }
 
-/// Linux's numbers of bits in `kpageflags`.
+/// The bit numbers of `kpageflags`, as on Linux.
 mod bit {
     pub const LOCKED: u32 = 0;
     pub const REFERENCED: u32 = 2;
@@ -80,7 +81,7 @@ mod bit {
     pub const MLOCKED: u32 = 33;
 }
 
-/// A file with a word for each frame.
+/// A file with a 64-bit word for each frame.
 struct Frames<M: Machine>(&'static Linux<M>, fn(&'static Linux<M>, Pfn) -> u64);
 
 impl<M: Machine> GeneratedFile for Frames<M> {
@@ -136,22 +137,22 @@ fn open<M: Machine>(
     Ok(unsize!(Arc::try_new(Frames(about.0, word))?))
 }
 
-/// `kpagecount`: how many leaves of page tables map the frame.
+/// `kpagecount`: the number of PTEs that map each frame.
 pub(super) fn counts<M: Machine>(about: &System<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     open(about, |linux, pfn| linux.vm.mappings_of(pfn).leaves)
 }
 
-/// `kpageflags`
+/// `kpageflags`: the flags of each frame.
 pub(super) fn all_flags<M: Machine>(about: &System<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     open(about, flags)
 }
 
-/// `kpagecgroup`: there are no groups, so no frame is charged to one.
+/// `kpagecgroup`: 0 for each frame, because there are no cgroups.
 pub(super) fn groups<M: Machine>(about: &System<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     open(about, |_, _| 0)
 }
 
-/// `buddyinfo`: a line for each memory domain, with its free blocks of 1, 2, 4 frames and so on.
+/// `buddyinfo`: a line for each memory domain, with the numbers of its free blocks of 1, 2, 4 frames and so on.
 pub(super) fn blocks<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     let frames = about.0.vm.frames();
     for domain in 0..frames.domains() {
@@ -164,8 +165,8 @@ pub(super) fn blocks<M: Machine>(about: &System<M>, out: &mut Text) -> Result<()
     Ok(())
 }
 
-/// `zoneinfo`: the frames of each memory domain, which is one zone, and those that its CPUs keep for themselves. Counts
-/// that the kernel has only for the whole machine are in `vmstat`.
+/// `zoneinfo`: the frames of each memory domain, which is one zone, and the frames in its CPUs' magazines. Counts that
+/// the kernel has only for the whole machine are in `vmstat`.
 pub(super) fn zones<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     let frames = about.0.vm.frames();
     for domain in 0..frames.domains() {

@@ -12,7 +12,7 @@ use quire_ipc::registry::MOST;
 use quire_linux_state::machine::Machine;
 use quire_sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-/// Inode numbers of the directory's files.
+/// The first inode numbers of the two directories' files.
 const NUMBERS: u64 = 1400;
 const POSIX_NUMBERS: u64 = 1410;
 
@@ -30,19 +30,19 @@ impl<M: Machine> Lists<M> {
         &[Item::file("msg", queues), Item::file("sem", arrays), Item::file("shm", segments)];
 }
 
-/// `/proc/sysvipc`.
+/// The directory `/proc/sysvipc`.
 pub(super) fn lists<M: Machine>(about: &System<M>) -> Directory<M> {
     let items = Lists::<M>::ITEMS;
     directory(Table::of_root(*about, items, NUMBERS))
 }
 
-/// `/proc/sys/fs/mqueue`.
+/// The directory `/proc/sys/fs/mqueue`.
 pub(super) fn posix_limits<M: Machine>(about: &System<M>) -> Directory<M> {
     let items = Lists::<M>::POSIX;
     directory(Table { takes_from_pipes: true, ..Table::of_root(*about, items, POSIX_NUMBERS) })
 }
 
-/// An error of a listing: of an object's lookup, or of the text.
+/// An error of a listing: from the lookup of an object, or from writing the text.
 struct Failed(FsError);
 
 impl From<quire_ipc::Error> for Failed {
@@ -57,7 +57,7 @@ impl From<FsError> for Failed {
     }
 }
 
-/// Flags of a removed and of a locked segment in its mode.
+/// The bits in a segment's mode that mark a removed segment and a locked segment.
 const DEST: u32 = 0o1000;
 const LOCKED: u32 = 0o2000;
 
@@ -108,10 +108,10 @@ fn queues<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> 
     done.map_err(|e| e.0)
 }
 
-/// Bytes of a message that a limit of POSIX queues may allow.
+/// The allowed values, in bytes, for the limits on messages of POSIX queues.
 const SIZES: RangeInclusive<usize> = 128..=SIZE_MOST;
 
-/// The limits that are one number.
+/// The limits that are a single number.
 #[derive(Clone, Copy)]
 enum Limit {
     Message,
@@ -138,7 +138,7 @@ impl Limit {
         Limit::PosixDefaultSize,
     ];
 
-    /// The limit, and the values that it may have.
+    /// The stored limit, and the range of its allowed values.
     fn of<M: Machine>(self, about: &System<M>) -> (&'static AtomicUsize, RangeInclusive<usize>) {
         let ipc = &about.0.ipc;
         let (queues, posix) = (ipc.queues.limits(), ipc.posix.limits());
@@ -168,7 +168,7 @@ fn set_limit<M: Machine, const AT: usize>(about: &System<M>, bytes: &[u8]) -> Re
     Ok(bytes.len())
 }
 
-/// The limit on the bytes of a segment, or on the pages of all.
+/// The limit on the bytes of one segment, or on the pages of all segments (`ALL`).
 fn size<M: Machine, const ALL: bool>(about: &System<M>) -> &'static AtomicU64 {
     let limits = about.0.ipc.segments.limits();
     if ALL { &limits.pages } else { &limits.size }
@@ -183,7 +183,7 @@ fn set_size<M: Machine, const ALL: bool>(about: &System<M>, bytes: &[u8]) -> Res
     Ok(bytes.len())
 }
 
-/// The four limits on semaphores, and the most of each.
+/// The four limits on semaphores, each with its highest allowed value.
 fn semaphores<M: Machine>(about: &System<M>) -> [(&'static AtomicUsize, usize); 4] {
     let limits = about.0.ipc.arrays.limits();
     let most = i32::MAX as usize;
@@ -195,7 +195,7 @@ fn show_semaphores<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), 
     put!(out, "{of_array}\t{of_all}\t{operations}\t{count}\n")
 }
 
-/// Sets the first of the four limits, or all.
+/// Sets the first of the four limits, and as many of the others as `bytes` has numbers for.
 fn set_semaphores<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let limits = semaphores(about);
     let mut values = [0; 4];
@@ -212,7 +212,7 @@ fn set_semaphores<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, 
     Ok(bytes.len())
 }
 
-/// The id that the next object gets, by kind.
+/// The id that the next object of a kind gets. `KIND` is 0 for message queues, 1 for semaphore arrays, 2 for segments.
 fn wanted<M: Machine, const KIND: usize>(about: &System<M>) -> &'static AtomicI32 {
     let ipc = &about.0.ipc;
     match KIND {
@@ -248,7 +248,7 @@ impl<M: Machine> Settings<M> {
     pub const SHM_NEXT: Item<M, System<M>> = writable("shm_next_id", show_wanted::<M, 2>, set_wanted::<M, 2>);
 }
 
-/// A file that shows and takes a setting.
+/// A file that shows a setting, and sets it when it is written.
 const fn writable<M: Machine>(
     name: &'static str,
     show: fn(&System<M>, &mut Text) -> Result<(), FsError>,

@@ -1,10 +1,10 @@
-//! `quire_memory`: the kernel's memory that a process takes, by kind, in bytes.
+//! `quire_memory`: the kernel memory that a process uses, by kind, in bytes.
 //!
-//! The reader walks the process's own structures, so nothing is counted while no process reads the file. Bytes include
-//! the waste of slabs. Private memory that relatives show is divided between them
-//! ([`Structures`](quire_vm::map::Structures)). So are actions and limits that forks share until a change. A table of
-//! files or actions that several processes change together is counted for each of them. Files, pipes, sockets and
-//! shared memory are counted for none.
+//! A reader walks the data structures of the process, so nothing is counted while no process reads the file. The bytes
+//! include the unused parts of slabs. Private memory that several relatives map is divided between them
+//! ([`Structures`](quire_vm::map::Structures)). So are signal actions and limits that forks share until a change. Other
+//! shared tables of files or actions are counted in full for each process. Files, pipes, sockets and shared memory are
+//! not counted.
 
 use crate::about::Task;
 use crate::node::put;
@@ -23,7 +23,7 @@ use quire_linux_state::process::timers::interval::Timers;
 use quire_linux_state::signal::Actions;
 use quire_task::ids::SLOT_BYTES;
 
-/// The file of a process, for readers with access to its memory.
+/// Writes the file of a process, for readers with access to its memory.
 pub(super) fn of_process<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     let granted = about.look()?;
     let process = &about.process;
@@ -52,7 +52,7 @@ pub(super) fn of_process<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<
             .look(|actions| (actions.more_blocks(), if actions.is_frozen() { Arc::strong_count(actions) } else { 1 }));
         signals += (heap(allocation::<Actions>()) + blocks as u64 * heap(Actions::BLOCK)) / sharers as u64;
     }
-    // Each thread after the first has an id of its own.
+    // Each thread except the first has an id of its own.
     parts += threads.saturating_sub(1) * SLOT_BYTES as u64;
     let rows = [
         ("page-tables", space.tables),
@@ -74,7 +74,7 @@ pub(super) fn of_process<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<
     put!(out, "total {}\n", rows.iter().map(|(_, bytes)| bytes).sum::<u64>())
 }
 
-/// The process itself, its id, its limits and timers, and the group that is named after it.
+/// The bytes of the process itself, its id, its limits and timers, and the process group with its id.
 fn process_parts<M: Machine>(process: &Process<M>, heap: &impl Fn(Layout) -> u64) -> u64 {
     let own_group = process.group().id == process.pid;
     let group = if own_group { heap(allocation::<Group<M>>()) } else { 0 };
@@ -84,8 +84,8 @@ fn process_parts<M: Machine>(process: &Process<M>, heap: &impl Fn(Layout) -> u64
     heap(allocation::<Process<M>>()) + SLOT_BYTES as u64 + more
 }
 
-/// Rows of `/proc/vmstat` about the kernel's memory: bytes of each cache, of stacks and page tables, of larger pieces,
-/// and of the tables that boot set aside.
+/// Writes the rows of `/proc/vmstat` about kernel memory, in bytes: each slab cache, stacks and page tables, larger
+/// allocations, and the tables that boot reserved.
 pub(super) fn of_machine<M: Machine>(about: &crate::about::System<M>, out: &mut Text) -> Result<(), FsError> {
     let (linux, vm) = (about.0, about.0.vm);
     let bytes = |pages: u64| pages * quire_vm::PAGE_SIZE;

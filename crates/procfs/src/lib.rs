@@ -1,8 +1,8 @@
-//! The contents of `/proc` and `/sys`. `quire_fs::generated` generates directories when they are read, and serves reads
-//! by pieces.
+//! The contents of `/proc` and `/sys`. `quire_fs::generated` generates the directories and files when they are read,
+//! and handles reads of parts.
 //!
-//! A directory is a table of names (`node::Item`); processes and their descriptors are found by number. The kernel
-//! gives [`Procfs`] to the Linux layer, which knows no more of it than [`Trees`].
+//! A directory is a table of names (`node::Item`). Processes and their descriptors are found by number. The kernel
+//! passes [`Procfs`] to the Linux layer, which uses it only through the trait [`Trees`].
 #![cfg_attr(not(test), no_std)]
 
 mod about;
@@ -30,7 +30,7 @@ use quire_fs::generated::GeneratedFile;
 use quire_linux_state::file::trees::{Root, Trees};
 use quire_linux_state::{Ctx, Errno, Linux, Machine};
 
-/// `/proc` and `/sys`.
+/// The trees `/proc` and `/sys`.
 pub struct Procfs;
 
 impl<M: Machine> Trees<M> for Procfs {

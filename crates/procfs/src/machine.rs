@@ -1,4 +1,4 @@
-//! Files about the whole machine.
+//! The files of `/proc` about the whole machine.
 
 use crate::about::System;
 use crate::node::put;
@@ -69,7 +69,7 @@ pub(super) fn memory_info<M: Machine>(about: &System<M>, out: &mut Text) -> Resu
     let [active, inactive, laundry] = queue_lengths(about);
     let (tables, stacks) = (vm.stats().table_pages(), vm.stats().stack_pages());
     let shared = vm.stats().shared_pages();
-    // A frame in use belongs to the kernel, or is a page of an object.
+    // A frame in use belongs to the kernel, or holds a page of an object.
     let kernel = tables + stacks + vm.stats().buffer_pages() + slabs;
     let private = total.saturating_sub(free + kernel + shared);
     let rows = [
@@ -77,7 +77,7 @@ pub(super) fn memory_info<M: Machine>(about: &System<M>, out: &mut Text) -> Resu
         ("MemFree", free),
         ("MemAvailable", free.saturating_sub(vm.frames().reserve())),
         ("Buffers", 0),
-        // Files are in memory only, and have no other copy.
+        // Files exist only in memory, so their pages are counted as shared memory.
         ("Cached", shared),
         ("SwapCached", 0),
         ("Active", active),
@@ -106,7 +106,8 @@ pub(super) fn memory_info<M: Machine>(about: &System<M>, out: &mut Text) -> Resu
     Ok(())
 }
 
-/// Pages that are active, inactive and waiting to be written, with those on their way there.
+/// The numbers of pages on the active, the inactive and the laundry queue. Pages that are still in the CPUs' batches
+/// are included.
 fn queue_lengths<M: Machine>(about: &System<M>) -> [u64; 3] {
     let queues = about.0.vm.queues();
     queues.drain_batches();
@@ -126,8 +127,8 @@ pub(super) fn slab_info<M: Machine>(about: &System<M>, out: &mut Text) -> Result
     put!(out, "# name object-bytes frames objects\n")?;
     for cache in vm.heap().caches().iter().chain(vm.map_memory().caches()).chain(vm.object_memory().caches()) {
         put!(out, "{} {} {} ", cache.label(), cache.object_size(), cache.frames())?;
-        // Objects in use, exact only if no other CPU runs: the count walks other CPUs' lists, which change meanwhile.
-        // SAFETY: the cache is one of `vm`'s, which it is given.
+        // The number of objects in use is exact only if no other CPU runs, because the count walks lists of other CPUs.
+        // SAFETY: `cache` belongs to `vm`, which is passed to it.
         match if cfg!(debug_assertions) { unsafe { cache.in_use(vm) }.ok() } else { None } {
             Some(objects) => put!(out, "{objects}\n")?,
             None => put!(out, "-\n")?,
@@ -161,7 +162,7 @@ pub(super) fn stat<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), 
     let interrupts: u64 = all.map(|(cpu, kind)| linux.machine.interrupts(cpu, kind)).sum();
     put!(out, "intr {interrupts}\nctxt {}\nbtime {boot}\nprocesses {}\n", sum.switches, sum.started)?;
     put!(out, "procs_running {}\nprocs_blocked 0\n", linux.scheduler.runnable())?;
-    // No interrupt is served later by a thread.
+    // There are no softirqs: no work of an interrupt is deferred to a thread.
     put!(out, "softirq 0 0 0 0 0 0 0 0 0 0 0\n")
 }
 
@@ -195,7 +196,7 @@ pub(super) fn vm_stat<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(
         ("nr_writeback", vm.io().writing()),
         ("nr_reserve", vm.frames().reserve()),
         ("nr_reserve_floor", vm.frames().floor()),
-        // The fewest frames ever left: all of the reserve if memory was never short.
+        // The lowest number of free frames so far. It is the whole reserve if memory was never low.
         ("nr_reserve_lowest", vm.frames().lowest().unwrap_or(vm.frames().reserve())),
     ];
     for (name, pages) in now {

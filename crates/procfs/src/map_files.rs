@@ -1,12 +1,13 @@
-//! `map_files`: a link for each mapping of a file, called by the mapping's addresses.
+//! `map_files`: a link for each mapping of a file. The link's name is the mapping's address range.
 //!
-//! Listing and looking up need access to the process, as `maps` does. Following a link needs CAP_SYS_ADMIN or
-//! CAP_CHECKPOINT_RESTORE besides, because it leads past directories that the follower may not search. The file's own
-//! permission bits are checked at its opening.
+//! Listing and lookup need access to the process, as for `maps`. Following a link also needs CAP_SYS_ADMIN or
+//! CAP_CHECKPOINT_RESTORE, because it bypasses directories that the caller may not search. The permission bits of the
+//! file itself are checked when it is opened.
 //!
-//! A link leads to the name by which the file was made, or by which it was first opened after that name had gone. That
-//! name must exist, or be open somewhere. A mapping alone does not keep the name, so then the link cannot be followed
-//! (ENOENT). Shared memory without a file has a link as on Linux, which cannot be followed either.
+//! A link leads to the dentry by which the file was created. If that dentry is gone, the link leads to the dentry by
+//! which the file was first opened afterwards. This dentry must exist in a directory or be open. A mapping alone does
+//! not keep it, and then the link cannot be followed (ENOENT). As on Linux, shared memory without a file has a link,
+//! but it cannot be followed.
 
 use crate::about::Task;
 use crate::map_query::is_of_file;
@@ -25,16 +26,16 @@ use quire_vm::map::{EntryInfo, Flags};
 use quire_vm::{PAGE_SIZE, Prot, VirtRange};
 
 struct Mappings<M: Machine>(Task<M>);
-/// The link of the mapping with exactly these addresses. The mapping is looked up again when the link is used, after
-/// the reader was checked.
+/// The link of the mapping with exactly this address range. When the link is used, the reader is checked and the
+/// mapping is looked up again.
 struct Link<M: Machine>(Task<M>, VirtRange);
 
-/// The directory.
+/// The directory `map_files`.
 pub(super) fn directory<M: Machine>(about: Task<M>) -> Directory<M> {
     on_heap(Mappings(about))
 }
 
-/// The addresses in a name: two hexadecimal numbers without leading zeroes. Letters may be capital, as on Linux.
+/// The address range in a name: two hexadecimal numbers without leading zeroes. Letters may be upper case, as on Linux.
 fn addresses(name: &[u8]) -> Option<VirtRange> {
     fn hexadecimal(digits: &[u8]) -> Option<u64> {
         let plain = digits.iter().all(u8::is_ascii_hexdigit) && !(digits.len() > 1 && digits[0] == b'0');
@@ -44,7 +45,8 @@ fn addresses(name: &[u8]) -> Option<VirtRange> {
     Some(VirtRange { start: hexadecimal(&name[..dash])?, end: hexadecimal(&name[dash + 1..])? })
 }
 
-/// The result of `f` for the mapping with exactly the addresses `range`, if it shows a file.
+/// The result of `f` for the mapping with exactly the address range `range`. `None` if there is none, or if it maps no
+/// file.
 fn exact<M: Machine, R>(memory: &Foreign<M>, range: VirtRange, f: impl FnOnce(&EntryInfo<M>) -> R) -> Option<R> {
     let (mut f, mut found) = (Some(f), None);
     memory.entries(range.start, &mut |entry| {
@@ -57,7 +59,7 @@ fn exact<M: Machine, R>(memory: &Foreign<M>, range: VirtRange, f: impl FnOnce(&E
 }
 
 impl<M: Machine> Mappings<M> {
-    /// The same for the same mapping: page numbers have 35 bits, ids 22.
+    /// The inode number of the link. The same mapping always has the same number: page numbers have 35 bits, ids 22.
     fn number(&self, start: u64) -> u64 {
         1 << 62 | u64::from(self.0.tid) << 36 | (start / PAGE_SIZE)
     }
@@ -68,7 +70,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
         let memory = self.0.look()?.memory;
         let Some((memory, range)) = memory.zip(addresses(name)) else { return Ok(None) };
         let mode = exact(&memory, range, |entry| {
-            // The mapping shows these of the rights that its file was opened with.
+            // The mode shows the access of the mapping, not all access with which its file was opened.
             let a = entry.attributes;
             let stores = a.flags.contains(Flags::SHARED) && a.max_prot.contains(Prot::WRITE);
             0o400 | if stores { 0o200 } else { 0 }
@@ -85,7 +87,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
 
     fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         let Some(memory) = self.0.look()?.memory else { return Ok(()) };
-        // A cookie is the end of a mapping: the next one ends above it.
+        // A cookie is the end address of a mapping, and the next mapping ends above it.
         memory.entries(after, &mut |entry| {
             let VirtRange { start, end } = entry.range;
             if !is_of_file(entry) {
@@ -99,7 +101,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
 }
 
 impl<M: Machine> Link<M> {
-    /// The result of `f` for the mapping, after the caller was checked.
+    /// The result of `f` for the link's mapping. The caller's access is checked first.
     fn mapping<R>(&self, f: impl FnOnce(&EntryInfo<M>) -> Result<R, FsError>) -> Result<R, FsError> {
         let memory = self.0.look()?.memory.ok_or(FsError::NotFound)?;
         exact(&memory, self.1, f).ok_or(FsError::NotFound)?

@@ -1,4 +1,4 @@
-//! `PROCMAP_QUERY`: the mapping at an address, without the text of all mappings.
+//! `PROCMAP_QUERY`: an ioctl that returns the mapping at an address, so that no text of all mappings must be parsed.
 
 use crate::maps;
 use quire_heap::Vec;
@@ -9,10 +9,10 @@ use quire_linux_state::{Ctx, Errno};
 use quire_vm::map::EntryInfo;
 use quire_vm::{PAGE_SIZE, Prot};
 
-/// The request.
+/// The number of the request.
 pub(crate) const QUERY: u32 = 0xc068_6611;
 
-// Flags of a query; the first four are also those of a mapping.
+// The flags of a query. The first four are also the access flags of a mapping.
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 const EXECUTABLE: u64 = 4;
@@ -22,12 +22,12 @@ const OF_FILE: u64 = 0x20;
 const RIGHTS: u64 = READABLE | WRITABLE | EXECUTABLE | SHARED;
 const ALL: u64 = RIGHTS | COVERING_OR_NEXT | OF_FILE;
 
-/// Bytes up to the address asked for, the least that a program passes.
+/// The fewest bytes that a program may pass: the fields up to the address.
 const LEAST: u64 = 24;
-/// The most bytes of a name, as on Linux.
+/// The most bytes of a mapping's name, as on Linux.
 const NAME_MOST: usize = 4096;
 
-/// `struct procmap_query`.
+/// Linux's `struct procmap_query`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Query {
@@ -48,7 +48,7 @@ struct Query {
     build_id_address: u64,
 }
 
-// SAFETY: the two pairs of words fill eight bytes each, so there is no padding, and every pattern is a value.
+// SAFETY: the two pairs of 32-bit fields fill eight bytes each, so there is no padding. Every bit pattern is a value.
 unsafe impl Plain for Query {}
 const SIZE: usize = size_of::<Query>();
 const _: () = assert!(SIZE == 104);
@@ -59,12 +59,12 @@ fn rights<M: Machine>(entry: &EntryInfo<M>) -> u64 {
     of(Prot::READ, READABLE) | of(Prot::WRITE, WRITABLE) | of(Prot::EXEC, EXECUTABLE) | shared
 }
 
-/// Whether the mapping is one of a file, as Linux counts: shared anonymous memory is.
+/// Whether Linux counts the mapping as one of a file. Shared anonymous memory counts as a file.
 pub(super) fn is_of_file<M: Machine>(entry: &EntryInfo<M>) -> bool {
     entry.ident() != (0, 0) || maps::is_shared(entry)
 }
 
-/// The mapping that `query` asks for.
+/// The mapping that `query` asks for. ENOENT if there is none.
 fn find<M: Machine>(memory: &Foreign<M>, query: &Query) -> Result<EntryInfo<M>, Errno> {
     let mut found = None;
     memory.entries(query.address, &mut |entry| {
@@ -81,7 +81,7 @@ fn find<M: Machine>(memory: &Foreign<M>, query: &Query) -> Result<EntryInfo<M>, 
     found.ok_or(Errno::ENOENT)
 }
 
-/// Serves a query at `at` in the caller's memory.
+/// Executes the query at address `at` in the caller's memory.
 pub(super) fn serve<M: Machine>(ctx: &Ctx<'_, M>, memory: Option<Foreign<M>>, at: u64) -> Result<usize, Errno> {
     let size = ctx.read::<u64>(at)?;
     if size > PAGE_SIZE {
@@ -127,7 +127,7 @@ pub(super) fn serve<M: Machine>(ctx: &Ctx<'_, M>, memory: Option<Foreign<M>>, at
         (query.major, query.minor) = ((device >> 8 & 0xfff) as u32, (device & 0xff) as u32);
         query.inode = inode;
     }
-    // No build id is looked for: a program finds none, and reads the file itself.
+    // Build ids are not searched. The program sees that there is none, and reads the file itself.
     query.build_id_size = 0;
     if query.name_size != 0 {
         let mut name = Vec::<u8>::new();

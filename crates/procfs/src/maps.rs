@@ -1,4 +1,4 @@
-//! `maps`, and the lines that other files share with it.
+//! `maps`, and the lines that `smaps` shares with it.
 
 use core::fmt::Write as _;
 use quire_fs::FsError;
@@ -39,8 +39,8 @@ pub(super) fn records<M: Machine>(
     written.map(|()| next)
 }
 
-/// Whether the program shares the mapping. All programs share the kernel's own pages. They are shown as Linux shows
-/// them: private, and each from its start.
+/// Whether the mapping is shown as shared. The kernel's own pages (vDSO) are mapped by all programs, but are shown as
+/// on Linux: as private, and with offset 0.
 pub(super) fn is_shared<M: Machine>(entry: &EntryInfo<M>) -> bool {
     entry.attributes.flags.contains(Flags::SHARED) && !is_ours(entry)
 }
@@ -49,7 +49,7 @@ fn is_ours<M: Machine>(entry: &EntryInfo<M>) -> bool {
     matches!(entry.attributes.tag, Tag::Vdso | Tag::Vvar)
 }
 
-/// Writes the name of a mapping; nothing where it has none.
+/// Writes the name of a mapping. Writes nothing if the mapping has no name.
 pub(super) fn name<M: Machine>(entry: &EntryInfo<M>, to: &mut Vec<u8>) -> core::fmt::Result {
     match entry.attributes.tag {
         Tag::Heap => to.write_str("[heap]"),
@@ -62,7 +62,7 @@ pub(super) fn name<M: Machine>(entry: &EntryInfo<M>, to: &mut Vec<u8>) -> core::
     }
 }
 
-/// Adds lines behind the line of a mapping.
+/// A function that adds lines after the line of a mapping.
 pub(super) type More<'a, M> = &'a mut dyn FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>;
 
 /// The lines of mappings, as [`records`]. `more` adds lines behind each.
@@ -73,7 +73,7 @@ pub(super) fn each<M: Machine>(
     out: &mut Text,
     more: More<'_, M>,
 ) -> Result<Option<u64>, FsError> {
-    // A name may be as long as a path.
+    // The name is on the heap, because it may be as long as a path.
     let mut shown = Vec::<u8>::new();
     records(memory, from, enough, out, |entry, out| {
         let a = entry.attributes;
@@ -86,7 +86,8 @@ pub(super) fn each<M: Machine>(
         shown.clear();
         let mut write = || {
             name(entry, &mut shown).map_err(|_| FsError::OutOfMemory)?;
-            // Spaces fill it up to the names, which stand in one column if the addresses leave room.
+            // Spaces precede the name, so that all names begin in one column if the numbers before them are short
+            // enough.
             let mut line = Columns::<WIDEST>::new();
             line.push_hexadecimal(entry.range.start, 1);
             line.push(b"-");
@@ -111,7 +112,7 @@ pub(super) fn each<M: Machine>(
     })
 }
 
-/// Linux's column of the names.
+/// The column of the names, as on Linux.
 const COLUMN: usize = 73;
-/// The most bytes before a name: the largest numbers.
+/// The most bytes before a name: if all numbers have their largest values.
 const WIDEST: usize = 96;

@@ -1,7 +1,7 @@
-//! Files that show another process's memory: arguments, environment, auxiliary vector, map.
+//! The files that show another process's memory: arguments, environment, auxiliary vector, mappings.
 //!
-//! A reader is checked when it opens one of them, and the file is bound to the granted memory. An open file does not
-//! show a program that the process starts later. It does not keep the memory either.
+//! A reader's access is checked when it opens such a file. The open file then refers to the memory that was checked. So
+//! the file does not show a program that the process executes later. The file does not keep the memory alive.
 
 use crate::about::Task;
 use crate::{map_query, maps, pages};
@@ -40,7 +40,7 @@ impl<M: Machine> GeneratedFile for Bound<M> {
     }
 }
 
-/// The map, which also answers [queries](map_query).
+/// The file `maps`, which also accepts the ioctl of [`map_query`].
 struct Map<M: Machine>(Bound<M>);
 
 impl<M: Machine> GeneratedFile for Map<M> {
@@ -57,7 +57,7 @@ impl<M: Machine> GeneratedFile for Map<M> {
     }
 }
 
-/// Serves an `ioctl` of a file of a process's map; `None` for other files and requests.
+/// Executes an `ioctl` on a `maps` file. `None` for other files and requests.
 pub(crate) fn ioctl<M: Machine>(
     ctx: &Ctx<'_, M>,
     file: &dyn GeneratedFile,
@@ -80,19 +80,19 @@ fn bind_whole<M: Machine>(
     bind(about, Write::Whole(text))
 }
 
-/// Where a text in a process's memory ends.
+/// The condition that ends a text in a process's memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// At the end of the range.
+    /// The text ends with the range.
     End,
-    /// Behind the first zero in it.
+    /// The text ends after the first zero byte, or with the range.
     Zero,
 }
 
-/// Copies the bytes `start..end` of the process's memory; stops where they cannot be read. An error where there is no
-/// memory for a page of it.
+/// Copies the bytes `start..end` of the process's memory. Stops at bytes that cannot be read. An error if there is no
+/// memory to read a page.
 fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), to: To, out: &mut Text) -> Result<(), FsError> {
-    /// The most bytes of arguments that are shown at once, as on Linux. Longer ones are rare and truncated.
+    /// The most bytes of arguments that are shown, as on Linux. Longer arguments are rare, and are truncated.
     const MOST: u64 = 1 << 20;
     let end = end.min(start.saturating_add(MOST));
     let mut at = start;
@@ -114,8 +114,8 @@ fn show<M: Machine>(memory: &Foreign<M>, (start, end): (u64, u64), to: To, out: 
     Ok(())
 }
 
-/// All users may read it. A program that has overwritten the last zero of its arguments shows a title there, which may
-/// run on into its environment and ends with a zero.
+/// Writes `cmdline`, which all users may read. Some programs overwrite the last zero byte of their arguments with a
+/// title. The title may continue in the environment, and ends with a zero byte.
 pub(super) fn command_line<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     let Some(memory) = about.memory() else { return Ok(()) };
     let (start, end) = memory.image().arguments;

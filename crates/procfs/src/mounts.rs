@@ -1,4 +1,4 @@
-//! The tables of mounts: `mounts` and `mountinfo`. A poll of one of them reports a change of the mounts once, by
+//! The tables of mounts: `mounts` and `mountinfo`. A poll of such a file reports a change of the mounts once, with
 //! `POLLERR` and `POLLPRI`, as on Linux.
 
 use crate::about::Task;
@@ -12,11 +12,11 @@ use quire_linux_state::machine::Machine;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_vm::PAGE_SIZE;
 
-/// An open table.
+/// An open table of mounts.
 struct Table<M: Machine> {
     vfs: &'static Vfs<FileHost<M>>,
     write: fn(&Vfs<FileHost<M>>, &mut Text) -> Result<(), FsError>,
-    /// The count of changes that was last reported to its reader.
+    /// The number of changes that a poll of this file has reported.
     reported: AtomicU64,
 }
 
@@ -45,17 +45,17 @@ fn open<M: Machine>(
     Ok(unsize!(Arc::try_new(Table { vfs, write, reported })?))
 }
 
-/// `mounts`
+/// Opens `mounts`.
 pub(super) fn plain<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     open(about, lines)
 }
 
-/// `mountinfo`
+/// Opens `mountinfo`.
 pub(super) fn numbered<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     open(about, numbered_lines)
 }
 
-/// The options of a mount that restrict its uses.
+/// Writes the mount options for restrictions.
 fn restrictions_of(has: Restrictions, out: &mut Text) -> Result<(), FsError> {
     const WORDS: [(Restrictions, &str); 3] = [
         (Restrictions::NO_SET_IDS, ",nosuid"),
@@ -67,7 +67,7 @@ fn restrictions_of(has: Restrictions, out: &mut Text) -> Result<(), FsError> {
     others.map(|(_, word)| word).try_for_each(|word| put!(out, "{word}"))
 }
 
-/// `mounts`: a line for each mount.
+/// Writes `mounts`: a line for each mount.
 fn lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
     vfs.mounts(|path, mount| {
@@ -91,12 +91,13 @@ fn lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsErr
     result
 }
 
-/// The number of the mount that leads to `dentry`. The table lacks the number for files of the kernel's own mounts.
+/// The id of the mount through which `dentry` is reached. Files on the kernel's own mounts get an id that the table
+/// does not have.
 pub(super) fn number_of<M: Machine>(vfs: &Vfs<FileHost<M>>, dentry: &Arc<Dentry<M>>) -> u64 {
     vfs.mount_id(dentry).unwrap_or(FIRST_MOUNT - 1)
 }
 
-/// `mountinfo`: a line for each mount, with its number and that of the mount that it is on.
+/// Writes `mountinfo`: a line for each mount, with its id and the id of the parent mount.
 fn numbered_lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<(), FsError> {
     let mut result = Ok(());
     vfs.mounts(|path, mount| {
@@ -123,7 +124,7 @@ fn numbered_lines<M: Machine>(vfs: &Vfs<FileHost<M>>, out: &mut Text) -> Result<
     result
 }
 
-/// The options of a file system in memory.
+/// Writes the mount options for the limits of a file system in memory.
 fn limits_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
     let limits = system.limits();
     if let Some(pages) = limits.pages {
@@ -132,7 +133,7 @@ fn limits_of(system: &FileSystem, out: &mut Text) -> Result<(), FsError> {
     limits.inodes.map_or(Ok(()), |inodes| put!(out, ",nr_inodes={inodes}"))
 }
 
-/// A path in a table of mounts: bytes that would divide its columns are octal numbers.
+/// Writes a path in a table of mounts. Bytes that would separate columns are written as octal numbers.
 fn escaped(path: &[u8], out: &mut Text) -> Result<(), FsError> {
     for byte in path {
         match byte {

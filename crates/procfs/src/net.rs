@@ -1,4 +1,4 @@
-//! `/proc/net`: the interface, its addresses and routes, and all sockets.
+//! `/proc/net`: the network interface, its addresses and routes, and all sockets.
 
 use crate::about::System;
 use crate::node::{Directory, Item, Table, directory, put};
@@ -13,7 +13,7 @@ use quire_net::{Address, Family, Kind, Row, Stage};
 
 type Written = Result<(), FsError>;
 
-/// The flag of a Unix socket that listens.
+/// The flag of a listening Unix socket (`__SO_ACCEPTCON`).
 const ACCEPTS: u32 = 0x1_0000;
 
 struct Names<M>(core::marker::PhantomData<M>);
@@ -51,12 +51,12 @@ impl<M: Machine> Names<M> {
     ];
 }
 
-/// The directory. Its inode numbers start at `numbers`.
+/// The directory `net`. Its inode numbers start at `numbers`.
 pub(super) fn of<M: Machine>(about: System<M>, numbers: u64) -> Directory<M> {
     directory(Table::of_root(about, Names::<M>::ITEMS, numbers))
 }
 
-/// An address as the tables show it: words of the machine's byte order in hexadecimal.
+/// An address in the format of the tables: hexadecimal words in the machine's byte order.
 struct Shown<'a>(&'a Address, Family);
 
 impl fmt::Display for Shown<'_> {
@@ -74,17 +74,17 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// A line that is padded to a width.
+/// A line of text that is padded to a width.
 struct Line {
     bytes: [u8; Line::MOST],
     len: usize,
 }
 
 impl Line {
-    /// No line is longer.
+    /// The most bytes of a line.
     const MOST: usize = 256;
 
-    /// Puts `line`, padded to `width` bytes, to `out`.
+    /// Writes `line` to `out`, padded to `width` bytes.
     fn put(out: &mut Text, width: usize, line: fmt::Arguments<'_>) -> Written {
         let mut text = Line { bytes: [b' '; Line::MOST], len: 0 };
         let written = text.write_fmt(line);
@@ -103,7 +103,7 @@ impl fmt::Write for Line {
     }
 }
 
-/// Linux's state of a TCP connection; `None` for a socket that its tables leave out.
+/// The number of a TCP socket's state on Linux; `None` for a closed socket, which the tables omit.
 fn state(stage: Stage) -> Option<u8> {
     Some(tcp_state(stage)).filter(|state| *state != TCP_CLOSE)
 }
@@ -130,7 +130,7 @@ fn tcp<M: Machine>(about: &System<M>, family: Family, out: &mut Text) -> Written
         let Some(state) = state(row.stage) else { return Ok(()) };
         let (local, remote) = (Shown(&row.local, family), Shown(&row.remote, family));
         let end = if state == TCP_LISTEN { "100 0 0 10 0" } else { "20 4 0 10 -1" };
-        // The peer has acknowledged every byte, so none waits to be sent.
+        // `tx_queue` is always 0, because the peer has acknowledged every byte.
         let Row { received, uid, inode, .. } = row;
         Line::put(
             out,
@@ -160,7 +160,7 @@ fn udp<M: Machine>(about: &System<M>, family: Family, out: &mut Text) -> Written
     };
     let mut n = 0;
     rows(about, family, Kind::Datagram, |row| {
-        // Linux lists the sockets that have a port.
+        // As on Linux, only sockets with a port are listed.
         if !matches!(&row.local, Address::Inet(at) if at.port() != 0) {
             return Ok(());
         }
@@ -195,7 +195,7 @@ fn unix<M: Machine>(about: &System<M>, out: &mut Text) -> Written {
         let (flags, state) = match row.stage {
             Stage::Listening => (ACCEPTS, 1),
             Stage::Unconnected => (0, 1),
-            // A connection that no call has accepted has no file yet.
+            // A connection that was not accepted yet has no file.
             _ if row.inode == 0 => (0, 2),
             Stage::Connecting => (0, 2),
             _ => (0, 3),
@@ -218,7 +218,7 @@ fn unix<M: Machine>(about: &System<M>, out: &mut Text) -> Written {
     })
 }
 
-/// The numbers of sockets.
+/// Writes `sockstat` or `sockstat6`: the numbers of sockets.
 fn counts<M: Machine>(about: &System<M>, family: Family, out: &mut Text) -> Written {
     let (mut used, mut connections, mut streams, mut datagrams) = (0, 0, 0, 0);
     about.0.network.each(|row| {

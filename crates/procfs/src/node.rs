@@ -1,4 +1,4 @@
-//! Tables of generated files, for most directories of `/proc`.
+//! Tables of generated files. Most directories of `/proc` are such tables.
 
 use core::fmt;
 use quire_fs::NewAttr;
@@ -8,38 +8,40 @@ use quire_heap::{Arc, Vec, unsize};
 use quire_linux_state::file::host::FileHost;
 use quire_linux_state::machine::Machine;
 
-/// Receives a directory's entries: cookie, name, kind, inode number. Returns whether to continue.
+/// A function that receives a directory's entries: cookie, name, kind, inode number. Returns whether to continue.
 pub(super) type Each<'a> = &'a mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool;
 
-/// The target of a link.
+/// The dentry to which a link leads, or an error.
 pub(super) type Jump<M> = Result<Arc<Dentry<FileHost<M>>>, FsError>;
 
-/// A directory, generated for its reader.
+/// A generated directory, or an error.
 pub(super) type Directory<M> = Result<Arc<dyn GeneratedDirectory<FileHost<M>>>, FsError>;
 
-/// The kinds of entries, in directories about a `T`.
+/// The kinds of entries in a directory about a subject of type `T`.
 pub(super) enum ItemKind<M: Machine, T> {
     /// A text that is generated when it is read.
     File(fn(&T, &mut Text) -> Result<(), FsError>),
-    /// A generated text, for the owner alone.
+    /// A generated text that only the owner may read.
     OwnFile(fn(&T, &mut Text) -> Result<(), FsError>),
-    /// Permission bits, and a text whose source is fixed and whose reader is checked when the file is opened.
+    /// A file with these permission bits. The function checks the reader when the file is opened, and binds the file to
+    /// its source.
     Bound(u16, fn(&T) -> Result<Arc<dyn GeneratedFile>, FsError>),
     /// A text that can also be written.
     Writable(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
-    /// The same for all users. The two functions check the caller.
+    /// A text that all users may read and write. The two functions check the caller.
     Public(fn(&T, &mut Text) -> Result<(), FsError>, fn(&T, &[u8]) -> Result<usize, FsError>),
     /// A text that can only be written.
     WriteOnly(fn(&T, &[u8]) -> Result<usize, FsError>),
-    /// A link with its text; the second function, if present, gives its target instead.
+    /// A link and the function that returns its text. The second function, if present, returns the dentry to follow
+    /// instead of the text.
     Link(fn(&T) -> Result<Vec<u8>, FsError>, Option<fn(&T) -> Jump<M>>),
-    /// A directory for the owner alone.
+    /// A directory that only the owner may read.
     OwnDirectory(fn(&T) -> Directory<M>),
     /// A directory.
     Directory(fn(&T) -> Directory<M>),
 }
 
-/// A name and its entry.
+/// An entry of a table: its name and its kind.
 pub(super) struct Item<M: Machine, T> {
     pub name: &'static str,
     pub kind: ItemKind<M, T>,
@@ -50,7 +52,7 @@ impl<M: Machine, T> Item<M, T> {
         Item { name, kind: ItemKind::File(text) }
     }
 
-    /// As [`file`](Self::file), for the owner alone.
+    /// As [`file`](Self::file), but only the owner may read it.
     pub const fn own(name: &'static str, text: fn(&T, &mut Text) -> Result<(), FsError>) -> Self {
         Item { name, kind: ItemKind::OwnFile(text) }
     }
@@ -124,16 +126,16 @@ impl<M: Machine, T: Send + Sync> GeneratedLink<FileHost<M>> for File<M, T> {
     }
 }
 
-/// A directory that is a table, about a `T`. Its inode numbers start at `numbers`.
+/// A directory that is a table, about a subject of type `T`. Its inode numbers start at `numbers`.
 pub(super) struct Table<M: Machine, T: 'static> {
     pub about: T,
     pub items: &'static [Item<M, T>],
     pub numbers: u64,
-    /// The owner of its directories that all users may read.
+    /// The owner of the directories that all users may read.
     pub owner: (u32, u32),
     /// The owner of all other entries.
     pub files_owner: (u32, u32),
-    /// Whether bytes of pipes are moved to its files. On Linux only the files of `/proc/sys` take them.
+    /// Whether `splice` from a pipe may write to the files. On Linux this works only for the files in `/proc/sys`.
     pub takes_from_pipes: bool,
 }
 
@@ -165,7 +167,7 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
         Ok(Entry { number: self.numbers + at as u64, attr, node })
     }
 
-    /// Lists the table with cookies from 1 on; returns whether `each` wanted to continue.
+    /// Lists the entries after cookie `after`. Cookies begin at 1. Returns whether `each` wants to continue.
     pub fn list_items(&self, after: u64, each: Each<'_>) -> bool {
         for (at, item) in self.items.iter().enumerate().skip(after as usize) {
             let number = self.numbers + at as u64;
@@ -189,22 +191,22 @@ impl<M: Machine, T: Clone + Send + Sync> GeneratedDirectory<FileHost<M>> for Tab
     }
 }
 
-/// A directory on the heap.
+/// Allocates a directory on the heap.
 pub(super) fn directory<M: Machine, D: GeneratedDirectory<FileHost<M>> + 'static>(of: D) -> Directory<M> {
     Ok(unsize!(Arc::try_new(of)?))
 }
 
-/// A short name on the stack: a number, perhaps after a word, or two numbers.
+/// A short file name, stored without an allocation: a number, a word and a number, or two numbers.
 pub(super) struct Short {
     bytes: [u8; Short::MOST],
     len: usize,
 }
 
 impl Short {
-    /// The most bytes: two addresses in hexadecimal, and a dash.
+    /// The most bytes of a short name: two hexadecimal addresses and a dash.
     const MOST: usize = 33;
 
-    /// The name formatted by `name`.
+    /// The name that `name` formats.
     pub fn new(name: fmt::Arguments<'_>) -> Self {
         let mut new = Short { bytes: [0; Short::MOST], len: 0 };
         let written = fmt::write(&mut new, name);
@@ -226,12 +228,12 @@ impl fmt::Write for Short {
     }
 }
 
-/// The error of a text that could not grow.
+/// The error of a text that had no memory to grow.
 pub(crate) fn no_memory(_: fmt::Error) -> FsError {
     FsError::OutOfMemory
 }
 
-/// `write!` to a text; it fails only for want of memory.
+/// `write!` into a text. It fails only if there is no memory.
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {
         core::fmt::Write::write_fmt($out, format_args!($($arg)*)).map_err($crate::node::no_memory)
@@ -239,8 +241,8 @@ macro_rules! put {
 }
 pub(super) use put;
 
-/// Adds texts and numbers one after the other, without the formatter, which costs several times as much: strings,
-/// decimal numbers with `dec`, in columns with `dec width`, hexadecimal ones of so many digits with `hex`.
+/// Writes texts and numbers without the formatter, which is several times slower. The parts are string literals and
+/// numbers: `dec n` decimal, `kib n` in a column of KiB, `hex width n` hexadecimal with that many digits.
 macro_rules! parts {
     ($out:expr $(,)?) => { Ok(()) };
     ($out:expr, dec $value:expr $(, $($rest:tt)*)?) => {
@@ -258,7 +260,7 @@ macro_rules! parts {
 }
 pub(super) use parts;
 
-/// A number in a file name: decimal, no sign, no leading zero.
+/// Parses a number in a file name: decimal, without a sign or leading zeroes. `None` if `name` is not such a number.
 pub(super) fn number(name: &[u8]) -> Option<u32> {
     if name.is_empty() || name.len() > 10 || (name[0] == b'0' && name.len() > 1) || !name.iter().all(u8::is_ascii_digit)
     {

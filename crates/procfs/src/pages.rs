@@ -1,4 +1,4 @@
-//! Files about the pages of a process: `smaps`, `smaps_rollup`, `numa_maps`, `pagemap` and `mem`.
+//! The files about the pages of a process: `smaps`, `smaps_rollup`, `numa_maps`, `pagemap` and `mem`.
 
 use crate::about::Task;
 use crate::frames::words;
@@ -15,8 +15,8 @@ use quire_vm::{FaultError, PAGE_SIZE, Prot, VirtRange};
 
 type Written = Result<(), FsError>;
 
-/// Bytes of the pages of a range, by kind. A page that several processes can see counts wholly in each of them: the
-/// kernel has no record of a page's sharers.
+/// The bytes of the pages in a range, by kind. A page that several processes map counts fully in each of them, because
+/// the kernel does not record how many processes share a page.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     size: u64,
@@ -32,7 +32,7 @@ struct Sums {
 }
 
 impl Sums {
-    /// The sums over a mapping.
+    /// The sums over the mapping `entry`.
     fn of<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>) -> Result<Sums, FsError> {
         let mut sums = Sums { size: entry.range.len(), ..Sums::default() };
         let mut rest = entry.range;
@@ -111,19 +111,19 @@ fn look<M: Machine>(memory: &Foreign<M>, steps: &mut u64) -> Result<(), FsError>
     if steps.is_multiple_of(OFTEN) && memory.is_reader_killed() { Err(FsError::Interrupted) } else { Ok(()) }
 }
 
-/// The resident pages of a process, by kind.
+/// The numbers of resident pages of a process, by kind.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Resident {
     pub anonymous: u64,
-    /// Pages of files of the root, and of the kernel.
+    /// Pages of files on the root file system, and pages of the kernel.
     pub files: u64,
     /// Pages of all other memory that processes can share.
     pub shared: u64,
 }
 
 impl Resident {
-    /// Counts them. Only private mappings of files that have copies are looked at page by page. Memory that was only
-    /// read counts too, because its leaves show the frame of zeroes.
+    /// Counts the resident pages. Only private file mappings with copied pages are examined page by page; other
+    /// mappings count their PTEs. Memory that was only read counts too, because its PTEs map the frame of zeroes.
     pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
         let mut counts = Resident::default();
         let mut steps = 0;
@@ -139,7 +139,8 @@ impl Resident {
                 Some(_) => copies_in(memory, entry.range).min(leaves),
             };
             counts.anonymous += copies;
-            // The kernel's own pages in a private mapping belong to no file system, and count as a file's.
+            // The kernel's own pages in a private mapping (vDSO) belong to no file system. They count as pages of a
+            // file.
             let others = match entry.ident().0 {
                 ROOT_DEVICE => &mut counts.files,
                 0 if !shared => &mut counts.files,
@@ -156,7 +157,7 @@ impl Resident {
     }
 }
 
-/// The pages in `range` that are the process's own copies.
+/// The number of pages in `range` that are the process's own copies.
 fn copies_in<M: Machine>(memory: &Foreign<M>, mut range: VirtRange) -> u64 {
     let (mut copies, mut steps) = (0, 0);
     while let Some(at) = memory.next_leaf(range)
@@ -168,7 +169,7 @@ fn copies_in<M: Machine>(memory: &Foreign<M>, mut range: VirtRange) -> u64 {
     copies
 }
 
-/// `smaps`: as `maps`, with sums for each mapping.
+/// `smaps`: the lines of `maps`, each followed by the sums for its mapping.
 pub(super) fn smaps<M: Machine>(
     memory: &Foreign<M>,
     from: u64,
@@ -206,7 +207,7 @@ pub(super) fn smaps<M: Machine>(
     })
 }
 
-/// `smaps_rollup`: sums over the whole space.
+/// `smaps_rollup`: the sums over all mappings.
 pub(super) fn rollup<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written {
     let (mut first, mut last, mut sums) = (0, 0, Sums::default());
     let (mut counted, mut looked) = (Ok(()), 0);
@@ -223,7 +224,8 @@ pub(super) fn rollup<M: Machine>(memory: &Foreign<M>, out: &mut Text) -> Written
     sums.put(out)
 }
 
-/// `numa_maps`: the pages of each mapping. All count as those of the first memory domain, as no policy can be set.
+/// `numa_maps`: the pages of each mapping. All pages are shown in the first memory domain, because programs can set no
+/// policy.
 pub(super) fn numa_maps<M: Machine>(
     memory: &Foreign<M>,
     from: u64,
@@ -233,7 +235,7 @@ pub(super) fn numa_maps<M: Machine>(
     maps::records(memory, from, enough, out, |entry, out| domain_line(memory, entry, out))
 }
 
-/// A line of `numa_maps`.
+/// Writes the line of one mapping in `numa_maps`.
 fn domain_line<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{:x} default", entry.range.start)?;
     match entry.tag() {
@@ -263,28 +265,28 @@ fn domain_line<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>, out: &mut 
     put!(out, "\n")
 }
 
-/// A file of granted memory that is read and written at any offset.
+/// A file about memory to which access was granted. It is read and written at any offset.
 struct Bound<M: Machine> {
     memory: Option<Weak<AddressSpace<M>>>,
     kind: Kind,
 }
 
 enum Kind {
-    /// `mem`: the bytes themselves.
+    /// `mem`: the bytes of the memory itself.
     Bytes,
-    /// `pagemap`: 8 bytes for each page. Frame numbers are shown only to a privileged opener.
+    /// `pagemap`: 8 bytes for each page. Frame numbers are shown only if a privileged thread opened the file.
     Pages { frames: bool },
 }
 
-/// Bits of an entry of `pagemap`.
+/// The bits of an entry of `pagemap`.
 const ALONE: u64 = 1 << 56;
 const SHARED: u64 = 1 << 61;
 const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
-/// The page may have changed since 4 was written to `clear_refs`. Set for each page there is, because a leaf has no bit
-/// that would distinguish pages that have not changed. Of the pages there are, a program takes too many, never too few.
+/// The page may have changed since 4 was written to `clear_refs` (*soft-dirty*). Set for every page, because a PTE has
+/// no bit that identifies unchanged pages. A program thus saves too many pages, never too few.
 const MAY_HAVE_CHANGED: u64 = 1 << 55;
-/// Bytes of `mem` that are moved at a time. They lie on the kernel's stack, which a fault needs too.
+/// The bytes of `mem` that are copied at a time. They are on the kernel's stack, where a fault also needs room.
 const PIECE: usize = 512;
 
 impl<M: Machine> Bound<M> {
@@ -346,7 +348,7 @@ impl<M: Machine> Bound<M> {
     }
 }
 
-/// As on Linux, a byte that cannot be had is an error of the file.
+/// As on Linux, a byte that cannot be read or written is an I/O error.
 fn fault(e: FaultError) -> FsError {
     if e == FaultError::OutOfMemory { FsError::OutOfMemory } else { FsError::Io }
 }
@@ -357,7 +359,7 @@ impl<M: Machine> GeneratedFile for Bound<M> {
     }
 
     fn read_at(&self, offset: u64, sink: &mut dyn Sink) -> Option<Result<usize, FsError>> {
-        // Empty for a process that has ended.
+        // The file is empty if the process has ended.
         let Some(memory) = self.memory.as_ref().and_then(Foreign::again) else { return Some(Ok(0)) };
         Some(match self.kind {
             Kind::Bytes => Self::read_bytes(&memory, offset, sink),
@@ -379,12 +381,12 @@ fn bind<M: Machine>(about: &Task<M>, kind: Kind) -> Result<Arc<dyn GeneratedFile
     Ok(unsize!(Arc::try_new(Bound { memory, kind })?))
 }
 
-/// `mem`
+/// Opens `mem`.
 pub(super) fn bytes<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     bind(about, Kind::Bytes)
 }
 
-/// `pagemap`
+/// Opens `pagemap`. Checks whether the opening thread may see frame numbers.
 pub(super) fn page_map<M: Machine>(about: &Task<M>) -> Result<Arc<dyn GeneratedFile>, FsError> {
     let me = about.process.linux.current();
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.

@@ -1,4 +1,4 @@
-//! A process's directory.
+//! The directory of a process in `/proc`, and the directories of its threads.
 
 use crate::about::{Task, numbers};
 use crate::node::{Directory, Each, Item, ItemKind, Jump, Short, Table, number, parts, put};
@@ -44,7 +44,7 @@ impl<M: Machine> Names<M> {
         Item { name: "fd", kind: ItemKind::OwnDirectory(|a| descriptors::directory(a.clone())) },
         Item { name: "fdinfo", kind: ItemKind::Directory(|a| descriptors::infos(a.clone())) },
         Item::file("limits", limits),
-        // No audit: it stays unset.
+        // There is no audit system, so the login id stays unset.
         Item {
             name: "loginuid",
             kind: ItemKind::Writable(|_, out| put!(out, "4294967295"), |_, _| Err(FsError::NotPermitted)),
@@ -79,17 +79,17 @@ impl<M: Machine> Names<M> {
         Item { name: "timerslack_ns", kind: ItemKind::Public(slack, set_slack) },
         Item { name: "task", kind: ItemKind::Directory(|a| node::directory(Tasks(a.process.clone()))) },
     ];
-    /// All entries but the last five, which are about the process as a whole.
+    /// The entries in a thread's directory: all except the last five, which are about the whole process.
     const OF_THREAD: &'static [Item<M, Task<M>>] = Self::OF_BOTH.split_at(Self::OF_BOTH.len() - 5).0;
 }
 
-/// The directory of a process.
+/// The directory of the process `process`.
 pub(super) fn directory<M: Machine>(process: Arc<Process<M>>) -> Directory<M> {
     let pid = process.pid;
     node::directory(OfProcess(table(Task { process, tid: pid }, Names::<M>::OF_BOTH, numbers(pid) + 1)))
 }
 
-/// The directory of a process, which also stands for the process (`pidfd_send_signal`).
+/// The directory of a process. A descriptor of it also refers to the process, for `pidfd_send_signal`.
 struct OfProcess<M: Machine>(Table<M, Task<M>>);
 
 impl<M: Machine> GeneratedDirectory<FileHost<M>> for OfProcess<M> {
@@ -112,7 +112,7 @@ fn table<M: Machine>(about: Task<M>, items: &'static [Item<M, Task<M>>], numbers
     Table { about, items, numbers, owner, files_owner, takes_from_pipes: false }
 }
 
-/// `task`: a directory for each thread.
+/// `task`: a directory with a directory for each thread.
 struct Tasks<M: Machine>(Arc<Process<M>>);
 
 impl<M: Machine> GeneratedDirectory<FileHost<M>> for Tasks<M> {
@@ -146,7 +146,7 @@ fn comm<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
 }
 
 fn set_comm<M: Machine>(about: &Task<M>, bytes: &[u8]) -> Result<usize, FsError> {
-    // The threads of a process name each other.
+    // Only threads of the same process may set each other's names.
     if !core::ptr::eq(&*about.process.linux.current().process, &*about.process) {
         return Err(FsError::Invalid);
     }
@@ -157,7 +157,7 @@ fn set_comm<M: Machine>(about: &Task<M>, bytes: &[u8]) -> Result<usize, FsError>
     Ok(bytes.len())
 }
 
-/// The slack of the first thread's timers.
+/// Writes the timer slack of the process's first thread, in nanoseconds.
 fn slack<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     let task = timer_slack::reached(&about.process)?;
     put!(out, "{}\n", timer_slack::of(&task))
@@ -170,7 +170,8 @@ fn set_slack<M: Machine>(about: &Task<M>, bytes: &[u8]) -> Result<usize, FsError
     Ok(bytes.len())
 }
 
-/// A number as Linux's `kstrtoull` takes it: digits, perhaps a plus before them and the end of a line behind.
+/// Parses a number as Linux's `kstrtoull` does: decimal digits, after an optional plus sign and before an optional
+/// newline.
 fn unsigned(bytes: &[u8]) -> Result<u64, FsError> {
     let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     let digits = line.strip_prefix(b"+").unwrap_or(line);
@@ -185,7 +186,7 @@ fn core_filter<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsErro
     put!(out, "{:08x}\n", memory.core_filter().load(Ordering::Relaxed))
 }
 
-/// The kinds of memory that Linux knows.
+/// The bits that Linux defines for `coredump_filter`.
 const CORE_FILTER_ALL: u32 = 0x1ff;
 
 fn set_core_filter<M: Machine>(about: &Task<M>, bytes: &[u8]) -> Result<usize, FsError> {
@@ -213,7 +214,7 @@ fn jump_to_executable<M: Machine>(about: &Task<M>) -> Jump<M> {
     Ok(memory.image().file.dentry.clone())
 }
 
-/// Root and working directory, for readers with access.
+/// The root and the working directory, for readers with access to the process.
 fn places_of<M: Machine>(about: &Task<M>) -> Result<Places<FileHost<M>>, FsError> {
     about.taken(|_| {
         let task = about.task().ok_or(FsError::NotFound)?;
@@ -241,7 +242,7 @@ fn root_directory<M: Machine>(about: &Task<M>) -> Result<Vec<u8>, FsError> {
     Ok(Dentry::path(&places.root, about.process.linux.files.vfs().root())?.0)
 }
 
-/// A limit as `limits` shows it.
+/// A resource limit in the format of `limits`.
 struct Limit(u64);
 
 impl fmt::Display for Limit {
@@ -267,7 +268,7 @@ fn oom_adjust<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError
     put!(out, "{}\n", about.process.oom_adjust.load(Ordering::Relaxed))
 }
 
-/// The older scale: from -17, which stands for never, to 15.
+/// The range of `oom_adj`, the older scale. -17 exempts the process.
 const OLD_LEAST: i32 = -17;
 const OLD_MOST: i32 = 15;
 
@@ -285,7 +286,7 @@ fn set_old_oom_adjust<M: Machine>(about: &Task<M>, bytes: &[u8]) -> Result<usize
     Ok(bytes.len())
 }
 
-/// A number with a sign, written to a file.
+/// Parses a signed decimal number that was written to a file.
 fn signed(bytes: &[u8]) -> Result<i32, FsError> {
     core::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).ok_or(FsError::Invalid)
 }
@@ -303,7 +304,7 @@ fn adjust<M: Machine>(about: &Task<M>, value: i32) -> Result<(), FsError> {
     let me = process.linux.current();
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
     let may = unsafe { me.credentials.get() }.may(cap::SYS_RESOURCE);
-    // Any process may lower the value as far as a privileged process has set it.
+    // Every process may lower the value, but not below the value that a privileged process has set last.
     if value < process.oom_adjust_least.load(Ordering::Relaxed) && !may {
         return Err(FsError::Denied);
     }
@@ -314,13 +315,13 @@ fn adjust<M: Machine>(about: &Task<M>, value: i32) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Each reader is checked, as on Linux.
+/// Writes `personality`. The access of each reader is checked, as on Linux.
 fn personality<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     about.look().map_err(|_| FsError::NotPermitted)?;
     put!(out, "{:08x}\n", about.process.personality.load(Ordering::Relaxed))
 }
 
-/// The state as one letter, and in words.
+/// The state of the thread, as a letter and in words.
 fn state<M: Machine>(about: &Task<M>) -> (char, &'static str) {
     let Some(task) = about.task() else { return ('Z', "zombie") };
     let stopped = {
@@ -355,7 +356,7 @@ fn stat<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     let nice = task.as_ref().map(|task| i32::from(task.nice()));
     let nice = nice.unwrap_or_else(|| 20 - process.priority.load(Ordering::Relaxed) as i32);
     let stats = memory.as_ref().map(|m| m.stats()).unwrap_or_default();
-    // Addresses are shown only to readers with access to the memory.
+    // The addresses are shown only to readers with access to the memory.
     let permitted = about.look().is_ok();
     let image = memory.as_ref().filter(|_| permitted).map(|m| m.image());
     let blocked = task.as_ref().and_then(|t| t.payload().as_ref()).map_or(0, |t| t.blocked().0);
@@ -389,7 +390,7 @@ fn stat<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{} {} {status}\n", environment.0, environment.1)
 }
 
-/// Numbers, each with a space behind it.
+/// Writes numbers, each followed by a space.
 fn row<const N: usize>(out: &mut Text, numbers: [u64; N]) -> Result<(), FsError> {
     numbers.into_iter().try_for_each(|number| {
         out.push_decimal(number, 0)?;
@@ -407,7 +408,7 @@ fn statm<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{size} {} {} {text} 0 {data} 0\n", resident.all(), resident.files + resident.shared)
 }
 
-/// Bytes of the pages that a program's code begins and ends in.
+/// The bytes of all pages from the first to the last page of the program's code.
 fn text_bytes<M: Machine>(image: &Image<M>) -> u64 {
     image.code.1.next_multiple_of(PAGE_SIZE).saturating_sub(image.code.0 & !(PAGE_SIZE - 1))
 }
@@ -480,7 +481,7 @@ fn status<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     parts!(out, "voluntary_ctxt_switches:\t", dec voluntary, "\nnonvoluntary_ctxt_switches:\t", dec involuntary, "\n")
 }
 
-/// A line of four ids.
+/// Writes a line with four ids.
 fn ids(out: &mut Text, name: &[u8], ids: [u32; 4]) -> Result<(), FsError> {
     out.push(name)?;
     for id in ids {
@@ -490,7 +491,8 @@ fn ids(out: &mut Text, name: &[u8], ids: [u32; 4]) -> Result<(), FsError> {
     out.push(b"\n")
 }
 
-/// A set of CPUs of so many as Linux writes masks: hexadecimal words of 32 CPUs, the last CPUs first.
+/// A set of CPUs, of which there are as many as the second field says, in the format of Linux's masks. A mask consists
+/// of hexadecimal words for 32 CPUs each, the last CPUs first.
 struct CpuWords(CpuMask, usize);
 
 impl fmt::Display for CpuWords {
@@ -498,7 +500,7 @@ impl fmt::Display for CpuWords {
         let words = self.0.words();
         for half in (0..self.1.div_ceil(32)).rev() {
             let word = (words[half / 2] >> (half % 2 * 32)) as u32;
-            // The first word has no leading zeroes beyond the CPUs there are.
+            // The first word has only as many digits as its CPUs need.
             let first = half + 1 == self.1.div_ceil(32);
             let digits = if first { (self.1 - half * 32).div_ceil(4) } else { 8 };
             write!(f, "{word:0digits$x}{}", if half > 0 { "," } else { "" })?;
@@ -507,7 +509,7 @@ impl fmt::Display for CpuWords {
     }
 }
 
-/// A set of CPUs as Linux writes lists: `0-3,7`.
+/// A set of CPUs in the format of Linux's lists, such as `0-3,7`.
 struct CpuList(CpuMask);
 
 impl fmt::Display for CpuList {

@@ -1,4 +1,4 @@
-//! `/proc` itself.
+//! The root directory of `/proc`.
 
 use crate::about::{System, numbers};
 use crate::node::{Directory, Each, Item, ItemKind, Short, Table, directory, number};
@@ -11,9 +11,10 @@ use quire_linux_state::Linux;
 use quire_linux_state::file::host::FileHost;
 use quire_linux_state::machine::Machine;
 
-/// Inode numbers: the root's files from 2 on, `sys` from 1,000, a process's from its id times 2^20.
+/// Inode numbers: 2 and above for the root's files, 1,000 and above for `sys`, and those of a process from its id times
+/// 2^20 on.
 const NUMBERS: u64 = 2;
-/// Cookies of processes lie above those of names.
+/// Cookies of processes are above those of the table's entries.
 const PROCESSES: u64 = 1000;
 
 struct Root<M: Machine> {
@@ -33,7 +34,7 @@ impl<M: Machine> Names<M> {
         Item::file("buddyinfo", frames::blocks),
         Item::file("cmdline", machine::command_line),
         Item::file("cpuinfo", machine::cpu_info),
-        // There are no block devices, and no modules.
+        // There are no block devices and no modules, so some of the files below are empty.
         Item::file("diskstats", |_, _| Ok(())),
         Item::file("filesystems", machine::file_systems),
         Item::file("interrupts", machine::interrupts),
@@ -88,7 +89,7 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Root<M> {
         if after < PROCESSES && !self.names.list_items(after, each) {
             return Ok(());
         }
-        // A program may have sought to any offset.
+        // `after` may be any number, because a program can seek to any offset.
         let mut next = u32::try_from(after.saturating_sub(PROCESSES)).ok().and_then(|pid| pid.checked_add(1));
         while let Some(found) = next.and_then(|from| self.names.about.0.ids.next_process(from)) {
             let pid = found.pid;

@@ -1,4 +1,4 @@
-//! The common parts of the files of `/proc/sys`: their tables, and files of one number.
+//! Common functions for the files in `/proc/sys`: the tables, and the files with one number.
 
 use crate::about::System;
 use crate::node::{self, Directory, Item, ItemKind, Table, put};
@@ -6,12 +6,12 @@ use quire_fs::FsError;
 use quire_linux_state::machine::Machine;
 use quire_linux_state::system::settings::Setting;
 
-/// A directory of settings.
+/// A directory with a table of settings.
 pub(super) fn table<M: Machine>(about: &System<M>, items: &'static [Item<M, System<M>>], numbers: u64) -> Directory<M> {
     node::directory(Table { takes_from_pipes: true, ..Table::of_root(*about, items, numbers) })
 }
 
-/// The file of setting `OF`.
+/// The file of the setting with the number `OF`.
 pub(super) const fn setting<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     ItemKind::Writable(
         |about, out| put!(out, "{}\n", about.0.settings.get(Setting::numbered(OF))),
@@ -24,7 +24,7 @@ pub(super) const fn setting<M: Machine, const OF: usize>() -> ItemKind<M, System
     )
 }
 
-/// A number written to a setting.
+/// Parses an unsigned number that was written to a setting.
 pub(super) fn number(bytes: &[u8]) -> Result<u64, FsError> {
     core::str::from_utf8(bytes).ok().and_then(|text| text.trim().parse().ok()).ok_or(FsError::Invalid)
 }

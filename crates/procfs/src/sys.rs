@@ -1,4 +1,4 @@
-//! `/proc/sys`: settings, most of them read-only.
+//! `/proc/sys`: settings. Most of them can only be read.
 
 mod net;
 
@@ -17,7 +17,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_vm::check::Level;
 use quire_vm::frame_census::Use;
 
-/// A setting that [`Setting`] keeps.
+/// The file of a setting that [`Setting`] defines.
 macro_rules! number {
     ($name:literal, $setting:ident) => {
         Item { name: $name, kind: setting::<M, { Setting::$setting as usize }>() }
@@ -163,7 +163,7 @@ fn uuid<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     put_uuid(bytes, out)
 }
 
-/// 16 random bytes as a UUID of version 4.
+/// Writes 16 random bytes as a UUID of version 4.
 fn put_uuid(mut bytes: [u8; 16], out: &mut Text) -> Result<(), FsError> {
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -176,8 +176,8 @@ fn put_uuid(mut bytes: [u8; 16], out: &mut Text) -> Result<(), FsError> {
     put!(out, "\n")
 }
 
-/// The uses of frames: lines `first count use`, the numbers in hexadecimal. For a slab, the kind and size of its
-/// objects.
+/// Writes the uses of all frames, as lines `first count use` with hexadecimal numbers. For a slab, `use` includes the
+/// kind and the size of its objects.
 fn frames<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     about.0.vm.uses(|first, count, used| {
         put!(out, "{:x} {count:x} ", first.0)?;
@@ -192,8 +192,8 @@ fn frames<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> 
     })
 }
 
-/// Frees cached memory. Linux's values 1 to 3 mean the same here, since a file in memory has no copy elsewhere. Of the
-/// per-CPU caches, only the caller's CPU frees its own.
+/// Frees cached memory. Linux's values 1 to 3 all do the same here, because a file in memory has no other copy. Of the
+/// per-CPU caches, only those of the caller's CPU are freed.
 fn drop_caches<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
     match text.trim() {
@@ -209,14 +209,14 @@ fn core_pattern<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsE
     put!(out, "\n")
 }
 
-/// Sets the pattern to the first line that is written.
+/// Sets the pattern to the first line of the written bytes.
 fn set_core_pattern<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let line = bytes.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or(&[]);
     about.0.core_pattern.set(line).map_err(|_| FsError::Invalid)?;
     Ok(bytes.len())
 }
 
-/// As [`setting`], of the limit of committed memory. A ratio takes the place of a number of KiB, and the reverse.
+/// As [`setting`], for a setting of the commit limit. Setting the ratio clears the number of KiB, and the reverse.
 const fn overcommit<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     ItemKind::Writable(
         |about, out| put!(out, "{}\n", about.0.settings.get(Setting::numbered(OF))),
@@ -229,7 +229,7 @@ const fn overcommit<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     )
 }
 
-/// As [`setting`], of a limit of real-time threads.
+/// As [`setting`], for a limit of real-time threads.
 const fn realtime<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     ItemKind::Writable(
         |about, out| {
@@ -243,7 +243,7 @@ const fn realtime<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
             let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
             let value = text.trim().parse::<i64>().map_err(|_| FsError::Invalid)?;
             let (settings, of) = (&about.0.settings, Setting::numbered(OF));
-            // As on Linux, a runtime is not longer than the period.
+            // As on Linux, the runtime is not longer than the period.
             let fits = match of {
                 Setting::RealTimeRuntime => value <= settings.get(Setting::RealTimePeriod),
                 Setting::RealTimePeriod => value >= settings.get(Setting::RealTimeRuntime),
@@ -259,14 +259,14 @@ const fn realtime<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     )
 }
 
-/// The node's name (0) or the domain's (1).
+/// Writes the host name (`OF` is 0) or the domain name (1).
 fn name<M: Machine, const OF: usize>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     let name = about.0.host_name.get()[OF];
     out.push(name.split(|byte| *byte == 0).next().unwrap_or(&[]))?;
     put!(out, "\n")
 }
 
-/// Sets the name to the first line that is written.
+/// Sets the host name or the domain name to the first line of the written bytes.
 fn set_name<M: Machine, const OF: usize>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let line = bytes.split(|byte| matches!(byte, 0 | b'\n')).next().unwrap_or(&[]);
     about.0.host_name.set(OF, quire_linux_state::system::host_name::name(line));
@@ -349,19 +349,21 @@ fn set_most_ptys<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, F
     Ok(bytes.len())
 }
 
-/// When the memory core checks its structures: 0 never, 1 when a lock is released, amortised, 2 at each release.
+/// Writes when the memory core checks its structures: 0 never, 1 at some releases of locks (the cost is amortised), 2
+/// at each release.
 fn check_level<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{}\n", about.0.vm.check_level() as u8)
 }
 
-/// For the reader's last system call with a refused allocation: how many it made, and whether one was refused.
+/// Writes the result of the reader's last system call with a refused allocation: its number of allocations, and whether
+/// one was refused.
 #[cfg(debug_assertions)]
 fn refused<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     let (made, refused) = about.0.current().refusals.last();
     put!(out, "{made} {}\n", u8::from(refused))
 }
 
-/// The number of the allocation that is refused in the writer's next system call.
+/// Sets the number of the allocation to refuse in the writer's next system call.
 #[cfg(debug_assertions)]
 fn refuse<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
     let text = core::str::from_utf8(bytes).map_err(|_| FsError::Invalid)?;
@@ -376,7 +378,7 @@ fn set_check_level<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize,
     Ok(bytes.len())
 }
 
-/// A setting of the watch over CPUs and threads, by its place in [`WatchSetting::ALL`].
+/// Writes a watchdog setting. `OF` is its index in [`WatchSetting::ALL`].
 fn watch<M: Machine, const OF: usize>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     put!(out, "{}\n", about.0.machine.watch_setting(WatchSetting::ALL[OF]))
 }
@@ -406,12 +408,12 @@ fn pipe_max_size<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), Fs
 }
 
 fn set_pipe_max_size<M: Machine>(about: &System<M>, bytes: &[u8]) -> Result<usize, FsError> {
-    // As on Linux, only the low half of the number is used.
+    // As on Linux, only the low 32 bits of the number are used.
     about.0.pipes.set_largest(number(bytes)? as u32).map_err(|_| FsError::Invalid)?;
     Ok(bytes.len())
 }
 
-/// The limit on a user's pages in pipes.
+/// The hard or the soft limit on the pages of a user's pipes.
 fn pages_of<M: Machine, const HARD: bool>(about: &System<M>) -> &AtomicU64 {
     let limits = &about.0.pipes;
     if HARD { limits.hard() } else { limits.soft() }

@@ -1,6 +1,6 @@
-//! Message queues.
+//! System V message queues.
 //!
-//! [`queue`] has a queue and its calls, [`text`] the bytes of messages. [`Queues`] has the ids and the limits.
+//! [`queue`] has a queue and its calls, [`text`] the bytes of a message. [`Queues`] has the ids and the limits.
 
 mod queue;
 mod text;
@@ -15,28 +15,28 @@ use crate::registry::{Open, Registry};
 use quire_heap::Arc;
 use quire_sync::atomic::{AtomicUsize, Ordering};
 
-/// Limits on queues.
+/// The limits on message queues.
 pub struct Limits {
-    /// Bytes of a message.
+    /// The most bytes of a message.
     pub message: AtomicUsize,
-    /// Bytes of a new queue.
+    /// The most bytes of all messages in a new queue.
     pub queue: AtomicUsize,
-    /// Queues.
+    /// The most queues.
     pub count: AtomicUsize,
 }
 
-/// Sums over all queues.
+/// Sums over all message queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
-    /// Queues.
+    /// The number of queues.
     pub count: usize,
-    /// Messages.
+    /// The number of messages.
     pub messages: usize,
-    /// Their bytes.
+    /// The number of bytes of all messages.
     pub bytes: usize,
 }
 
-/// All queues.
+/// All message queues of the system.
 pub struct Queues<H: Host> {
     host: H,
     registry: Registry<Queue<H>>,
@@ -44,24 +44,24 @@ pub struct Queues<H: Host> {
 }
 
 impl<H: Host> Queues<H> {
-    /// None.
+    /// A system without message queues.
     pub fn new(host: H) -> Result<Self, Error> {
         let limits =
             Limits { message: AtomicUsize::new(8192), queue: AtomicUsize::new(16384), count: AtomicUsize::new(32000) };
         Ok(Queues { host, registry: Registry::new()?, limits })
     }
 
-    /// The limits.
+    /// The limits, which callers may change.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The ids.
+    /// The registry of ids and keys.
     pub fn registry(&self) -> &Registry<Queue<H>> {
         &self.registry
     }
 
-    /// Opens the queue with `key`, and returns its id.
+    /// Opens or creates the queue with `key`, and returns its id.
     pub fn open(&self, caller: &Caller<'_>, key: i32, how: Open) -> Result<i32, Error> {
         let limit = self.limits.count.load(Ordering::Relaxed);
         let there = |queue: &Queue<H>| queue.allow(caller, how.mode);
@@ -79,22 +79,22 @@ impl<H: Host> Queues<H> {
         )
     }
 
-    /// The queue `id`.
+    /// The queue with the id `id`.
     pub fn find(&self, id: i32) -> Result<Arc<Queue<H>>, Error> {
         self.registry.find(id, self.host.epoch())
     }
 
-    /// The queue with the index of `id`.
+    /// The queue at the index of `id`, whatever its sequence number.
     pub fn at(&self, id: i32) -> Result<Arc<Queue<H>>, Error> {
         self.registry.at(id, self.host.epoch())
     }
 
-    /// Changes owner, mode and the limit on bytes.
+    /// Changes the owner, the mode and the limit on bytes of queue `id`.
     pub fn change(&self, caller: &Caller<'_>, id: i32, to: Change, most: usize) -> Result<(), Error> {
         self.find(id)?.change(caller, to, most, self.limits.queue.load(Ordering::Relaxed))
     }
 
-    /// Removes a queue with its messages. Its sleepers are woken.
+    /// Removes a queue with its messages, and wakes its sleepers.
     pub fn remove(&self, caller: &Caller<'_>, id: i32) -> Result<(), Error> {
         let queue = self.find(id)?;
         queue.remove(caller)?;
@@ -103,7 +103,8 @@ impl<H: Host> Queues<H> {
         Ok(())
     }
 
-    /// A message of process memory, charged to the calling thread's user. The caller fills it.
+    /// A message of type `kind` with `len` zero bytes, charged to the calling thread's user. The caller fills it with
+    /// bytes from user memory.
     pub fn message(&self, kind: i64, len: usize) -> Result<Message<H>, Error> {
         Message::new(&self.host, kind, len)
     }

@@ -1,9 +1,9 @@
-//! A queue: messages, senders that wait for room, receivers that wait for a message.
+//! A message queue: messages, senders that wait for room, receivers that wait for a message.
 //!
-//! A sender gives its message to the oldest waiting receiver that takes it. A receiver that makes room puts the
-//! messages of waiting senders into the queue, oldest first, as far as they fit. So a thread that was woken has its
-//! result. A change of the owner or the mode ends all waits with [`AGAIN`]: each call begins again, with its rights
-//! checked.
+//! A sender passes its message to the oldest waiting receiver that accepts this type of message. A receiver that makes
+//! room adds the messages of waiting senders to the queue, oldest first, if they fit. So a thread that was woken has
+//! its result. A change of the owner or the mode ends all waits with [`AGAIN`]. Each call then begins again with a
+//! check of its rights.
 
 use super::text::Text;
 use crate::error::Error;
@@ -14,20 +14,20 @@ use crate::registry::{Name, Named};
 use quire_heap::{Arc, Deque};
 use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
-/// The result of a wait after which the call begins again.
+/// The result of a wait that makes its call begin again.
 const AGAIN: Error = Error::WouldBlock;
-/// Kernel memory of a message beside its bytes.
+/// The bytes of kernel memory of a message, in addition to its text.
 const MESSAGE: u64 = 128;
-/// Kernel memory of a queue.
+/// The bytes of kernel memory of a queue.
 const OVERHEAD: u64 = 512;
 
-/// A message.
+/// A message of a System V message queue.
 pub struct Message<H: Host> {
-    /// Its type: more than 0.
+    /// The message's type, which is above 0.
     pub kind: i64,
-    /// Its bytes.
+    /// The message's bytes.
     pub text: Text,
-    /// `None` for a copy that its reader drops at once.
+    /// `None` for a copy, which its reader drops at once.
     _charge: Option<H::Charge>,
 }
 
@@ -41,20 +41,20 @@ impl<H: Host> Message<H> {
 /// The message that a receiver wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wanted {
-    /// The oldest.
+    /// The oldest message.
     Any,
-    /// The oldest of this type.
+    /// The oldest message of this type.
     Of(i64),
-    /// The oldest of another type.
+    /// The oldest message of any other type.
     Except(i64),
-    /// The oldest of the lowest type that is no higher.
+    /// The oldest message of the lowest type, if that type is not above this one.
     Lowest(i64),
-    /// A copy of the message with this number in the queue. Such a call never waits.
+    /// A copy of the message at this position in the queue. Such a call never waits.
     Copy(usize),
 }
 
 impl Wanted {
-    /// Whether a receiver that found nothing so far takes a message of `kind`.
+    /// Whether a waiting receiver accepts a message of type `kind`.
     fn takes(self, kind: i64) -> bool {
         match self {
             Wanted::Any => true,
@@ -66,27 +66,27 @@ impl Wanted {
     }
 }
 
-/// How a message is received.
+/// The parameters of a receive call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receive {
-    /// The message.
+    /// The message that the receiver wants.
     pub wanted: Wanted,
-    /// The most bytes.
+    /// The most bytes that the receiver accepts.
     pub most: usize,
-    /// A longer message is cut, instead of an error.
+    /// Whether a longer message is truncated. If not, it causes an error.
     pub cuts: bool,
-    /// The call waits for no message.
+    /// Whether the call fails if there is no such message, instead of waiting.
     pub no_wait: bool,
 }
 
-/// The result of a sleeper, once a waker has given it.
+/// The result of a sleeping call, which a waker stores.
 enum Outcome<T> {
     Waits,
     Is(Result<T, Error>),
     Taken,
 }
 
-/// A thread that waits.
+/// A thread that waits for a result.
 struct Sleeper<T> {
     outcome: SpinLock<Outcome<T>>,
     queue: WaitQueue,
@@ -130,7 +130,7 @@ struct Sender<H: Host> {
 struct State<H: Host> {
     owner: Owner,
     removed: bool,
-    /// The most bytes.
+    /// The most bytes of all messages.
     most: usize,
     bytes: usize,
     messages: Deque<Message<H>>,
@@ -143,7 +143,7 @@ struct State<H: Host> {
     last_receiver: u32,
 }
 
-/// A message queue.
+/// A System V message queue.
 pub struct Queue<H: Host> {
     host: H,
     name: Name,
@@ -164,35 +164,35 @@ pub struct Status {
     pub key: i32,
     /// The id.
     pub id: i32,
-    /// Its sequence number.
+    /// The sequence number in the id.
     pub sequence: u32,
     /// The owner.
     pub owner: Owner,
-    /// The last message sent, in seconds since 1970.
+    /// The time of the last send, in seconds since 1970.
     pub sent: i64,
-    /// The last message received.
+    /// The time of the last receive, in seconds since 1970.
     pub received: i64,
-    /// The last change by a call.
+    /// The time of the last change by `msgctl`, in seconds since 1970.
     pub changed: i64,
-    /// Bytes of the messages.
+    /// The number of bytes of all messages.
     pub bytes: usize,
-    /// Messages.
+    /// The number of messages.
     pub messages: usize,
-    /// The most bytes.
+    /// The most bytes of all messages.
     pub most: usize,
-    /// The process that sent last.
+    /// The id of the process that sent last.
     pub last_sender: u32,
-    /// The process that received last.
+    /// The id of the process that received last.
     pub last_receiver: u32,
 }
 
 impl<H: Host> State<H> {
-    /// Messages without bytes are bounded too.
+    /// Whether a message of `len` bytes fits. The number of messages is limited too, because messages may be empty.
     fn fits(&self, len: usize) -> bool {
         self.bytes.saturating_add(len) <= self.most && self.messages.len() < self.most
     }
 
-    /// The number of the wanted message.
+    /// The position of the wanted message.
     fn find(&self, wanted: Wanted) -> Option<usize> {
         let mut kinds = self.messages.iter().map(|message| message.kind).enumerate();
         match wanted {
@@ -204,7 +204,7 @@ impl<H: Host> State<H> {
         }
     }
 
-    /// Gives `message` to a waiting receiver, or puts it into the queue, which has room.
+    /// Passes `message` to a waiting receiver, or adds it to the queue. The caller has reserved room in the queue.
     fn accept(&mut self, message: Message<H>, sender: u32, now: i64) {
         (self.last_sender, self.sent) = (sender, now);
         let mut at = 0;
@@ -226,7 +226,7 @@ impl<H: Host> State<H> {
         self.messages.push_back_reserved(message);
     }
 
-    /// Lets senders go on, as far as their messages fit now. One for which memory is short fails.
+    /// Completes the calls of waiting senders whose messages now fit. A sender whose message finds no memory fails.
     fn admit(&mut self, now: i64) {
         let mut at = 0;
         while let Some(sender) = self.senders.get(at) {
@@ -250,14 +250,14 @@ impl<H: Host> State<H> {
         }
     }
 
-    /// Ends all calls that wait.
+    /// Ends all waiting calls with the error `why`.
     fn end_all(&mut self, why: Error) {
         let (receivers, senders) = (core::mem::take(&mut self.receivers), core::mem::take(&mut self.senders));
         receivers.iter().for_each(|receiver| receiver.sleeper.end(Err(why)));
         senders.iter().for_each(|sender| sender.sleeper.end(Err(why)));
     }
 
-    /// Checks that the queue exists, and the caller's rights.
+    /// Checks the caller's rights, and that the queue was not removed.
     fn allowed(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
         self.owner.allow(caller, wanted)?;
         if self.removed { Err(Error::Removed) } else { Ok(()) }
@@ -284,12 +284,12 @@ impl<H: Host> Queue<H> {
         Ok(Queue { host: host.clone(), name, state: Mutex::new(state), _charge: charge })
     }
 
-    /// Checks the rights in `wanted`.
+    /// Checks that `caller` has the rights in `wanted`.
     pub fn allow(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
         self.state.lock().owner.allow(caller, wanted)
     }
 
-    /// Everything about it. `caller`: its right to read is checked.
+    /// The values that `msgctl` reports. If there is a `caller`, its right to read is checked.
     pub fn status(&self, caller: Option<&Caller<'_>>) -> Result<Status, Error> {
         let state = self.state.lock();
         if let Some(caller) = caller {
@@ -314,7 +314,7 @@ impl<H: Host> Queue<H> {
         })
     }
 
-    /// Sends. Waits for room, unless `no_wait`.
+    /// Sends a message. If there is no room, waits for room, or fails with `WouldBlock` if `no_wait`.
     pub fn send(
         &self,
         caller: &Caller<'_>,
@@ -347,7 +347,7 @@ impl<H: Host> Queue<H> {
         }
     }
 
-    /// Waits until a waker gives the result, or a signal comes. Then the sleeper leaves its list.
+    /// Waits until a waker stores the result or a signal comes. After a signal, removes the sleeper from its list.
     fn await_end<S, T>(
         &self,
         me: &Arc<S>,
@@ -358,7 +358,7 @@ impl<H: Host> Queue<H> {
         let waited = sleeper(me).queue.wait_until(None, interrupted, || sleeper(me).take());
         waited.unwrap_or_else(|_| {
             let mut state = self.state.lock();
-            // A waker may have been faster.
+            // A waker may have stored the result before the signal.
             if !mutant(Mutant::ResultOfWakerIgnored)
                 && let Some(result) = sleeper(me).take()
             {
@@ -369,7 +369,7 @@ impl<H: Host> Queue<H> {
         })
     }
 
-    /// Receives. Waits for the wanted message, unless `no_wait`.
+    /// Receives a message. If the wanted message is not there, waits for it, or fails with `NoMessage` if `no_wait`.
     pub fn receive(
         &self,
         caller: &Caller<'_>,
@@ -396,7 +396,7 @@ impl<H: Host> Queue<H> {
         }
     }
 
-    /// Takes the message with number `at`, or copies it.
+    /// Removes the message at position `at`, or copies it for [`Wanted::Copy`].
     fn take(&self, state: &mut State<H>, at: usize, how: Receive, pid: u32) -> Result<Message<H>, Error> {
         let found = state.messages.get(at).ok_or(Error::NoMessage)?;
         if found.text.len() > how.most && !how.cuts {
@@ -416,7 +416,7 @@ impl<H: Host> Queue<H> {
         Ok(message)
     }
 
-    /// Changes owner, mode and the most bytes. More than `limit` is for privileged callers.
+    /// Changes the owner, the mode and the most bytes. Only privileged callers may set more bytes than `limit`.
     pub(super) fn change(&self, caller: &Caller<'_>, to: Change, most: usize, limit: usize) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.owner.allow_change(caller)?;
@@ -434,7 +434,7 @@ impl<H: Host> Queue<H> {
         Ok(())
     }
 
-    /// Marks it as removed, and ends the calls that wait.
+    /// Marks the queue as removed, and ends all waiting calls.
     pub(super) fn remove(&self, caller: &Caller<'_>) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.owner.allow_change(caller)?;
@@ -451,7 +451,7 @@ impl<H: Host> Queue<H> {
     }
 }
 
-/// Takes a sleeper out of its list.
+/// Removes a sleeper from its list.
 fn leave<T>(list: &mut Deque<Arc<T>>, who: &Arc<T>) {
     let at = list.iter().position(|there| Arc::ptr_eq(there, who));
     let _left = at.and_then(|at| list.remove(at));

@@ -3,17 +3,17 @@
 use crate::error::Error;
 use quire_heap::Vec;
 
-/// The largest chunk.
+/// The bytes of the largest chunk.
 const CHUNK: usize = 4096;
 
-/// A message's bytes.
+/// The bytes of a message, in several allocations.
 pub struct Text {
     chunks: Vec<Vec<u8>>,
     len: usize,
 }
 
 impl Text {
-    /// `len` zeroes.
+    /// A text of `len` zero bytes.
     pub fn new(len: usize) -> Result<Self, Error> {
         let mut chunks = Vec::try_with_capacity(len.div_ceil(CHUNK))?;
         for first in (0..len).step_by(CHUNK) {
@@ -24,22 +24,22 @@ impl Text {
         Ok(Text { chunks, len })
     }
 
-    /// Bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the text has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The text's parts, in order.
+    /// The chunks of the text, in order.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.chunks.iter().map(|chunk| &chunk[..])
     }
 
-    /// The text's parts, to be filled.
+    /// The chunks of the text, in order, to be filled.
     pub fn chunks_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.chunks.iter_mut().map(|chunk| &mut chunk[..])
     }

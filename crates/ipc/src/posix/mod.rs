@@ -1,6 +1,7 @@
 //! POSIX message queues: queues with names, whose messages have priorities.
 //!
-//! [`queue`] has a queue. [`PosixQueues`] has the names and the limits. A removed queue lives while it is open.
+//! [`queue`] has a queue. [`PosixQueues`] has the names and the limits. A removed queue exists until its last
+//! descriptor is closed.
 
 mod queue;
 
@@ -13,56 +14,56 @@ use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Limits on queues.
+/// The limits on POSIX message queues.
 pub struct Limits {
-    /// Queues.
+    /// The most queues.
     pub count: AtomicUsize,
-    /// Messages of a queue.
+    /// The most messages of a queue.
     pub messages: AtomicUsize,
-    /// Bytes of a message.
+    /// The most bytes of a message.
     pub size: AtomicUsize,
-    /// Messages of a queue whose maker does not say.
+    /// The most messages of a queue that is created without attributes.
     pub default_messages: AtomicUsize,
-    /// Bytes of a message of such a queue.
+    /// The most bytes of a message in such a queue.
     pub default_size: AtomicUsize,
 }
 
-/// Messages of a queue at most, for privileged callers.
+/// The most messages of a queue, for privileged callers.
 pub const MESSAGES_MOST: usize = 65536;
-/// Bytes of a message at most, for privileged callers.
+/// The most bytes of a message, for privileged callers.
 pub const SIZE_MOST: usize = 16 << 20;
-/// Kernel memory of a message beside its bytes, and of a queue.
+/// The bytes of kernel memory of a message in addition to its text, and of a queue.
 const MESSAGE: u64 = 128;
 const OVERHEAD: u64 = 512;
 
-/// How a queue is opened.
+/// The parameters with which a queue is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenQueue {
-    /// The queue is made if none has the name.
+    /// Whether a queue is created if none has the name.
     pub create: bool,
-    /// With `create`: a queue that has the name is an error.
+    /// With `create`: whether it is an error if a queue has the name already.
     pub exclusive: bool,
-    /// The rights that the caller wants.
+    /// The rights that the caller wants on an existing queue.
     pub wanted: u32,
     /// The mode of a new queue.
     pub mode: u32,
-    /// The size of a new queue.
+    /// The size of a new queue. `None`: the default size.
     pub attributes: Option<Attributes>,
 }
 
 type Names<H, W> = Map<Arc<[u8]>, Arc<PosixQueue<H, W>>>;
 
-/// All queues that have a name.
+/// All POSIX message queues that have a name.
 pub struct PosixQueues<H: Host, W: Watch> {
     host: H,
     names: Mutex<Names<H, W>>,
-    /// The number of the next queue.
+    /// The number of the next queue that is created.
     next: AtomicU64,
     limits: Limits,
 }
 
 impl<H: Host, W: Watch> PosixQueues<H, W> {
-    /// None.
+    /// A system without POSIX message queues.
     pub fn new(host: H) -> Self {
         let limits = Limits {
             count: AtomicUsize::new(256),
@@ -74,12 +75,12 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         PosixQueues { host, names: Mutex::new(Map::new()), next: AtomicU64::new(1), limits }
     }
 
-    /// The limits.
+    /// The limits, which callers may change.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The attributes of a new queue.
+    /// The attributes of a new queue. `Invalid` if the wanted ones exceed the limits.
     fn attributes(&self, caller: &Caller<'_>, asked: Option<Attributes>) -> Result<Attributes, Error> {
         let get = |limit: &AtomicUsize| limit.load(Ordering::Relaxed);
         let limits = &self.limits;
@@ -93,7 +94,7 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         if fits { Ok(asked) } else { Err(Error::Invalid) }
     }
 
-    /// Opens the queue `name`.
+    /// Opens or creates the queue with the name `name`.
     pub fn open(&self, caller: &Caller<'_>, name: &[u8], how: OpenQueue) -> Result<Arc<PosixQueue<H, W>>, Error> {
         let mut names = self.names.lock();
         if let Some(found) = names.get(name).cloned() {
@@ -111,7 +112,7 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
             return Err(Error::NoSpace);
         }
         let attributes = self.attributes(caller, how.attributes)?;
-        // All of it is charged at once, so that a send needs no charge.
+        // All memory that the queue can use is charged now, so that a send needs no charge.
         let bytes = attributes.messages as u64 * (attributes.size as u64 + MESSAGE) + OVERHEAD;
         let charge = self.host.charge_queue(bytes).ok_or(Error::TooMany)?;
         let (entry, key) = (SpareEntry::try_new()?, Arc::try_copy(name)?);
@@ -121,12 +122,12 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         Ok(new)
     }
 
-    /// The queue `name`.
+    /// The queue with the name `name`.
     pub fn find(&self, name: &[u8]) -> Option<Arc<PosixQueue<H, W>>> {
         self.names.lock().get(name).cloned()
     }
 
-    /// Calls `each(number, name)` for the queues with numbers above `after`, in ascending order, until it returns
+    /// Calls `each(number, name)` for each queue whose number is above `after`, in ascending order, until it returns
     /// false.
     pub fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8]) -> bool) -> Result<(), Error> {
         let mut all: Vec<(u64, Arc<[u8]>)> = Vec::new();
@@ -140,7 +141,8 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         Ok(())
     }
 
-    /// Takes the name from the queue with `number`, of any owner. [`Error::NotFound`] if another queue has the name.
+    /// Removes the name from the queue with this number, whatever its owner. [`Error::NotFound`] if another queue has
+    /// the name.
     pub fn remove(&self, name: &[u8], number: u64) -> Result<(), Error> {
         let mut names = self.names.lock();
         if names.get(name).is_none_or(|queue| queue.number() != number) {
@@ -152,7 +154,7 @@ impl<H: Host, W: Watch> PosixQueues<H, W> {
         Ok(())
     }
 
-    /// Takes the name from a queue. `owns_all`: the caller may do so with queues of others.
+    /// Removes the name from a queue. `owns_all`: the caller may do this with queues of other users.
     pub fn unlink(&self, caller: &Caller<'_>, name: &[u8], owns_all: bool) -> Result<(), Error> {
         let mut names = self.names.lock();
         let found = names.get(name).ok_or(Error::NotFound)?;

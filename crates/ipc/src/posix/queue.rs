@@ -1,4 +1,4 @@
-//! A queue. Every change is announced, and a waiting call tries again.
+//! A POSIX message queue. Every change wakes all waiting calls, and each of them tries again.
 
 use crate::error::Error;
 use crate::host::Host;
@@ -8,68 +8,69 @@ use crate::owner::Owner;
 use quire_heap::{Arc, Deque, Map, SpareEntry};
 use quire_sync::{Mutex, WaitOutcome, WaitQueue};
 
-/// Announces changes of a queue to polls, beside the threads that sleep.
+/// Notifies sleeping threads and polls of changes of a queue.
 pub trait Watch: Default + Send + Sync + 'static {
-    /// The threads that wait for a change.
+    /// The queue of threads that wait for a change.
     fn sleepers(&self) -> &WaitQueue;
-    /// Wakes the threads, and notifies polls.
+    /// Wakes the sleeping threads, and notifies polls.
     fn notify(&self);
 }
 
-/// Receives one announcement that an empty queue has got a message.
+/// A registration for one notification: that an empty queue has received a message.
 pub trait Notify: Send + Sync + 'static {
-    /// A message came from the calling thread.
+    /// Called when the calling thread has sent a message to the empty queue.
     fn arrived(&self);
-    /// The process took the registration back before a message came.
+    /// Called when the process has cancelled the registration before a message arrived.
     fn removed(&self) {}
-    /// Whether its process still exists.
+    /// Whether the registered process still exists.
     fn is_alive(&self) -> bool;
 }
 
 /// The size of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
-    /// Messages at most.
+    /// The most messages.
     pub messages: usize,
-    /// Bytes of a message at most.
+    /// The most bytes of a message.
     pub size: usize,
 }
 
-/// A message.
+/// A message of a POSIX queue.
 pub struct Message {
-    /// A higher one is received before a lower one.
+    /// The priority. Messages of a higher priority are received first.
     pub priority: u32,
-    /// Its bytes.
+    /// The message's bytes.
     pub text: Text,
 }
 
 struct State {
-    /// By priority, the highest first: its complement is the key. No list is empty.
+    /// The messages by the complement of their priority, so that the highest priority is first. No list is empty.
     messages: Map<u32, Deque<Text>>,
     count: usize,
     bytes: usize,
-    /// Receivers that wait. As many messages are for them, and no event for the notified process.
+    /// The number of waiting receivers. That many messages belong to them, and cause no notification of the registered
+    /// process.
     receivers: usize,
-    /// The process that is notified of the next message, by its id.
+    /// The registered process, which is notified of the next message, with its id.
     notify: Option<(u32, Arc<dyn Notify>)>,
 }
 
-/// How long a call may wait.
+/// The conditions under which a call waits.
 #[derive(Clone, Copy)]
 pub struct Patience<'a> {
-    /// Not at all.
+    /// Whether the call does not wait at all.
     pub no_wait: bool,
-    /// Nanoseconds since boot.
+    /// The deadline in nanoseconds since boot. `None`: no limit.
     pub deadline: Option<u64>,
-    /// Whether a signal has come.
+    /// Whether a signal should end the wait.
     pub interrupted: &'a dyn Fn() -> bool,
 }
 
-/// A queue.
+/// A POSIX message queue.
 pub struct PosixQueue<H: Host, W: Watch> {
     attributes: Attributes,
     owner: Owner,
-    /// Unique: no other queue has or had it.
+    /// The number of the queue. No other queue ever had the same number.
     number: u64,
     state: Mutex<State>,
     watch: W,
@@ -77,7 +78,7 @@ pub struct PosixQueue<H: Host, W: Watch> {
 }
 
 impl State {
-    /// Adds a message for which there is room.
+    /// Adds a message, for which the limit leaves room. Without memory the message stays in `message`.
     fn put(&mut self, message: &mut Option<Message>) -> Result<(), Error> {
         let Some(new) = message.take() else { return Ok(()) };
         let key = !new.priority;
@@ -106,7 +107,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes the oldest message of the highest priority.
+    /// Removes the oldest message of the highest priority.
     fn take(&mut self) -> Option<Message> {
         let (key, _) = self.messages.iter().next()?;
         let key = *key;
@@ -128,7 +129,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         PosixQueue { attributes, owner, number, state, watch: W::default(), _charge: charge }
     }
 
-    /// A number that no other queue has or had.
+    /// The queue's number. No other queue ever had the same number.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -143,18 +144,18 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         &self.owner
     }
 
-    /// Announces its changes.
+    /// The notifier of the queue's changes.
     pub fn watch(&self) -> &W {
         &self.watch
     }
 
-    /// Messages that are for no receiver that waits, and the bytes of all.
+    /// The number of messages that belong to no waiting receiver, and the bytes of all messages.
     pub fn filled(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.count.saturating_sub(state.receivers), state.bytes)
     }
 
-    /// The process that is notified of the next message; 0 if there is none.
+    /// The id of the process that is notified of the next message; 0 if there is none.
     pub fn notified(&self) -> u32 {
         self.state.lock().notify.as_ref().map_or(0, |(pid, _)| *pid)
     }
@@ -169,7 +170,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         })
     }
 
-    /// Checks the length of a message.
+    /// Checks that a message of `len` bytes is not too long.
     pub fn fits(&self, len: usize) -> Result<(), Error> {
         if len > self.attributes.size { Err(Error::TooLarge) } else { Ok(()) }
     }
@@ -179,7 +180,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         let mut message = Some(message);
         let registered = self.wait(patience, || {
             let mut state = self.state.lock();
-            // The messages of receivers that wait take no room.
+            // Messages that belong to waiting receivers do not count against the limit.
             if state.count >= self.attributes.messages.saturating_add(state.receivers) {
                 return None;
             }
@@ -198,7 +199,7 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         Ok(())
     }
 
-    /// Receives a message into a buffer of `most` bytes, which must be enough for every message.
+    /// Receives a message into a buffer of `most` bytes. `TooLarge` if the buffer is too small for the longest message.
     pub fn receive(&self, most: usize, patience: &Patience<'_>) -> Result<Message, Error> {
         if most < self.attributes.size {
             return Err(Error::TooLarge);
@@ -225,15 +226,16 @@ impl<H: Host, W: Watch> PosixQueue<H, W> {
         Ok(message)
     }
 
-    /// A receiver waits no longer. A message that came for it, of which no process was notified, is still its own.
+    /// Called when a receiver stops waiting. Returns a message that arrived for it, because no process was notified of
+    /// that message.
     fn leave(&self) -> Option<Message> {
         let mut state = self.state.lock();
         state.receivers -= 1;
         if mutant(Mutant::LeaveWithoutLook) { None } else { state.take() }
     }
 
-    /// `notify` gets one notification: of the next message that comes to the empty queue. `None`: not any more, if
-    /// it is of the same process.
+    /// Registers `notify` for one notification: when the next message arrives in the empty queue. `None` cancels the
+    /// registration of process `pid`. `Busy` if another process is registered.
     pub fn set_notify(&self, pid: u32, notify: Option<Arc<dyn Notify>>) -> Result<(), Error> {
         let mut state = self.state.lock();
         let taken_back = notify.is_none();

@@ -1,4 +1,4 @@
-//! An array, and its calls.
+//! A semaphore array, and the calls on it.
 
 use super::sleepers::Sleeper;
 use super::state::{State, Stop};
@@ -13,7 +13,7 @@ use quire_heap::{Arc, Vec};
 use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::{Mutex, WaitOutcome};
 
-/// Kernel memory of an array beside its semaphores.
+/// The bytes of kernel memory of an array, in addition to its semaphores.
 const OVERHEAD: u64 = 512;
 
 /// A semaphore array.
@@ -21,7 +21,8 @@ pub struct Array<H: Host> {
     host: H,
     name: Name,
     len: usize,
-    /// Written under the state's lock; read without it where a stale answer does no harm.
+    /// Whether the array was removed. Written with the state's lock held. Read without the lock where an old value does
+    /// no harm.
     removed: AtomicBool,
     state: Mutex<State<H::Charge>>,
     _charge: H::Charge,
@@ -40,24 +41,24 @@ pub struct Status {
     pub key: i32,
     /// The id.
     pub id: i32,
-    /// Its sequence number.
+    /// The sequence number in the id.
     pub sequence: u32,
     /// The owner.
     pub owner: Owner,
-    /// The last operation, in seconds since 1970.
+    /// The time of the last operation, in seconds since 1970.
     pub operated: i64,
-    /// The last change by a call.
+    /// The time of the last change by `semctl`, in seconds since 1970.
     pub changed: i64,
-    /// Semaphores.
+    /// The number of semaphores.
     pub len: usize,
 }
 
-/// How long a call may wait.
+/// The conditions under which a call waits.
 #[derive(Clone, Copy)]
 pub struct Wait<'a> {
-    /// Nanoseconds since boot.
+    /// The deadline in nanoseconds since boot. `None`: no limit.
     pub deadline: Option<u64>,
-    /// Whether a signal has come.
+    /// Whether a signal should end the wait.
     pub interrupted: &'a dyn Fn() -> bool,
 }
 
@@ -76,7 +77,7 @@ impl<H: Host> Array<H> {
         self.len
     }
 
-    /// No array is empty.
+    /// Always false, because an array has at least one semaphore.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -85,12 +86,12 @@ impl<H: Host> Array<H> {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// Checks the rights in `wanted`.
+    /// Checks that `caller` has the rights in `wanted`.
     pub fn allow(&self, caller: &Caller<'_>, wanted: u32) -> Result<(), Error> {
         self.state.lock().owner.allow(caller, wanted)
     }
 
-    /// The state of an array that exists, for a caller with these rights.
+    /// Calls `use_it` with the state, if `caller` has the rights in `wanted` and the array was not removed.
     fn allowed<R>(
         &self,
         caller: &Caller<'_>,
@@ -106,7 +107,7 @@ impl<H: Host> Array<H> {
         usize::try_from(number).ok().filter(|number| *number < self.len).ok_or(Error::Invalid)
     }
 
-    /// Everything about it. `caller`: its right to read is checked.
+    /// The values that `semctl` reports. If there is a `caller`, its right to read is checked.
     pub fn status(&self, caller: Option<&Caller<'_>>) -> Result<Status, Error> {
         let state = self.state.lock();
         if let Some(caller) = caller {
@@ -120,22 +121,22 @@ impl<H: Host> Array<H> {
         Ok(Status { key, id, sequence, owner, operated, changed, len: self.len })
     }
 
-    /// The value of a semaphore.
+    /// The value of semaphore `number`.
     pub fn value(&self, caller: &Caller<'_>, number: i32) -> Result<u32, Error> {
         self.allowed(caller, READ, |state| Ok(state.value(self.number(number)?) as u32))
     }
 
-    /// The process of a semaphore's last change.
+    /// The id of the process that changed semaphore `number` last.
     pub fn pid(&self, caller: &Caller<'_>, number: i32) -> Result<u32, Error> {
         self.allowed(caller, READ, |state| Ok(state.pid(self.number(number)?)))
     }
 
-    /// The calls that wait until a semaphore is larger, or until it is 0.
+    /// The number of calls that wait until semaphore `number` is larger, or until it is 0 (`for_zero`).
     pub fn waiting(&self, caller: &Caller<'_>, number: i32, for_zero: bool) -> Result<usize, Error> {
         self.allowed(caller, READ, |state| Ok(state.waiting(self.number(number)?, for_zero)))
     }
 
-    /// All values.
+    /// The values of all semaphores.
     pub fn values(&self, caller: &Caller<'_>) -> Result<Vec<u16>, Error> {
         self.allow(caller, READ)?;
         let mut values = Vec::try_with_capacity(self.len)?;
@@ -146,7 +147,7 @@ impl<H: Host> Array<H> {
         Ok(values)
     }
 
-    /// Sets a value, which no process reverts any more.
+    /// Sets the value of a semaphore. No process undoes its earlier changes of this semaphore any more.
     pub fn set(&self, caller: &Caller<'_>, number: i32, value: i32) -> Result<(), Error> {
         if !(0..=VALUE_MAX).contains(&value) {
             return Err(Error::Range);
@@ -160,7 +161,7 @@ impl<H: Host> Array<H> {
         })
     }
 
-    /// Sets all values, of which there are as many as semaphores.
+    /// Sets the values of all semaphores. `values` has one value for each.
     pub fn set_all(&self, caller: &Caller<'_>, values: &[u16]) -> Result<(), Error> {
         if values.iter().any(|value| i32::from(*value) > VALUE_MAX) {
             return Err(Error::Range);
@@ -175,7 +176,7 @@ impl<H: Host> Array<H> {
         })
     }
 
-    /// Changes owner and mode.
+    /// Changes the owner and the mode.
     pub fn change(&self, caller: &Caller<'_>, to: Change) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.owner.allow_change(caller)?;
@@ -187,7 +188,7 @@ impl<H: Host> Array<H> {
         Ok(())
     }
 
-    /// Marks it as removed, and ends the calls that wait.
+    /// Marks the array as removed, and ends all waiting calls.
     pub(super) fn remove(&self, caller: &Caller<'_>) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.owner.allow_change(caller)?;
@@ -201,7 +202,7 @@ impl<H: Host> Array<H> {
         Ok(())
     }
 
-    /// Does all operations, or none. Waits where it has to.
+    /// Performs all operations, or none of them. Waits if one of them has to wait.
     pub fn operate(
         this: &Arc<Self>,
         caller: &Caller<'_>,
@@ -236,7 +237,7 @@ impl<H: Host> Array<H> {
         let waited = sleeper.queue.wait_until(wait.deadline, wait.interrupted, || sleeper.outcome());
         waited.unwrap_or_else(|why| {
             let mut state = this.state.lock();
-            // A waker may have been faster.
+            // A waker may have stored the result before the signal or the deadline.
             if !mutant(Mutant::ResultOfWakerIgnored)
                 && let Some(outcome) = sleeper.outcome()
             {
@@ -249,7 +250,7 @@ impl<H: Host> Array<H> {
         })
     }
 
-    /// Uses the state, for undos.
+    /// Calls `use_it` with the locked state, for undos.
     pub(super) fn with<R>(&self, use_it: impl FnOnce(&mut State<H::Charge>) -> R) -> R {
         use_it(&mut self.state.lock())
     }

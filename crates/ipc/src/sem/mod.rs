@@ -1,7 +1,7 @@
 //! Semaphore arrays.
 //!
-//! A call changes several semaphores of an array at once, or none. A call that has to wait leaves its operations in
-//! the array. Each change of a semaphore tries the operations that wait for it, oldest first.
+//! A call changes several semaphores of an array at once, or none. A call that has to wait stores its operations in the
+//! array. Each change of a semaphore tries the operations that wait for it, oldest first.
 //!
 //! [`mod@array`] has an array and its calls, [`sleepers`] the lists of waiting calls. [`undo`] reverts the changes of
 //! ended processes. [`Arrays`] has the ids and the limits.
@@ -21,35 +21,35 @@ use crate::registry::{Open, Registry};
 use quire_heap::Arc;
 use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// The largest value of a semaphore, and of an adjustment.
+/// The largest value of a semaphore, and the largest undo adjustment.
 pub const VALUE_MAX: i32 = 32767;
 
 /// An operation on one semaphore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation {
-    /// Its number in the array.
+    /// The number of the semaphore in its array.
     pub number: u16,
-    /// Added to its value, which may not become negative; 0 waits until the value is 0.
+    /// The number that is added to the value, which may not become negative. 0 waits until the value is 0.
     pub change: i16,
-    /// The call fails where it would have to wait.
+    /// Whether the call fails if this operation would have to wait.
     pub no_wait: bool,
-    /// The change is reverted when the process ends.
+    /// Whether the change is reverted when the process ends (`SEM_UNDO`).
     pub undo: bool,
 }
 
-/// Limits on arrays.
+/// The limits on semaphore arrays.
 pub struct Limits {
-    /// Semaphores of an array.
+    /// The most semaphores of an array.
     pub of_array: AtomicUsize,
-    /// Semaphores of all arrays.
+    /// The most semaphores of all arrays together.
     pub of_all: AtomicUsize,
-    /// Operations of a call.
+    /// The most operations of a call.
     pub operations: AtomicUsize,
-    /// Arrays.
+    /// The most arrays.
     pub count: AtomicUsize,
 }
 
-/// Semaphores that an array takes from the limit on all.
+/// The semaphores of one array, counted against the limit on all arrays.
 pub(crate) struct Taken {
     all: Arc<AtomicUsize>,
     n: usize,
@@ -61,18 +61,18 @@ impl Drop for Taken {
     }
 }
 
-/// All arrays.
+/// All semaphore arrays of the system.
 pub struct Arrays<H: Host> {
     host: H,
     registry: Registry<Array<H>>,
     limits: Limits,
     semaphores: Arc<AtomicUsize>,
-    /// Numbers lists of undos.
+    /// The number of the last list of undos.
     lists: AtomicU64,
 }
 
 impl<H: Host> Arrays<H> {
-    /// None.
+    /// A system without semaphore arrays.
     pub fn new(host: H) -> Result<Self, Error> {
         let limits = Limits {
             of_array: AtomicUsize::new(32000),
@@ -84,22 +84,22 @@ impl<H: Host> Arrays<H> {
         Ok(Arrays { host, registry: Registry::new()?, limits, semaphores, lists: AtomicU64::new(0) })
     }
 
-    /// The limits.
+    /// The limits, which callers may change.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// The ids.
+    /// The registry of ids and keys.
     pub fn registry(&self) -> &Registry<Array<H>> {
         &self.registry
     }
 
-    /// Semaphores of all arrays.
+    /// The number of semaphores in all arrays.
     pub fn semaphores(&self) -> usize {
         self.semaphores.load(Ordering::Relaxed)
     }
 
-    /// Opens the array with `key`, of at least `n` semaphores, and returns its id.
+    /// Opens or creates the array with `key` and at least `n` semaphores, and returns its id.
     pub fn open(&self, caller: &Caller<'_>, key: i32, n: usize, how: Open) -> Result<i32, Error> {
         if n > self.limits.of_array.load(Ordering::Relaxed) {
             return Err(Error::Invalid);
@@ -120,17 +120,17 @@ impl<H: Host> Arrays<H> {
         Ok(Taken { all: self.semaphores.clone(), n })
     }
 
-    /// The array `id`.
+    /// The array with the id `id`.
     pub fn find(&self, id: i32) -> Result<Arc<Array<H>>, Error> {
         self.registry.find(id, self.host.epoch())
     }
 
-    /// The array with the index of `id`.
+    /// The array at the index of `id`, whatever its sequence number.
     pub fn at(&self, id: i32) -> Result<Arc<Array<H>>, Error> {
         self.registry.at(id, self.host.epoch())
     }
 
-    /// Removes an array. Its sleepers are woken.
+    /// Removes an array, and wakes its sleepers.
     pub fn remove(&self, caller: &Caller<'_>, id: i32) -> Result<(), Error> {
         let array = self.find(id)?;
         array.remove(caller)?;
@@ -139,7 +139,7 @@ impl<H: Host> Arrays<H> {
         Ok(())
     }
 
-    /// A list for the undos of a process, with one thread.
+    /// A list for the undos of a process with one thread.
     pub fn undos(&self) -> Result<Undos<H>, Error> {
         Undos::new(self.lists.fetch_add(1, Ordering::Relaxed) + 1)
     }

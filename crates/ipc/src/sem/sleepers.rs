@@ -1,4 +1,5 @@
-//! Lists of waiting calls, with their places in one vector. A place can be left at any time without a search.
+//! Lists of waiting calls. Their nodes are in one vector, and each sleeper knows its index there. So it can be removed
+//! without a search.
 
 use super::Operation;
 use crate::error::Error;
@@ -6,20 +7,20 @@ use quire_heap::{Arc, OutOfMemory, Vec};
 use quire_sync::WaitQueue;
 use quire_sync::atomic::{AtomicU8, Ordering};
 
-/// No place.
+/// The index that stands for no node.
 const NONE: u32 = u32::MAX;
 
-/// A call that waits.
+/// A call that waits for semaphores.
 pub(super) struct Sleeper {
     pub operations: Vec<Operation>,
     pub pid: u32,
-    /// The list of its undos.
+    /// The number of the list of its process's undos, if it has one.
     pub undo: Option<u64>,
     outcome: AtomicU8,
     pub queue: WaitQueue,
 }
 
-/// The results that a waker gives, with their numbers in a sleeper.
+/// The results that a waker can store. A sleeper's `outcome` is the index here plus one.
 const OUTCOMES: [Result<(), Error>; 3] = [Ok(()), Err(Error::Removed), Err(Error::Range)];
 
 impl Sleeper {
@@ -27,13 +28,13 @@ impl Sleeper {
         Sleeper { operations, pid, undo, outcome: AtomicU8::new(0), queue: WaitQueue::new() }
     }
 
-    /// The result, once a waker has given it.
+    /// The result, if a waker has stored it.
     pub fn outcome(&self) -> Option<Result<(), Error>> {
         let number = usize::from(self.outcome.load(Ordering::Acquire));
         OUTCOMES.get(number.checked_sub(1)?).copied()
     }
 
-    /// Gives the result, and wakes the caller.
+    /// Stores the result, and wakes the sleeping thread.
     pub fn end(&self, outcome: Result<(), Error>) {
         let number = OUTCOMES.iter().position(|o| *o == outcome).map_or(0, |at| at as u8 + 1);
         debug_assert!(number > 0);
@@ -42,18 +43,18 @@ impl Sleeper {
     }
 }
 
-/// Which list of an array a sleeper is on.
+/// The list of an array that a sleeper is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum On {
-    /// Waits until this semaphore is 0, and for nothing else.
+    /// The sleeper has one operation, which waits until this semaphore is 0.
     Zero(usize),
-    /// Waits until this semaphore is larger, and for nothing else.
+    /// The sleeper has one operation, which waits until this semaphore is larger.
     More(usize),
-    /// Has several operations.
+    /// The sleeper has several operations.
     Several,
 }
 
-/// The first and the last place of a list.
+/// The indices of the first and the last node of a list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
     first: u32,
@@ -68,13 +69,13 @@ impl List {
     }
 }
 
-/// A used place.
+/// The content of a used node.
 pub(super) struct Place {
     pub sleeper: Arc<Sleeper>,
     pub on: On,
-    /// The operation that it waits for.
+    /// The index of the operation that has to wait.
     pub blocking: usize,
-    /// Grows with each sleeper.
+    /// A number that is higher for each later sleeper.
     pub order: u64,
 }
 
@@ -84,10 +85,10 @@ struct Node {
     place: Option<Place>,
 }
 
-/// The places of all sleepers of an array.
+/// The nodes of all sleepers of an array.
 pub(super) struct Places {
     nodes: Vec<Node>,
-    /// Free places, linked by `next`.
+    /// The first free node. Free nodes are linked by `next`.
     free: u32,
     used: usize,
     orders: u64,
@@ -98,7 +99,7 @@ impl Places {
         Places { nodes: Vec::new(), free: NONE, used: 0, orders: 0 }
     }
 
-    /// Adds a sleeper to the end of `list`, and returns its place.
+    /// Adds a sleeper at the end of `list`, and returns its index.
     pub fn add(
         &mut self,
         list: &mut List,
@@ -124,25 +125,25 @@ impl Places {
         Ok(at as usize)
     }
 
-    /// The sleeper at a used place.
+    /// The sleeper at index `at`.
     pub fn get(&self, at: usize) -> Option<&Place> {
         self.nodes.get(at)?.place.as_ref()
     }
 
-    /// The sleeper there waits for another operation now.
+    /// Notes that the sleeper at `at` now waits for its operation `blocking`.
     pub fn set_blocking(&mut self, at: usize, blocking: usize) {
         if let Some(place) = &mut self.nodes[at].place {
             place.blocking = blocking;
         }
     }
 
-    /// The place after `at` in its list.
+    /// The index of the sleeper after `at` in its list.
     pub fn next(&self, at: usize) -> Option<usize> {
         let next = self.nodes[at].next;
         (next != NONE).then_some(next as usize)
     }
 
-    /// Takes the sleeper at `at` out of `list`, which it is on.
+    /// Removes the sleeper at index `at` from `list`, which it is on.
     pub fn remove(&mut self, list: &mut List, at: usize) -> Option<Arc<Sleeper>> {
         let node = &mut self.nodes[at];
         let (prev, next, place) = (node.prev, node.next, node.place.take());
@@ -158,13 +159,13 @@ impl Places {
         }
         self.used -= 1;
         if self.used == 0 {
-            // An array without sleepers has no places.
+            // An array without sleepers needs no memory for nodes.
             (self.nodes, self.free) = (Vec::new(), NONE);
         }
         place.map(|place| place.sleeper)
     }
 
-    /// All sleepers, in no order.
+    /// All sleepers, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Place> {
         self.nodes.iter().filter_map(|node| node.place.as_ref())
     }
@@ -192,7 +193,7 @@ mod tests {
             assert_eq!(places.remove(&mut list, at[leaves]).unwrap().pid, leaves as u32);
             let left: std::vec::Vec<u32> = (0..4).filter(|pid| *pid != leaves as u32).collect();
             assert_eq!(pids(&places, &list), left);
-            // Its place is used again, at the end of a list.
+            // The free node is used again, now at the end of a list.
             assert_eq!(places.add(&mut list, sleeper(7), On::Several, 0).unwrap(), at[leaves]);
             assert_eq!(pids(&places, &list)[3], 7);
             for place in at {

@@ -1,4 +1,4 @@
-//! The values of an array, and the calls that wait for other values.
+//! The values of a semaphore array, and the calls that wait for other values.
 
 use super::sleepers::{List, On, Place, Places, Sleeper};
 use super::{Operation, Taken, VALUE_MAX};
@@ -6,59 +6,59 @@ use crate::error::Error;
 use crate::owner::Owner;
 use quire_heap::{Arc, OutOfMemory, Vec};
 
-/// Semaphores in one allocation: about a page.
+/// The number of semaphores in one allocation of about a page.
 const CHUNK: usize = 128;
-/// The end of the list of changed semaphores, and the mark of a semaphore that is not on it.
+/// The values of `changed` for the last semaphore on the list of changed ones, and for a semaphore that is not on it.
 const END: u32 = u32::MAX;
 const UNCHANGED: u32 = u32::MAX - 1;
 
-/// A semaphore.
+/// A semaphore of an array.
 struct Semaphore {
     value: i32,
-    /// The process of the last change.
+    /// The id of the process that changed it last.
     pid: u32,
-    /// The next changed semaphore.
+    /// The next semaphore on the list of changed ones.
     changed: u32,
-    /// Calls with one operation that wait for 0 here, and for more.
+    /// The calls with one operation that wait until this semaphore is 0, and until it is larger.
     zero: List,
     more: List,
 }
 
-/// The sums that the end of a process adds to the values.
+/// The adjustments that the end of a process adds to the values.
 pub(super) struct Undo<C> {
-    /// The list of the process.
+    /// The number of the process's list of undos.
     pub list: u64,
     pub adjust: Vec<i16>,
     pub _charge: C,
 }
 
-/// Why operations were not done.
+/// The reason why operations were not performed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stop {
-    /// This operation has to wait.
+    /// The operation with this index has to wait.
     At(usize),
     /// A value or an adjustment would leave its range.
     Range,
 }
 
-/// The part of an array under its lock.
+/// The part of an array that its lock guards.
 pub(super) struct State<C> {
     pub owner: Owner,
     pub removed: bool,
-    /// The last operation and the last change by a call, in seconds since 1970.
+    /// The times of the last operation and of the last change by `semctl`, in seconds since 1970.
     pub operated: i64,
     pub changed: i64,
     chunks: Vec<Vec<Semaphore>>,
     places: Places,
     several: List,
-    /// The first changed semaphore whose waiting calls have not been tried.
+    /// The first semaphore on the list of changed ones. Calls that wait for them have not been tried yet.
     first_changed: u32,
-    /// By list.
+    /// The undos of all processes, sorted by the number of their list.
     pub undos: Vec<Undo<C>>,
     held: Option<(Taken, C)>,
 }
 
-/// The memory that a removed array gives back. Lists of undos keep the array itself until their processes end.
+/// The memory of a removed array, to be freed. Lists of undos keep the array itself until their processes end.
 pub(super) struct GivenBack<C> {
     _undos: Vec<Undo<C>>,
     _chunks: Vec<Vec<Semaphore>>,
@@ -87,7 +87,7 @@ impl<C> State<C> {
         })
     }
 
-    /// Marks the array as removed, and ends the calls that wait. The caller drops the result without the lock.
+    /// Marks the array as removed, and ends all waiting calls. The caller drops the result with no lock held.
     pub fn remove(&mut self) -> GivenBack<C> {
         self.removed = true;
         self.end_all(Err(Error::Removed));
@@ -96,7 +96,7 @@ impl<C> State<C> {
         GivenBack { _undos: undos, _chunks: chunks, _held: self.held.take() }
     }
 
-    /// Bytes of the semaphores of an array.
+    /// The bytes of memory for `len` semaphores.
     pub const fn bytes(len: usize) -> u64 {
         (len * size_of::<Semaphore>()) as u64
     }
@@ -117,7 +117,7 @@ impl<C> State<C> {
         self.at(number).pid
     }
 
-    /// The calls that wait here for more, or for 0.
+    /// The number of calls whose blocking operation waits until this semaphore is larger, or until it is 0.
     pub fn waiting(&self, number: usize, for_zero: bool) -> usize {
         let waits = |place: &&Place| {
             let blocking = place.sleeper.operations.get(place.blocking);
@@ -126,7 +126,7 @@ impl<C> State<C> {
         self.places.iter().filter(waits).count()
     }
 
-    /// Gives a semaphore a value, which no process reverts any more. [`run`](Self::run) follows.
+    /// Sets the value of a semaphore, and clears all adjustments of it. The caller then calls [`run`](Self::run).
     pub fn set(&mut self, number: usize, value: i32, pid: u32) {
         debug_assert!((0..=VALUE_MAX).contains(&value));
         self.undos.iter_mut().for_each(|undo| undo.adjust[number] = 0);
@@ -135,7 +135,7 @@ impl<C> State<C> {
         self.note_changed(number);
     }
 
-    /// Adds what an ended process leaves, within the range of a value. [`run`](Self::run) follows.
+    /// Adds the adjustment of an ended process. The value stays in its range. The caller then calls [`run`](Self::run).
     pub fn adjust(&mut self, number: usize, by: i32, pid: u32) {
         let semaphore = self.at_mut(number);
         (semaphore.value, semaphore.pid) = ((semaphore.value + by).clamp(0, VALUE_MAX), pid);
@@ -151,7 +151,8 @@ impl<C> State<C> {
         }
     }
 
-    /// Does all `operations`, whose numbers are in the array, or none. [`run`](Self::run) follows.
+    /// Performs all `operations`, or none of them. Their numbers must be in the array. The caller then calls
+    /// [`run`](Self::run).
     pub fn perform(&mut self, operations: &[Operation], undo: Option<u64>, pid: u32) -> Result<(), Stop> {
         let undo = undo.and_then(|list| self.undos.binary_search_by_key(&list, |undo| undo.list).ok());
         for (at, o) in operations.iter().enumerate() {
@@ -206,7 +207,7 @@ impl<C> State<C> {
         }
     }
 
-    /// Adds a call that waits for the operation `blocking`. Returns its place.
+    /// Adds a call that waits for its operation `blocking`. Returns the call's index.
     pub fn sleep(&mut self, sleeper: Arc<Sleeper>, blocking: usize) -> Result<usize, OutOfMemory> {
         let on = match sleeper.operations[..] {
             [Operation { number, change: 0, .. }] => On::Zero(usize::from(number)),
@@ -219,7 +220,7 @@ impl<C> State<C> {
         Ok(place)
     }
 
-    /// Takes the call at a used place out.
+    /// Removes the waiting call at index `at`.
     pub fn take_out(&mut self, at: usize) -> Option<Arc<Sleeper>> {
         let on = self.places.get(at)?.on;
         let mut list = *self.list_mut(on);
@@ -228,7 +229,7 @@ impl<C> State<C> {
         sleeper
     }
 
-    /// Ends all waiting calls.
+    /// Ends all waiting calls with `outcome`.
     fn end_all(&mut self, outcome: Result<(), Error>) {
         for place in self.places.iter() {
             place.sleeper.end(outcome);
@@ -239,7 +240,7 @@ impl<C> State<C> {
         }
     }
 
-    /// Completes the waiting calls that the changed values allow.
+    /// Completes the waiting calls that can proceed with the changed values.
     pub fn run(&mut self) {
         while self.first_changed != END {
             let number = self.first_changed as usize;
@@ -250,7 +251,7 @@ impl<C> State<C> {
         }
     }
 
-    /// Tries the operations at a place. `true`: the call is complete, and has left its place.
+    /// Tries the operations of the call at index `at`. Returns true if the call is complete and was removed.
     fn try_place(&mut self, at: usize) -> bool {
         let Some(place) = self.places.get(at) else { return false };
         let sleeper = place.sleeper.clone();
@@ -267,7 +268,7 @@ impl<C> State<C> {
         true
     }
 
-    /// Tries the calls that wait for 0 alone. They change no value.
+    /// Tries the calls that only wait for 0. They change no value.
     fn run_zero(&mut self, number: usize) {
         while self.value(number) == 0
             && let Some(at) = self.at(number).zero.first()
@@ -279,8 +280,9 @@ impl<C> State<C> {
         }
     }
 
-    /// Tries the calls that wait for more here, and those with several operations, by age. It ends after a call
-    /// that changed values: the semaphore is on the list of changed ones again, if its value changed.
+    /// Tries two kinds of calls, the oldest first: those that wait until this semaphore is larger, and those with
+    /// several operations. Stops when a call has changed this semaphore's value, because the semaphore is then on the
+    /// list of changed ones again.
     fn run_more(&mut self, number: usize) {
         let (mut one, mut several) = (self.at(number).more.first(), self.several.first());
         loop {

@@ -1,7 +1,8 @@
-//! The changes that the end of a process reverts.
+//! The undos: changes of semaphores that the end of a process reverts.
 //!
-//! The adjustments of a process lie in the arrays, by the number of the process's list, and change under an array's
-//! lock. The list has the arrays. Threads that share their semaphore undos share a list; the last one reverts.
+//! The adjustments of a process are stored in the arrays, under the number of the process's list, and guarded by each
+//! array's lock. The list names these arrays. Threads that share their undos share a list. The last of them to end
+//! reverts the changes.
 
 use super::array::Array;
 use super::state::Undo;
@@ -12,20 +13,21 @@ use quire_heap::{Arc, Vec};
 use quire_sync::Mutex;
 use quire_sync::atomic::{AtomicUsize, Ordering};
 
-/// Kernel memory of an adjustment beside its numbers.
+/// The bytes of kernel memory of a process's adjustments in an array, in addition to the numbers.
 const OVERHEAD: u64 = 64;
 
-/// A thread's share in the list of its process. Dropped when the thread ends; the last share reverts all changes.
+/// A thread's share of its process's list of undos. It is dropped when the thread ends. The drop of the last share
+/// reverts all changes.
 pub struct Undos<H: Host>(Arc<UndoList<H>>);
 
 impl<H: Host> Undos<H> {
-    /// A new list with one thread.
+    /// A new list, shared by one thread.
     pub(super) fn new(number: u64) -> Result<Self, Error> {
         let list = UndoList { number, threads: AtomicUsize::new(1), arrays: Mutex::new(Vec::new()) };
         Ok(Undos(Arc::try_new(list)?))
     }
 
-    /// The share of another thread.
+    /// A share for another thread.
     pub fn share(&self) -> Self {
         self.0.threads.fetch_add(1, Ordering::Relaxed);
         Undos(self.0.clone())
@@ -48,17 +50,17 @@ impl<H: Host> Drop for Undos<H> {
 pub(super) struct UndoList<H: Host> {
     number: u64,
     threads: AtomicUsize,
-    /// By id, and removed ones. Its lock is taken before that of an array.
+    /// These arrays, of which some may be removed. This lock is acquired before that of an array.
     arrays: Mutex<Vec<Arc<Array<H>>>>,
 }
 
 impl<H: Host> UndoList<H> {
-    /// The number that names it in arrays.
+    /// The number of the list, by which arrays find its adjustments.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Makes room for adjustments in `array`, if there is none.
+    /// Allocates the adjustments of this list in `array`, if there are none yet.
     pub(super) fn prepare(&self, array: &Arc<Array<H>>) -> Result<(), Error> {
         let find = |undos: &[Undo<H::Charge>]| undos.binary_search_by_key(&self.number, |undo| undo.list);
         let there = |removed: bool, undos: &[Undo<H::Charge>]| match removed {
@@ -77,7 +79,7 @@ impl<H: Host> UndoList<H> {
             arrays.try_reserve(1)?;
         }
         let added = array.with(|state| {
-            // Another thread of the process may have been faster.
+            // Another thread of the process may have added them meanwhile.
             if there(state.removed, &state.undos)? {
                 return Ok(false);
             }
@@ -91,7 +93,7 @@ impl<H: Host> UndoList<H> {
         Ok(())
     }
 
-    /// Reverts all changes.
+    /// Reverts all changes of the process.
     fn revert(&self) {
         let arrays = core::mem::replace(&mut *self.arrays.lock(), Vec::new());
         for array in arrays {

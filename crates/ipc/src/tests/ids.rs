@@ -1,4 +1,4 @@
-//! Ids and keys.
+//! Tests of ids and keys.
 
 use super::*;
 use crate::msg::Queues;
@@ -23,7 +23,7 @@ fn a_key_names_one_object() {
     assert_eq!(queues.remove(&ME, id), Err(Error::Invalid));
     assert_eq!(open(FIND), Err(Error::NotFound));
     assert_eq!(queues.registry().used(), 2);
-    // Nothing charged outlives the objects.
+    // No charge remains after the last object.
     queues.registry().each(|queue| queues.remove(&ME, queue.name().id())).unwrap();
     assert_eq!(queues.registry().used(), 0);
 }
@@ -63,7 +63,7 @@ fn the_limit_refuses_and_all_indexes_can_be_used() {
     queues.remove(&ME, all[17]).unwrap();
     let again = queues.open(&ME, PRIVATE, NEW).unwrap();
     assert_eq!((again as usize & (MOST - 1), queues.at(again,).unwrap().name().id()), (17, again));
-    // More than the ids have room for is the same as that.
+    // A limit above the number of possible ids has the same effect as that number.
     queues.limits().count.store(usize::MAX, Ordering::Relaxed);
     assert!((0..MOST - 300).all(|_| queues.open(&ME, PRIVATE, NEW).is_ok()));
     assert_eq!(queues.open(&ME, PRIVATE, NEW), Err(Error::NoSpace));

@@ -1,4 +1,4 @@
-//! Message queues.
+//! Tests of message queues.
 
 use super::*;
 use crate::Caller;
@@ -35,7 +35,8 @@ fn send(all: &Queues<TestHost>, queue: &Messages, kind: i64, bytes: &[u8]) -> Re
     queue.send(&ME, message(all, kind, bytes)?, true, QUIET)
 }
 
-/// Waits until calls have asked so often for signals, which they do once they are listed; and what they ask.
+/// A pair: a function that waits until calls have checked for signals `n` times, and the check itself. A call checks
+/// after it is listed.
 fn looks() -> (impl Fn(usize), impl Fn() -> bool + Sync) {
     let count = std::sync::Arc::new(AtomicUsize::new(0));
     let own = count.clone();
@@ -119,7 +120,7 @@ fn a_waiting_receiver_gets_the_message_itself() {
                 };
                 queue.receive(&ME, how, &interrupted).map(|got| (got.kind, got.text.len()))
             });
-            // A receiver asks for signals once it is listed.
+            // A receiver checks for signals after it is listed.
             waited.recv().expect("the receiver did not wait");
             started
         };
@@ -160,7 +161,7 @@ fn signals_and_removals_end_a_wait() {
     });
     assert_eq!(send(&all, queue, 1, b"x"), Err(Error::Removed));
     assert_eq!(queue.status(None), Err(Error::Removed));
-    // Only the queue itself is still charged, because the test has it.
+    // Only the queue itself is still charged, because the test holds it.
     assert!(host.charged() < 1024, "{}", host.charged());
 }
 
@@ -189,7 +190,7 @@ fn a_stricter_mode_ends_the_waits_that_it_excludes() {
     let id = queue.status(None).unwrap().id;
     let before = host.charged();
     let to = |mode| Change { user: ME.user, group: ME.group, mode };
-    // The calls wait when the mode changes: it is changed by what asks for a signal.
+    // The mode changes while the calls wait: the function that checks for signals changes it.
     let all = &all;
     let changes = &|mode| move || all.change(&ME, id, to(mode), 3).is_err();
     let receive = |mode| {
@@ -201,7 +202,7 @@ fn a_stricter_mode_ends_the_waits_that_it_excludes() {
     send(all, &queue, 1, b"abc").unwrap();
     let full = || queue.send(&ME, message(all, 1, b"d").unwrap(), false, &changes(0o400));
     assert_eq!(full(), Err(Error::Denied));
-    // More room lets a sender go on, with the message that it had.
+    // With more room, a waiting sender sends the message that it had.
     let more = || all.change(&ME, id, to(0o600), 4).is_err();
     all.change(&ME, id, to(0o600), 3).unwrap();
     assert_eq!(queue.send(&ME, message(all, 2, b"e").unwrap(), false, &more), Ok(()));

@@ -1,4 +1,4 @@
-//! Tests of the calls.
+//! Tests of this crate's calls.
 
 mod ids;
 mod messages;
@@ -11,9 +11,9 @@ use crate::registry::PRIVATE;
 use crate::test_host::{ME, TestHost};
 use crate::{Error, Open};
 
-/// Makes an object that its owner reads and writes.
+/// Creates an object that its owner may read and write.
 const NEW: Open = Open { create: true, exclusive: true, mode: 0o600 };
 /// Finds an object by its key.
 const FIND: Open = Open { create: false, exclusive: false, mode: 0 };
-/// No signal comes.
+/// No signal arrives.
 const QUIET: &dyn Fn() -> bool = &|| false;

@@ -1,4 +1,4 @@
-//! POSIX message queues.
+//! Tests of POSIX message queues.
 
 use super::*;
 use crate::Caller;
@@ -60,7 +60,7 @@ fn a_name_leads_to_a_queue_until_it_is_taken_away() {
     assert_eq!(all.unlink(&other, b"a", false), Err(Error::NotPermitted));
     assert_eq!(all.unlink(&other, b"a", true), Ok(()));
     assert_eq!(all.unlink(&ME, b"a", false), Err(Error::NotFound));
-    // It lives while it is open.
+    // A removed queue exists while it is open.
     assert_eq!(send(&one, 0, 10, &NOW), Ok(()));
     assert!(host.charged() > 20);
     drop(one);
@@ -133,14 +133,14 @@ fn one_process_is_notified_once_of_a_message_in_an_empty_queue() {
     queue.set_notify(1, Some(notify())).unwrap();
     send(queue, 0, 1, &NOW).unwrap();
     assert_eq!(count.load(Ordering::SeqCst), 1);
-    // The registration of an ended process counts no more, and is not notified of its own removal.
+    // The registration of an ended process does not count, and its replacement is not reported as a removal.
     alive.store(false, Ordering::SeqCst);
     queue.set_notify(2, Some(notify())).unwrap();
     assert_eq!(count.load(Ordering::SeqCst), 1);
     queue.set_notify(1, None).unwrap();
     queue.set_notify(2, None).unwrap();
     assert_eq!(count.swap(1, Ordering::SeqCst), 101);
-    // A receiver that waits gets the message, and no process is notified.
+    // If a receiver waits, it gets the message, and no process is notified.
     receive(queue, &NOW).unwrap();
     receive(queue, &NOW).unwrap();
     queue.set_notify(1, Some(notify())).unwrap();
@@ -153,7 +153,7 @@ fn one_process_is_notified_once_of_a_message_in_an_empty_queue() {
             };
             receive(queue, &Patience { interrupted: &interrupted, ..LONG }).unwrap()
         });
-        // A receiver asks for signals once the queue counts it.
+        // A receiver checks for signals after the queue has counted it.
         waited.recv().expect("the receiver did not wait");
         send(queue, 0, 1, &NOW).unwrap();
     });
@@ -167,11 +167,11 @@ fn a_message_that_meets_a_leaving_receiver_is_received_or_announced() {
     let count = Arc::new(AtomicUsize::new(0));
     let notify = Counted::try_new(Count(count.clone(), Arc::new(AtomicBool::new(true)))).unwrap();
     queue.set_notify(1, Some(unsize!(notify))).unwrap();
-    // The signal is seen after the last look for a message. The message comes between the two.
+    // The receiver finds no message, and then a signal. The message arrives between these two checks.
     let interrupted = || send(queue, 0, 1, &NOW).is_ok();
     assert_eq!(receive(queue, &Patience { interrupted: &interrupted, ..LONG }), Ok((0, 1)));
     assert_eq!((count.load(Ordering::SeqCst), queue.filled()), (0, (0, 0)));
-    // The second message has no receiver that waits.
+    // No receiver waits for the second message.
     let interrupted = || send(queue, 0, 1, &NOW).and_then(|()| send(queue, 0, 2, &NOW)).is_ok();
     assert_eq!(receive(queue, &Patience { interrupted: &interrupted, ..LONG }), Ok((0, 1)));
     assert_eq!((count.load(Ordering::SeqCst), receive(queue, &NOW)), (1, Ok((0, 2))));

@@ -7,9 +7,9 @@ use messages::{message, queue, queues, receive};
 use quire_heap::refusal;
 use semaphores::{array, arrays, op, operate};
 
-/// Runs `does` on a new fixture with each of its allocations refused, and once with none refused.
+/// Runs `does` on a new fixture once for each of its allocations, which is refused. Also runs it with none refused.
 fn refuse_each<T>(name: &str, prepare: impl Fn() -> T, does: impl Fn(&T) -> Result<(), Error>) {
-    // The lock-order checker allocates when it sees a new order.
+    // The checker of lock orders allocates when it sees a new order, so it sees them here.
     does(&prepare()).unwrap_or_else(|e| panic!("{name}: {e:?}"));
     for at in 1.. {
         let prepared = prepare();
@@ -114,7 +114,7 @@ fn receiving_and_removing_succeed_without_memory() {
             let how = crate::msg::Receive { wanted: Wanted::Any, most: 1, cuts: false, no_wait: true };
             drop(queue.receive(&ME, how, QUIET).unwrap());
         });
-        // The table of ids needs memory for lookups that go on, and waits for them where there is none.
+        // The table of ids needs memory if lookups are under way. If there is none, it waits for these lookups instead.
         assert_eq!(refusal::at(1, || all.remove(&ME, id)).0, Ok(()));
         assert!(round == 0 || allocations == 0, "{allocations}");
         assert_eq!(receive(&queue, Wanted::Any, true), Err(Error::Removed));

@@ -1,4 +1,4 @@
-//! Shared memory segments, over memory that is a counter.
+//! Tests of shared memory segments, whose memory is only a counter.
 
 use super::*;
 use crate::owner::{Change, READ, WRITE};
@@ -8,7 +8,7 @@ use quire_heap::Arc as Counted;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 
-/// The memory of a segment. The drop of its last handle notifies the segments.
+/// The memory of a segment. The drop of its last handle reports that the memory is gone.
 pub struct Pages {
     id: i32,
     attaches: Counted<Attaches>,
@@ -48,7 +48,7 @@ pub fn segments() -> Arc<Fixture> {
     Arc::new(Fixture(Segments::new(host.clone()).unwrap(), host))
 }
 
-/// Makes memory for a segment of `all`.
+/// Returns a function that makes the memory of a segment of `all`.
 pub fn make(all: &Arc<Fixture>) -> impl FnOnce(&Name, &Counted<Attaches>) -> Result<TestMemory, Error> + use<> {
     let all = Arc::downgrade(all);
     move |name, attaches| {
@@ -75,7 +75,7 @@ fn sizes_are_limited_one_by_one_and_in_sum() {
     assert_eq!(all.0.sums().unwrap().pages, 2);
     assert_eq!((open(&all, 1, 4097, FIND), open(&all, 1, 4098, FIND)), (Ok(id), Err(Error::Invalid)));
     all.0.remove(&ME, id).unwrap();
-    // Its pages are free again.
+    // The pages of the removed segment no longer count.
     assert!(open(&all, PRIVATE, 3 * 4096, NEW).is_ok());
 }
 

@@ -1,4 +1,4 @@
-//! Semaphore arrays.
+//! Tests of semaphore arrays.
 
 use super::*;
 use crate::Caller;
@@ -18,7 +18,7 @@ pub fn array(all: &Arrays<TestHost>, n: usize) -> Semaphores {
     all.find(all.open(&ME, PRIVATE, n, NEW).unwrap()).unwrap()
 }
 
-/// An operation that waits, if it has to.
+/// An operation that may wait.
 pub fn op(number: u16, change: i16) -> Operation {
     Operation { number, change, no_wait: false, undo: false }
 }
@@ -40,7 +40,7 @@ fn values(array: &Semaphores) -> std::vec::Vec<u16> {
     array.values(&ME).unwrap().to_vec()
 }
 
-/// Waits until so many calls wait for more of a semaphore, or for 0.
+/// Waits until `n` calls wait for a semaphore to be larger, or to be 0 (`for_zero`).
 fn until(array: &Semaphores, number: i32, for_zero: bool, n: usize) {
     while array.waiting(&ME, number, for_zero).unwrap() != n {
         std::thread::yield_now();
@@ -115,7 +115,7 @@ fn the_oldest_call_that_can_goes_on() {
         until(array, 0, false, 2);
         let one = s.spawn(waits(&ONE));
         until(array, 0, false, 3);
-        // The first cannot go on, the second waits for semaphore 1 then.
+        // `two` cannot proceed yet. `several` now waits for semaphore 1, so `one` gets the unit.
         operate(array, &[op(0, 1)], None).unwrap();
         assert_eq!(one.join().unwrap(), 0);
         operate(array, &[op(1, 1)], None).unwrap();
@@ -138,7 +138,7 @@ fn calls_that_wait_for_zero_go_on_together() {
         for _ in 0..5 {
             s.spawn(|| operate(array, &[op(0, 0)], None).unwrap());
         }
-        // One takes part of another semaphore when the first is 0.
+        // This call also waits until semaphore 0 is 0, and then increments both semaphores.
         s.spawn(|| operate(array, &[op(0, 0), op(1, 1), op(0, 1)], None).unwrap());
         until(array, 0, true, 6);
         operate(array, &[op(0, -2)], None).unwrap();
@@ -196,18 +196,18 @@ fn the_last_thread_of_a_process_reverts_its_changes() {
     let thread = undos.share();
     drop(undos);
     assert_eq!((values(&one), values(&two)), (vec![2, 0], vec![2]));
-    // A set value is not reverted; the others stay within their range.
+    // A value that was set is not reverted. The others stay in their range.
     one.set(&ME, 0, 1).unwrap();
     drop(thread);
     assert_eq!((values(&one), values(&two)), (vec![1, 0], vec![0]));
     assert_eq!(host.charged(), before);
-    // An adjustment has a range, and a failed call leaves none.
+    // An adjustment has a range too, and a failed call leaves no adjustment.
     let undos = all.undos().unwrap();
     let too_far = [undone(0, VALUE_MAX as i16), now(0, -VALUE_MAX as i16), undone(0, 2)];
     assert_eq!(operate(&two, &too_far, Some(&undos)), Err(Error::Range));
     drop(undos);
     assert_eq!(values(&two), [0]);
-    // The end of a process lets calls go on.
+    // The end of a process lets waiting calls proceed.
     let undos = all.undos().unwrap();
     two.set(&ME, 0, 1).unwrap();
     operate(&two, &[undone(0, -1)], Some(&undos)).unwrap();
@@ -228,7 +228,7 @@ fn undos_of_removed_arrays_take_no_memory() {
         operate(&all.find(id).unwrap(), &[undone(0, 1)], Some(&undos)).unwrap();
         all.remove(&ME, id).unwrap();
     }
-    // Some arrays are forgotten later, at the next that are added.
+    // Removed arrays leave the list later: when further arrays are added.
     assert!(host.charged() < 10 * 1000 * 64, "{}", host.charged());
     drop(undos);
     assert_eq!((host.charged(), all.semaphores()), (0, 0));
@@ -249,7 +249,7 @@ fn threads_pass_a_token_and_lose_none() {
                 })
             })
             .collect();
-        // Others come and go meanwhile.
+        // Meanwhile other calls begin to wait and are interrupted.
         s.spawn(|| {
             let mut signals = 0;
             while !stop.load(Ordering::Relaxed) {

@@ -1,27 +1,29 @@
-//! Values that one thread owns. The owner reads an [`Owned`] value without a lock, and changes it under one. Other
-//! threads read it under that lock. Other threads do not reach a [`Private`] value.
+//! Values that one thread owns. The owner reads an [`Owned`] value without a lock, and changes it with a lock held.
+//! Other threads read the value with that lock held. No other thread accesses a [`Private`] value.
 
 use core::cell::UnsafeCell;
 use quire_sync::atomic::AtomicBool;
 use quire_sync::{Rank, SpinLock};
 
-/// Part of a value that a method with `&self` frees. Without a cell, the compiler may take such memory for constant
-/// until the method returns, and leave out the stores by which the heap links it.
+/// A marker field for a value that a method with `&self` frees. Without an `UnsafeCell`, the compiler may treat the
+/// value's memory as constant until the method returns. It could then omit the stores with which the heap links the
+/// freed memory.
 pub(crate) type FreesItself = [AtomicBool; 0];
 
-/// See the module. The owner is the thread whose structure contains the value.
+/// A value that its owner reads without a lock, and that other threads may read. The owner is the thread whose
+/// structure contains the value.
 pub struct Owned<T> {
     /// Held by the owner while it changes the value, and by other threads while they read it.
     guard: SpinLock<()>,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: other threads only read, under the guard, which the owner holds to write; so `T` is shared and sent between
-// threads.
+// SAFETY: other threads only read the value, with the guard held. The owner holds the guard to write. So `T` must be
+// `Sync` and `Send`.
 unsafe impl<T: Send + Sync> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// The value.
+    /// An owned value with the content `value`.
     pub fn new(value: T) -> Self {
         Owned { guard: SpinLock::new(Rank::OWNED, ()), value: UnsafeCell::new(value) }
     }
@@ -29,51 +31,53 @@ impl<T> Owned<T> {
     /// The owner's view, without a lock.
     ///
     /// # Safety
-    /// The caller is the owner (or runs in its place: a context switch to it), and does not use the reference across
-    /// its own [`replace`](Owned::replace).
+    /// The caller is the owner, or a context switch to the owner. It does not use the reference after its own
+    /// [`replace`](Owned::replace).
     #[inline(always)]
     pub unsafe fn get(&self) -> &T {
-        // SAFETY: only the owner writes, and it is here.
+        // SAFETY: only the owner writes, and the caller is the owner.
         unsafe { &*self.value.get() }
     }
 
-    /// Changes the value, returning the old one (which the caller drops outside the guard, because that may take long).
+    /// Changes the value, and returns the old one. The caller drops the old value after this call, without the guard,
+    /// because the drop may take long.
     ///
     /// # Safety
     /// The caller is the owner and holds no reference from [`get`](Owned::get).
     pub unsafe fn replace(&self, new: T) -> T {
         let _guard = self.guard.lock();
-        // SAFETY: the guard keeps readers out; the owner is here.
+        // SAFETY: the guard excludes readers, and the caller is the owner.
         unsafe { core::mem::replace(&mut *self.value.get(), new) }
     }
 
-    /// Another thread's view: a short read under the guard. `f` does not sleep, and takes no lock of this layer.
+    /// Calls `f` with the value, for another thread. The guard is held meanwhile, so `f` is short, does not sleep and
+    /// acquires no lock of this layer.
     pub fn look<R>(&self, f: impl FnOnce(&T) -> R) -> R {
         let _guard = self.guard.lock();
-        // SAFETY: the guard keeps the owner from writing.
+        // SAFETY: the guard excludes writes by the owner.
         f(unsafe { &*self.value.get() })
     }
 }
 
-/// A value that only its owner uses, the thread whose structure contains it.
+/// A value that only its owner uses. The owner is the thread whose structure contains the value.
 pub struct Private<T>(UnsafeCell<T>);
 
-// SAFETY: only the owner reaches the value, by the contract of the methods, so it is sent between threads at most.
+// SAFETY: by the contract of the methods, only the owner accesses the value. So it is only sent between threads.
 unsafe impl<T: Send> Sync for Private<T> {}
 
 impl<T> Private<T> {
-    /// The value.
+    /// A private value with the content `value`.
     pub const fn new(value: T) -> Self {
         Private(UnsafeCell::new(value))
     }
 
-    /// The value.
+    /// The owner's view of the value.
     ///
     /// # Safety
-    /// The caller is the owner, and does not use the reference across its own [`replace`](Private::replace).
+    /// The caller is the owner. It does not use the reference after its own [`replace`](Private::replace).
     #[inline(always)]
     pub unsafe fn get(&self) -> &T {
-        // SAFETY: only the owner reaches the value, and it is here.
+        // SAFETY: only the owner accesses the value, and the caller is the owner.
         unsafe { &*self.0.get() }
     }
 
@@ -83,21 +87,21 @@ impl<T> Private<T> {
     /// The caller is the owner, and holds no reference from [`get`](Private::get).
     #[inline(always)]
     pub unsafe fn replace(&self, new: T) -> T {
-        // SAFETY: only the owner reaches the value; it is here, and holds no reference.
+        // SAFETY: only the owner accesses the value. The caller is the owner, and holds no reference.
         unsafe { core::mem::replace(&mut *self.0.get(), new) }
     }
 }
 
 impl<T> Private<Option<T>> {
-    /// Stores a value where there is none, as a rule. Unlike [`replace`](Private::replace) it moves no old value. Of
-    /// the new value it writes only the parts in use.
+    /// Stores a value, usually into an empty place. Unlike [`replace`](Private::replace), it moves no old value. It
+    /// writes only those bytes of the new value that its variant uses.
     ///
     /// # Safety
     /// The caller is the owner, and holds no reference from [`get`](Private::get).
     #[inline(always)]
     pub unsafe fn put(&self, new: T) {
-        // SAFETY: only the owner reaches the value; it is here, and holds no reference. The write covers `None`, which
-        // needs no drop.
+        // SAFETY: only the owner accesses the value. The caller is the owner, and holds no reference. The write
+        // overwrites `None`, which needs no drop.
         unsafe {
             if (*self.0.get()).is_some() {
                 self.replace(None);

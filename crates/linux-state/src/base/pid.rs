@@ -1,4 +1,4 @@
-//! Numbers of processes and threads.
+//! The ids of processes and threads.
 
-/// The number of a process, thread, group or session.
+/// The id of a process, thread, group or session.
 pub type Pid = u32;

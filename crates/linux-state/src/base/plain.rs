@@ -3,12 +3,12 @@
 /// A type that may be copied to and from user memory byte by byte.
 ///
 /// # Safety
-/// Every bit pattern is a value of the type, and it has no padding whose content could leak.
+/// Every bit pattern is a valid value of the type. The type has no padding, whose content could leak to user memory.
 pub unsafe trait Plain: Copy + 'static {}
 
 macro_rules! plain {
     ($($t:ty)*) => { $(
-        // SAFETY: integers have no padding and no invalid patterns.
+        // SAFETY: integers have no padding, and all their bit patterns are valid.
         unsafe impl Plain for $t {}
     )* };
 }

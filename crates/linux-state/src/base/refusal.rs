@@ -1,27 +1,27 @@
-//! Refused allocations, to test the error paths: in a kernel with checks, a thread can have the n-th allocation of its
-//! next system call refused.
+//! Refused allocations, for tests of error paths. In a kernel with debug assertions, a thread can have the n-th
+//! allocation of its next system call refused.
 //!
-//! A number N written to `/proc/sys/vm/quire_refuse` applies to the writer's next system call. Its N-th allocation is
-//! refused, of any kind (frames, page tables, the core's structures, this layer's). 0 refuses none. Read afterwards,
-//! the file shows the call's number of allocations, and whether one was refused. A refusal is final: the call neither
-//! waits for memory nor is repeated.
+//! A number N that is written to `/proc/sys/vm/quire_refuse` applies to the writer's next system call. The N-th
+//! allocation of that call is refused, whatever it is for: frames, page tables, structures of the core or of this
+//! layer. 0 refuses none. A later read of the file returns the number of allocations of that call, and whether one was
+//! refused. A refusal is final: the call neither waits for memory nor is repeated.
 
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// No number was written.
+/// The value if no number was written.
 const NONE: u64 = u64::MAX;
 
-/// A thread's state. Only that thread reads and writes it.
+/// The refusals of one thread. Only that thread reads and writes the fields.
 pub struct Refusals {
-    /// The number for the next call.
+    /// The number that was written for the next call; else [`NONE`].
     next: AtomicU64,
-    /// In a call with a number: the allocation to refuse; else [`NONE`].
+    /// The number of the allocation to refuse, during a call with such a number; else [`NONE`].
     number: AtomicU64,
-    /// How many allocations that call has made.
+    /// The number of allocations that the call has made so far.
     made: AtomicU64,
-    /// 1 if one was refused.
+    /// 1 if an allocation was refused; else 0.
     refused: AtomicU64,
-    /// The page of user memory whose fault failed for it; else [`NONE`].
+    /// The page of user memory whose fault failed because of the refusal; else [`NONE`].
     missed: AtomicU64,
 }
 
@@ -32,7 +32,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// None.
+    /// A state in which nothing is refused.
     pub const fn new() -> Self {
         let [next, number, missed] = [const { AtomicU64::new(NONE) }; 3];
         Refusals { next, number, made: AtomicU64::new(0), refused: AtomicU64::new(0), missed }
@@ -43,7 +43,7 @@ impl Refusals {
         self.next.store(number, Ordering::Relaxed);
     }
 
-    /// Begins a call. A repetition does not count as a call.
+    /// Begins a system call. A restarted call does not count as a new one.
     pub fn begin(&self) {
         let next = self.next.load(Ordering::Relaxed);
         if next != NONE && self.number.load(Ordering::Relaxed) == NONE {
@@ -55,14 +55,14 @@ impl Refusals {
         }
     }
 
-    /// Ends the call. Returns whether one of its allocations was refused.
+    /// Ends the system call. Returns whether one of its allocations was refused.
     pub fn end(&self) -> bool {
         let was_set = self.number.load(Ordering::Relaxed) != NONE;
         self.number.store(NONE, Ordering::Relaxed);
         was_set && self.refused.load(Ordering::Relaxed) == 1
     }
 
-    /// Whether the allocation that the thread makes now is refused.
+    /// Counts an allocation of the thread. Returns whether it must be refused.
     pub fn refuses(&self) -> bool {
         let number = self.number.load(Ordering::Relaxed);
         if number == NONE {
@@ -76,18 +76,18 @@ impl Refusals {
         made == number
     }
 
-    /// Whether an allocation of this call was refused.
+    /// Whether an allocation of the present call was refused.
     pub fn has_refused(&self) -> bool {
         self.number.load(Ordering::Relaxed) != NONE && self.refused.load(Ordering::Relaxed) == 1
     }
 
-    /// Notes that a fault at `page` failed because of a refused allocation. That is final: a copy that continues
-    /// bytewise faults there again.
+    /// Records that a fault at `page` failed because of a refused allocation. Later faults at this page fail too,
+    /// because a copy to user memory tries the page again byte by byte.
     pub fn miss(&self, page: u64) {
         self.missed.store(page, Ordering::Relaxed);
     }
 
-    /// Whether a fault at `page` has failed so in this call.
+    /// Whether a fault at `page` has failed because of a refusal in this call.
     pub fn misses(&self, page: u64) -> bool {
         self.has_refused() && self.missed.load(Ordering::Relaxed) == page
     }
@@ -108,7 +108,7 @@ mod tests {
         let call = |allocations: u32| {
             refusals.begin();
             let refused: std::vec::Vec<bool> = (0..allocations).map(|_| refusals.refuses()).collect();
-            // Another attempt.
+            // A second attempt of the same call.
             refusals.begin();
             (refused, refusals.has_refused(), refusals.end())
         };

@@ -1,12 +1,12 @@
 //! Memory for the tables that grow with the machine: the futex table, the directory of ids, random streams.
 //!
-//! Each lives as long as the kernel and is contiguous, which the frame allocator cannot give beyond its largest block.
-//! So boot sets their memory aside before the frame allocator gets the rest.
+//! Each table is contiguous and lives as long as the kernel. The frame allocator has no contiguous blocks beyond a
+//! largest size. So boot reserves the memory of the tables before it gives the rest to the frame allocator.
 
 use crate::errno::Errno;
 use core::ptr::NonNull;
 
-/// Memory set aside by boot. Its parts are handed out once and never freed.
+/// Memory that boot has reserved for tables. Its parts are allocated once and never freed.
 pub struct TableMemory {
     next: NonNull<u8>,
     left: usize,
@@ -16,26 +16,26 @@ pub struct TableMemory {
 pub const ALIGN: usize = 128;
 
 impl TableMemory {
-    /// Hands out the `len` bytes at `at`.
+    /// The `len` bytes at `at`, as memory for tables.
     ///
     /// # Safety
-    /// They are writable, aligned to [`ALIGN`], never freed, and used by nothing else.
+    /// The bytes are writable, aligned to [`ALIGN`], never freed, and used by nothing else.
     pub unsafe fn new(at: NonNull<u8>, len: usize) -> TableMemory {
         TableMemory { next: at, left: len }
     }
 
-    /// `bytes` bytes, aligned to [`ALIGN`], uninitialised. ENOMEM if less was set aside.
+    /// Allocates `bytes` uninitialised bytes, aligned to [`ALIGN`]. ENOMEM if fewer are left.
     pub fn take(&mut self, bytes: usize) -> Result<NonNull<u8>, Errno> {
         let bytes = padded(bytes);
         self.left = self.left.checked_sub(bytes).ok_or(Errno::ENOMEM)?;
         let at = self.next;
-        // SAFETY: `bytes` more were left in the memory.
+        // SAFETY: the check above found that at least `bytes` were left.
         self.next = unsafe { at.add(bytes) };
         Ok(at)
     }
 }
 
-/// The bytes that [`TableMemory::take`] uses for `bytes`.
+/// The number of bytes that [`TableMemory::take`] uses for a request of `bytes`.
 pub const fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
@@ -49,7 +49,7 @@ mod tests {
         let memory: &'static mut [u128] = vec![0u128; 64].leak();
         let at = memory.as_mut_ptr().cast::<u8>();
         let at = NonNull::new(at.wrapping_add(at.align_offset(ALIGN))).expect("an address");
-        // SAFETY: leaked; 512 of its bytes lie behind the alignment.
+        // SAFETY: the memory is leaked, and at least 512 of its bytes follow the aligned address.
         let mut tables = unsafe { TableMemory::new(at, 512) };
         assert_eq!(tables.take(1), Ok(at));
         assert_eq!(tables.take(256).map(|p| p.addr().get() - at.addr().get()), Ok(ALIGN));

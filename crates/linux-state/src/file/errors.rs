@@ -25,7 +25,7 @@ impl From<FsError> for Errno {
             FsError::BadFile => Errno::EBADF,
             FsError::WouldBlock => Errno::EAGAIN,
             FsError::WouldSleep => Errno::WOULD_SLEEP,
-            // Signal delivery decides whether the call is made again.
+            // The delivery of the signal decides whether the call is restarted.
             FsError::Interrupted => Errno::ERESTARTSYS,
             FsError::Stopped => Errno::EINTR,
             FsError::BrokenPipe => Errno::EPIPE,

@@ -8,23 +8,23 @@ use quire_fs::{Program, Restrictions, StartDirectory};
 use quire_heap::Vec;
 use quire_vm::object::ObjectRef;
 
-/// A file to be executed; the right to execute it is checked.
+/// A file that will be executed. The right to execute it was checked.
 pub struct Executable<M: Machine> {
-    /// Its dentry. No process can open it for writing while a process executes it.
+    /// The dentry of the file. No process can open the file for writing while a process executes it.
     pub dentry: Program<FileHost<M>>,
     pub root: StartDirectory<FileHost<M>>,
-    /// Whether the executing user may also read it. Otherwise other processes may not read the program's memory.
+    /// Whether the executing user may also read the file. If not, other processes may not read the program's memory.
     pub readable: bool,
 }
 
 impl<M: Machine> Executable<M> {
-    /// Its bytes: borrowed, since counting a reference would write a cache line shared by all processes that run the
-    /// program.
+    /// The memory object of the file's bytes. It is borrowed, because a reference count would write a cache line that
+    /// all processes of this program share.
     pub fn object(&self) -> Result<&ObjectRef<M>, Errno> {
         self.dentry.inode.file().map(|f| &f.object.0).ok_or(Errno::EACCES)
     }
 
-    /// The ids that its set-id bits give, read at one moment.
+    /// The ids from the file's set-user-id and set-group-id bits. The bits and the owner are read at one moment.
     pub fn set_ids(&self) -> SetIds {
         const GROUP: u16 = 0o2010;
         if self.dentry.refuses(Restrictions::NO_SET_IDS) {
@@ -37,7 +37,7 @@ impl<M: Machine> Executable<M> {
         }
     }
 
-    /// Its absolute path, from the opening process's root.
+    /// The file's absolute path, relative to the root of the process that opened it.
     pub fn path(&self) -> Result<Vec<u8>, Errno> {
         Ok(Dentry::path(&self.dentry, &self.root)?.0)
     }

@@ -13,20 +13,20 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Domain;
 use quire_vm::Vm;
 
-/// The rank of a file layer lock that is taken with no other held.
+/// The rank of a file layer lock that is acquired with no other lock held.
 const TABLE: Rank = Rank::FILE;
 
-/// A table of open files, shared by threads that were cloned with CLONE_FILES. A mark on a file's slot says that it
-/// closes on exec. Aligned, because each thread that comes or goes writes the reference count before it.
+/// A table of open files, shared by threads that were cloned with CLONE_FILES. A mark on a slot is the close-on-exec
+/// flag. Aligned to a cache line, because each thread that starts or ends writes the reference count before the table.
 #[repr(align(64))]
 pub struct Files<M: Machine> {
     slots: Slots<File<M>>,
     vm: &'static Vm<M>,
-    /// The table's id among owners of record locks. Assigned at first use; 0 before.
+    /// The table's id as an owner of record locks. Assigned at the first use; 0 before.
     id: AtomicU64,
 }
 
-// With the counts before it, a table takes two lines.
+// The reference counts and the table together use two cache lines.
 quire_sync::assert_layout!(Slots<u8> { size: 48, align: 8 });
 
 /// Descriptors and their open files.
@@ -34,7 +34,7 @@ pub type Listed<M> = Vec<(usize, Arc<File<M>>)>;
 
 #[cfg(not(any(loom, shuttle)))]
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
-/// The checkers' atomics are made at run time. No model has record locks.
+/// The atomics of loom and shuttle cannot be constants, so they are created at run time. No model has record locks.
 #[cfg(any(loom, shuttle))]
 static LAST_ID: std::sync::LazyLock<AtomicU64> = std::sync::LazyLock::new(|| AtomicU64::new(0));
 
@@ -43,14 +43,14 @@ impl From<NoNumber> for Errno {
         match why {
             NoNumber::Limit => Errno::EMFILE,
             NoNumber::Memory => Errno::ENOMEM,
-            // Another thread is about to open a file there.
+            // Another thread has reserved this descriptor, and is about to open a file.
             NoNumber::Reserved => Errno::EBUSY,
         }
     }
 }
 
-/// A descriptor reserved before a file is opened, so that no file is opened or made in vain. It is released unless it
-/// is [filled](Reserved::fill).
+/// A descriptor that is reserved before the file is opened, so that a table without room causes no opened or created
+/// file. The drop releases the descriptor, unless it was [filled](Reserved::fill).
 #[must_use]
 pub struct Reserved<'a, M: Machine> {
     files: &'a Files<M>,
@@ -58,12 +58,12 @@ pub struct Reserved<'a, M: Machine> {
 }
 
 impl<M: Machine> Reserved<'_, M> {
-    /// The descriptor.
+    /// The reserved descriptor.
     pub fn number(&self) -> u32 {
         self.fd
     }
 
-    /// Lets the descriptor name `file`.
+    /// Makes the descriptor refer to `file`, and returns the descriptor.
     pub fn fill(self, file: Arc<File<M>>) -> u32 {
         let this = ManuallyDrop::new(self);
         this.files.slots.fill_reserved(this.fd as usize, file);
@@ -91,18 +91,18 @@ impl<M: Machine> Files<M> {
         self.vm.epoch()
     }
 
-    /// The table for one more thread (or process) of the caller's.
+    /// A reference to the table for a new thread or process of the caller.
     pub fn share(this: &Arc<Self>) -> Result<Arc<Self>, Errno> {
         this.slots.share().map_err(|_| Errno::ENOMEM)?;
         Ok(this.clone())
     }
 
-    /// The layouts of its allocations beside itself.
+    /// The layouts of the table's own allocations, for memory accounting.
     pub fn allocations(&self) -> [Layout; 4] {
         self.slots.allocations()
     }
 
-    /// Names the table among owners of record locks.
+    /// The table's id as an owner of record locks.
     pub fn id(&self) -> u64 {
         match self.id.load(Ordering::Relaxed) {
             0 => {
@@ -113,32 +113,32 @@ impl<M: Machine> Files<M> {
         }
     }
 
-    /// The open file of the caller's descriptor `fd`.
+    /// The open file of descriptor `fd` in the caller's table.
     ///
     /// # Safety
-    /// The table is the calling thread's, so no other thread changes it unless it is shared.
+    /// The table is the calling thread's. If it is not shared, no other thread changes it.
     #[inline]
     pub unsafe fn get(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
-        // SAFETY: the table is the calling thread's: where it is not shared, no other thread changes it.
+        // SAFETY: the table is the calling thread's. If it is not shared, no other thread changes it.
         unsafe { self.slots.get(fd as usize, self.epoch()) }.ok_or(Errno::EBADF)
     }
 
-    /// The open file of descriptor `fd`, for a reader of another process's table.
+    /// The open file of descriptor `fd`, for a reader of another process's table. `None` if the descriptor is not open.
     pub fn peek(&self, fd: u32) -> Option<Arc<File<M>>> {
         self.slots.peek(fd as usize)
     }
 
-    /// Whether `fd` closes on exec.
+    /// Whether descriptor `fd` closes on exec. EBADF if it is not open.
     pub fn closes_on_exec(&self, fd: u32) -> Result<bool, Errno> {
         self.slots.marked(fd as usize).ok_or(Errno::EBADF)
     }
 
-    /// Sets whether `fd` closes on exec.
+    /// Sets whether descriptor `fd` closes on exec. EBADF if it is not open.
     pub fn set_close_on_exec(&self, fd: u32, close: bool) -> Result<(), Errno> {
         self.slots.mark(fd as usize, close).ok_or(Errno::EBADF)
     }
 
-    /// Puts `file` under the lowest free descriptor from `from` on and below `limit`.
+    /// Adds `file` at the lowest free descriptor that is at least `from` and below `limit`. Returns the descriptor.
     pub fn insert(&self, file: Arc<File<M>>, close_on_exec: bool, from: u32, limit: u64) -> Result<u32, Errno> {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         Ok(self.slots.insert(file, close_on_exec, from as usize, limit, self.epoch())? as u32)
@@ -151,7 +151,8 @@ impl<M: Machine> Files<M> {
         Ok(Reserved { files: self, fd })
     }
 
-    /// Puts `file` under descriptor `fd`, below `limit`, and returns what was there.
+    /// Makes descriptor `fd` refer to `file`, and returns the file that it referred to before. EBADF if `fd` is not
+    /// below `limit`.
     pub fn replace(
         &self,
         file: Arc<File<M>>,
@@ -165,7 +166,7 @@ impl<M: Machine> Files<M> {
         Ok(self.slots.replace(file, close_on_exec, fd as usize, self.epoch())?)
     }
 
-    /// Takes descriptor `fd` away.
+    /// Removes descriptor `fd`, and returns its file. EBADF if it is not open.
     pub fn remove(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
         self.slots.remove(fd as usize, self.epoch()).ok_or(Errno::EBADF)
     }
@@ -175,43 +176,43 @@ impl<M: Machine> Files<M> {
         self.slots.remove_range(first as usize, last as usize, false, self.epoch(), |file| self.closed(&file));
     }
 
-    /// Marks `first..=last` to close on exec.
+    /// Sets the close-on-exec flag of the descriptors `first..=last`.
     pub fn mark_range(&self, first: u32, last: u32) {
         self.slots.mark_range(first as usize, last as usize);
     }
 
-    /// Closes the files marked to close on exec.
+    /// Closes the files whose close-on-exec flag is set.
     pub fn close_on_exec(&self) {
         self.slots.remove_range(0, usize::MAX, true, self.epoch(), |file| self.closed(&file));
     }
 
-    /// Ends what ends where a process closes any descriptor of the file: its record locks, as POSIX requires, and what
-    /// the stream says.
+    /// Releases the process's record locks of `file`, as POSIX requires when any descriptor of the file is closed. Also
+    /// notifies the stream of the file.
     pub fn closed(&self, file: &File<M>) {
         if let Some(stream) = file.stream() {
             stream.descriptor_closed();
         }
-        // Without an id it has never locked anything.
+        // A table without an id has never owned a record lock.
         let id = self.id.load(Ordering::Relaxed);
         if id != 0 && !file.flags().contains(OpenFlags::PATH) {
             file.dentry.inode.locks.release_process(id);
         }
     }
 
-    /// A copy for a forked child.
+    /// A copy of the table for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let slots = self.slots.fork(TABLE).map_err(|_| Errno::ENOMEM)?;
         Self::with(self.vm, slots)
     }
 
-    /// The open descriptors from `from` on, at most `most`.
+    /// The open descriptors from `from` on, at most `most` of them.
     pub fn list(&self, from: u32, most: usize) -> Result<Listed<M>, OutOfMemory> {
         let mut out = Vec::try_with_capacity(most.min(256))?;
         self.slots.list(from as usize, &mut out);
         Ok(out)
     }
 
-    /// Number of slots, used or not (`FDSize`).
+    /// The number of slots, used or not (`FDSize` in `/proc/<pid>/status`).
     pub fn size(&self) -> usize {
         self.slots.size()
     }

@@ -1,5 +1,5 @@
-//! The host of `quire_fs` in this kernel, and the file types with it. [`objects`](crate::file::objects) implements its
-//! methods.
+//! The host of `quire_fs` in this kernel, and the file types with that host. [`objects`](crate::file::objects)
+//! implements the host's methods.
 
 use crate::{Linux, Machine};
 use quire_heap::{OutOfMemory, try_leak};
@@ -7,22 +7,23 @@ use quire_sync::LimitedCounter;
 use quire_sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use quire_vm::Vm;
 
-/// Open files that a small machine may have. On larger ones they may take a tenth of memory at 1 KiB each, as on Linux.
+/// The limit on open files of a small machine. On a larger machine they may use a tenth of memory at 1 KiB each, as on
+/// Linux.
 const LEAST_FILES: u64 = 8192;
 
 /// The host of `quire_fs` in this kernel.
 pub struct FileHost<M: Machine> {
     pub vm: &'static Vm<M>,
     pub machine: &'static M,
-    /// Allocated once a machine and never freed, so that files need no reference count on it.
+    /// Allocated once for each machine and never freed, so that files need no reference count for it.
     pub late: &'static Late<M>,
 }
 
-/// State that is set after the first files exist.
+/// The state that is set after the first files exist.
 pub struct Late<M: Machine> {
     linux: AtomicPtr<Linux<M>>,
     pub open_files: LimitedCounter,
-    /// The most open files; beyond it only the administrator opens files.
+    /// The limit on open files. Above it, only a privileged user can open files.
     pub(super) most_files: AtomicU64,
 }
 
@@ -35,7 +36,7 @@ impl<M: Machine> Clone for FileHost<M> {
 }
 
 impl<M: Machine> FileHost<M> {
-    /// A host without a Linux layer: files can be made, random bytes come straight from the machine.
+    /// A host without a Linux layer. Files can be created, and random bytes come from the machine.
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, OutOfMemory> {
         let late = Late {
             linux: AtomicPtr::new(core::ptr::null_mut()),
@@ -45,31 +46,31 @@ impl<M: Machine> FileHost<M> {
         Ok(FileHost { vm, machine, late: try_leak(late)? })
     }
 
-    /// From now on random bytes come from `linux`.
+    /// Sets the Linux layer, which then provides random bytes.
     pub fn set_linux(&self, linux: &'static Linux<M>) {
         self.late.linux.store(core::ptr::from_ref(linux).cast_mut(), Ordering::Release);
     }
 
-    /// The Linux layer, once there is one.
+    /// The Linux layer, if it was set.
     pub fn linux(&self) -> Option<&'static Linux<M>> {
-        // SAFETY: null, or set from a `&'static` in `set_linux`, and only read through.
+        // SAFETY: the pointer is null, or `set_linux` stored it from a `&'static` reference. It is only read through.
         unsafe { self.late.linux.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Open files of the whole system at this moment, and how many there may be: `fs.file-nr`.
+    /// The present number of open files of the whole system, and the limit: `fs.file-nr`.
     pub fn open_files(&self) -> (u64, u64) {
         (self.late.open_files.count(), self.late.most_files.load(Ordering::Relaxed))
     }
 
-    /// From now on there may be `most` open files: `fs.file-max`. Those that are open stay open.
+    /// Sets the limit on open files to `most`: `fs.file-max`. Open files stay open.
     pub fn set_most_files(&self, most: u64) {
         self.late.most_files.store(most, Ordering::Relaxed);
     }
 }
 
-/// An open file of this kernel.
+/// An open file with this kernel's host.
 pub type File<M> = quire_fs::OpenFile<FileHost<M>>;
-/// A dentry of this kernel.
+/// A dentry with this kernel's host.
 pub type Dentry<M> = quire_fs::Dentry<FileHost<M>>;
-/// The view that a process has of the tree.
+/// A process's view of the file tree: root and working directory.
 pub type View<M> = quire_fs::View<FileHost<M>>;

@@ -1,7 +1,7 @@
-//! Files: descriptors, the host of `quire_fs` in this kernel, and what files share on a machine.
+//! Files: descriptors, the host of `quire_fs` in this kernel, and the file state that a machine has once.
 //!
-//! [`host`] has this kernel's types of files. [`objects`] binds `quire_fs` to the memory core: a file's bytes are an
-//! `ObjectRef`. [`files`] is the table of descriptors.
+//! [`host`] has this kernel's types of files. [`objects`] binds `quire_fs` to the memory core: the bytes of a file are
+//! an `ObjectRef`. [`files`] is the table of descriptors.
 
 pub mod errors;
 pub mod executable;

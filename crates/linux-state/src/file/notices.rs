@@ -1,8 +1,8 @@
 //! Signals about open files: `F_SETOWN` and `F_SETSIG`, the readiness of streams (`O_ASYNC`), changes in directories
 //! (`F_NOTIFY`), and broken leases (`F_SETLEASE`).
 //!
-//! An open file gets a [`Notices`] with its first such request. Listeners, watches and leases refer to it weakly, and
-//! end with the open file. So they send nothing about a closed file.
+//! An open file gets a [`Notices`] at its first request of this kind. Listeners, watches and leases hold a weak
+//! reference to it, and end with the open file. So no signal is sent about a closed file.
 
 use crate::errno::Errno;
 use crate::file::host::File;
@@ -20,7 +20,7 @@ use quire_heap::{Arc, Weak, unsize};
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock};
 
-// Reasons of a signal (`si_code`), and the events that go with each (`si_band`).
+// The reasons of a signal, as pairs of `si_code` and `si_band`.
 const IN: (i32, u64) = (1, 0x41);
 const OUT: (i32, u64) = (2, 0x304);
 const MESSAGE: (i32, u64) = (3, 0x441);
@@ -28,7 +28,7 @@ const ERROR: (i32, u64) = (4, 0x8);
 const PRIORITY: (i32, u64) = (5, 0x82);
 const HANGUP: (i32, u64) = (6, 0x18);
 
-/// The receiver of signals. Weak, so that a later process with the same number gets none.
+/// The receiver of the signals. The reference is weak, so that a later process with the same id receives none.
 enum Receiver<M: Machine> {
     Thread(Pid, Weak<Process<M>>),
     Process(Weak<Process<M>>),
@@ -45,7 +45,7 @@ impl<M: Machine> Clone for Receiver<M> {
     }
 }
 
-/// The user that set the receiver, whose right to signal decides.
+/// The user that set the receiver. The signals are sent with this user's rights.
 #[derive(Clone, Copy)]
 struct Setter {
     real: u32,
@@ -61,24 +61,24 @@ impl Setter {
 
 struct State<M: Machine> {
     receiver: Option<(Receiver<M>, Setter)>,
-    /// `None`: SIGIO without a reason.
+    /// The signal of `F_SETSIG`. `None`: SIGIO without details.
     signal: Option<Signal>,
 }
 
-/// A directory's watch, the user's charge for it, and its receiver.
+/// A directory's watch, its receiver of events, and the user's charge for it.
 type Noticed<M> = (Arc<DirectoryNotice<M>>, Arc<Watch>, Charge);
 
-/// The signals of an open file, and their receiver.
+/// The signals about one open file, and their receiver.
 pub struct Notices<M: Machine> {
     linux: &'static Linux<M>,
     state: SpinLock<State<M>>,
-    /// The listener at its stream, while it is `O_ASYNC`.
+    /// The listener on the file's stream, while `O_ASYNC` is set.
     listener: Mutex<Option<Arc<dyn Listener>>>,
     directory: Mutex<Option<Noticed<M>>>,
 }
 
 impl<M: Machine> Notices<M> {
-    /// Those of `file`.
+    /// The notices of `file`, which are allocated at the first call.
     pub fn of(ctx: &Ctx<'_, M>, file: &File<M>) -> Result<Arc<Self>, Errno> {
         let state = State { receiver: None, signal: None };
         Ok(file.attach(|| {
@@ -91,7 +91,7 @@ impl<M: Machine> Notices<M> {
         })?)
     }
 
-    /// Sends the signal for a reason. `fd` is the number by which the program asked for it.
+    /// Sends the signal for one of the reasons above. `fd` is the descriptor with which the program made its request.
     fn send(&self, (code, band): (i32, u64), fd: i32) {
         let (receiver, signal) = {
             let state = self.state.lock();
@@ -120,13 +120,13 @@ impl<M: Machine> Notices<M> {
                 }
             }
         };
-        // As on Linux, a full queue leaves SIGIO alone.
+        // As on Linux, SIGIO is sent instead of the chosen signal if the queue is full.
         if reasoned.is_none_or(|info| to(info) == Err(Errno::EAGAIN)) {
             let _no_receiver = to(plain);
         }
     }
 
-    /// The caller's process becomes the receiver where there is none.
+    /// Makes the caller's process the receiver if there is none.
     fn default_receiver(&self, ctx: &Ctx<'_, M>) {
         let own = (Receiver::Process(Arc::downgrade(ctx.process())), setter(ctx));
         self.state.lock().receiver.get_or_insert(own);
@@ -150,12 +150,12 @@ impl<M: Machine> Drop for Notices<M> {
     }
 }
 
-/// `F_SETOWN_EX`'s kinds of receivers.
+/// The kinds of receivers of `F_SETOWN_EX`.
 const THREAD: i32 = 0;
 const PROCESS: i32 = 1;
 const GROUP: i32 = 2;
 
-/// Sets the receiver; without an `id`, there is none.
+/// Sets the receiver. An `id` of 0 removes it.
 pub fn set_owner<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, kind: i32, id: Pid) -> Result<(), Errno> {
     let ids = &ctx.linux.ids;
     let receiver = match kind {
@@ -173,7 +173,7 @@ pub fn set_owner<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, kind: i32, id: Pi
     Ok(())
 }
 
-/// `F_SETOWN`: a process, or by a negative number a process group.
+/// `F_SETOWN`: `number` is a process id, or the negated id of a process group.
 pub fn set_owner_by_number<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, number: i32) -> Result<(), Errno> {
     match number {
         i32::MIN => Err(Errno::EINVAL),
@@ -182,10 +182,11 @@ pub fn set_owner_by_number<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, number:
     }
 }
 
-/// The kind and the number of the receiver; `(PROCESS, 0)` where there is none, or it has ended.
+/// The kind and the id of the receiver; `(PROCESS, 0)` if there is none or it has ended.
 pub fn owner<M: Machine>(file: &File<M>) -> (i32, i32) {
     let receiver = file.attached().and_then(|notices| notices.state.lock().receiver.clone());
-    // The last reference to an ended receiver may be dropped a moment later, but its number is free already.
+    // The last reference to an ended receiver may be dropped a moment later, but its id is free already. So the id is
+    // looked up.
     let number = match receiver.map(|(receiver, _)| receiver) {
         Some(Receiver::Thread(tid, process)) => process.upgrade().and_then(|process| {
             let there = process.linux.ids.process_of_thread(tid);
@@ -204,7 +205,7 @@ pub fn owner<M: Machine>(file: &File<M>) -> (i32, i32) {
     number.map_or((PROCESS, 0), |(kind, id)| (kind, id as i32))
 }
 
-/// As `F_GETOWN` shows it.
+/// The receiver in the format of `F_GETOWN`.
 pub fn owner_as_number<M: Machine>(file: &File<M>) -> i32 {
     match owner(file) {
         (GROUP, id) => -id,
@@ -212,35 +213,35 @@ pub fn owner_as_number<M: Machine>(file: &File<M>) -> i32 {
     }
 }
 
-/// The users that set the receiver.
+/// The real and the effective user id of the process that set the receiver.
 pub fn owner_users<M: Machine>(file: &File<M>) -> [u32; 2] {
     let set = file.attached().and_then(|notices| notices.state.lock().receiver.as_ref().map(|(_, setter)| *setter));
     set.map_or([0; 2], |setter| [setter.real, setter.effective])
 }
 
-/// `F_SETSIG`
+/// `F_SETSIG`: sets the signal that is sent; 0 for SIGIO without details.
 pub fn set_signal<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, number: u64) -> Result<(), Errno> {
     let signal = if number == 0 { None } else { Some(Signal::new(number)?) };
     Notices::of(ctx, file)?.state.lock().signal = signal;
     Ok(())
 }
 
-/// `F_GETSIG`
+/// `F_GETSIG`: the number of the signal that is sent; 0 for SIGIO without details.
 pub fn signal<M: Machine>(file: &File<M>) -> u8 {
     file.attached().and_then(|notices| notices.state.lock().signal).map_or(0, |signal| signal.number())
 }
 
-/// Signals when a stream becomes ready.
+/// A listener that sends signals when a stream becomes ready.
 struct Async<M: Machine> {
     file: Weak<File<M>>,
     fd: i32,
-    /// The readiness at the last change.
+    /// The ready events at the last change.
     before: AtomicU32,
 }
 
 impl<M: Machine> Listener for Async<M> {
-    /// A reader is notified at each change that leaves bytes to read, because a change does not say what changed. The
-    /// other conditions are announced when they begin.
+    /// Sends a signal at each change that leaves bytes to read, because a change does not say which event has occurred.
+    /// For other events, sends a signal only when they begin.
     fn changed(&self) {
         let Some(file) = self.file.upgrade() else { return };
         let Some(notices) = file.attached() else { return };
@@ -264,7 +265,7 @@ impl<M: Machine> Listener for Async<M> {
     }
 }
 
-/// Changes `O_ASYNC` of a file that signals its readiness.
+/// Sets or clears `O_ASYNC` on a file whose readiness can change.
 pub fn set_async<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, on: bool) -> Result<(), Errno> {
     let Some(readiness) = file.readiness() else { return Ok(()) };
     if !on && file.attached().is_none() {
@@ -284,7 +285,8 @@ pub fn set_async<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, on:
     Ok(())
 }
 
-/// `F_NOTIFY`'s events, and those of a watch. A file that comes or goes counts as made or removed.
+/// The events of `F_NOTIFY`, and the events of a watch for each. A file that is moved in or out counts as created or
+/// deleted.
 const CREATE: u32 = 4;
 const DELETE: u32 = 8;
 const RENAME: u32 = 0x10;
@@ -298,18 +300,18 @@ const EVENTS: [(u32, Happening); 6] = [
 ];
 const MULTISHOT: u32 = 0x8000_0000;
 
-/// Signals when names in a directory, or the files that they name, change.
+/// A watcher that sends signals when names in a directory change, or the files that they refer to.
 struct DirectoryNotice<M: Machine> {
     notices: Weak<Notices<M>>,
     fd: i32,
-    /// The events that the program asked for.
+    /// The event bits of `F_NOTIFY` that the program asked for.
     mask: AtomicU32,
-    /// The last move out of the directory.
+    /// The cookie of the last move out of the directory.
     moved: AtomicU32,
 }
 
 impl<M: Machine> DirectoryNotice<M> {
-    /// Whether the program asked for it. A file is renamed where both halves of its move are in the directory.
+    /// Whether the program asked for the event `what`. A move is a rename if its two halves are in this directory.
     fn asks(&self, mask: u32, what: Happening, cookie: u32) -> bool {
         if what.contains(Happening::MOVED_FROM) {
             self.moved.store(cookie, Ordering::Relaxed);
@@ -327,7 +329,7 @@ impl<M: Machine> Watcher for DirectoryNotice<M> {
         let Some(notices) = self.notices.upgrade() else { return };
         let mask = self.mask.load(Ordering::Relaxed);
         let ends = mask & MULTISHOT == 0;
-        // The first of two events that come at once ends the watch.
+        // Of two events at the same time, the first one ends the watch.
         if !self.asks(mask, what, cookie) || ends && !watch.end() {
             return;
         }
@@ -347,7 +349,7 @@ impl<M: Machine> Watcher for DirectoryNotice<M> {
     }
 }
 
-/// `F_NOTIFY`
+/// `F_NOTIFY`: sets the events of a directory for which signals are sent; no events end the watch.
 pub fn notify<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, fd: i32, mask: u32) -> Result<(), Errno> {
     let mut wanted = Happening::empty();
     EVENTS.iter().filter(|(bit, _)| mask & bit != 0).for_each(|(_, of)| wanted |= *of);
@@ -388,7 +390,7 @@ pub fn notify<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, fd: i32, mask: u32) 
     Ok(())
 }
 
-/// A lease of `file` has ended: as on Linux, its receiver and signal go with it.
+/// Removes the receiver and the signal of `file`. Called when a lease has ended, as on Linux.
 pub fn forget<M: Machine>(file: &File<M>) {
     let old = file.attached().and_then(|notices| {
         let mut state = notices.state.lock();
@@ -398,14 +400,14 @@ pub fn forget<M: Machine>(file: &File<M>) {
     drop(old);
 }
 
-/// Signals when a lease is broken.
+/// A lease holder that sends a signal when the lease is broken.
 pub struct Leased<M: Machine> {
     notices: Weak<Notices<M>>,
     fd: i32,
 }
 
 impl<M: Machine> Leased<M> {
-    /// The holder for a lease of `file`.
+    /// A holder for a lease of `file`, which the program requested with descriptor `fd`.
     pub fn of(ctx: &Ctx<'_, M>, file: &File<M>, fd: i32) -> Result<Arc<dyn LeaseHolder>, Errno> {
         let notices = Notices::of(ctx, file)?;
         notices.default_receiver(ctx);
@@ -434,7 +436,7 @@ pub mod command {
 const _: () = assert!(raw::F_SETSIG == 10 && raw::F_SETOWN == 8);
 const _: () = assert!(OpenFlags::CHANGEABLE.contains(OpenFlags::ASYNC));
 
-/// A failed wait of a lease's change.
+/// The errno of a change of a lease whose wait failed.
 pub fn refused(why: FsError) -> Errno {
     match why {
         FsError::OutOfMemory => Errno::ENOLCK,

@@ -1,28 +1,28 @@
-//! The limits of `inotify`: files of `/proc/sys/fs/inotify`.
+//! The limits of `inotify`: the files in `/proc/sys/fs/inotify`.
 
 use quire_sync::atomic::AtomicU64;
 
-/// Linux's `fs.inotify` settings.
+/// Linux's defaults of the `fs.inotify` settings.
 const INSTANCES: u64 = 128;
 const QUEUED: u64 = 16384;
 const WATCHES: u64 = 1 << 20;
-/// Kernel memory of a watch, and of a queued event with a long name, or a little more.
+/// Upper bounds, in bytes, for the kernel memory of a watch and of a queued event with a long name.
 const WATCH_BYTES: u64 = 512;
 const EVENT_BYTES: u64 = 320;
 
-/// The limits of a user's notifiers: `fs.inotify`.
+/// The limits of one user's `inotify` files: `fs.inotify`.
 pub struct NotifyLimits {
     /// `max_user_instances`
     pub instances: AtomicU64,
     /// `max_user_watches`
     pub watches: AtomicU64,
-    /// `max_queued_events` of a notifier
+    /// `max_queued_events` of one `inotify` file
     pub queued: AtomicU64,
 }
 
 impl NotifyLimits {
-    /// Linux's limits, or less on a machine of little `memory`: a user's watches take a hundredth of it, and his full
-    /// queues an eighth.
+    /// Linux's limits, or lower ones if `memory` (in bytes) is small. All watches of a user then need a hundredth of
+    /// memory, and all full queues of a user need an eighth.
     pub fn new(memory: u64) -> Self {
         NotifyLimits {
             instances: AtomicU64::new(INSTANCES),

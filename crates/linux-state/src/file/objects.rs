@@ -1,4 +1,4 @@
-//! Binds `quire_fs` to the memory core: files' bytes are objects, pipes' pages are frames.
+//! Binds `quire_fs` to the memory core: the bytes of a file are an object, and the pages of a pipe are frames.
 
 use crate::base::owned::FreesItself;
 use crate::file::host::{Dentry, FileHost};
@@ -33,17 +33,18 @@ impl<M: Machine> FileHost<M> {
         let task = quire_task::Machine::current(linux.machine);
         // SAFETY: the machine returns the running thread, which lives while it runs.
         let thread = unsafe { (*task).payload() }.as_ref();
-        // The kernel's own threads have no user. SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // Kernel threads have no user, so no limit applies to them. SAFETY: the thread itself runs this, and replaces
+        // nothing meanwhile.
         thread.is_none_or(|thread| unsafe { thread.credentials.get() }.may(cap::SYS_ADMIN))
     }
 
-    /// The root of the tree, for names of files.
+    /// The root of the file tree, relative to which file names are shown. `None` before there is a Linux layer.
     fn root(&self) -> Option<&'static Arc<Dentry<M>>> {
         Some(self.linux()?.files.vfs().root())
     }
 }
 
-/// A file's bytes: a handle on its object.
+/// The bytes of a file: a handle on its memory object.
 pub struct FileBytes<M: Machine>(pub ObjectRef<M>);
 
 impl<M: Machine> Clone for FileBytes<M> {
@@ -52,15 +53,15 @@ impl<M: Machine> Clone for FileBytes<M> {
     }
 }
 
-/// The pager of a file in memory. It holds only the file's name, since its pages exist nowhere else. Freed with its
-/// object, which may outlive the file.
+/// The pager of a file in memory. The file's pages exist nowhere else, so the pager has only the file's name. It is
+/// freed with its object, which may outlive the file.
 struct FilePager<M: Machine> {
     origin: Arc<Origin<FileHost<M>>>,
     host: FileHost<M>,
     _frees_itself: FreesItself,
 }
 
-/// The name by which the file that a mapping shows was made or opened last, while it exists. `None` too where the
+/// The dentry by which a mapped file was last created or opened. `None` if that dentry no longer exists, or if the
 /// mapping shows no file.
 pub fn dentry_of<M: Machine>(entry: &EntryInfo<M>) -> Option<Arc<Dentry<M>>> {
     entry.pager()?.downcast_ref::<FilePager<M>>()?.origin.dentry()
@@ -76,7 +77,7 @@ impl<M: Machine> Pager for FilePager<M> {
             return to.write_str("(deleted)");
         };
         let (path, exists) = Dentry::<M>::path(&dentry, root).map_err(|_| fmt::Error)?;
-        // A newline is escaped as in Linux's listings: it would look like another line.
+        // A newline is escaped as in Linux's listings, because the rest of the name would look like another line.
         match core::str::from_utf8(&path) {
             Ok(text) => {
                 let mut lines = text.split('\n');
@@ -99,7 +100,7 @@ impl<M: Machine> Pager for FilePager<M> {
         true
     }
 
-    // Its pages go to swap.
+    // Pages are written to swap, not to the file.
     fn takes_writes(&self) -> bool {
         false
     }
@@ -125,7 +126,8 @@ impl<M: Machine> Pager for FilePager<M> {
     }
 
     fn released(&self) {
-        // SAFETY: `FileHost::object` leaked a box for exactly one object, and the core calls this once, last.
+        // SAFETY: `FileHost::object` leaked the box for exactly one object. The core calls this once, after all other
+        // uses.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self).cast_mut()) });
     }
 }
@@ -177,7 +179,7 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 
     fn write_back(&self, first: u64, end: u64) {
-        // Errors are counted in `write_errors`, which other callers read too.
+        // Errors are counted in `write_errors`, which other callers read.
         let _written = self.0.write_back(first..end);
     }
 
@@ -186,7 +188,7 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 
     fn stored(&self) -> Option<Timestamp> {
-        // The machine's clock of stores is the wall clock.
+        // The machine times stores by the wall clock.
         Some(self.0.stored()).filter(|at| *at != 0).map(timestamp)
     }
 
@@ -196,7 +198,7 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 
     fn allocate(&self, first: u64, end: u64) -> Result<(), FsError> {
-        // A size that cannot fit is refused before it evicts everything else.
+        // A size larger than memory and swap is refused here, before the allocation evicts all other pages.
         let vm = self.0.vm();
         if end.saturating_sub(first) > vm.frames().total() + vm.swap().total() {
             return Err(FsError::NoSpace);
@@ -209,10 +211,11 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 }
 
-/// Kernel memory of a record lock, or a little more: the lock, its owner's charge, and room for as many again.
+/// An upper bound, in bytes, for the kernel memory of a record lock: the lock, its part of the charge, and a spare
+/// lock.
 const LOCK_BYTES: u64 = 256;
 
-/// The most record locks of the caller's user: they take no more than a 256th of memory.
+/// The most record locks of the caller's user. The locks may use a 256th of memory.
 fn most_locks<M: Machine>(linux: &Linux<M>) -> u64 {
     // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
     let credentials = unsafe { linux.current().credentials.get() };
@@ -220,7 +223,7 @@ fn most_locks<M: Machine>(linux: &Linux<M>) -> u64 {
     if credentials.may(cap::SYS_RESOURCE) { u64::MAX } else { most }
 }
 
-/// Record locks of one owner on one file, charged to the user that made the first.
+/// The charge for one owner's record locks on one file. The user that made the first lock is charged.
 pub struct LockCharge<M: Machine> {
     charge: Charge,
     linux: &'static Linux<M>,
@@ -228,16 +231,16 @@ pub struct LockCharge<M: Machine> {
 
 impl<M: Machine> quire_fs::lock::Charge for LockCharge<M> {
     fn resize(&mut self, n: usize) -> bool {
-        // A smaller number is never refused.
+        // A decrease is never refused.
         let fewer = n as u64 <= self.charge.n();
         self.charge.resize(n as u64, if fewer { u64::MAX } else { most_locks(self.linux) })
     }
 }
 
-/// One frame of a pipe, for as long as the pipe lives.
+/// A frame of a pipe, allocated as long as the pipe exists.
 pub struct PipePage<M: Machine> {
     vm: &'static Vm<M>,
-    /// `None` only while it is dropped.
+    /// `None` only during the drop.
     frame: Option<Frame>,
 }
 
@@ -256,14 +259,14 @@ impl<M: Machine> PipePage<M> {
 impl<M: Machine> Deref for PipePage<M> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the frame is ours, was filled with zeroes at first, and the machine reaches all of it.
+        // SAFETY: the page owns the frame, which was filled with zeroes. The machine maps all of it.
         unsafe { core::slice::from_raw_parts(self.bytes(), self.len()) }
     }
 }
 
 impl<M: Machine> DerefMut for PipePage<M> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the frame is ours, the machine reaches all of it, and `&mut self` makes this the only reference.
+        // SAFETY: the page owns the frame, and the machine maps all of it. `&mut self` makes this the only reference.
         unsafe { core::slice::from_raw_parts_mut(self.bytes(), self.len()) }
     }
 }
@@ -292,7 +295,8 @@ impl<M: Machine> Host for FileHost<M> {
 
     fn object(&self, origin: Arc<Origin<Self>>, quota: Option<&'static Quota>) -> Result<FileBytes<M>, FsError> {
         let pager = Box::into_raw(Box::try_new(FilePager { origin, host: *self, _frees_itself: [] })?);
-        // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
+        // SAFETY: the pager was just leaked. Only `released` frees it, after the last use, or the code below if no
+        // object was made.
         let object = ObjectRef::charged(self.vm, unsafe { &*pager }, 0, quota);
         object.map(FileBytes).map_err(|_| {
             // SAFETY: no object was made, so no other reference to the pager exists.
@@ -311,7 +315,7 @@ impl<M: Machine> Host for FileHost<M> {
     }
 
     fn page(&self) -> Option<PipePage<M>> {
-        // Zeroed, so that every byte of the slice is initialised.
+        // Zeroed, so that all bytes of the page's slice are initialised.
         let frame = self.vm.alloc_frame(Fill::Zeroed, For::User).ok()?;
         self.vm.stats().count(Event::BufferPage);
         Some(PipePage { vm: self.vm, frame: Some(frame) })
@@ -362,12 +366,12 @@ impl<M: Machine> Host for FileHost<M> {
     }
 }
 
-/// Nanoseconds since 1970 as a timestamp.
+/// `ns` nanoseconds since 1970 as a timestamp.
 pub fn timestamp(ns: u64) -> Timestamp {
     Timestamp { seconds: (ns / SECOND) as i64, nanos: (ns % SECOND) as u32 }
 }
 
-/// Reads from a file's object into kernel memory; stops short at the end of the file.
+/// Reads from a file's object into kernel memory. Returns the number of bytes, which is smaller at the end of the file.
 pub fn read_kernel<M: Machine>(object: &ObjectRef<M>, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
     let mut sink = quire_fs::SliceSink::new(into);
     let len = sink.room();

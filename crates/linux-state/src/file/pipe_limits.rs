@@ -8,9 +8,9 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The limits in `/proc/sys/fs`.
 pub struct PipeLimits {
-    /// `pipe-max-size`: bytes up to which a thread without CAP_SYS_RESOURCE may enlarge a pipe. Rounded by [`round`].
+    /// `pipe-max-size`: the bytes to which a thread without CAP_SYS_RESOURCE may enlarge a pipe. Rounded by [`round`].
     largest: AtomicU32,
-    /// `pipe-user-pages-soft` and `pipe-user-pages-hard`: pages, or 0 for no limit.
+    /// `pipe-user-pages-soft` and `pipe-user-pages-hard`: in pages; 0 for no limit.
     soft: AtomicU64,
     hard: AtomicU64,
 }
@@ -26,7 +26,7 @@ impl PipeLimits {
         self.largest.load(Ordering::Relaxed)
     }
 
-    /// Changes it; it is rounded as a pipe's size is.
+    /// Sets `pipe-max-size` to `bytes`, rounded like the size of a pipe.
     pub fn set_largest(&self, bytes: u32) -> Result<(), Errno> {
         self.largest.store(round(bytes)?, Ordering::Relaxed);
         Ok(())
@@ -34,17 +34,18 @@ impl PipeLimits {
 }
 
 impl PipeLimits {
-    /// `pipe-user-pages-soft`
+    /// `pipe-user-pages-soft`, in pages; 0 for no limit.
     pub fn soft(&self) -> &AtomicU64 {
         &self.soft
     }
 
-    /// `pipe-user-pages-hard`
+    /// `pipe-user-pages-hard`, in pages; 0 for no limit.
     pub fn hard(&self) -> &AtomicU64 {
         &self.hard
     }
 
-    /// The soft and the hard limit on a user's pages in pipes, for a thread with credentials `own`.
+    /// The soft and the hard limit on the pages of a user's pipes, for a thread with credentials `own`. `u64::MAX`: no
+    /// limit.
     pub fn of(&self, own: &Credentials) -> (u64, u64) {
         let free = own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN);
         let limit = |limit: &AtomicU64| match limit.load(Ordering::Relaxed) {
@@ -55,7 +56,7 @@ impl PipeLimits {
     }
 }
 
-/// The size of a pipe for a request of `bytes`: a power of two, at least a page.
+/// The size of a pipe, in bytes, for a request of `bytes`: a power of two, at least a page.
 pub fn round(bytes: u32) -> Result<u32, Errno> {
     bytes.max(PAGE_SIZE as u32).checked_next_power_of_two().ok_or(Errno::EINVAL)
 }

@@ -9,32 +9,33 @@ use quire_lookup::Apart;
 use quire_sync::Rank;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// See the module. Shared by the threads that CLONE_FS says.
+/// The working directory, root directory and umask of a process. Threads that were cloned with CLONE_FS share one.
 ///
-/// Each thread keeps its own copy of the places ([`Seen`]), renewed when the directories have changed. So a path walk
-/// neither changes their reference counts nor takes the lock.
+/// Each thread keeps its own copy of the directories ([`Seen`]), and renews it when they have changed. So a path walk
+/// neither writes their reference counts nor acquires the lock.
 ///
-/// Each path walk reads the first two fields. Aligned, because each thread that comes or goes writes the reference
-/// count before them.
+/// Each path walk reads the first two fields. Aligned to a cache line, because each thread that starts or ends writes
+/// the reference count before them.
 #[repr(align(64))]
 pub struct FsState<M: Machine> {
-    /// The number of directory changes; written under the lock of `places`.
+    /// The number of directory changes. Written with the lock of `places` held.
     pub changes: AtomicU64,
     umask: AtomicU32,
-    /// Apart from the other fields once threads share them, because other threads' forks and `/proc` take the lock.
+    /// Moved to memory of its own when threads begin to share this state. Forks of other threads and `/proc` acquire
+    /// its lock, and must not disturb readers of the other fields.
     places: Apart<Stored<M>>,
 }
 
-/// Root and working directory. [`Places`] is aligned for readers that share it, which this is not.
+/// Root and working directory. Unlike [`Places`], which readers share, this type is not aligned to a cache line.
 type Stored<M> = (StartDirectory<FileHost<M>>, StartDirectory<FileHost<M>>);
 
 fn places_of<M: Machine>((root, cwd): &Stored<M>) -> Places<FileHost<M>> {
     Places { root: root.clone(), cwd: cwd.clone() }
 }
 
-/// A thread's copy of its [`FsState`].
+/// A thread's copy of the directories in its [`FsState`].
 pub struct Seen<M: Machine> {
-    /// The number of changes at the time of the copy.
+    /// The number of directory changes when the copy was made.
     pub changes: u64,
     pub places: Arc<Places<FileHost<M>>>,
 }
@@ -47,7 +48,7 @@ impl<M: Machine> FsState<M> {
         Arc::try_new(FsState { changes: AtomicU64::new(0), umask: AtomicU32::new(umask), places })
     }
 
-    /// In directory `cwd` of the tree that begins at `root`, with Linux's first umask.
+    /// The state of a process in directory `cwd` of the tree with the root `root`, with Linux's initial umask.
     pub fn new(root: &'static Arc<Dentry<M>>, cwd: Arc<Dentry<M>>) -> Result<Arc<Self>, OutOfMemory> {
         Self::with(Places { root: StartDirectory::Root(root), cwd: StartDirectory::new(cwd, root) }, 0o022)
     }
@@ -57,13 +58,14 @@ impl<M: Machine> FsState<M> {
         Ok(Self::with(self.places(), self.umask().into())?)
     }
 
-    /// The state for one more thread (or process) of the caller's.
+    /// A reference to the state for a new thread or process of the caller. Moves the directories to memory of their
+    /// own.
     pub fn share(this: &Arc<Self>) -> Result<Arc<Self>, OutOfMemory> {
         this.places.move_apart()?;
         Ok(this.clone())
     }
 
-    /// The layout of its allocation beside itself; of no bytes if there is none.
+    /// The layout of the state's further allocation, for memory accounting; 0 bytes if there is none.
     pub fn more(&self) -> Layout {
         if self.places.is_apart() { Apart::<Stored<M>>::FAR } else { Layout::new::<()>() }
     }
@@ -81,7 +83,7 @@ impl<M: Machine> FsState<M> {
     fn change(&self, change: impl FnOnce(&mut Stored<M>) -> StartDirectory<FileHost<M>>) {
         let mut places = self.places.lock();
         let old = change(&mut places);
-        // Only the lock's holder writes.
+        // A plain load and store are enough, because only the holder of the lock writes.
         self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::Release);
         drop(places);
         drop(old);
@@ -100,14 +102,14 @@ impl<M: Machine> FsState<M> {
     /// Changes the umask, and returns the old one.
     pub fn set_umask(&self, mask: u16) -> u16 {
         let new = u32::from(mask & 0o777);
-        // An equal value is not written: most programs set the value that is there.
+        // Most programs set the umask that is set already. It is then not written, which keeps the cache line shared.
         if self.umask.load(Ordering::Relaxed) == new {
             return new as u16;
         }
         self.umask.swap(new, Ordering::Relaxed) as u16
     }
 
-    /// A copy of the present state, with its number of changes.
+    /// A copy of the present directories, with the present number of changes.
     pub fn seen(&self) -> Result<Seen<M>, OutOfMemory> {
         let room = Room::try_new()?;
         let places = self.places.lock();

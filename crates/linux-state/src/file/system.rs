@@ -1,4 +1,4 @@
-//! The file layer's state of a machine: the tree and its limits, the terminal, the first working directory.
+//! The state of the file layer that a machine has once: the tree and its limits, the terminals.
 
 use crate::file::host::{Dentry, FileHost};
 use crate::file::notify_limits::NotifyLimits;
@@ -12,30 +12,30 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Mutex, Rank, SpinLock};
 use quire_vm::{PAGE_SIZE, Vm};
 
-/// Kernel memory of one file in an epoll set, or a little more. It has a watch, its map entry, its places on the list,
-/// and the file's listener.
+/// An upper bound, in bytes, for the kernel memory of one file in an epoll instance. That is a watch, its map entry,
+/// its list links, and a listener at the file.
 pub(super) const WATCH_BYTES: u64 = 256;
-/// See the module.
+/// The state of the file layer that a machine has once.
 pub struct System<M: Machine> {
     pub vfs: Arc<Vfs<FileHost<M>>>,
-    /// The console's terminal, if there is one. Set once, at start.
+    /// The console's terminal, if there is one. Set once, during boot.
     pub terminal: SpinLock<Option<Arc<Terminal>>>,
     /// The pseudo-terminals.
     pub ptys: Ptys,
-    /// The limits of files that announce events of other files.
+    /// The limits of `inotify`.
     pub notify_limits: NotifyLimits,
-    /// How many files a user may have in epoll sets.
+    /// The most files that a user may have in epoll instances.
     most_watches: AtomicU64,
     /// Held by a thread that walks epoll sets in epoll sets. The number of the last walk.
     pub epoll_nests: Mutex<u64>,
 }
 
 impl<M: Machine> System<M> {
-    /// An empty tree. `/dev` and `/proc` come when the first process starts.
+    /// A system with an empty tree. `/dev` and `/proc` are added when the first process starts.
     pub fn new(vm: &'static Vm<M>, machine: &'static M) -> Result<Self, Errno> {
-        // Files that boot puts there come first, and do not count.
+        // The limits are unset at first, because boot adds its own files, which do not count.
         let vfs = Vfs::new(FileHost::new(vm, machine)?, Limits::UNSET)?;
-        // As on Linux, they may take a twenty-fifth of memory.
+        // As on Linux, the watches of a user may use a twenty-fifth of memory.
         let memory = vm.frames().total() * PAGE_SIZE;
         let most_watches = AtomicU64::new(memory / 25 / WATCH_BYTES);
         Ok(System {
@@ -48,35 +48,36 @@ impl<M: Machine> System<M> {
         })
     }
 
-    /// How many files a user may have in epoll sets: `fs.epoll.max_user_watches`.
+    /// The most files that a user may have in epoll instances: `fs.epoll.max_user_watches`.
     pub fn most_watches(&self) -> u64 {
         self.most_watches.load(Ordering::Relaxed)
     }
 
-    /// Changes that. Existing watches stay.
+    /// Sets `fs.epoll.max_user_watches`. Existing watches stay.
     pub fn set_most_watches(&self, most: u64) {
         self.most_watches.store(most, Ordering::Relaxed);
     }
 
-    /// All files.
+    /// The file tree and its state.
     #[inline]
     pub fn vfs(&self) -> &Arc<Vfs<FileHost<M>>> {
         &self.vfs
     }
 
-    /// The terminal.
+    /// The console's terminal, if there is one.
     pub fn terminal(&self) -> Option<Arc<Terminal>> {
         self.terminal.lock().clone()
     }
 
-    /// Called when boot has unpacked its files: from now on the root and `/dev` may each hold `limits` beside them.
-    /// Unset limits are as on Linux: half of memory, and half as many inodes as memory has pages.
+    /// Sets the limits for files that are created from now on. Called after boot has unpacked its files, which do not
+    /// count. The root and `/dev` each get these limits. An unset limit is half of memory in pages, and as many inodes,
+    /// as on Linux.
     pub fn set_limits(&self, vm: &Vm<M>, limits: Limits) {
         let half = Some(vm.frames().total() / 2);
         self.vfs.set_room(Limits { pages: limits.pages.or(half), inodes: limits.inodes.or(half) });
     }
 
-    /// The first process's view of the tree, in directory `cwd`.
+    /// The first process's directories and umask: its working directory is `cwd`.
     pub fn first_fs(&'static self, cwd: &[u8]) -> Result<Arc<FsState<M>>, Errno> {
         let cwd = self.directory(cwd)?;
         Ok(FsState::new(self.vfs.root(), cwd)?)
@@ -87,7 +88,7 @@ impl<M: Machine> System<M> {
         if found.inode.is_directory() { Ok(found.counted()) } else { Err(Errno::ENOTDIR) }
     }
 
-    /// Sends a key pressed outside to the terminal's foreground; `false` if there is no terminal.
+    /// Passes a key that was pressed on the host to the console's terminal. `false` if there is no terminal.
     pub fn key(&self, key: Key) -> bool {
         match self.terminal() {
             Some(terminal) => {
@@ -98,7 +99,7 @@ impl<M: Machine> System<M> {
         }
     }
 
-    /// The size of the terminal's window changed.
+    /// Sets the window size of the console's terminal.
     pub fn resize(&self, rows: u16, columns: u16) {
         if let Some(terminal) = self.terminal() {
             terminal.set_size(Size { rows, columns, ..terminal.size() });

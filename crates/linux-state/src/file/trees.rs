@@ -5,18 +5,18 @@ use crate::{Ctx, Errno, Linux, Machine};
 use quire_fs::generated::{GeneratedDirectory, GeneratedFile};
 use quire_heap::Arc;
 
-/// The root directory of such a tree.
+/// The root directory of a generated tree.
 pub type Root<M> = Arc<dyn GeneratedDirectory<FileHost<M>>>;
 
-/// The trees of a kernel.
+/// The generated trees of a kernel.
 pub trait Trees<M: Machine>: Sync {
-    /// `/proc`. ENODEV if the kernel has none.
+    /// The root of `/proc`. ENODEV if the kernel has none.
     fn proc(&self, linux: &'static Linux<M>) -> Result<Root<M>, Errno>;
 
-    /// `/sys`. ENODEV if the kernel has none.
+    /// The root of `/sys`. ENODEV if the kernel has none.
     fn sys(&self, linux: &'static Linux<M>) -> Result<Root<M>, Errno>;
 
-    /// Serves an `ioctl` of a generated file; `None` if the file has no such request.
+    /// Executes an `ioctl` on a generated file; `None` if the file does not know the request.
     fn ioctl(
         &self,
         ctx: &Ctx<'_, M>,
@@ -26,7 +26,7 @@ pub trait Trees<M: Machine>: Sync {
     ) -> Option<Result<usize, Errno>>;
 }
 
-/// No trees, for tests of other parts.
+/// No generated trees, for tests of other parts.
 pub struct NoTrees;
 
 impl<M: Machine> Trees<M> for NoTrees {

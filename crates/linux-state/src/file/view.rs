@@ -1,4 +1,4 @@
-//! A system call's view of files: the descriptors of its process, its directories, and its ids for permission checks.
+//! A system call's view of files: the descriptors and directories of its process, and its ids for permission checks.
 
 use crate::file::host::{Dentry, File, FileHost, View};
 use crate::file::state::FsState;
@@ -9,9 +9,9 @@ use quire_fs::{FileCredentials, OpenFlags, Places, Powers, Resolve, StartDirecto
 use quire_heap::{Arc, OutOfMemory};
 use quire_sync::atomic::Ordering;
 
-/// Credentials for the checks of the file layer.
+/// The credentials for the file layer's checks, with the user `uid`, the group `gid` and the capabilities `caps`.
 fn with_ids(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> FileCredentials {
-    // All but the last have the bits of their capabilities.
+    // These powers have the bits of their capabilities. `DEVICES` has another bit than `CAP_MKNOD`.
     const SAME: [(u32, Powers); 5] = [
         (cap::CHOWN, Powers::CHOWN),
         (cap::DAC_OVERRIDE, Powers::OVERRIDE),
@@ -32,7 +32,7 @@ fn with_ids(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> FileCredentials 
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// The caller's view of the tree.
+    /// The caller's view of the file tree.
     pub fn view(&self) -> Result<View<M>, Errno> {
         let fs = self.fs()?;
         Ok(View {
@@ -43,32 +43,32 @@ impl<M: Machine> Ctx<'_, M> {
         })
     }
 
-    /// The caller as the owner of new files, and for permission checks.
+    /// The caller's ids and capabilities for files: for permission checks, and as the owner of new files.
     pub fn file_credentials(&self) -> FileCredentials {
         let c = self.credentials();
         with_ids(c, c.file_user, c.file_group, c.capabilities.effective)
     }
 
-    /// Whether files that the caller writes to keep their set-id bits.
+    /// Whether a file keeps its set-id bits when the caller writes to it.
     pub fn keeps_set_ids(&self) -> bool {
         self.credentials().may(cap::FSETID)
     }
 
-    /// As [`file_credentials`](Self::file_credentials), by the real ids: for `access`.
+    /// As [`file_credentials`](Self::file_credentials), but with the real ids: for `access`.
     pub fn real_file_credentials(&self) -> FileCredentials {
         let c = self.credentials();
         with_ids(c, c.real_user, c.real_group, c.capabilities.of_real_user(c.real_user))
     }
 
     fn places(&self, fs: &FsState<M>) -> Result<Arc<Places<FileHost<M>>>, OutOfMemory> {
-        // SAFETY: a context is the owner's; the reference ends before the value is replaced.
+        // SAFETY: the thread of a context runs this. The reference ends before the value is replaced.
         let seen = unsafe { self.thread.seen.get() }.as_ref();
         if let Some(seen) = seen.filter(|seen| seen.changes == fs.changes.load(Ordering::Acquire)) {
             return Ok(seen.places.clone());
         }
         let now = fs.seen()?;
         let places = now.places.clone();
-        // SAFETY: a context is the owner's, and the view of the old value has ended.
+        // SAFETY: the thread of a context runs this, and the view of the old value has ended.
         drop(unsafe { self.thread.seen.replace(Some(now)) });
         Ok(places)
     }
@@ -85,32 +85,32 @@ impl<M: Machine> Ctx<'_, M> {
         Ok(())
     }
 
-    /// All files.
+    /// The file tree and its state.
     pub fn vfs(&self) -> &'static Arc<Vfs<FileHost<M>>> {
         self.linux.files.vfs()
     }
 
-    /// The open file of a descriptor argument; refuses O_PATH files.
+    /// The open file of descriptor `fd`. EBADF if it is not open, or is an O_PATH file.
     #[inline]
     pub fn file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
         let file = self.any_file(fd)?;
         if file.flags().contains(OpenFlags::PATH) { Err(Errno::EBADF) } else { Ok(file) }
     }
 
-    /// The open file of a descriptor argument; O_PATH files too.
+    /// The open file of descriptor `fd`, which may be an O_PATH file. EBADF if it is not open.
     #[inline]
     pub fn any_file(&self, fd: i32) -> Result<Arc<File<M>>, Errno> {
-        // SAFETY: a context is the calling thread's.
+        // SAFETY: a context belongs to the calling thread.
         unsafe { self.files()?.get(u32::try_from(fd).map_err(|_| Errno::EBADF)?) }
     }
 
-    /// Gives an open file the lowest free descriptor.
+    /// Adds an open file at the lowest free descriptor. Returns the descriptor.
     pub fn install(&self, file: Arc<File<M>>, close_on_exec: bool) -> Result<usize, Errno> {
         Ok(self.files()?.insert(file, close_on_exec, 0, descriptor_limit(self.thread))? as usize)
     }
 }
 
-/// The highest number of descriptors that the thread's process may have.
+/// The limit on descriptors of the thread's process. Descriptors are below it.
 pub fn descriptor_limit<M: Machine>(thread: &crate::Thread<M>) -> u64 {
     thread.process.soft_limit(crate::process::limits::which::NOFILE).min(1 << 20)
 }

@@ -1,3 +1,3 @@
-//! Futexes: the table of the machine.
+//! Futexes: the futex table of the machine.
 
 pub mod table;

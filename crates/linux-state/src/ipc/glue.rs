@@ -1,4 +1,4 @@
-//! The host of `quire_ipc` in this kernel: the clock, the calling process, and the accounts of users.
+//! Implements the host of `quire_ipc` for this kernel: the clock, the calling process, and the accounts of users.
 
 use crate::ipc::host::{IpcCharge, IpcHost};
 use crate::process::credentials::Credentials;
@@ -12,22 +12,23 @@ use quire_ipc::{Caller, Host};
 use quire_sync::epoch::Domain;
 use quire_vm::PAGE_SIZE;
 
-/// Bytes of a charged unit.
+/// The bytes of one unit of the account for IPC.
 const UNIT: u64 = 64;
-/// A user's objects and messages may take this part of memory.
+/// The objects and messages of a user may use one `PART`th of memory.
 const PART: u64 = 16;
 
 impl<M: Machine> IpcHost<M> {
-    /// The calling thread, unless the kernel itself runs.
+    /// The calling thread. `None` if the kernel itself calls.
     fn thread(&self) -> Option<&'static Thread<M>> {
         let linux = self.0.linux()?;
         let task = quire_task::Machine::current(linux.machine);
-        // SAFETY: the machine returns the running thread, which lives while it runs. The reference is not kept beyond
+        // SAFETY: the machine returns the running thread, which lives while it runs. The reference is not used after
         // the call.
         unsafe { (*task).payload() }.as_ref()
     }
 
-    /// Charges `n` of `account` to the caller's user, up to `most` unless the caller has `capability`.
+    /// Charges `n` units of `account` to the caller's user. The limit is `most`, or none if the caller has
+    /// `capability`.
     fn charge_to(
         &self,
         account: Account,
@@ -36,7 +37,7 @@ impl<M: Machine> IpcHost<M> {
         most: impl FnOnce(&Thread<M>) -> u64,
     ) -> Option<IpcCharge> {
         let thread = self.thread()?;
-        // SAFETY: the calling thread's own.
+        // SAFETY: the calling thread reads its own fields.
         let (user_charge, own) = unsafe { (thread.user_charge.get(), thread.credentials.get()) };
         let most = if own.may(capability) { INFINITY } else { most(thread) };
         thread.linux.users.charge(user_charge, account, n, most).map(IpcCharge::new)
@@ -66,7 +67,7 @@ impl<M: Machine> Host for IpcHost<M> {
     fn charge_queue(&self, bytes: u64) -> Option<IpcCharge> {
         let thread = self.thread()?;
         let limit = thread.process.soft_limit(which::MSGQUEUE);
-        // SAFETY: the calling thread's own.
+        // SAFETY: the calling thread reads its own field.
         let user_charge = unsafe { thread.user_charge.get() };
         thread.linux.users.charge(user_charge, Account::PosixQueues, bytes, limit).map(IpcCharge::new)
     }
@@ -78,7 +79,7 @@ impl<M: Machine> Host for IpcHost<M> {
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// As [`as_caller`](Self::as_caller), with the ids and privileges for files.
+    /// As [`as_caller`](Self::as_caller), but with the ids and capabilities for files.
     pub fn as_file_caller<R>(&self, with: impl FnOnce(&Caller<'_>) -> R) -> R {
         let own = self.credentials();
         let (user, group) = (own.file_user, own.file_group);
@@ -86,7 +87,7 @@ impl<M: Machine> Ctx<'_, M> {
         self.as_caller(|caller| with(&Caller { user, group, ignores_modes, ..*caller }))
     }
 
-    /// Calls `with` with the calling thread as a caller of `quire_ipc`.
+    /// Calls `with` with the calling thread's ids and capabilities, in the form that `quire_ipc` needs.
     pub fn as_caller<R>(&self, with: impl FnOnce(&Caller<'_>) -> R) -> R {
         let own: &Credentials = self.credentials();
         let in_group = |group: u32| {

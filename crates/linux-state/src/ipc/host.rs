@@ -1,4 +1,4 @@
-//! The types of `quire_ipc` in this kernel. [`glue`](super::glue) implements their host.
+//! The types of `quire_ipc` with this kernel's host, which [`glue`](super::glue) implements.
 
 use crate::Machine;
 use crate::file::host::FileHost;
@@ -10,7 +10,7 @@ use quire_ipc::Error;
 use quire_ipc::posix::Watch;
 use quire_sync::WaitQueue;
 
-/// Kernel memory or locked memory, charged to the user that made a call.
+/// A charge for kernel memory or locked memory to the user that made a call.
 pub struct IpcCharge {
     _charge: Charge,
 }
@@ -21,12 +21,12 @@ impl IpcCharge {
     }
 }
 
-/// A segment of this kernel.
+/// A shared memory segment with this kernel's host.
 pub type Segment<M> = quire_ipc::shm::Segment<IpcHost<M>, SegmentMemory<M>>;
-/// A thread's share in the undos of its process.
+/// A thread's part of the semaphore undos of its process.
 pub type Undos<M> = quire_ipc::sem::Undos<IpcHost<M>>;
 
-/// Announces changes of a POSIX queue.
+/// Notifies waiters of changes of a POSIX message queue.
 #[derive(Default)]
 pub struct QueueWatch(pub Readiness);
 
@@ -39,10 +39,10 @@ impl Watch for QueueWatch {
     }
 }
 
-/// A POSIX message queue of this kernel.
+/// A POSIX message queue with this kernel's host.
 pub type PosixQueue<M> = quire_ipc::posix::PosixQueue<IpcHost<M>, QueueWatch>;
 
-/// All objects of System V IPC, and POSIX message queues.
+/// All objects of System V IPC, and all POSIX message queues.
 pub struct Ipc<M: Machine> {
     pub segments: quire_ipc::shm::Segments<IpcHost<M>, SegmentMemory<M>>,
     pub arrays: quire_ipc::sem::Arrays<IpcHost<M>>,
@@ -51,7 +51,7 @@ pub struct Ipc<M: Machine> {
 }
 
 impl<M: Machine> Ipc<M> {
-    /// None.
+    /// A set without objects.
     pub fn new(host: FileHost<M>) -> Result<Self, Error> {
         let host = IpcHost(host);
         Ok(Ipc {

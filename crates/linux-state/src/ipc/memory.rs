@@ -1,4 +1,4 @@
-//! The memory of a shared memory segment: an object whose pager counts its mappings.
+//! The memory of a shared memory segment: an object whose pager counts the segment's mappings.
 
 use crate::base::owned::FreesItself;
 use crate::file::host::FileHost;
@@ -11,7 +11,7 @@ use quire_sync::{Rank, SpinLock};
 use quire_vm::object::{ObjectRef, WeakRef};
 use quire_vm::paging::pager::Pager;
 
-/// The host of System V IPC: that of files.
+/// The host of System V IPC, which is the host of files.
 pub struct IpcHost<M: Machine>(pub FileHost<M>);
 
 impl<M: Machine> Clone for IpcHost<M> {
@@ -22,11 +22,11 @@ impl<M: Machine> Clone for IpcHost<M> {
 
 impl<M: Machine> Copy for IpcHost<M> {}
 
-/// The device of segments in listings of mappings. Listings show its low bits only, as Linux's device 00:01. No file
-/// system has the number.
+/// The device number of segments in listings of mappings. Listings show only its low bits, which are Linux's device
+/// 00:01. No file system has this number.
 pub const DEVICE: u64 = 1 << 40 | 1;
 
-/// The part of a segment that its pager needs.
+/// The state that a segment shares with its pager.
 struct Shared<M: Machine> {
     attaches: Arc<Attaches>,
     object: WeakRef<M>,
@@ -34,12 +34,12 @@ struct Shared<M: Machine> {
 
 /// The memory of a segment.
 pub struct SegmentMemory<M: Machine> {
-    /// The segment's own handle, until it is removed.
+    /// The segment's own handle on its object, until the segment is removed.
     own: SpinLock<Option<ObjectRef<M>>>,
     shared: Arc<Shared<M>>,
 }
 
-/// The pager of a segment's object. It lives as long as the object.
+/// The pager of a segment's object. It is freed with the object.
 struct SegmentPager<M: Machine> {
     id: i32,
     key: i32,
@@ -49,19 +49,20 @@ struct SegmentPager<M: Machine> {
 }
 
 impl<M: Machine> SegmentMemory<M> {
-    /// Zeroes of `bytes` bytes, for the segment that gets `name`.
+    /// Memory of `bytes` bytes, filled with zeroes, for the segment that gets `name`.
     pub fn new(linux: &'static Linux<M>, name: &Name, attaches: &Arc<Attaches>, bytes: u64) -> Result<Self, Error> {
         let (vm, host) = (linux.vm, IpcHost(*linux.files.vfs().host()));
         let shared = Arc::try_new(Shared { attaches: attaches.clone(), object: WeakRef::empty(vm) })?;
         let pager = SegmentPager { id: name.id(), key: name.key(), host, shared: shared.clone(), _frees_itself: [] };
         let pager = Box::into_raw(Box::try_new(pager)?);
-        // SAFETY: just made; freed by `released` alone, after the last use, or below where no object took it.
+        // SAFETY: the pager was just leaked. Only `released` frees it, after the last use, or the code below if no
+        // object was made.
         let object = ObjectRef::charged(vm, unsafe { &*pager }, bytes, None).map_err(|_| {
             // SAFETY: no object was made, so no other reference to the pager exists.
             drop(unsafe { Box::from_raw(pager) });
             Error::OutOfMemory
         })?;
-        // SAFETY: the object is of this system, and its pager clears the reference in `released`.
+        // SAFETY: the object belongs to this memory system, and its pager clears the reference in `released`.
         unsafe { shared.object.set(&object) };
         Ok(SegmentMemory { own: SpinLock::new(Rank::OWNED, Some(object)), shared })
     }
@@ -104,7 +105,7 @@ impl<M: Machine> Pager for SegmentPager<M> {
         true
     }
 
-    // Its pages go to swap.
+    // Pages are written to swap.
     fn takes_writes(&self) -> bool {
         false
     }
@@ -122,7 +123,8 @@ impl<M: Machine> Pager for SegmentPager<M> {
         if let Some(linux) = self.host.0.linux() {
             linux.ipc.segments.memory_gone(self.id, &self.shared.attaches);
         }
-        // SAFETY: `SegmentMemory::new` leaked a box for exactly one object, and the core calls this once, last.
+        // SAFETY: `SegmentMemory::new` leaked the box for exactly one object. The core calls this once, after all other
+        // uses.
         drop(unsafe { Box::from_raw(core::ptr::from_ref(self).cast_mut()) });
     }
 }

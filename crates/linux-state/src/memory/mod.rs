@@ -16,20 +16,20 @@ use quire_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use quire_task::powers::{self, Openness};
 use quire_vm::{Space, SpaceRef};
 
-/// The first `core_filter`, as on Linux: private and shared memory without a file, the headers of programs, and huge
-/// pages.
+/// The first `core_filter`, as on Linux. Core files hold private and shared anonymous memory, ELF headers and private
+/// huge pages.
 const CORE_FILTER: u32 = 0x33;
 
 /// The heap (`brk`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Heap {
-    /// Its first byte; never moves.
+    /// The address of the heap's first byte. It never changes.
     pub start: u64,
-    /// The break: one past its last byte.
+    /// The break: the address after the heap's last byte.
     pub end: u64,
 }
 
-/// An address space with its program and heap. Shared by the threads of a process, and with children made by CLONE_VM.
+/// An address space with its program and heap. The threads of a process share one, and CLONE_VM shares it with a child.
 /// Aligned to cache lines, because neighbouring spaces run on different CPUs.
 #[repr(C, align(64))]
 pub struct AddressSpace<M: Machine> {
@@ -37,15 +37,17 @@ pub struct AddressSpace<M: Machine> {
     pub space: SpaceRef<M>,
     /// The program.
     pub image: Arc<Image<M>>,
-    /// Whether its owner's other processes may read it. Written when the powers of a thread in it change.
+    /// Whether other processes of the same owner may read this memory. Written when a thread in the space changes its
+    /// ids or capabilities.
     dumpable: Openness,
-    /// Every fault reads the fields before.
+    /// Separates the fields above, which every fault reads, from the fields below.
     _heap: Line,
-    /// The heap. A sleeping lock: `brk` changes the map while it holds it.
+    /// The heap. The lock is a sleeping lock, because `brk` changes the map while it holds the lock.
     pub heap: Mutex<Heap>,
-    /// The kinds of barriers that its program has registered for (`membarrier`).
+    /// The kinds of memory barriers for which the program has registered (`membarrier`).
     pub barriers: AtomicU32,
-    /// Its program wants no large pages. There are none, so this is kept only for it.
+    /// The program disabled large pages (`PR_SET_THP_DISABLE`). Quire has none, so the flag is only stored and
+    /// reported.
     pub small_pages: AtomicBool,
     /// The kinds of memory that a core file holds (`coredump_filter`).
     pub core_filter: AtomicU32,
@@ -74,18 +76,18 @@ impl<M: Machine> AddressSpace<M> {
         }
     }
 
-    /// Whether its owner's other processes may read it.
+    /// Whether other processes of the same owner may read this memory.
     pub fn is_dumpable(&self) -> bool {
         self.dumpable.is_open()
     }
 
-    /// The openness to the owner's other processes, for a thread that changes it. A thread closes it before it shows
-    /// new ids: see [`powers`].
+    /// The dumpable state, for a thread that changes it. A thread closes the memory before it publishes new ids: see
+    /// [`powers`].
     pub fn dumpable(&self) -> &Openness {
         &self.dumpable
     }
 
-    /// A copy for a forked child.
+    /// A copy-on-write copy of the space, for a forked child.
     pub fn fork(&self) -> Result<Arc<Self>, Errno> {
         let heap = *self.heap.lock();
         let (space, dumpable) = powers::copy(&self.dumpable, || self.space.fork())?;
@@ -97,7 +99,7 @@ impl<M: Machine> AddressSpace<M> {
     }
 }
 
-/// `value` rounded up to whole pages; `None` where that overflows.
+/// `value` rounded up to whole pages; `None` if the result overflows.
 pub fn page_up(value: u64) -> Option<u64> {
     value.checked_next_multiple_of(quire_vm::PAGE_SIZE)
 }

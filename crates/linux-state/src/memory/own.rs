@@ -1,8 +1,8 @@
-//! A thread's own address space, and the rights of other threads on it.
+//! A thread's own address space, and the access that other threads have to it.
 //!
 //! A thread's own space is an [`OwnSpace`]. Only [`enter`](OwnSpace::enter) changes it, by exec and at the thread's
-//! end. A reader of another thread's space gets a [`Foreign`]. That cannot become a thread's own, and gives access
-//! neither to the page tables nor to the map.
+//! end. A reader of another thread's space gets a [`Foreign`]. A `Foreign` cannot become a thread's own space. It gives
+//! access neither to the page tables nor to the map.
 
 use crate::base::owned::Owned;
 use crate::machine::Machine;
@@ -15,34 +15,35 @@ use quire_vm::VirtRange;
 use quire_vm::map::PageInfo;
 use quire_vm::map::{EntryInfo, Holdings, Limits, SpaceStats, Structures};
 
-/// The address space that a thread runs in; none after it has left it.
+/// The address space that a thread runs in; `None` after the thread has left it.
 pub struct OwnSpace<M: Machine>(Owned<Option<Arc<AddressSpace<M>>>>);
 
 impl<M: Machine> OwnSpace<M> {
-    /// A new thread's.
+    /// The own space of a new thread that runs in `space`.
     pub fn new(space: Arc<AddressSpace<M>>) -> Self {
         OwnSpace(Owned::new(Some(space)))
     }
 
-    /// The owner's view, without a lock.
+    /// The owning thread's view, without a lock.
     ///
     /// # Safety
     /// As for [`Owned::get`].
     #[inline(always)]
     pub unsafe fn get(&self) -> Option<&Arc<AddressSpace<M>>> {
-        // SAFETY: the owner calls this, and replaces the space only while it holds no view of it, as `Owned::get`
+        // SAFETY: the caller is the owner. It replaces the space only while it holds no view of it, as `Owned::get`
         // requires.
         unsafe { self.0.get() }.as_ref()
     }
 
-    /// Makes the thread run in `new`, or in no space. Returns the old space for the caller to drop: its last reference
-    /// may go only when no CPU runs in it for this thread.
+    /// Makes the thread run in `new`, or in no space. Returns the old space. The caller drops it after this call,
+    /// because the last reference may be dropped only when no CPU runs in the space for this thread.
     ///
     /// # Safety
     /// As for [`Owned::replace`], and the thread runs on this CPU.
     #[must_use = "the returned value may hold the last reference"]
     pub unsafe fn enter(&self, machine: &M, new: Option<Arc<AddressSpace<M>>>) -> Option<Arc<AddressSpace<M>>> {
-        // First the thread has the new space (a switch back to it activates that one), then its CPU leaves the old one.
+        // The order matters. The thread gets the new space first, because a switch back to the thread activates that
+        // one. Then the CPU leaves the old space.
         // SAFETY: by this function's contract; the view below begins after the change.
         let (old, new) = unsafe { (self.0.replace(new), self.0.get()) };
         // SAFETY: the machine loads the page tables, and leaves them before the space is freed.
@@ -55,22 +56,22 @@ impl<M: Machine> OwnSpace<M> {
         self.0.look(Option::is_none)
     }
 
-    /// The space for other threads.
+    /// A handle on the space for another thread; `None` if the owner has left the space.
     pub fn borrow(&self) -> Option<Foreign<M>> {
         self.0.look(|space| space.clone()).map(Foreign)
     }
 }
 
-/// The space of a thread that need not be the reader.
+/// The address space of a thread, for a reader that may be another thread.
 pub struct Foreign<M: Machine>(Arc<AddressSpace<M>>);
 
 impl<M: Machine> Foreign<M> {
-    /// The program that it holds.
+    /// The program that the space holds.
     pub fn image(&self) -> &Arc<Image<M>> {
         &self.0.image
     }
 
-    /// Whether its owner's other processes may read it.
+    /// Whether other processes of the space's owner may read it.
     pub fn is_dumpable(&self) -> bool {
         self.0.is_dumpable()
     }
@@ -80,82 +81,82 @@ impl<M: Machine> Foreign<M> {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// A weak reference: an open file does not keep the memory of a process that ends.
+    /// A weak reference. An open file holds one, so that it does not keep the memory of a process that ends.
     pub fn downgrade(&self) -> Weak<AddressSpace<M>> {
         Arc::downgrade(&self.0)
     }
 
-    /// The space, unless all threads have left it.
+    /// The space behind a weak reference; `None` if all threads have left it.
     pub fn again(weak: &Weak<AddressSpace<M>>) -> Option<Self> {
         weak.upgrade().map(Foreign)
     }
 
-    /// Fills `to` with the bytes from `at` on; returns how many were read. May sleep.
+    /// Fills `to` with the bytes from address `at` on. Returns the number of bytes read. May sleep.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<usize, FaultError> {
         self.0.read(at, to)
     }
 
-    /// Stores the bytes of `from` from `at` on; returns how many were stored. May sleep.
+    /// Stores the bytes of `from` at address `at`. Returns the number of bytes stored. May sleep.
     pub fn store(&self, at: u64, from: &[u8]) -> Result<usize, FaultError> {
         self.0.store(at, from)
     }
 
-    /// The kinds of memory that its core file holds.
+    /// The kinds of memory that a core file of the space holds.
     pub fn core_filter(&self) -> &AtomicU32 {
         &self.0.core_filter
     }
 
-    /// Its statistics.
+    /// The space's statistics.
     pub fn stats(&self) -> SpaceStats {
         self.0.stats()
     }
 
-    /// The most pages that were resident at once.
+    /// The highest number of pages that were resident at once.
     pub fn peak_resident(&self) -> u64 {
         self.0.peak_resident()
     }
 
-    /// Bytes that are locked in memory.
+    /// The number of bytes that are locked in memory.
     pub fn wired_bytes(&self) -> u64 {
         self.0.wired_bytes()
     }
 
-    /// Where its heap starts.
+    /// The address of the heap's first byte.
     pub fn heap_start(&self) -> u64 {
         self.0.heap.lock().start
     }
 
-    /// The page at `at`.
+    /// The page at address `at`, if one is mapped.
     pub fn page_at(&self, at: u64) -> Option<PageInfo> {
         self.0.page_at(at)
     }
 
-    /// Pages of private memory in `range` that are in swap.
+    /// The number of private pages in `range` that are in swap.
     pub fn swapped_in(&self, range: VirtRange) -> u64 {
         self.0.swapped_in(range)
     }
 
-    /// The first address in `range` that a leaf maps.
+    /// The first address in `range` that a PTE maps.
     pub fn next_leaf(&self, range: VirtRange) -> Option<u64> {
         self.0.next_leaf(range)
     }
 
-    /// The number of leaves in `range`.
+    /// The number of PTEs in `range`.
     pub fn leaves_in(&self, range: VirtRange) -> u64 {
         self.0.leaves_in(range)
     }
 
-    /// Forgets which of the pages that leaves in `range` map were accessed.
+    /// Clears the access state of all pages that PTEs in `range` map.
     pub fn forget_accesses(&self, range: VirtRange) {
         self.0.forget_accesses(range);
     }
 
-    /// Forgets the most pages that were resident at once.
+    /// Resets the highest number of resident pages to the present number.
     pub fn restart_peak(&self) {
         self.0.restart_peak();
     }
 
-    /// Calls `f` with each mapping from `from` on, until it returns false.
+    /// Calls `f` for each mapping from address `from` on, until `f` returns false.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         self.0.entries(from, f)
     }
@@ -165,28 +166,28 @@ impl<M: Machine> Foreign<M> {
         quire_vm::Machine::is_ending(self.0.vm().machine())
     }
 
-    /// The memory that its end would free.
+    /// The pages that the end of this space would free.
     pub fn holdings(&self) -> Holdings {
         self.0.holdings()
     }
 
-    /// The kernel's memory that it takes.
+    /// The kernel memory that the space's data structures use.
     pub fn structures(&self) -> Structures {
         self.0.structures()
     }
 
-    /// Whether both are one space.
+    /// Whether both handles are on the same space.
     pub fn is_same(&self, other: &Foreign<M>) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Frees its private memory. All threads that run in it must have been killed. May sleep.
+    /// Frees the space's private memory. All threads that run in it must have been killed. May sleep.
     pub fn reap(&self) {
         self.0.condemn();
         self.0.reap();
     }
 
-    /// Changes the limits of its size, for `prlimit`.
+    /// Changes the size limits of the space, for `prlimit`.
     pub fn change_limits(&self, change: impl FnOnce(Limits) -> Limits) {
         self.0.set_limits(change(self.0.limits()));
     }

@@ -1,5 +1,5 @@
-//! The clock page: a program's reads against a change. The reader here does what the code of `image.s` does; its loads
-//! keep their order, as on x86.
+//! The clock page: reads by a program against a change. The reader here does the same as the code in `image.s`, whose
+//! loads keep their order on x86.
 
 use crate::machine::UserClock;
 use crate::vdso::page::ClockPage;
@@ -7,7 +7,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::explore::{Arc, thread};
 use quire_sync::protocol;
 
-/// The clock that a program computes: its start and its epoch. `None`: it makes a system call.
+/// The start and the epoch of the clock that a program computes. `None`: the program makes a system call.
 fn read(page: &ClockPage) -> Option<(u64, u64)> {
     let of = Ordering::Acquire;
     let count = page.count.load(of);
@@ -22,7 +22,7 @@ fn clock(n: u64) -> Option<UserClock> {
     Some(UserClock { start: n, ns_per_tick: 1, epoch: n })
 }
 
-/// A program makes a system call for the time, and then computes it, while it is set.
+/// A program makes a system call for the time and then computes it, while another thread sets the time.
 fn reads_against_change() {
     let shared = Arc::new((ClockPage::default(), AtomicU64::new(1)));
     shared.0.publish(clock(1));

@@ -1,4 +1,4 @@
-//! The time of day: setting it against waits until a time of day.
+//! The time of day: a thread that sets it against waits until a time of day.
 
 use crate::process::thread::work;
 use crate::time::day::{end, notify, published, translate};
@@ -6,7 +6,7 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::explore::{Arc, thread};
 use quire_sync::protocol;
 
-/// A thread begins a wait until a time of day, while the clock is set.
+/// A thread begins a wait until a time of day, while another thread sets the clock.
 fn sleeper_against_setter() {
     let shared = Arc::new((AtomicU32::new(0), AtomicU64::new(0)));
     let theirs = shared.clone();
@@ -32,7 +32,7 @@ protocol! {
     DaySetNoFence: "a sleeper keeps the old time";
 }
 
-/// A wait until a time of day ends, while the clock is set.
+/// A wait until a time of day ends, while another thread sets the clock.
 fn end_against_setter() {
     let flags = Arc::new(AtomicU32::new(0));
     translate(&flags, || ());

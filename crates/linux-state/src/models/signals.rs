@@ -1,4 +1,4 @@
-//! Signals: sending against masks and waits.
+//! Signals: a sender against changes of masks and waits for signals.
 
 use crate::process::thread::work;
 use crate::signal::pending::PendingQueue;
@@ -21,7 +21,7 @@ struct Thread {
     parker: Parker,
 }
 
-/// A process of two threads, in the order in which a sender looks at them.
+/// A process of two threads, in the order in which a sender checks them.
 struct Process {
     threads: [Thread; 2],
     pending: PendingQueue,
@@ -44,7 +44,7 @@ impl Process {
         Receiver { work, blocked, awaited, own, process: &self.pending }
     }
 
-    /// Notifies one thread, and wakes it.
+    /// Notifies one thread that wants `signal`, and wakes it.
     fn notify(&self, signal: Signal) {
         let receivers = (0..2).map(|at| (at, self.receiver(at)));
         if let Some(at) = notify_one(receivers, signal) {
@@ -52,21 +52,21 @@ impl Process {
         }
     }
 
-    /// A sender's steps.
+    /// The steps of a sender.
     fn send(&self, signal: Signal) {
         self.pending.add(SigInfo::kernel(signal), None).unwrap();
         published();
         self.notify(signal);
     }
 
-    /// Notifies other threads of the signals that a thread has left.
+    /// Notifies another thread of a signal that a thread no longer wants.
     fn hand_on(&self, left: SigSet) {
         if let Some(signal) = left.first() {
             self.notify(signal);
         }
     }
 
-    /// Takes a signal for the program, as `sigtimedwait` does.
+    /// Removes a pending signal for the program, as `sigtimedwait` does.
     fn take(&self, wanted: SigSet) -> Option<Signal> {
         self.pending.take(wanted).map(|info| info.signal)
     }
@@ -75,7 +75,7 @@ impl Process {
         self.threads[at].work.load(Ordering::Relaxed) & work::SIGNAL != 0
     }
 
-    /// No signal of the process waits for a thread that does not know of it.
+    /// Checks that some thread that may receive the pending signal has been notified of it.
     fn check(&self) {
         let pending = self.pending.set();
         let wanting = |at: &usize| !pending.without(self.receiver(*at).blocked()).is_empty();
@@ -84,7 +84,7 @@ impl Process {
     }
 }
 
-/// A thread unblocks a signal, while it is sent.
+/// A thread unblocks a signal while it is sent.
 fn unblock_against_send() {
     let process = Process::new([IT; 2]);
     let theirs = process.clone();
@@ -108,7 +108,7 @@ protocol! {
     UnblockUnlooked: "a signal is lost";
 }
 
-/// A thread blocks a signal, while it is sent. The other thread does not block it.
+/// A thread blocks a signal while it is sent. The other thread does not block it.
 fn block_against_send() {
     let process = Process::new([SigSet::EMPTY; 2]);
     let theirs = process.clone();
@@ -130,7 +130,7 @@ protocol! {
     BlockKeepsNotified: "a signal is lost";
 }
 
-/// A thread delivers a signal, while another one is sent.
+/// A thread delivers a signal while another one is sent.
 fn delivery_against_send() {
     let process = Process::new([SigSet::EMPTY, SigSet(u64::MAX)]);
     let theirs = process.clone();
@@ -151,7 +151,7 @@ protocol! {
     FlagClearedLate: "a signal is lost";
 }
 
-/// A thread waits for a signal that all block, while it is sent.
+/// A thread waits for a signal that all threads block, while it is sent.
 fn wait_against_send() {
     let process = Process::new([IT; 2]);
     let theirs = process.clone();
@@ -180,7 +180,7 @@ protocol! {
     AwaitNoFence;
 }
 
-/// A wait for a signal runs out, while the signal is sent. The other thread does not block it.
+/// A wait for a signal times out while the signal is sent. The other thread does not block it.
 fn end_of_wait_against_send() {
     let process = Process::new([IT, SigSet::EMPTY]);
     let theirs = process.clone();
@@ -204,7 +204,7 @@ protocol! {
     AwaitEndNoFence: "a signal is lost";
 }
 
-/// A wait ends by one signal, while another awaited one is sent. The other thread does not block that.
+/// A wait ends with one signal while another awaited signal is sent. The other thread does not block the second signal.
 fn end_by_another_against_send() {
     const OTHER: Signal = Signal::HUP;
     const BOTH: SigSet = SigSet::of(&[SIGNAL, OTHER]);

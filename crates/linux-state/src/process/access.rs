@@ -1,18 +1,20 @@
 //! Whether a thread may access another process: the check of `/proc`, limits and calls that name threads.
 //!
-//! The rule is Linux's `ptrace` access mode: to read. It has three parts.
+//! The rule is Linux's `ptrace` access mode for reading. It has three parts.
 //! - Ids: each id of the other process must equal the reader's.
-//! - Capabilities: the reader must have each capability that the other is permitted.
-//! - Memory: it must be *dumpable*. It is not if a set-id program runs in it, or if its process has changed its powers.
+//! - Capabilities: the reader must have every permitted capability of the other process.
+//! - Memory: the other process's memory must be *dumpable*. Memory is not dumpable if a set-id program runs in it, or
+//!   if its process has changed its ids or capabilities.
 //!
 //! A reader with `CAP_SYS_PTRACE` needs none of them.
 //!
-//! The other's powers may change meanwhile. So both sides take their steps in the order that [`quire_task::powers`]
-//! gives. The reader then sees old ids, or closed memory. A process that has ended stores whether its memory was
-//! closed. A set-id program's memory is closed before any thread has it.
+//! The other process may change its ids and capabilities during the check. So both sides take their steps in the order
+//! that [`quire_task::powers`] gives: the reader then sees the old ids, or memory that is not dumpable. A process that
+//! has ended stores whether its memory was dumpable. The memory of a set-id program becomes non-dumpable before any
+//! thread runs in it.
 //!
-//! Access is granted to the memory that was checked: [`Granted`] carries it, and readers use no other. So a reader sees
-//! nothing of a program that the process execs afterwards.
+//! Access is granted only to the memory that was checked. [`Granted`] holds that memory, and readers use no other. So a
+//! reader sees nothing of a program that the process execs afterwards.
 
 use crate::machine::Machine;
 use crate::memory::{AddressSpace, Foreign};
@@ -23,23 +25,23 @@ use crate::process::thread::Thread;
 use crate::{Errno, Pid};
 use quire_task::powers::{self, Looked};
 
-/// The reader's ids that are checked.
+/// The ids and capabilities of the reader that are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// Those for files, and its effective capabilities: for access by a path.
+    /// The reader's file-system ids and effective capabilities: for access by a path.
     Files,
-    /// Its real ones, and its permitted capabilities: for calls.
+    /// The reader's real ids and permitted capabilities: for system calls.
     Real,
 }
 
-/// Granted access.
+/// Access that the check has granted.
 pub struct Granted<M: Machine> {
-    /// The memory of the other thread; none of a zombie.
+    /// The memory of the other thread; `None` if its process is a zombie.
     pub memory: Option<Foreign<M>>,
 }
 
 impl<M: Machine> Granted<M> {
-    /// Whether the process ran the same program at both times, or had left its memory.
+    /// Whether both grants are for the same program, or both for a process that has left its memory.
     pub fn is_of_same_program(&self, other: &Self) -> bool {
         match (&self.memory, &other.memory) {
             (Some(one), Some(other)) => one.is(other),
@@ -49,7 +51,7 @@ impl<M: Machine> Granted<M> {
 }
 
 impl<M: Machine> Process<M> {
-    /// The memory of its thread `tid`, or of another thread if that has ended.
+    /// The memory of thread `tid`, or of another thread of the process if `tid` has ended.
     pub fn memory_of(&self, tid: Pid) -> Option<Foreign<M>> {
         let task = {
             let threads = self.threads.lock();
@@ -58,13 +60,14 @@ impl<M: Machine> Process<M> {
         task.payload().as_ref()?.space.borrow()
     }
 
-    /// The calling thread leaves `memory` by `go`, for good. Readers see whether it was open for as long as the process
-    /// has files and directories, which is longer.
+    /// Makes the calling thread leave `memory` for good, by calling `go`. The process keeps a note whether that memory
+    /// was open to readers. Readers use the note for as long as the process has files in `/proc`, which is longer.
     pub fn leave_memory<R>(&self, memory: Option<&AddressSpace<M>>, go: impl FnOnce() -> R) -> R {
         powers::leave(memory.map(|memory| memory.dumpable()), &self.left, go)
     }
 
-    /// Access of `looker`, the running thread, to thread `tid` of this process. EPERM if it is refused.
+    /// Checks whether `looker`, the running thread, may access thread `tid` of this process. EPERM if access is
+    /// refused.
     pub fn look_at(&self, tid: Pid, looker: &Thread<M>, by: By) -> Result<Granted<M>, Errno> {
         let own = core::ptr::eq(&*looker.process, self);
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
@@ -95,7 +98,8 @@ impl<M: Machine> Looked for OneOf<'_, M> {
     }
 }
 
-/// The rule, for a reader in another process. `open`: whether the memory is dumpable; called after the ids were read.
+/// The access rule, for a reader `me` in another process. `open` returns whether the memory is dumpable. It is called
+/// after the ids were read.
 fn admits(me: &Credentials, by: By, other: &Credentials, open: impl Fn() -> bool) -> bool {
     let (user, group, mine): (u32, u32, Caps) = match by {
         By::Files => (me.file_user, me.file_group, me.capabilities.effective),

@@ -1,20 +1,21 @@
-//! Lists of counted nodes with the links inside the nodes: every operation is O(1), nothing is allocated.
+//! Intrusive lists of reference-counted nodes. The links are inside the nodes, so every operation is O(1) and none
+//! allocates.
 
 use core::cell::Cell;
 use core::ptr::NonNull;
 use quire_heap::Arc;
 use quire_task::list::{Adapter, Links, List};
 
-/// A node's place on one kind of list. Guarded by the lock of the lists of that kind that the node may be on.
+/// The links of a node for one kind of list. Guarded by the lock of the lists of that kind that the node may be on.
 pub struct ListPlace<T> {
     links: Links<T>,
-    /// Identity of the list that the node is on; 0: none.
+    /// The id of the list that the node is on; 0: none.
     on: Cell<usize>,
 }
 
-// SAFETY: touched only by `ArcList`'s methods, whose lists are guarded together with their nodes' places.
+// SAFETY: only `ArcList`'s methods access a place, and one lock guards their lists and the places of their nodes.
 unsafe impl<T> Send for ListPlace<T> {}
-// SAFETY: a shared place lets only `ArcList`'s methods touch its cells, and their lists are guarded together.
+// SAFETY: only `ArcList`'s methods access the cells of a shared place, and one lock guards their lists.
 unsafe impl<T> Sync for ListPlace<T> {}
 
 impl<T> Default for ListPlace<T> {
@@ -30,20 +31,20 @@ impl<T> ListPlace<T> {
     }
 }
 
-/// Gives a node's [`ListPlace`] for one kind of list.
+/// Selects a node's [`ListPlace`] for one kind of list.
 ///
 /// # Safety
-/// `place` always returns the same field, used by no other kind. All lists that a node may move between are guarded
-/// such that two threads never access one place at a time.
+/// `place` always returns the same field, and no other kind uses that field. The locks of all lists that a node may be
+/// on ensure that two threads never access one place at the same time.
 pub unsafe trait ListKind: 'static {
     /// The nodes' type.
     type Node;
-    /// The node's place.
+    /// The place of `node` for this kind.
     fn place(node: &Self::Node) -> &ListPlace<Self::Node>;
 }
 
 struct ByKind<K>(core::marker::PhantomData<K>);
-// SAFETY: `ListKind` vouches that `place` is always one field, and `links` is a field of that.
+// SAFETY: by the contract of `ListKind`, `place` is always the same field, and `links` is a field of it.
 unsafe impl<K: ListKind> Adapter for ByKind<K> {
     type Node = K::Node;
     fn links(node: &K::Node) -> &Links<K::Node> {
@@ -51,17 +52,17 @@ unsafe impl<K: ListKind> Adapter for ByKind<K> {
     }
 }
 
-/// A walk over a list that changes meanwhile: nodes that are on the list from the walk's beginning to its end are met
-/// once. It is on the walker's stack and registered with the list. A remover of the walk's next node advances the walk.
-/// Guarded by the list's lock.
+/// An iteration over a list that may change meanwhile. It meets each node once that is on the list from the beginning
+/// to the end. The walk is on its owner's stack, and registered with the list. A thread that removes the walk's next
+/// node advances the walk. Guarded by the list's lock.
 pub struct Walk<K: ListKind> {
     links: Links<Walk<K>>,
     next: Cell<Option<NonNull<K::Node>>>,
 }
 
-// SAFETY: once it has begun it is touched only by its list's methods, which are guarded together with it.
+// SAFETY: after its beginning only the methods of its list access the walk, and one lock guards both.
 unsafe impl<K: ListKind> Send for Walk<K> {}
-// SAFETY: a shared walk lets only its list's methods touch its cells, which are guarded together with the list.
+// SAFETY: only the methods of its list access the cells of a shared walk, and one lock guards both.
 unsafe impl<K: ListKind> Sync for Walk<K> {}
 
 impl<K: ListKind> Default for Walk<K> {
@@ -78,7 +79,7 @@ impl<K: ListKind> Walk<K> {
 }
 
 struct Walks<K>(core::marker::PhantomData<K>);
-// SAFETY: a walk has one field of links, and its address is the walk's for as long as it is listed.
+// SAFETY: a walk has one field of links, and does not move while it is listed.
 unsafe impl<K: ListKind> Adapter for Walks<K> {
     type Node = Walk<K>;
     fn links(node: &Walk<K>) -> &Links<Walk<K>> {
@@ -86,18 +87,19 @@ unsafe impl<K: ListKind> Adapter for Walks<K> {
     }
 }
 
-/// A list that holds one count of each node on it.
+/// A list that holds one reference to each node on it.
 pub struct ArcList<K: ListKind> {
     list: List<ByKind<K>>,
     /// Walks under way.
     walks: List<Walks<K>>,
-    /// Differs from the ids of other lists of its kind, so that no list's identity depends on its address.
+    /// The list's id, different from the ids of other lists of its kind. An id is used because the list's address may
+    /// change.
     id: usize,
     len: usize,
 }
 
 impl<K: ListKind> ArcList<K> {
-    /// An empty list; `id` (not 0) differs from that of every other list that its nodes may be on.
+    /// An empty list. `id` is not 0, and differs from the id of every other list that its nodes may be on.
     pub const fn new(id: usize) -> Self {
         ArcList { list: List::new(), walks: List::new(), id, len: 0 }
     }
@@ -107,12 +109,12 @@ impl<K: ListKind> ArcList<K> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the list has no nodes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Appends a node that is on no list of this kind; returns it if it is on one.
+    /// Appends a node. Returns the node in `Err` if it is already on a list of this kind.
     pub fn push(&mut self, node: Arc<K::Node>) -> Result<(), Arc<K::Node>> {
         let place = K::place(&node);
         if place.on.get() != 0 {
@@ -120,12 +122,12 @@ impl<K: ListKind> ArcList<K> {
         }
         place.on.set(self.id);
         self.len += 1;
-        // SAFETY: the node is on no list of this kind, and stays in place: the count that the list takes over holds it.
+        // SAFETY: the node is on no list of this kind. It does not move, because the list takes over a reference to it.
         unsafe { self.list.push_back(NonNull::new_unchecked(Arc::into_raw(node).cast_mut())) };
         Ok(())
     }
 
-    /// Removes `node`, if it is on this list.
+    /// Removes `node` and returns the list's reference to it; `None` if it is not on this list.
     pub fn remove(&mut self, node: &K::Node) -> Option<Arc<K::Node>> {
         let place = K::place(node);
         if place.on.get() != self.id {
@@ -136,7 +138,7 @@ impl<K: ListKind> ArcList<K> {
         if !self.walks.is_empty() {
             self.pass_over(node);
         }
-        // SAFETY: the node is on this list, which returns the count that it took in `push`.
+        // SAFETY: the node is on this list, which gives back the reference that it took in `push`.
         unsafe {
             self.list.remove(NonNull::from(node));
             Some(Arc::from_raw(core::ptr::from_ref(node)))
@@ -159,15 +161,15 @@ impl<K: ListKind> ArcList<K> {
     /// Begins a walk.
     ///
     /// # Safety
-    /// `walk` is under way nowhere, and stays in place until [`end_walk`](Self::end_walk), which comes before the list
+    /// `walk` is under way on no list. It stays in place until [`end_walk`](Self::end_walk), and ends before the list
     /// is dropped.
     pub unsafe fn begin_walk(&mut self, walk: &Walk<K>) {
         walk.next.set(self.list.first());
-        // SAFETY: the caller vouches that the walk is on no list and stays in place until `end_walk`.
+        // SAFETY: the caller ensures that the walk is on no list, and does not move before `end_walk`.
         unsafe { self.walks.push_back(NonNull::from(walk)) };
     }
 
-    /// The next node of a walk that is under way here, counted.
+    /// The next node of a walk that is under way on this list, with a new reference; `None` at the end.
     pub fn step(&mut self, walk: &Walk<K>) -> Option<Arc<K::Node>> {
         let node = walk.next.get()?;
         // SAFETY: a remover of the walk's next node advances the walk, so this node is on the list.
@@ -180,9 +182,9 @@ impl<K: ListKind> ArcList<K> {
     /// Ends a walk.
     ///
     /// # Safety
-    /// `walk` is under way here.
+    /// `walk` is under way on this list.
     pub unsafe fn end_walk(&mut self, walk: &Walk<K>) {
-        // SAFETY: the caller vouches that the walk is under way here, so it is on this list.
+        // SAFETY: the caller ensures that the walk is under way on this list, so it is among `walks`.
         unsafe { self.walks.remove(NonNull::from(walk)) };
     }
 
@@ -210,13 +212,13 @@ impl<K: ListKind> ArcList<K> {
         self.list.iter().map(|node| unsafe { node.as_ref() })
     }
 
-    /// A count of a node that is on this list.
+    /// A new reference to `node`; `None` if it is not on this list.
     pub fn counted(&self, node: &K::Node) -> Option<Arc<K::Node>> {
         if !self.has(node) {
             return None;
         }
         let raw = core::ptr::from_ref(node);
-        // SAFETY: the list holds a count made by `Arc::into_raw`, so the pointer is an Arc's and alive.
+        // SAFETY: the list holds a reference made by `Arc::into_raw`, so the pointer is that of a live `Arc`.
         unsafe {
             Arc::increment_strong_count(raw);
             Some(Arc::from_raw(raw))
@@ -236,7 +238,7 @@ mod tests {
 
     struct TestNode(u32, ListPlace<TestNode>);
     struct Only;
-    // SAFETY: one field; the test is one thread.
+    // SAFETY: there is one such field, and the test has one thread.
     unsafe impl ListKind for Only {
         type Node = TestNode;
         fn place(node: &TestNode) -> &ListPlace<TestNode> {

@@ -1,10 +1,11 @@
-//! A value that is made when it is first needed: most processes never need it, and then it takes one word.
+//! A value that is allocated at its first use. Most processes never use theirs, and then it costs one word.
 
 use core::ptr;
 use quire_heap::{Box, OutOfMemory};
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
-/// See the module. Once made, the value stays in place as long as this.
+/// A pointer to a value that is allocated at its first use. The value then stays in place until this pointer is
+/// dropped.
 pub struct FirstUse<T>(AtomicPtr<T>);
 
 impl<T> Default for FirstUse<T> {
@@ -14,31 +15,32 @@ impl<T> Default for FirstUse<T> {
 }
 
 impl<T> FirstUse<T> {
-    /// No value yet.
+    /// A place without a value.
     pub fn new() -> Self {
         FirstUse(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The value, if it was made.
+    /// The value, if it was allocated.
     #[inline]
     pub fn get(&self) -> Option<&T> {
-        // SAFETY: null, or a leaked box that is freed with `self`.
+        // SAFETY: the pointer is null, or that of a leaked box which only the drop of `self` frees.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The value, made by `make` if there is none. Of two threads that make one at once, one value is dropped.
+    /// The value. `make` makes it if there is none. If two threads make one at the same time, one of the two values is
+    /// dropped.
     pub fn get_or_make(&self, make: impl FnOnce() -> T) -> Result<&T, OutOfMemory> {
         if let Some(there) = self.get() {
             return Ok(there);
         }
         let new = Box::into_raw(Box::try_new(make())?);
         match self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: just leaked, and freed with `self` only.
+            // SAFETY: the box was just leaked, and only the drop of `self` frees it.
             Ok(_) => Ok(unsafe { &*new }),
             Err(there) => {
-                // SAFETY: leaked above, and no other thread has seen it.
+                // SAFETY: the box was leaked above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(new) });
-                // SAFETY: stored by another thread's call, and freed with `self` only.
+                // SAFETY: another thread's call stored the pointer, and only the drop of `self` frees it.
                 Ok(unsafe { &*there })
             }
         }
@@ -49,7 +51,7 @@ impl<T> Drop for FirstUse<T> {
     fn drop(&mut self) {
         let made = self.0.load(Ordering::Relaxed);
         if !made.is_null() {
-            // SAFETY: leaked by `get_or_make`, and no reference outlives `self`.
+            // SAFETY: `get_or_make` leaked the box, and no reference outlives `self`.
             drop(unsafe { Box::from_raw(made) });
         }
     }

@@ -11,11 +11,11 @@ use quire_sync::{Rank, SpinLock};
 
 /// A session.
 pub struct Session {
-    /// Its id: that of the process that made it.
+    /// The session's id, equal to the id of the process that created it.
     pub id: Pid,
-    /// The file layer's number of its controlling terminal; 0: none.
+    /// The file layer's number of the controlling terminal; 0: none.
     pub terminal: AtomicU64,
-    /// The foreground group when that terminal was hung up; 0: it was not.
+    /// The foreground group at the moment when that terminal was hung up; 0: it was not hung up.
     pub old_foreground: AtomicU32,
 }
 
@@ -29,9 +29,9 @@ impl Session {
 /// A process group. Aligned to cache lines, because each fork changes its reference count.
 #[repr(align(64))]
 pub struct Group<M: Machine> {
-    /// Its id: that of the process that made it.
+    /// The group's id, equal to the id of the process that created it.
     pub id: Pid,
-    /// Its session.
+    /// The session of the group.
     pub session: Arc<Session>,
     pub linux: &'static Linux<M>,
     members: SpinLock<Members<M>>,
@@ -39,17 +39,18 @@ pub struct Group<M: Machine> {
 
 struct Members<M: Machine> {
     list: ArcList<MemberKind<M>>,
-    /// The group lost its last member and its id: it takes no new members.
+    /// The group has lost its last member and its id, so it accepts no new members.
     gone: bool,
-    /// The number of signals to all members begun, and those under way: a child that joins meanwhile would miss one.
+    /// The number of signals to all members so far, and how many are under way. A child that joins meanwhile would miss
+    /// one.
     signals: u64,
     under_way: usize,
 }
 
-/// The kind of a group's list.
+/// The kind of the lists of group members.
 pub struct MemberKind<M>(core::marker::PhantomData<fn(M)>);
-// SAFETY: `member` is used by no other kind. `move_to` moves a process out of the old list under its lock, then into
-// the new one under its lock. `moving` admits one mover at a time.
+// SAFETY: no other kind uses `member`. `move_to` moves a process with the locks of both lists held. `moving` admits one
+// mover of a process at a time.
 unsafe impl<M: Machine> ListKind for MemberKind<M> {
     type Node = Process<M>;
     fn place(node: &Process<M>) -> &ListPlace<Process<M>> {
@@ -58,7 +59,7 @@ unsafe impl<M: Machine> ListKind for MemberKind<M> {
 }
 
 impl<M: Machine> Group<M> {
-    /// A group without members, not yet found by its id.
+    /// A group without members, which its id does not name yet.
     pub fn new(linux: &'static Linux<M>, id: Pid, session: Arc<Session>) -> Result<Arc<Group<M>>, Errno> {
         Ok(Arc::try_new(Group {
             id,
@@ -71,38 +72,38 @@ impl<M: Machine> Group<M> {
         })?)
     }
 
-    /// Adds the group to the holders of its session's id, where that is not its own. The caller knows the session's id
-    /// to be held.
+    /// Makes the group hold its session's id, unless that is also the group's id. Requires that another holder of the
+    /// session's id exists.
     fn hold_session(&self) {
         if self.session.id != self.id {
             self.linux.ids.hold(self.session.id);
         }
     }
 
-    /// Makes the group's id name it, and holds the id for it. The group has a member. The id is held already and names
-    /// no group.
+    /// Makes the group's id name the group, and adds the group to the holders of that id. The group has a member. The
+    /// id has a holder already, and names no group.
     pub fn begin(this: &Arc<Self>) {
         this.linux.ids.hold(this.id);
         this.linux.ids.name_group(this);
     }
 
-    /// The number of signals sent to all members; `None` while one is under way. Called by a forking thread before it
-    /// checks for signals.
+    /// The number of signals sent to all members; `None` while one is under way. A forking thread reads it before it
+    /// checks for its own signals.
     pub fn signals(&self) -> Option<u64> {
         let members = self.members.lock();
         (members.under_way == 0).then_some(members.signals)
     }
 
-    /// Adds a new process, made since [`signals`](Self::signals) were `signals`. `false` if the group is gone, or was
-    /// sent a signal since, which the child must not miss.
+    /// Adds a new process. `signals` is the result of [`signals`](Self::signals) before its fork. Returns `false` if
+    /// the group is gone, or was sent a signal since, which the child must not miss.
     pub fn join(&self, process: Arc<Process<M>>, signals: u64) -> bool {
         let mut members = self.members.lock();
         let fits = !members.gone && members.under_way == 0 && members.signals == signals;
         fits && members.list.push(process).is_ok()
     }
 
-    /// Unnames a group without members. Under the lock, so that a thread that finds the group gone also finds its id
-    /// free of it. The last group of a session frees the session's id.
+    /// Removes a group without members from the id table. This is done under the lock: a thread that finds the group
+    /// gone then also finds that the id no longer names it. The last group of a session releases the session's id.
     fn end_if_empty(&self) {
         let empty = {
             let mut members = self.members.lock();
@@ -121,7 +122,7 @@ impl<M: Machine> Group<M> {
         }
     }
 
-    /// All members, counted.
+    /// References to all members.
     pub fn members(&self) -> Result<Vec<Arc<Process<M>>>, Errno> {
         let mut out = Vec::new();
         loop {
@@ -136,8 +137,8 @@ impl<M: Machine> Group<M> {
         }
     }
 
-    /// Calls `is` for the members with no lock held, once for each that neither joins nor leaves meanwhile. Allocates
-    /// nothing, so that a group can be killed without memory.
+    /// Calls `is` for each member until it returns true, with no lock held. Returns whether it did. A member that
+    /// neither joins nor leaves meanwhile is met once. Allocates nothing, so that a group can be killed without memory.
     pub fn any(&self, mut is: impl FnMut(&Arc<Process<M>>) -> bool) -> bool {
         let walk = Walk::new();
         let under_way = UnderWay::begin(self, &walk);
@@ -149,7 +150,8 @@ impl<M: Machine> Group<M> {
         false
     }
 
-    /// Whether no member has a parent in another group of the same session, which could continue it.
+    /// Whether the group is orphaned: no member has a parent in another group of the same session that could continue
+    /// it.
     pub fn is_orphaned(&self) -> bool {
         !self.any(|process| {
             process.parent().is_some_and(|parent| {
@@ -165,7 +167,7 @@ impl<M: Machine> Group<M> {
     }
 }
 
-/// A walk over a group's members.
+/// A walk over a group's members, which the drop ends.
 struct UnderWay<'a, M: Machine> {
     group: &'a Group<M>,
     walk: &'a Walk<MemberKind<M>>,
@@ -173,8 +175,8 @@ struct UnderWay<'a, M: Machine> {
 
 impl<'a, M: Machine> UnderWay<'a, M> {
     fn begin(group: &'a Group<M>, walk: &'a Walk<MemberKind<M>>) -> Self {
-        // SAFETY: the walk is borrowed, so it stays in place until this value's drop ends it; the group is borrowed as
-        // long.
+        // SAFETY: the walk and the group are borrowed. So both stay in place until the drop of this value ends the
+        // walk.
         unsafe { group.members.lock().list.begin_walk(walk) };
         UnderWay { group, walk }
     }
@@ -191,8 +193,8 @@ impl<M: Machine> Drop for UnderWay<'_, M> {
     }
 }
 
-/// A signal to all members is under way. While this lives no child joins, and afterwards none whose parent had checked
-/// before.
+/// A signal to all members that is under way. No child joins the group during the lifetime of this value. Afterwards a
+/// child whose parent checked for signals before is refused too.
 pub(crate) struct Broadcast<'a, M: Machine>(&'a Group<M>);
 
 impl<'a, M: Machine> Broadcast<'a, M> {
@@ -214,13 +216,13 @@ impl<M: Machine> Drop for Broadcast<'_, M> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
     Done,
-    /// The group changed meanwhile: the id names another group now, or none.
+    /// The group changed meanwhile: its id names another group now, or none.
     Changed,
     /// The process has been reaped.
     NoProcess,
 }
 
-/// Moves `process` from its group to `to`, which has begun.
+/// Moves `process` from its group to the group `to`, which its id names already.
 pub fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Move {
     let one_mover = process.moving.lock();
     let from = process.group();
@@ -228,8 +230,8 @@ pub fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Mov
         return Move::Done;
     }
     {
-        // Both locks are held: a process never moves to a group that is gone. The group at the lower address is locked
-        // first.
+        // Both locks are held, so that a process never moves to a group that is gone. The group at the lower address is
+        // locked first.
         let ascending = Arc::as_ptr(&from) < Arc::as_ptr(to);
         let (low, high) = if ascending { (&from, to) } else { (to, &from) };
         let mut low = low.members.lock();
@@ -249,8 +251,9 @@ pub fn move_to<M: Machine>(process: &Arc<Process<M>>, to: &Arc<Group<M>>) -> Mov
     Move::Done
 }
 
-/// Moves `process` to a group of its own, in `session`. Only here its id is made to name a group, under its `moving`.
-/// So of two concurrent callers (a shell and its child) one makes the group, and no group is made for a free id.
+/// Moves `process` to a new group of its own, in `session`. Only this function makes a process's id name a group, and
+/// it holds the process's `moving`. So if two callers run at once (a shell and its child), one of them makes the group.
+/// No group is made for an id that is free.
 pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Result<Move, Errno> {
     let linux = process.linux;
     let group = Group::new(linux, process.pid, session)?;
@@ -260,8 +263,8 @@ pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Re
     let node = if named.is_none() {
         let mut members = from.members.lock();
         let node = members.list.remove(process);
-        // The old group still has a reference to the session's id. Without its lock, another thread could find the
-        // group empty and drop that reference first.
+        // The old group still holds the session's id. Without the old group's lock, another thread could find that
+        // group empty and release the id first.
         if node.is_some() {
             group.hold_session();
         }
@@ -275,7 +278,8 @@ pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Re
     };
     let pushed = group.members.lock().list.push(node);
     debug_assert!(pushed.is_ok());
-    // A reaped process leaves its group, under `moving`, before it releases its id. So the id is held here.
+    // A reaped process leaves its group under `moving` before it releases its id. This process was still in a group, so
+    // the id is held.
     Group::begin(&group);
     let old = core::mem::replace(&mut *process.group.lock(), group);
     drop(one_mover);
@@ -284,8 +288,8 @@ pub fn found<M: Machine>(process: &Arc<Process<M>>, session: Arc<Session>) -> Re
     Ok(Move::Done)
 }
 
-/// Removes a reaped process from its group. (A zombie still counts: a shell puts the next command of a pipeline into
-/// the group of the first, which may have ended.)
+/// Removes a reaped process from its group. A zombie stays in the group: a shell puts all commands of a pipeline into
+/// the group of the first one, which may have ended.
 pub fn leave<M: Machine>(process: &Process<M>) {
     let one_mover = process.moving.lock();
     let group = process.group();

@@ -1,7 +1,7 @@
 //! Ids and the objects that they name: processes and threads, groups, sessions.
 //!
-//! Every thread's id names its *process* in the table; the thread itself is found in the process's list. A number stays
-//! in use while a thread, a process (until it is reaped), a group or a session has it.
+//! In the id table, every thread's id names the *process* of the thread. The thread itself is found in the process's
+//! list. A number stays in use while a thread, an unreaped process, a group or a session has it as its id.
 
 use crate::base::tables::{TableMemory, padded};
 use crate::errno::Errno;
@@ -17,16 +17,16 @@ use quire_sync::hooks::{now, preempt_off};
 use quire_task::ids::CHUNK_BYTES;
 use quire_task::{IdTable, ThreadRef};
 
-/// See the module.
+/// The id table of the machine; see the module.
 pub struct Ids<M: Machine> {
     table: IdTable<Process<M>, Group<M>>,
     latest: PerCpu<Latest>,
 }
 
-/// The time and the id of a CPU's last allocation. That CPU writes it.
+/// The time in nanoseconds and the id of a CPU's last allocation. Only that CPU writes it.
 type Latest = (AtomicU64, AtomicU32);
 
-/// Another reference to an object that a table names.
+/// A new reference to an object that a table names.
 ///
 /// # Safety
 /// `named` is the content of an `Arc` that lives while the table names it.
@@ -39,7 +39,7 @@ unsafe fn count<T>(named: &T) -> Arc<T> {
 }
 
 impl<M: Machine> Ids<M> {
-    /// Bytes of its tables' memory.
+    /// The bytes of memory that the tables need for ids 1 to `max`.
     pub const fn bytes(max: Pid, cpus: usize) -> usize {
         padded(IdTable::<Process<M>, Group<M>>::bytes(max, cpus)) + PerCpu::<Latest>::bytes(cpus)
     }
@@ -54,12 +54,12 @@ impl<M: Machine> Ids<M> {
         Ok(Ids { table, latest })
     }
 
-    /// The highest id that is handed out.
+    /// The highest id that may be allocated.
     pub fn max(&self) -> Pid {
         self.table.limit()
     }
 
-    /// Changes it. Ids above it stay in use until they are released.
+    /// Sets the highest id that may be allocated. Higher ids stay in use until they are released.
     pub(crate) fn set_max(&self, max: Pid) {
         self.table.set_limit(max);
     }
@@ -84,13 +84,13 @@ impl<M: Machine> Ids<M> {
         Ok(id)
     }
 
-    /// The id that was allocated last; of two concurrent ones, either.
+    /// The id that was allocated last. If two were allocated concurrently, either of them.
     pub fn last(&self) -> Pid {
         let latest = self.latest.iter().max_by_key(|(at, _)| at.load(Ordering::Relaxed));
         latest.map_or(0, |(_, id)| id.load(Ordering::Relaxed))
     }
 
-    /// Removes a holder of `id`.
+    /// Removes a holder of `id`. The id becomes free with its last holder.
     pub fn release(&self, id: Pid) {
         self.table.release(id);
     }
@@ -100,8 +100,8 @@ impl<M: Machine> Ids<M> {
         self.table.hold(id);
     }
 
-    /// Makes `id` name `process` (as its id, or as that of one of its threads). The caller ensures that the process
-    /// outlives the name.
+    /// Makes `id` name `process`. `id` is the id of the process or of one of its threads. The caller ensures that the
+    /// process outlives the name.
     pub fn name_process(&self, id: Pid, process: &Arc<Process<M>>) {
         self.table.set_thread(id, NonNull::new(Arc::as_ptr(process).cast_mut()));
     }
@@ -121,7 +121,7 @@ impl<M: Machine> Ids<M> {
 
     /// The process that has thread `id`.
     pub fn process_of_thread(&self, id: Pid) -> Option<Arc<Process<M>>> {
-        // SAFETY: named from an `Arc` that outlives the name.
+        // SAFETY: the table got the pointer from an `Arc` that outlives the name.
         self.table.thread(id, |process| unsafe { count(process) })
     }
 
@@ -139,7 +139,7 @@ impl<M: Machine> Ids<M> {
 
     /// The group with id `id`.
     pub fn group(&self, id: Pid) -> Option<Arc<Group<M>>> {
-        // SAFETY: named from an `Arc`; a group unnames itself before it is freed.
+        // SAFETY: the table got the pointer from an `Arc`, and a group removes its name before it is freed.
         self.table.group(id, |group| unsafe { count(group) })
     }
 

@@ -1,8 +1,8 @@
 //! Resource limits.
 //!
-//! A process has the limits that it inherited until one is changed. Children share them in one piece of memory that
-//! their parent allocates at its first fork. A limit is changed in memory of the process's own, allocated at the first
-//! change. So most processes take no memory for them.
+//! Most processes use no memory for their own limits. A process has the limits that it inherited until one is changed.
+//! All children of a parent share one set of limits, which the parent allocates at its first fork. The first change of
+//! a limit allocates a set of the process's own.
 
 use crate::base::plain::Plain;
 use crate::machine::Machine;
@@ -18,18 +18,18 @@ use quire_sync::{Rank, Sequenced, SpinLock};
 pub struct Limit {
     /// The limit in force.
     pub soft: u64,
-    /// The value up to which the process may raise it.
+    /// The highest value to which the process may raise the soft limit.
     pub hard: u64,
 }
 
 // SAFETY: two words of eight bytes leave no padding, and every bit pattern is a value.
 unsafe impl Plain for Limit {}
 
-/// "No limit".
+/// The value of a limit that is not set.
 pub const INFINITY: u64 = u64::MAX;
-/// Number of limits.
+/// The number of limits.
 pub const COUNT: usize = 16;
-/// Words that store them: of each limit the soft one, then the hard one.
+/// The number of words that store the limits: for each limit the soft value, then the hard value.
 pub const WORDS: usize = 2 * COUNT;
 
 /// The limits' indices: Linux's RLIMIT_ numbers.
@@ -53,10 +53,11 @@ pub mod which {
     pub const RTTIME: usize = 15;
 }
 
-/// The most pending signals of process 1's limit: as many as a queue holds in the largest block of memory, 4 MiB.
+/// The limit of process 1 on pending signals. A signal queue holds so many in the largest heap block, 4 MiB.
 const PENDING_MOST: u64 = 32_768;
 
-/// All limits of a process. Aligned, because siblings that come and go write the reference count before them.
+/// All limits of a process. Aligned to a cache line, because the reference count before them is written when siblings
+/// start and end.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[repr(align(64))]
 pub struct Limits(pub [Limit; COUNT]);
@@ -79,7 +80,7 @@ impl Limits {
         Limits(all)
     }
 
-    /// The stored form.
+    /// The limits as words, in the order of [`WORDS`].
     pub fn words(&self) -> [u64; WORDS] {
         core::array::from_fn(|i| if i % 2 == 0 { self.0[i / 2].soft } else { self.0[i / 2].hard })
     }
@@ -105,23 +106,23 @@ pub static NAMES: [(&str, &str); COUNT] = [
     ("Max realtime timeout", "us"),
 ];
 
-/// The limits of one process; see the module.
+/// The limits of one process: the inherited ones, its own, and those for its children.
 pub struct Held {
-    /// Never changed; shared by its siblings.
+    /// The limits from the parent. They never change, and siblings share them.
     inherited: Arc<Limits>,
-    /// Its own, once one was changed.
+    /// The process's own limits; allocated at the first change.
     own: FirstUse<Sequenced<WORDS>>,
-    /// For its children: as they are now, once it has forked since the last change.
+    /// The present limits, for the process's children. `None` if it has not forked since the last change.
     children: SpinLock<Option<Arc<Limits>>>,
 }
 
 impl Held {
     pub fn new(inherited: Arc<Limits>) -> Self {
-        // A lock that is held during a change, which takes the lock of the words.
+        // `update` acquires the lock of `own` while it holds this one.
         Held { inherited, own: FirstUse::new(), children: SpinLock::new(Rank::PROCESS, None) }
     }
 
-    /// Whether the inherited ones limit CPU time.
+    /// Whether the inherited limits restrict CPU time.
     pub fn is_of_cpu_time(&self) -> bool {
         self.inherited.0[which::CPU].soft != INFINITY
     }
@@ -132,32 +133,34 @@ impl Held {
         Limits(core::array::from_fn(|i| Limit { soft: words[2 * i], hard: words[2 * i + 1] }))
     }
 
-    /// The limits for a child.
+    /// The limits that a child inherits.
     pub fn for_child(&self) -> Result<Arc<Limits>, OutOfMemory> {
         if let Some(there) = &*self.children.lock() {
             return Ok(there.clone());
         }
         let room = Room::try_new()?;
         let mut children = self.children.lock();
-        // No change is under way while the lock is held.
+        // `update` holds the same lock, so no change is under way.
         let all = children.take().unwrap_or_else(|| room.fill(self.all()));
         *children = Some(all.clone());
         Ok(all)
     }
 
-    /// The bytes that it takes, by `heap`'s prices; its siblings share the inherited ones.
+    /// The bytes of memory that the limits use. `heap` returns the size of an allocation. The inherited limits are
+    /// divided by the number of their holders.
     pub fn bytes(&self, heap: impl Fn(Layout) -> u64) -> u64 {
         let own = if self.own.get().is_some() { heap(Layout::new::<Sequenced<WORDS>>()) } else { 0 };
         own + heap(allocation::<Limits>()) / Arc::strong_count(&self.inherited) as u64
     }
 
-    /// Makes the memory for a change. A later [`update`](Self::update) needs none.
+    /// Allocates the memory for a change, so that a later [`update`](Self::update) needs none.
     pub fn reserve(&self) -> Result<(), OutOfMemory> {
         let words = || Sequenced::new(Rank::OWNED, self.inherited.words());
         self.own.get_or_make(words).map(drop)
     }
 
-    /// Changes the words by `edit`. Its changes are stored, whatever it returns.
+    /// Changes the stored words with `edit`, and returns the result of `edit`. The words are stored whatever that
+    /// result is.
     pub fn update<R>(&self, edit: impl FnOnce(&mut [u64; WORDS]) -> R) -> Result<R, OutOfMemory> {
         self.reserve()?;
         let Some(own) = self.own.get() else { return Err(OutOfMemory) };
@@ -171,12 +174,12 @@ impl Held {
 }
 
 impl<M: Machine> Process<M> {
-    /// Its limits, read without a lock.
+    /// The process's limits, read without a lock.
     pub fn limits(&self) -> Limits {
         self.limits.all()
     }
 
-    /// One of its limits.
+    /// The soft and the hard limit `which`.
     pub fn limit(&self, which: usize) -> Limit {
         let Some(own) = self.limits.own.get() else { return self.limits.inherited.0[which] };
         let [soft, hard] = own.read_part(2 * which);
@@ -188,16 +191,16 @@ impl<M: Machine> Process<M> {
         self.limits.own.get().map_or_else(|| self.limits.inherited.0[which].soft, |own| own.word(2 * which))
     }
 
-    /// Bytes of data that its mappings may have. If the soft limit is 0, the hard one applies, as on Linux. (Valgrind
-    /// sets it to 0, to move the break itself.)
+    /// The most bytes of data that the process's mappings may have. If the soft limit is 0, the hard limit applies, as
+    /// on Linux. (Valgrind sets the soft limit to 0 and moves the break itself.)
     pub fn data_limit(&self) -> u64 {
         let limit = self.limit(which::DATA);
         if limit.soft == 0 { limit.hard } else { limit.soft }
     }
 
-    /// Raises the soft limit on CPU time, which was reached at `from`, by a second.
+    /// Raises the soft limit on CPU time by a second, if it is still `from`, the limit that was reached.
     pub(crate) fn raise_cpu_limit(&self, from: u64) {
-        // A process with this limit has the memory.
+        // The update needs no memory: it was allocated when the process got this limit.
         let _raised = self.limits.update(|words| {
             let soft = &mut words[2 * which::CPU];
             if *soft == from {
@@ -208,7 +211,7 @@ impl<M: Machine> Process<M> {
 }
 
 impl<M: Machine> Process<M> {
-    /// Applies a new limit to the address space, or to the timer for CPU time.
+    /// Applies a changed limit to the address space, or to the timer on CPU time. `changed` is the limit's index.
     pub fn limits_changed(&self, changed: usize) {
         if changed == which::CPU
             && let Some(limit) = self.cpu_limit.get()
@@ -257,7 +260,7 @@ mod tests {
     #[test]
     fn a_change_without_memory_changes_nothing_and_a_reserved_one_needs_none() {
         let limits = held();
-        // The check of lock orders allocates at a thread's first locks.
+        // The checker of lock orders allocates when a thread first locks, so a first change is made here.
         set_stack(&held(), 5).expect("memory");
         assert!(quire_heap::refusal::at(1, || set_stack(&limits, 5).is_err()).0);
         assert_eq!(limits.all().0[which::STACK].soft, 8 << 20);

@@ -9,8 +9,8 @@
 //! | the list of threads, whether the process is ending | `threads` |
 //! | pending signals | the queue's own lock, taken last |
 //!
-//! No lock is global: fork, exit and wait of processes with different parents share no written cache line but those of
-//! the id table.
+//! No lock is global. Fork, exit and wait in processes with different parents write no common cache lines, except those
+//! of the id table.
 
 pub mod access;
 pub mod arc_list;
@@ -52,113 +52,114 @@ use thread::list::Threads;
 use timers::cpu_limit::CpuLimit;
 use usage::Accounts;
 
-/// A process: a group of threads, in Linux's terms. Fields that its threads read in many system calls have cache lines
-/// that are rarely written.
+/// A process: a group of threads, in Linux's terms. The fields that threads read in many system calls lie on cache
+/// lines that are rarely written.
 #[repr(C)]
 pub struct Process<M: Machine> {
-    /// The kernel that it lives in.
+    /// The Linux layer that the process belongs to.
     pub linux: &'static Linux<M>,
-    /// When it was made, in nanoseconds since boot.
+    /// The time of the process's creation, in nanoseconds since boot.
     pub started: u64,
-    /// Its id: that of its first thread.
+    /// The process's id, equal to the id of its first thread.
     pub pid: Pid,
-    /// Its parent's id, 0 for none. Written under the lock of `parent`.
+    /// The parent's id; 0 for none. Written with the lock of `parent` held.
     parent_pid: AtomicU32,
-    /// `nice`, 1 to 40 as `getpriority` shows it.
+    /// The `nice` value as `getpriority` returns it: 1 to 40.
     pub priority: AtomicU32,
-    /// `personality`.
+    /// The execution domain that `personality` sets.
     pub personality: AtomicU32,
-    /// The wait status, once it is known.
+    /// The wait status for the parent, once the process has ended.
     pub status: AtomicI32,
     /// `oom_score_adj`, -1000 to 1000: see [`victim`](crate::memory::victim).
     pub oom_adjust: AtomicI32,
-    /// The lowest that it may be set to without privilege.
+    /// The lowest value that `oom_adjust` may be set to without privilege.
     pub oom_adjust_least: AtomicI32,
-    /// The process ends (or has ended) as a whole: `exit_group` or a deadly signal.
+    /// All threads of the process end, or have ended: because of `exit_group` or a fatal signal.
     pub exiting: AtomicBool,
-    /// The process was killed while it ended: the writing of its core file stops.
+    /// The process was killed while it was ending, so it stops writing its core file.
     pub killed: AtomicBool,
-    /// The signal that its parent gets when it ends; 0: none.
+    /// The signal that the parent gets when this process ends; 0: none.
     pub exit_signal: AtomicU8,
-    /// The signal that it gets when its parent dies; 0: none.
+    /// The signal that this process gets when its parent ends; 0: none.
     pub parent_death_signal: AtomicU8,
-    /// The process called exec since it was forked (`setpgid` of a parent then comes too late).
+    /// The process has called exec since it was forked. Its parent can then no longer change its group (`setpgid`).
     pub execed: AtomicBool,
-    /// How far it has come.
+    /// Whether the process is alive, ended or reaped.
     pub stage: OwnStage,
-    /// Whether the memory that its ended threads left was open to readers.
+    /// Whether the memory that the ended threads left was open to readers: see [`access`].
     pub left: Openness,
-    /// The process adopts orphans among its descendants.
+    /// The process adopts the orphans among its descendants (`PR_SET_CHILD_SUBREAPER`).
     pub subreaper: AtomicBool,
     /// The process may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
-    /// The process was a victim for lack of memory, and its memory is free or it was given up: no thread waits for it
-    /// any more.
+    /// The process was an out-of-memory victim. Its memory is free or it was given up, so no thread waits for it any
+    /// more.
     pub given_up: AtomicBool,
 
-    /// The fields up to the next line: locked for a moment by senders of signals, read by its own threads.
+    /// The fields up to the next `Line`. Senders of signals lock them briefly, and the process's own threads read them.
     _actions: Line,
-    /// Its signal actions, shared with the process that cloned it with CLONE_SIGHAND, or [frozen](Actions). Its threads
-    /// own them together; exec and [`own_actions`](Self::own_actions) replace them when only one thread is left.
+    /// The signal actions. They are shared with the process that cloned this one with CLONE_SIGHAND, or
+    /// [frozen](Actions). The process's threads own this field together. Exec and [`own_actions`](Self::own_actions)
+    /// replace it when only one thread is left.
     pub actions: Owned<Arc<Actions>>,
     /// Resource limits.
     pub limits: limits::Held,
 
-    /// The fields up to the next line: written by threads that start and end.
+    /// The fields up to the next `Line`. Threads that start and end write them.
     _threads: Line,
-    /// Its threads.
+    /// The process's threads.
     pub threads: SpinLock<Threads<M>>,
-    /// A thread of it ended, or stopped.
+    /// Woken when a thread of the process ends or stops.
     pub thread_events: WaitQueue,
-    /// The resource usage of it and its children.
+    /// The resource usage of the process and of its reaped children.
     pub accounts: SpinLock<Accounts>,
-    /// Job control.
+    /// The state of job control.
     pub job: SpinLock<Job>,
-    /// Stopped threads sleep here.
+    /// Stopped threads sleep on this queue.
     pub continued: WaitQueue,
-    /// The name of its last thread, once that has ended.
+    /// The name of the process's last thread, once that thread has ended.
     pub last_name: SpinLock<Name>,
 
-    /// The fields up to the next line: written by threads that fork and wait, or by other processes.
+    /// The fields up to the next `Line`. Threads that fork and wait write them, and other processes do.
     _family: Line,
-    /// Its children.
+    /// The process's children.
     pub family: SpinLock<Family<M>>,
-    /// Its process group. Changed by the holder of `moving`.
+    /// The process group. Written by the holder of `moving`.
     pub group: SpinLock<Arc<Group<M>>>,
     /// Held while the process moves from group to group.
     pub moving: SpinLock<()>,
-    /// The credentials of its first thread, for other processes.
+    /// A copy of the first thread's credentials, for other processes.
     pub credentials: SpinLock<Credentials>,
 
-    /// The fields up to the next line: signals, read by each thread that takes one, and the addresses of timers.
+    /// The fields up to the next `Line`: signals, which each thread reads that receives one, and pointers to timers.
     _signals: Line,
-    /// Signals for any of its threads.
+    /// Pending signals that any thread of the process may receive.
     pub pending: PendingQueue,
-    /// Its interval timer.
+    /// The interval timer on real time (`ITIMER_REAL`).
     pub timers: FirstUse<Timers<M>>,
-    /// The limit on CPU time. A process with the limit or with POSIX timers has it.
+    /// The limit on CPU time. Present if the process has the limit or POSIX timers.
     pub cpu_limit: FirstUse<CpuLimit<M>>,
-    /// Its timers of `timer_create`, and its interval timers on CPU time.
+    /// The timers of `timer_create`, and the interval timers on CPU time.
     pub posix_timers: FirstUse<PosixTimers<M>>,
-    /// Its share in the list of semaphore undos of its threads, once a thread has changed a semaphore with an undo.
+    /// The semaphore undos of the process's threads. Present once a thread has changed a semaphore with an undo.
     pub undos: FirstUse<SpinLock<Option<Undos<M>>>>,
-    /// The announcer of its new signals to its files of `signalfd`, once it has one. Processes that inherited a file
-    /// have the same announcer.
+    /// Notifies the process's `signalfd` files of new signals. Present once the process has such a file. Processes that
+    /// inherited the file share this notifier.
     pub signal_files: FirstUse<Arc<Readiness>>,
-    /// The announcer of its end, once it has a file that stands for it.
+    /// Notifies the `pidfd` files of the process's end. Present once there is such a file.
     pub own_files: FirstUse<Readiness>,
 
-    /// From here on: written by relatives.
+    /// The fields up to the end. Relatives of the process write them.
     _relatives: Line,
-    /// `wait4` sleeps here until a child changes.
+    /// Threads that call `wait4` sleep on this queue until a child changes.
     pub child_events: WaitQueue,
-    /// The process that made or adopted it. `None` for process 1.
+    /// The process that created or adopted this one. `None` for process 1.
     parent: SpinLock<Option<Arc<Process<M>>>>,
-    /// Its place among its parent's children or zombies.
+    /// The links of the parent's list of children or of zombies.
     sibling: ListPlace<Process<M>>,
-    /// The charge of its first thread to its user, from that thread's end until the process is reaped.
+    /// The charge of the first thread to its user, from that thread's end until the process is reaped.
     pub user_charge: SpinLock<users::UserCharge<M>>,
-    /// Its place in its group.
+    /// The links of the list of group members.
     pub member: ListPlace<Process<M>>,
 }
 
@@ -168,9 +169,9 @@ pub const DUMPED: i32 = 0x80;
 /// Job control state.
 #[derive(Default)]
 pub struct Job {
-    /// The signal that stops it, while it is stopped or stopping.
+    /// The signal that stops the process, while it is stopped or stopping; otherwise `None`.
     pub stopping: Option<u8>,
-    /// Threads of it that sleep stopped.
+    /// The number of its threads that sleep in the stopped state.
     pub stopped_threads: usize,
 }
 
@@ -189,24 +190,24 @@ pub struct Family<M: Machine> {
     pub children: ArcList<Siblings<M>>,
     /// Children that have ended and are not reaped yet.
     pub zombies: ArcList<Siblings<M>>,
-    /// Reports of living children, few at any time: job control.
+    /// Reports about living children that stopped or continued. There are few at any time.
     pub reports: quire_heap::Vec<(Pid, Report)>,
-    /// The process ends and takes no more children.
+    /// The process ends and accepts no more children.
     pub closed: bool,
 }
 
 impl<M: Machine> Family<M> {
-    /// The child with id `pid`, if it is the first on its list.
+    /// The child with id `pid`, if it is the first on one of the two lists.
     pub fn first(&self, pid: Pid) -> Option<&Process<M>> {
         let first = self.children.first().filter(|child| child.pid == pid);
         first.or_else(|| self.zombies.first().filter(|child| child.pid == pid))
     }
 }
 
-/// The kind of the lists of [`Family`].
+/// The list kind of [`Family`]'s lists.
 pub struct Siblings<M>(core::marker::PhantomData<fn(M)>);
-// SAFETY: `sibling` is used by no other kind, and guarded by the parent's `family`. A child that changes its parent is
-// moved with both families locked.
+// SAFETY: no other kind uses `sibling`, which the parent's `family` guards. A child moves to another parent with the
+// locks of both families held.
 unsafe impl<M: Machine> ListKind for Siblings<M> {
     type Node = Process<M>;
     fn place(node: &Process<M>) -> &ListPlace<Process<M>> {
@@ -216,32 +217,32 @@ unsafe impl<M: Machine> ListKind for Siblings<M> {
 
 /// The parameters of a new process.
 pub struct NewProcess<M: Machine> {
-    /// Its id.
+    /// The process's id.
     pub pid: Pid,
-    /// Its parent.
+    /// The parent; `None` for process 1.
     pub parent: Option<Arc<Process<M>>>,
-    /// Its group.
+    /// The process group.
     pub group: Arc<Group<M>>,
-    /// Its actions.
+    /// The signal actions.
     pub actions: Arc<Actions>,
-    /// The signal that it sends when it ends.
+    /// The signal that the parent gets when the process ends.
     pub exit_signal: u8,
-    /// Its credentials.
+    /// The credentials of the first thread.
     pub credentials: Credentials,
-    /// Its limits.
+    /// The resource limits.
     pub limits: Arc<Limits>,
-    /// Its priority.
+    /// The `nice` value, 1 to 40.
     pub priority: u32,
-    /// Its personality.
+    /// The execution domain.
     pub personality: u32,
-    /// Whether it may gain no privileges by exec.
+    /// Whether the process may gain no privileges by exec.
     pub no_new_privileges: bool,
-    /// Its `oom_score_adj`, and the lowest that it may be set to without privilege.
+    /// `oom_score_adj`, and the lowest value that it may be set to without privilege.
     pub oom_adjust: (i32, i32),
 }
 
 impl<M: Machine> Process<M> {
-    /// A process without threads, in no family yet.
+    /// A process without threads that is in no family yet.
     pub fn new(linux: &'static Linux<M>, new: NewProcess<M>) -> Result<Process<M>, OutOfMemory> {
         const {
             assert!(allocation::<Process<M>>().size() <= 1024, "a process takes the next larger class of the heap");
@@ -250,10 +251,10 @@ impl<M: Machine> Process<M> {
         let limits = limits::Held::new(new.limits);
         if limits.is_of_cpu_time() {
             cpu_limit.get_or_make(CpuLimit::new)?;
-            // Where the limit is reached, it is raised, and there may be no memory then.
+            // A limit that is reached is raised. That change needs memory, which may not be available then.
             limits.reserve()?;
         }
-        // The two lists of a family need ids that no other family's have: twice the process id, and one more.
+        // The ids of a family's two lists must differ from those of other families: twice the process id, and one more.
         let list = (new.pid as usize) * 2;
         Ok(Process {
             linux,
@@ -315,22 +316,23 @@ impl<M: Machine> Process<M> {
         })
     }
 
-    /// Its parent.
+    /// The process's parent; `None` for process 1.
     pub fn parent(&self) -> Option<Arc<Process<M>>> {
         self.parent.lock().clone()
     }
 
-    /// Whether `parent` is its parent; stays so while the caller holds the lock of `parent`'s family.
+    /// Whether `parent` is this process's parent. The answer stays true while the caller holds the lock of `parent`'s
+    /// family.
     pub fn is_child_of(&self, parent: &Process<M>) -> bool {
         self.parent.lock().as_ref().is_some_and(|p| core::ptr::eq(&**p, parent))
     }
 
-    /// Its parent's id; 0 if it has none.
+    /// The parent's id; 0 if there is no parent.
     pub fn parent_pid(&self) -> Pid {
         self.parent_pid.load(Ordering::Relaxed)
     }
 
-    /// Gives it another parent. Returns the old one, to be dropped with no lock held.
+    /// Gives the process another parent. Returns the old parent, which the caller drops with no lock held.
     #[must_use = "it may be the last handle, and locks may be held"]
     pub fn replace_parent(&self, new: Option<Arc<Process<M>>>) -> Option<Arc<Process<M>>> {
         let mut parent = self.parent.lock();
@@ -338,21 +340,22 @@ impl<M: Machine> Process<M> {
         core::mem::replace(&mut *parent, new)
     }
 
-    /// Its group.
+    /// The process group.
     pub fn group(&self) -> Arc<Group<M>> {
         self.group.lock().clone()
     }
 
-    /// The credentials of its first thread, at its end if it has ended. Its own threads use [`Ctx`](crate::Ctx).
+    /// The credentials of the first thread; if it has ended, those at its end. The process's own threads use
+    /// [`Ctx`](crate::Ctx).
     pub fn credentials(&self) -> Credentials {
         self.credentials.lock().clone()
     }
 
-    /// Calls `f` with its actions.
+    /// Calls `f` with the process's signal actions, and returns its result.
     pub fn with_actions<R>(&self, f: impl FnOnce(&Actions) -> R) -> R {
         if self.is_callers() {
-            // SAFETY: exec and `own_actions` replace them, in the process's only thread. The caller is one of its
-            // threads, and in neither.
+            // SAFETY: only exec and `own_actions` replace the actions, and only in a process with one thread. The
+            // caller is a thread of this process, and runs neither of them.
             f(unsafe { self.actions.get() })
         } else {
             let actions = self.actions.look(Arc::clone);
@@ -360,42 +363,50 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// Makes its actions its own, so that they may be changed: [frozen](Actions) ones are copied.
+    /// Makes the signal actions changeable: if they are [frozen](Actions), the process gets a copy of its own.
     ///
     /// # Safety
-    /// The caller is one of its threads, and holds no view of its actions.
+    /// The caller is a thread of this process, and holds no view of its actions.
     pub unsafe fn own_actions(&self) -> Result<(), Errno> {
-        // SAFETY: only an only thread replaces the actions. If the caller is one, it does so below.
+        // SAFETY: only the single thread of a process replaces its actions. If the caller is that thread, it does so
+        // below.
         let actions = unsafe { self.actions.get() };
         if !actions.is_frozen() {
             return Ok(());
         }
-        // A reader from outside raises the count for a moment: then a copy is made in vain.
+        // A reader in another process may hold a further reference for a moment. The process then makes a copy that it
+        // does not need, which is harmless.
         if Arc::strong_count(actions) == 1 {
             actions.freeze(None);
             return Ok(());
         }
         let copy = Arc::try_new(actions.try_clone()?)?;
-        // SAFETY: the actions are frozen, so the process has no thread but the caller, which holds no view of them.
+        // SAFETY: the actions are frozen, so the caller is the process's only thread. It holds no view of them.
         drop(unsafe { self.actions.replace(copy) });
         Ok(())
     }
 
-    /// Its actions for a forked child: shared if the process has one thread, else a copy.
+    /// The signal actions for a forked child. A process with one thread shares its actions with the child and freezes
+    /// them. The child gets a copy if there are several threads, or if the delivery of a signal changes an action
+    /// (`SA_RESETHAND`).
     ///
     /// # Safety
-    /// The caller is one of its threads.
+    /// The caller is a thread of this process.
     pub unsafe fn forked_actions(&self) -> Result<Arc<Actions>, Errno> {
-        // SAFETY: only an only thread replaces the actions. If the caller is one, it does so here.
+        // SAFETY: only the single thread of a process replaces its actions. If the caller is that thread, it does so
+        // only here.
         let froze = unsafe { self.actions.get() }.frozen_by() == Some(self.pid);
         if !froze {
-            // Its parent's relatives do not count the references of its children.
+            // The parent may share these actions with this process. This process then makes its own copy first: the
+            // parent's family and this process's children must not write the same reference count.
             // SAFETY: the caller is one of its threads, and the view above has ended.
             unsafe { self.own_actions() }?;
         }
-        // SAFETY: as an only thread the caller replaces nothing from here on; as one of several, no thread does.
+        // SAFETY: if the caller is the only thread, it replaces nothing from here on. If there are several, none
+        // replaces them.
         let actions = unsafe { self.actions.get() };
-        // A reader from outside raises the count for a moment: then a copy is made in vain.
+        // A reader in another process may hold a further reference for a moment. The child then gets a copy that it
+        // does not need, which is harmless.
         let alone = froze || (Arc::strong_count(actions) == 1 && self.threads.lock().len() == 1);
         if !alone || actions.change_by_delivery() {
             return Ok(Arc::try_new(actions.try_clone()?)?);
@@ -406,7 +417,7 @@ impl<M: Machine> Process<M> {
         Ok(actions.clone())
     }
 
-    /// Whether the running thread is one of its threads.
+    /// Whether the running thread belongs to this process.
     pub(crate) fn is_callers(&self) -> bool {
         let caller = quire_task::Machine::current(self.linux.machine);
         // SAFETY: the pointer is null or the running thread, which lives while it runs.
@@ -414,22 +425,22 @@ impl<M: Machine> Process<M> {
         caller.is_some_and(|thread| core::ptr::eq(&*thread.process, self))
     }
 
-    /// Whether it ends or has ended.
+    /// Whether the process ends or has ended.
     pub fn is_exiting(&self) -> bool {
         self.exiting.load(Ordering::Acquire)
     }
 
-    /// The signals that it ignores, and those that it handles.
+    /// The signals that the process ignores, and those that it handles.
     pub fn dispositions(&self) -> (SigSet, SigSet) {
         self.with_actions(Actions::sets)
     }
 
-    /// The name of its last thread, once that has ended.
+    /// The name of the process's last thread, once that thread has ended.
     pub fn last_name(&self) -> Name {
         *self.last_name.lock()
     }
 
-    /// A signal info that names this process, of user `uid`, as the sender.
+    /// The signal information for `signal` with this process and user `uid` as the sender.
     pub fn as_sender(&self, signal: crate::signal::Signal, uid: u32) -> SigInfo {
         SigInfo {
             signal,

@@ -1,11 +1,11 @@
-//! Sleeping without a kernel stack: the state of the calls that sleep so.
+//! The state of system calls that sleep without a kernel stack.
 //!
-//! A system call that has to sleep in a known place returns: all its frames and guards are gone. It has stored a
-//! [`Sleep`] and its deadline in its thread, and listed the thread where wakers look for it. The kernel then gives the
-//! thread's stack up. When the thread is woken, `go_on` of the system calls executes the same code again on another
-//! stack. It ends the call, or sleeps on.
+//! Most system calls that sleep for long return from all their functions first, so no frame and no guard is left. Such
+//! a call stores a [`Sleep`] and its deadline in its thread, and adds the thread to the list where wakers look for it.
+//! The kernel then frees the thread's stack. When the thread is woken, the function `go_on` of the call (in
+//! `quire-linux`) runs on another stack. It executes the same code again, and ends the call or sleeps again.
 //!
-//! Calls that do not sleep so use `quire_sync`'s parking, and keep their stack.
+//! Other calls sleep with the parking of `quire_sync`, and keep their stack.
 
 use crate::Pid;
 use crate::file::host::File;
@@ -16,36 +16,36 @@ use quire_fs::readiness::Poller;
 use quire_fs::{FsError, Listener};
 use quire_heap::{Arc, Vec, unsize};
 
-/// The state of a call that sleeps.
+/// The state of a call that sleeps without a stack.
 pub enum Sleep<M: Machine> {
-    /// A futex wait. The thread's waiter is listed in the table.
+    /// A futex wait. The thread's waiter is listed in the futex table.
     Futex(FutexSleep),
     /// A sleep for a time.
     Time(TimeSleep),
-    /// A wait for a child. The thread's waiter is on its process's queue.
+    /// A wait for a child. The thread's waiter is on the queue of its process.
     Child(ChildWait),
-    /// A call on a stream that waits. The thread's waiter is on the stream's queue.
+    /// A call that waits for a stream. The thread's waiter is on the stream's queue.
     Stream(StreamWait<M>),
-    /// A poll. The thread listens to the files.
+    /// A `poll` or `ppoll`. The thread listens to the files.
     Poll(PollWait<M>),
-    /// A wait for files of an array of bits. The thread listens to them.
+    /// A `select` or `pselect6`. The thread listens to the files.
     Select(SelectWait<M>),
-    /// A wait for events of a set of files. The thread's waiter is on the set's queue.
+    /// An `epoll_wait`. The thread's waiter is on the queue of the epoll file.
     Epoll(EpollWait<M>),
-    /// A wait for a signal that interrupts it.
+    /// A wait until a signal interrupts it, such as `pause`.
     Signal,
-    /// A wait that takes a signal.
+    /// An `rt_sigtimedwait`, which receives a signal.
     Awaited(SignalWait),
 }
 
-/// How a system call left its thread.
+/// The state in which a system call left its thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Served {
     /// The result is in the registers.
     Done,
-    /// The thread has to sleep until it is unparked, or until the deadline of `sleeps_until`. Then
-    /// `go_on` goes on.
+    /// The thread must sleep until it is unparked, or until the deadline that `sleeps_until` returns. Then `go_on`
+    /// continues the call.
     Asleep,
 }
 
@@ -54,26 +54,26 @@ pub enum Served {
 pub struct FutexSleep {
     /// User address of the word.
     pub at: u64,
-    /// The value that it must hold.
+    /// The value that the word must have for the thread to sleep.
     pub value: u32,
-    /// The wakers that may wake it.
+    /// The wait is woken only by wakers whose bitset has a bit in common with this one.
     pub bitset: u32,
-    /// Whether the key is private to the process.
+    /// Whether the futex is private to the process.
     pub private: bool,
-    /// Monotonic, in nanoseconds.
+    /// The deadline on the monotonic clock, in nanoseconds. `None`: no limit.
     pub deadline: Option<u64>,
 }
 
 /// The arguments of a sleep for a time.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeSleep {
-    /// Its end, in nanoseconds since boot.
+    /// The end of the sleep, in nanoseconds since boot.
     pub deadline: u64,
-    /// For a relative sleep: the clock of its deadline, and the user address of a `timespec` for the rest, or 0.
+    /// For a relative sleep: the deadline's clock, and the user address of a `timespec` for the remaining time, or 0.
     pub relative: Option<(i32, u64)>,
 }
 
-/// The children to wait for.
+/// Which children a wait is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
     Any,
@@ -88,27 +88,27 @@ pub struct Wanted {
     pub options: u32,
 }
 
-/// User addresses of the results of a wait; 0 where a result is not asked for.
+/// User addresses for the results of a wait; 0 where the caller wants no result.
 #[derive(Clone, Copy, Debug)]
 pub enum Answer {
     Wait4 { status: u64, usage: u64 },
     Waitid { info: u64, usage: u64 },
 }
 
-/// A wait for a child: the children, and where the answer goes.
+/// A wait for a child: the wanted children, and the addresses for the results.
 #[derive(Clone, Copy, Debug)]
 pub struct ChildWait {
     pub wanted: Wanted,
     pub answer: Answer,
 }
 
-/// A call on a stream that waits. It is made again when the thread is woken.
+/// A call on a stream that waits. The call is repeated when the thread is woken.
 pub struct StreamWait<M: Machine> {
     pub file: Arc<File<M>>,
     pub call: StreamCall,
 }
 
-/// The calls on streams that sleep without a stack, with their arguments as they were at first.
+/// The calls on streams that sleep without a stack, with their original arguments.
 pub enum StreamCall {
     Read(Vectors),
     Write(Vectors),
@@ -117,7 +117,7 @@ pub enum StreamCall {
         from: Vectors,
         flags: u32,
     },
-    /// `recvfrom`. `name` and `name_len` are where the sender's address and its length go.
+    /// `recvfrom`. `name` and `name_len` are the user addresses for the sender's address and its length.
     Receive {
         to: Vectors,
         flags: u32,
@@ -135,16 +135,16 @@ pub enum StreamCall {
 /// The arguments of `accept4`.
 #[derive(Clone, Copy, Debug)]
 pub struct Accept {
-    /// User addresses of the peer's address and of its length.
+    /// User addresses for the peer's address and for its length.
     pub name: u64,
     pub name_len: u64,
     pub flags: u32,
 }
 
-/// A `poll` or `ppoll` that waits. It looks again when the thread is woken.
+/// A `poll` or `ppoll` that waits. The files are checked again when the thread is woken.
 pub struct PollWait<M: Machine> {
     pub call: PollCall,
-    /// The array of `struct pollfd`, as it was when the call was made.
+    /// The array of `struct pollfd` from the time of the call.
     pub asked: Vec<u64>,
     pub listening: Listening<M>,
 }
@@ -156,38 +156,38 @@ pub enum PollCall {
         fds: u64,
         count: u64,
     },
-    /// `time` is where the remaining time goes, or 0.
+    /// `time` is the user address for the remaining time, or 0.
     Ppoll {
         fds: u64,
         time: u64,
     },
 }
 
-/// A `select` or `pselect6` that waits. It looks again when the thread is woken.
+/// A `select` or `pselect6` that waits. The files are checked again when the thread is woken.
 pub struct SelectWait<M: Machine> {
     pub call: SelectCall,
-    /// The sets, one after the other, as they were when the call was made.
+    /// The three sets from the time of the call, one after the other.
     pub asked: Vec<u64>,
     pub listening: Listening<M>,
 }
 
-/// User addresses of a `select` or `pselect6`; 0 where an argument is missing.
+/// The user addresses of a `select` or `pselect6`; 0 where an argument is missing.
 #[derive(Clone, Copy)]
 pub struct SelectCall {
     pub sets: [u64; 3],
-    /// Where the remaining time goes.
+    /// For the remaining time.
     pub time: u64,
 }
 
 /// An `epoll_wait` that waits.
 pub struct EpollWait<M: Machine> {
-    /// The set.
+    /// The epoll file.
     pub file: Arc<File<M>>,
-    /// User address of the events.
+    /// User address for the events.
     pub to: u64,
-    /// Events at most.
+    /// The highest number of events to return.
     pub most: i32,
-    /// Monotonic, in nanoseconds.
+    /// The deadline on the monotonic clock, in nanoseconds. `None`: no limit.
     pub deadline: Option<u64>,
 }
 
@@ -195,20 +195,20 @@ pub struct EpollWait<M: Machine> {
 #[derive(Clone, Copy, Debug)]
 pub struct SignalWait {
     pub wanted: SigSet,
-    /// User address of a `siginfo_t`, or 0.
+    /// User address for a `siginfo_t`, or 0.
     pub info: u64,
-    /// Monotonic, in nanoseconds.
+    /// The deadline on the monotonic clock, in nanoseconds. `None`: no limit.
     pub deadline: Option<u64>,
 }
 
-/// The calling thread listens to files, until this is dropped.
+/// The calling thread listens to a list of files until this value is dropped.
 pub struct Listening<M: Machine> {
     files: Vec<Arc<File<M>>>,
     pub poller: Arc<Poller>,
 }
 
 impl<M: Machine> Listening<M> {
-    /// Lets the calling thread listen to `files`. If one refuses, it listens to none.
+    /// Makes the calling thread listen to `files`. If one of them refuses, the thread listens to none.
     pub fn to(files: Vec<Arc<File<M>>>) -> Result<Self, FsError> {
         let listening = Listening { files, poller: Poller::new()? };
         let listener = listening.listener();

@@ -1,7 +1,7 @@
 //! The slack of a thread's timers: how much later than its deadline a sleep may end (`PR_SET_TIMERSLACK`,
 //! `/proc/<pid>/timerslack_ns`).
 //!
-//! It is kept and shown. Timers end at their deadlines, which every slack allows.
+//! The value is only stored and shown. Quire's timers end at their deadlines, which every slack value allows.
 
 use crate::machine::Machine;
 use crate::process::credentials::capabilities::cap;
@@ -15,13 +15,13 @@ use quire_task::{Class, Thread as Task, ThreadRef};
 const FIRST: u64 = 50_000;
 
 /// A thread's slack, in nanoseconds. A real-time thread has none. Any thread with the right reads and writes it. Memory
-/// is taken only for a thread whose slack is, or was, another than the first process's.
+/// is allocated only for a thread whose slack differs, or once differed, from that of the first process.
 pub struct Slack(FirstUse<Values>);
 
 struct Values {
-    /// The slack that was set; 0 for the usual one.
+    /// The slack that was set; 0 for the default slack.
     set: AtomicU64,
-    /// The slack that its maker had. It does not change.
+    /// The default slack: that of the thread's creator. It does not change.
     usual: u64,
 }
 
@@ -32,12 +32,12 @@ impl Values {
 }
 
 impl Slack {
-    /// The slack of the first process.
+    /// The slack of the first process's threads.
     pub fn first() -> Slack {
         Slack(FirstUse::new())
     }
 
-    /// The slack of a thread whose maker has `maker`.
+    /// The slack of a new thread whose creator has the slack `maker`.
     pub fn inherited(maker: u64) -> Result<Slack, Errno> {
         let slack = Slack::first();
         if maker != FIRST {
@@ -46,7 +46,7 @@ impl Slack {
         Ok(slack)
     }
 
-    /// The slack of a thread that is real-time or not.
+    /// The slack in force, in nanoseconds. `realtime`: the thread is a real-time thread.
     fn get(&self, realtime: bool) -> u64 {
         if realtime {
             return 0;
@@ -58,7 +58,7 @@ impl Slack {
         }
     }
 
-    /// Sets the slack; 0 sets it to the usual one. As on Linux, a real-time thread keeps no slack for later.
+    /// Sets the slack; 0 restores the default. For a real-time thread every value restores the default, as on Linux.
     fn set(&self, nanos: u64, realtime: bool) -> Result<(), Errno> {
         let nanos = if realtime { 0 } else { nanos };
         let values = match self.0.get() {
@@ -70,7 +70,7 @@ impl Slack {
         Ok(())
     }
 
-    /// Sets the slack to the usual one.
+    /// Restores the default slack.
     fn reset(&self) {
         if let Some(values) = self.0.get() {
             values.set.store(0, Ordering::Relaxed);
@@ -82,25 +82,26 @@ fn is_realtime<M: Machine>(task: &Task<M>) -> bool {
     matches!(task.class().0, Class::Fifo(_) | Class::RoundRobin(_))
 }
 
-/// The slack of a thread.
+/// The slack of the thread `task`, in nanoseconds.
 pub fn of<M: Machine>(task: &Task<M>) -> u64 {
     task.payload().as_ref().map_or(0, |thread| thread.slack.get(is_realtime(task)))
 }
 
-/// Sets the slack of a thread; 0 sets it to the usual one.
+/// Sets the slack of the thread `task`; 0 restores the default.
 pub fn set<M: Machine>(task: &Task<M>, nanos: u64) -> Result<(), Errno> {
     task.payload().as_ref().map_or(Ok(()), |thread| thread.slack.set(nanos, is_realtime(task)))
 }
 
-/// The class of `task` has changed: a thread that became real-time forgets its slack.
+/// Called after a change of the scheduling class of `task`. A thread that became real-time loses the slack that was
+/// set.
 pub fn class_changed<M: Machine>(task: &Task<M>) {
     if let Some(thread) = task.payload().as_ref().filter(|_| is_realtime(task)) {
         thread.slack.reset();
     }
 }
 
-/// The first thread of `process`, whose slack the running thread wants to read or write. Other threads need a
-/// capability.
+/// The first thread of `process`, whose slack the running thread wants to read or write. EPERM if that is another
+/// thread, and the running thread lacks `CAP_SYS_NICE`.
 pub fn reached<M: Machine>(process: &Process<M>) -> Result<ThreadRef<M>, FsError> {
     let task = process.threads.lock().get(process.pid).cloned().ok_or(FsError::NoProcess)?;
     let me = process.linux.current();

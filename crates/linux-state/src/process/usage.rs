@@ -4,27 +4,27 @@ use crate::machine::Machine;
 use crate::process::Process;
 use quire_task::Thread as Task;
 
-/// A sum of usage.
+/// The resource usage of one or several threads.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// Nanoseconds in user mode.
     pub user: u64,
     /// Nanoseconds in the kernel.
     pub system: u64,
-    /// Faults served without a device.
+    /// The number of faults that read nothing from a device.
     pub minor_faults: u64,
-    /// Faults that waited for a device.
+    /// The number of faults that waited for a device.
     pub major_faults: u64,
-    /// Switches away because it slept.
+    /// The number of context switches because the thread slept.
     pub voluntary: u64,
-    /// Switches away because it was preempted.
+    /// The number of context switches because the thread was preempted.
     pub involuntary: u64,
-    /// Most resident pages at a time.
+    /// The highest number of pages that were resident at once.
     pub peak_pages: u64,
 }
 
 impl Usage {
-    /// Adds `other`; peaks do not add up.
+    /// Adds `other`. The peaks are not added: the higher one is kept.
     pub fn add(&mut self, other: &Usage) {
         self.user += other.user;
         self.system += other.system;
@@ -36,16 +36,16 @@ impl Usage {
     }
 }
 
-/// A process's sums. Guarded by [`Process::accounts`].
+/// The resource usage of threads and children that have ended. Guarded by [`Process::accounts`].
 #[derive(Default)]
 pub struct Accounts {
-    /// Threads of the process that have ended.
+    /// The sum for the threads of the process that have ended.
     pub ended_threads: Usage,
-    /// Reaped children, and theirs.
+    /// The sum for the children that were reaped, including their own reaped children.
     pub children: Usage,
 }
 
-/// The usage of one thread so far, without memory, which is its process's.
+/// The usage of one thread so far. The peak of memory is 0, because memory belongs to the process.
 pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
     let times = linux.scheduler.times(task);
     let (voluntary, involuntary) = task.switches();
@@ -62,7 +62,8 @@ pub fn of_thread<M: Machine>(linux: &crate::Linux<M>, task: &Task<M>) -> Usage {
 }
 
 impl<M: Machine> Process<M> {
-    /// The most resident pages of its threads' present memory; 0 if they have left it. Reads no page table.
+    /// The peak number of resident pages of the process's present memory; 0 if the threads have left it. Reads no page
+    /// table.
     pub fn peak_pages(&self) -> u64 {
         let memory = {
             let threads = self.threads.lock();
@@ -71,7 +72,7 @@ impl<M: Machine> Process<M> {
         memory.map_or(0, |memory| memory.peak_resident())
     }
 
-    /// The usage of all its threads so far; for memory, the peak of its earlier programs.
+    /// The usage of all threads so far, ended ones included. The memory peak is that of earlier programs.
     pub fn usage(&self) -> Usage {
         let mut sum = Usage::default();
         {

@@ -1,17 +1,17 @@
 //! Users: their numbers of threads, their shares of CPU time, and the kernel memory charged to them.
 //!
-//! A thread holds a [`UserCharge`] of its real user. The charge counts the thread towards the limit on processes, and
-//! keeps the user's record. A zombie holds the charge of its first thread until it is reaped, as Linux counts.
+//! A thread holds a [`UserCharge`] to its real user. The charge counts the thread towards the limit on processes, and
+//! keeps the user's record alive. A zombie holds the charge of its first thread until it is reaped, as on Linux.
 //!
-//! User 0's charges for threads name no record: it has no limit on processes, and uses the share of CPU time that each
-//! CPU keeps. Its other charges go to a record beside the table.
+//! Threads of user 0 are charged to no record. User 0 has no limit on processes, and uses the share of CPU time that
+//! each CPU keeps. Other charges of user 0 go to a record outside the table.
 //!
-//! Kernel memory held for a user is counted in its [`Account`]s. A [`Charge`] is a part of an account; a [`Payer`] is
-//! an object of the user's, for which more will be charged later. Both keep the record, even after the user's last
-//! thread has ended.
+//! The kernel memory that is held for a user is counted in the user's [`Account`]s. A [`Charge`] is an amount in one
+//! account. A [`Payer`] belongs to an object for which more will be charged later. Both keep the record alive, even
+//! after the user's last thread has ended.
 //!
-//! Records are looked up by id in a sorted table, at changes of ids only; a fork uses its parent's charge. A record
-//! that no thread, charge or payer holds is freed when the table has doubled since the last search for such records.
+//! A record is looked up by id in a sorted table, but only at changes of ids: a fork uses the parent's charge. Records
+//! that no thread, charge or payer holds are freed by a search, which runs whenever the table has doubled.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -21,7 +21,7 @@ use quire_heap::{Vec, allocate, deallocate};
 use quire_sync::{LimitedCounters, Rank, SpinLock};
 use quire_task::User;
 
-/// The number of records at which unused ones are first searched for.
+/// The number of records at which the first search for unused records runs.
 const FIRST_SEARCH: usize = 16;
 
 /// The counted and limited resources of a user.
@@ -30,27 +30,27 @@ const FIRST_SEARCH: usize = 16;
 pub enum Account {
     /// Threads, and zombies: `RLIMIT_NPROC`.
     Threads,
-    /// Objects for which more will be charged. They have no limit of their own.
+    /// Objects for which more will be charged later. This account has no limit.
     Payers,
     /// Pending signals: `RLIMIT_SIGPENDING`.
     Signals,
-    /// Pages of the rings of pipes: `fs.pipe-user-pages-soft` and `-hard`.
+    /// Pages of pipe buffers: `fs.pipe-user-pages-soft` and `-hard`.
     PipePages,
-    /// Files in epoll sets: `fs.epoll.max_user_watches`.
+    /// Files in epoll instances: `fs.epoll.max_user_watches`.
     Watches,
     /// Record locks.
     Locks,
     /// Objects and messages of System V IPC, in units of 64 bytes.
     Ipc,
-    /// Pages of segments that are kept in memory: `RLIMIT_MEMLOCK`.
+    /// Pages of locked shared memory segments: `RLIMIT_MEMLOCK`.
     LockedSegments,
     /// Bytes of POSIX message queues: `RLIMIT_MSGQUEUE`.
     PosixQueues,
     /// Files of `inotify_init`: `fs.inotify.max_user_instances`.
     Notifiers,
-    /// Their watches: `fs.inotify.max_user_watches`.
+    /// Watches of those files: `fs.inotify.max_user_watches`.
     Notices,
-    /// Files in flight, which messages carry: `RLIMIT_NOFILE`.
+    /// Files in flight in messages of sockets: `RLIMIT_NOFILE`.
     FilesInFlight,
 }
 
@@ -62,19 +62,20 @@ impl Account {
 /// The counts of a user's accounts.
 type Accounts = LimitedCounters<{ Account::COUNT }>;
 
-/// One user.
+/// The record of one user.
 struct Record<M: Machine> {
     id: u32,
     accounts: Accounts,
     share: User<M>,
-    /// The per-CPU parts of both.
+    /// The memory for the per-CPU parts of `accounts` and `share`.
     memory: NonNull<u8>,
     cpus: usize,
 }
 
-// SAFETY: the memory is the record's own; its content is shared by the rules of `LimitedCounters` and `User`.
+// SAFETY: the record owns the memory. `LimitedCounters` and `User` define how its content is shared.
 unsafe impl<M: Machine> Send for Record<M> {}
-// SAFETY: a shared record gives `LimitedCounters` and `User`, which any CPU may use, and its memory stays.
+// SAFETY: a shared record gives access only to `LimitedCounters` and `User`, which any CPU may use. Its memory is not
+// freed meanwhile.
 unsafe impl<M: Machine> Sync for Record<M> {}
 
 impl<M: Machine> Record<M> {
@@ -86,11 +87,11 @@ impl<M: Machine> Record<M> {
         let layout = Self::layout(cpus)?;
         let memory = allocate(layout)?;
         let place = allocate(Layout::new::<Self>()).map(NonNull::cast::<Self>).inspect_err(|_| {
-            // SAFETY: allocated above with this layout.
+            // SAFETY: the memory was allocated above with this layout.
             unsafe { deallocate(memory, layout) };
         })?;
-        // SAFETY: the two parts of that memory, the first of which is a multiple of 128 bytes long; `place` is for a
-        // record.
+        // SAFETY: the memory has two parts, and the first is a multiple of 128 bytes long. `place` is large enough for
+        // a record.
         unsafe {
             let accounts = Accounts::new(memory, cpus);
             let share = User::new(memory.add(Accounts::bytes(cpus)), cpus);
@@ -99,17 +100,18 @@ impl<M: Machine> Record<M> {
         Ok(place)
     }
 
-    /// Whether no thread, charge or payer holds it. The caller has locked the table: only by it a record without
-    /// threads gets new ones.
+    /// Whether no thread, charge or payer holds the record. The caller holds the table's lock: a record without threads
+    /// gets a new thread only through the table.
     fn is_unused(&self) -> bool {
-        // Threads first, because only they make payers; then payers, because only those two make new charges.
+        // Threads are counted first, because only they create payers. Payers follow, because only threads and payers
+        // create charges.
         (0..Account::COUNT).all(|account| self.accounts.count(account) == 0)
     }
 
     /// # Safety
-    /// It came from `new`, and no reference to it is left.
+    /// `record` came from `new`, and no reference to it is left.
     unsafe fn free(record: NonNull<Self>) {
-        // SAFETY: by this function's contract; `new` allocated both with these layouts.
+        // SAFETY: by this function's contract the record is unused. `new` allocated both parts with these layouts.
         unsafe {
             let Record { memory, cpus, .. } = record.read();
             deallocate(record.cast(), Layout::new::<Self>());
@@ -121,19 +123,19 @@ impl<M: Machine> Record<M> {
 }
 
 struct Table<M: Machine> {
-    /// By id.
+    /// The records, sorted by user id.
     records: Vec<NonNull<Record<M>>>,
-    /// The number of records at which unused ones are searched for.
+    /// The number of records at which the next search for unused records runs.
     search_at: usize,
 }
 
-// SAFETY: records are shared; the table only points to them.
+// SAFETY: the table only points to records, which may be shared.
 unsafe impl<M: Machine> Send for Table<M> {}
 
-/// All users with threads, and some that had threads.
+/// The records of all users that have threads, and of some that had threads.
 pub struct Users<M: Machine> {
     table: SpinLock<Table<M>>,
-    /// The record of user 0, never freed.
+    /// The record of user 0, which is never freed.
     root: NonNull<Record<M>>,
     cpus: usize,
 }
@@ -144,7 +146,7 @@ unsafe impl<M: Machine> Send for Users<M> {}
 unsafe impl<M: Machine> Sync for Users<M> {}
 
 impl<M: Machine> Users<M> {
-    /// User 0 alone, on a machine of `cpus` CPUs.
+    /// A table without records, and the record of user 0, on a machine with `cpus` CPUs.
     pub fn new(cpus: usize) -> Result<Self, Errno> {
         let table = SpinLock::new(Rank::OWNED, Table { records: Vec::new(), search_at: FIRST_SEARCH });
         Ok(Users { table, root: Record::new(0, cpus)?, cpus })
@@ -156,32 +158,32 @@ impl<M: Machine> Users<M> {
         Charge::take(self.accounts(user_charge), account, n, limit)
     }
 
-    /// The user of `user_charge`, as the payer for an object.
+    /// Makes the user of `user_charge` the payer for an object.
     pub fn payer(&self, user_charge: &UserCharge<M>) -> Payer {
         let accounts = self.accounts(user_charge);
-        // SAFETY: the charge keeps the record.
+        // SAFETY: the charge keeps the record alive.
         unsafe { accounts.as_ref() }.take(Account::Payers as usize, 1, u64::MAX);
         Payer(accounts)
     }
 
-    /// The count of `account` for the user of `user_charge` at this moment. Slow: it reads each CPU's line.
+    /// The present count of `account` for the user of `user_charge`. Slow, because it reads a cache line of each CPU.
     pub fn charged(&self, user_charge: &UserCharge<M>, account: Account) -> u64 {
-        // SAFETY: the charge keeps the record.
+        // SAFETY: the charge keeps the record alive.
         unsafe { self.accounts(user_charge).as_ref() }.count(account as usize)
     }
 
     fn accounts(&self, user_charge: &UserCharge<M>) -> NonNull<Accounts> {
-        // SAFETY: the charge keeps its record; that of user 0 is for ever.
+        // SAFETY: the charge keeps its record alive, and the record of user 0 is never freed.
         NonNull::from(unsafe { &user_charge.0.unwrap_or(self.root).as_ref().accounts })
     }
 
-    /// Charges user `id` for a thread that changes to it. The limit is ignored: as on Linux, a change of user is
-    /// not refused for it. ENOMEM if the user is new and there is no memory.
+    /// Charges user `id` for a thread that changes to this user. The charge may exceed the limit, because Linux does
+    /// not refuse a change of user for it either. ENOMEM if the user is new and there is no memory.
     pub fn charge_thread(&self, id: u32) -> Result<UserCharge<M>, Errno> {
         if id == 0 {
             return Ok(UserCharge::root());
         }
-        // Before the lock: an allocation may need other locks.
+        // A record is allocated without the lock, because the allocation may acquire other locks.
         let mut new = None;
         let user_charge = loop {
             let mut table = self.table.lock();
@@ -189,8 +191,8 @@ impl<M: Machine> Users<M> {
             match table.records.binary_search_by_key(&id, |record| unsafe { record.as_ref() }.id) {
                 Ok(at) => {
                     let record = table.records[at];
-                    // SAFETY: the record is in the table, whose lock keeps it from being freed; from here on the charge
-                    // does.
+                    // SAFETY: the record is in the table, whose lock keeps it alive. From here on the charge keeps it
+                    // alive.
                     unsafe { record.as_ref() }.accounts.take(Account::Threads as usize, 1, u64::MAX);
                     break UserCharge(Some(record));
                 }
@@ -208,15 +210,15 @@ impl<M: Machine> Users<M> {
                         new = Some(Record::new(id, self.cpus)?);
                     }
                     if let Err(error) = self.make_room(used) {
-                        // SAFETY: the record was made above and put into no table, so this thread has it alone.
+                        // SAFETY: the record was made above and added to no table, so only this thread has it.
                         new.into_iter().for_each(|record| unsafe { Record::free(record) });
                         return Err(error);
                     }
                 }
             }
         };
-        // Another thread made it first. SAFETY: the record was made above and put into no table, so this thread has it
-        // alone.
+        // If another thread has added a record for this user first, this one is not needed. SAFETY: it was made above
+        // and added to no table, so only this thread has it.
         new.into_iter().for_each(|record| unsafe { Record::free(record) });
         Ok(user_charge)
     }
@@ -237,7 +239,7 @@ impl<M: Machine> Users<M> {
         Ok(())
     }
 
-    /// Frees the unused records.
+    /// Frees all unused records.
     fn forget_unused(&self) {
         loop {
             let mut table = self.table.lock();
@@ -249,8 +251,8 @@ impl<M: Machine> Users<M> {
             };
             let record = table.records.remove(at);
             drop(table);
-            // SAFETY: it is no longer in the table, and nothing holds it; the thread that returned the last part is
-            // done with it.
+            // SAFETY: the record is no longer in the table, and no charge holds it. The thread that returned the last
+            // charge does not use it any more.
             unsafe { Record::free(record) };
         }
     }
@@ -259,23 +261,23 @@ impl<M: Machine> Users<M> {
 /// The charge of a thread or zombie to its user.
 pub struct UserCharge<M: Machine>(Option<NonNull<Record<M>>>);
 
-// SAFETY: it keeps a record that is `Sync`.
+// SAFETY: the charge keeps a record alive, and the record is `Sync`.
 unsafe impl<M: Machine> Send for UserCharge<M> {}
 // SAFETY: a shared charge gives a reference to a record, which is `Sync`.
 unsafe impl<M: Machine> Sync for UserCharge<M> {}
 
 impl<M: Machine> UserCharge<M> {
-    /// The charge of user 0, and of threads that have left their user.
+    /// The charge of a thread of user 0, or of a thread that no longer has a user.
     pub const fn root() -> Self {
         UserCharge(None)
     }
 
     fn record(&self) -> Option<&Record<M>> {
-        // SAFETY: the charge counts in the record, which is not freed while its count is above 0.
+        // SAFETY: the charge is counted in the record, which is not freed while a count is above 0.
         self.0.map(|record| unsafe { record.as_ref() })
     }
 
-    /// Another charge to the same user. EAGAIN if the user has `limit` already.
+    /// A further charge to the same user. EAGAIN if the user already has `limit` threads.
     pub fn another(&self, limit: u64) -> Result<Self, Errno> {
         match self.record() {
             Some(record) if !record.accounts.take(Account::Threads as usize, 1, limit) => Err(Errno::EAGAIN),
@@ -288,7 +290,7 @@ impl<M: Machine> UserCharge<M> {
         self.record().is_some_and(|record| record.accounts.count(Account::Threads as usize) > limit)
     }
 
-    /// The scheduler's user whose share of CPU time it uses.
+    /// The scheduler's record of the user's share of CPU time. `None` for user 0.
     pub fn share(&self) -> Option<NonNull<User<M>>> {
         self.record().map(|record| NonNull::from(&record.share))
     }
@@ -309,19 +311,19 @@ pub struct Charge {
     n: u64,
 }
 
-// SAFETY: it keeps counts that are `Sync`.
+// SAFETY: the charge keeps its user's counters alive, and they are `Sync`.
 unsafe impl Send for Charge {}
-// SAFETY: it keeps counts that are `Sync`.
+// SAFETY: the charge keeps its user's counters alive, and they are `Sync`.
 unsafe impl Sync for Charge {}
 
 impl Charge {
     /// # Requires
-    /// The caller keeps the record.
+    /// The caller keeps the user's record alive.
     #[inline]
     fn take(accounts: NonNull<Accounts>, account: Account, n: u64, limit: u64) -> Option<Self> {
-        // SAFETY: the caller keeps the record.
+        // SAFETY: the caller keeps the record alive.
         let taken = unsafe { accounts.as_ref() }.take(account as usize, n, limit);
-        // Not `then_some`: a charge that was not taken must not be dropped.
+        // Not `then_some`: it would build and drop a charge that was refused, and the drop would give back the amount.
         taken.then(|| Charge { accounts, account, n })
     }
 
@@ -330,11 +332,11 @@ impl Charge {
         self.n
     }
 
-    /// Changes the amount to `n`, which is not 0. If the user would then exceed `limit` by an increase, it changes
-    /// nothing and returns `false`.
+    /// Changes the amount to `n`, which is not 0. If an increase would exceed the user's `limit`, changes nothing and
+    /// returns `false`.
     pub fn resize(&mut self, n: u64, limit: u64) -> bool {
         debug_assert!(n > 0 && self.n > 0);
-        // SAFETY: the charge keeps the record, since some of it is left all the time.
+        // SAFETY: the charge keeps the record alive, because a part of the amount remains all the time.
         let accounts = unsafe { self.accounts.as_ref() };
         if n > self.n && !accounts.take(self.account as usize, n - self.n, limit) {
             return false;
@@ -350,17 +352,17 @@ impl Charge {
 impl Drop for Charge {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the charge keeps the record.
+        // SAFETY: the charge keeps the record alive.
         unsafe { self.accounts.as_ref() }.put(self.account as usize, self.n);
     }
 }
 
-/// A user who is charged for an object's parts, until the object is dropped.
+/// The user to charge for the parts of an object. The object holds this value until its end.
 pub struct Payer(NonNull<Accounts>);
 
-// SAFETY: it keeps counts that are `Sync`.
+// SAFETY: the payer keeps its user's counters alive, and they are `Sync`.
 unsafe impl Send for Payer {}
-// SAFETY: it keeps counts that are `Sync`.
+// SAFETY: the payer keeps its user's counters alive, and they are `Sync`.
 unsafe impl Sync for Payer {}
 
 impl Payer {
@@ -373,40 +375,40 @@ impl Payer {
 
 impl Drop for Payer {
     fn drop(&mut self) {
-        // SAFETY: the payer keeps the record.
+        // SAFETY: the payer keeps the record alive.
         unsafe { self.0.as_ref() }.put(Account::Payers as usize, 1);
     }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 pub(crate) mod testing {
-    //! A user without a machine.
+    //! A user's accounts for tests without a machine.
 
     use super::{Account, Accounts, Charge};
     use core::alloc::Layout;
     use core::ptr::NonNull;
     use quire_heap::allocate;
 
-    /// A user's accounts, never freed.
+    /// The accounts of one user, which are never freed.
     pub struct Counted(NonNull<Accounts>);
 
     impl Counted {
-        /// Nothing charged, on one CPU.
+        /// Accounts without charges, on one CPU.
         pub fn new() -> Self {
             quire_sync::hooks::threads::set_cpu(0);
             let layout = Layout::from_size_align(Accounts::bytes(1), 128).expect("a layout");
             let memory = allocate(layout).expect("memory");
-            // SAFETY: fresh memory of that size, never freed.
+            // SAFETY: the memory is fresh, has that size and is never freed.
             let accounts = unsafe { Accounts::new(memory, 1) };
             Counted(NonNull::from(quire_heap::try_leak(accounts).expect("memory")))
         }
 
-        /// Charges one signal, if there are fewer than `limit`.
+        /// Charges one signal; `None` if `limit` signals are charged already.
         pub fn signal(&self, limit: u64) -> Option<Charge> {
             Charge::take(self.0, Account::Signals, 1, limit)
         }
 
-        /// How many signals are charged.
+        /// The number of charged signals.
         pub fn signals(&self) -> u64 {
             // SAFETY: the counts were leaked by `new`.
             unsafe { self.0.as_ref() }.count(Account::Signals as usize)

@@ -8,14 +8,14 @@ use linux_raw_sys::general as raw;
 use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, Sequence};
 
-/// Default actions.
+/// The default actions of signals, as in signal(7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Default {
     /// The process ends.
     Terminate,
-    /// The process ends, and leaves a core file where its limits allow that.
+    /// The process ends, and writes a core file if its limits allow one.
     Dump,
-    /// Nothing.
+    /// The signal has no effect.
     Ignore,
     /// The process stops.
     Stop,
@@ -24,7 +24,7 @@ pub enum Default {
 }
 
 impl Default {
-    /// The default of `signal`.
+    /// The default action of `signal`.
     pub fn of(signal: Signal) -> Default {
         match signal {
             Signal::QUIT
@@ -49,17 +49,17 @@ impl Default {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Action {
-    /// 0 for the default, 1 to ignore, else the handler's address.
+    /// 0 for the default action, 1 to ignore the signal, else the handler's address.
     pub handler: u64,
-    /// `SA_*`.
+    /// `SA_*` flags.
     pub flags: u64,
     /// The address that the handler returns to.
     pub restorer: u64,
-    /// Blocked while it runs.
+    /// The signals that are blocked while the handler runs.
     pub mask: SigSet,
 }
 
-// SAFETY: four words, no padding, all patterns valid.
+// SAFETY: the type is four words without padding, and every bit pattern is valid.
 unsafe impl crate::base::plain::Plain for Action {}
 const _: () = assert!(core::mem::size_of::<Action>() == 32);
 
@@ -83,7 +83,7 @@ impl Action {
     /// The default action.
     pub const DEFAULT: Action = Action { handler: 0, flags: 0, restorer: 0, mask: SigSet::EMPTY };
 
-    /// Its disposition for `signal`.
+    /// What this action does with `signal`.
     pub fn disposition(&self, signal: Signal) -> Disposition {
         match self.handler {
             0 => Disposition::Default(Default::of(signal)),
@@ -92,7 +92,7 @@ impl Action {
         }
     }
 
-    /// Whether it is for one signal only.
+    /// Whether the handler is reset after one delivery (`SA_RESETHAND`).
     pub fn once(&self) -> bool {
         self.handler > 1 && self.flags & flag::RESETHAND != 0
     }
@@ -101,7 +101,7 @@ impl Action {
         [self.handler, self.flags, self.restorer, self.mask.0]
     }
 
-    /// Whether an unblocked signal with this action is discarded. SIGCONT takes its effect when it is sent.
+    /// Whether an unblocked `signal` with this action is discarded. The effect of SIGCONT takes place when it is sent.
     pub fn ignores(&self, signal: Signal) -> bool {
         let nothing = matches!(Default::of(signal), Default::Ignore | Default::Continue);
         self.handler == 1 || (self.handler == 0 && nothing)
@@ -113,20 +113,20 @@ impl Action {
 pub enum Disposition {
     /// The kernel's default.
     Default(Default),
-    /// Nothing.
+    /// The signal is discarded.
     Ignore,
-    /// Run a handler.
+    /// The handler of this action runs.
     Handle(Action),
 }
 
-/// Actions in a block: most processes set no more.
+/// The number of actions in a block. Most processes set no more.
 const BLOCK: usize = 8;
 
-/// One signal's action, once it was set.
+/// The action of one signal that was set at least once.
 struct Entry {
     /// The signal's number; 0: unused. Set once, after the entry's other words.
     signal: AtomicU64,
-    /// Handler, flags, restorer, mask.
+    /// The handler, flags, restorer and mask.
     words: [AtomicU64; 4],
 }
 
@@ -154,16 +154,17 @@ impl Entry {
     }
 }
 
-/// All 64 actions. Most processes set few: those that were ever set lie in a short list, which only grows, so fork
-/// copies little. Readers take no lock, so a delivery writes no line that other threads read.
+/// The actions of all 64 signals. Most processes set few of them. The actions that were ever set are in a short list,
+/// which only grows, so fork copies little. Readers acquire no lock, so a delivery writes no cache line that other
+/// threads read.
 ///
-/// A forked child shares its parent's actions until either changes one, or the child itself forks. Until then they are
-/// *frozen*. So only relatives that share the parent's family count the references, and no others write that line. Only
-/// processes of one thread share frozen actions, because the change replaces them.
+/// A forked child shares its parent's actions until one of them changes an action, or until the child itself forks.
+/// Shared actions are *frozen*: they are copied before a change. So only the parent and its children write the
+/// reference count. Only processes with one thread share frozen actions, because the change replaces the whole value.
 pub struct Actions {
     sequence: Sequence,
-    /// The process that shares these with its children, each as its own: they are copied before a change. 0: none.
-    /// Written by the only thread of the only process that has them.
+    /// The process that shares these actions with its children; 0: none. Each of them copies the actions before a
+    /// change. Written by a process's only thread, while that process is the only one with these actions.
     frozen_by: AtomicU32,
     first: Block,
 }
@@ -175,7 +176,7 @@ impl core::default::Default for Actions {
 }
 
 impl Actions {
-    /// All default.
+    /// Default actions for all signals.
     pub fn new() -> Actions {
         Actions { sequence: Sequence::new(Rank::ACTIONS), frozen_by: AtomicU32::new(0), first: Block::default() }
     }
@@ -189,7 +190,7 @@ impl Actions {
     }
 
     fn blocks(&self) -> impl Iterator<Item = &Block> {
-        // SAFETY: a block that was linked is complete, and stays as long as `self`.
+        // SAFETY: a linked block is complete, and is freed only with `self`.
         core::iter::successors(Some(&self.first), |block| unsafe { block.next.load(Ordering::Acquire).as_ref() })
     }
 
@@ -202,10 +203,10 @@ impl Actions {
         self.entries().find(|(of, _)| *of == signal).map(|(_, entry)| entry)
     }
 
-    /// A new entry for `signal`, which has none. `None` if there is no memory.
+    /// Adds an entry for `signal`, which has none yet. `None` if there is no memory.
     ///
     /// # Requires
-    /// The caller holds the lock for changes.
+    /// The caller holds the write lock of `sequence`.
     fn add(&self, signal: Signal) -> Option<&Entry> {
         let mut last = &self.first;
         for block in self.blocks() {
@@ -221,22 +222,23 @@ impl Actions {
         Some(&block.entries[0])
     }
 
-    /// The process that shares them with its children, if they must be copied before a change.
+    /// The process that shares these actions with its children. `None` if they may be changed without a copy.
     pub(crate) fn frozen_by(&self) -> Option<Pid> {
         Some(self.frozen_by.load(Ordering::Relaxed)).filter(|by| *by != 0)
     }
 
-    /// Whether they must be copied before a change.
+    /// Whether the actions must be copied before a change.
     pub fn is_frozen(&self) -> bool {
         self.frozen_by().is_some()
     }
 
-    /// Sets the process that shares them. Called by the only thread of the only process that has them.
+    /// Sets the process that shares the actions, or none. Called by a process's only thread, while no other process has
+    /// these actions.
     pub(crate) fn freeze(&self, by: Option<Pid>) {
         self.frozen_by.store(by.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Whether some handler is for one signal only. Its delivery changes the action, and must not need memory.
+    /// Whether a handler has `SA_RESETHAND`. The delivery of its signal changes the action, and must not need memory.
     pub(crate) fn change_by_delivery(&self) -> bool {
         self.sequence.read(|| self.entries().any(|(_, entry)| entry.action().once()))
     }
@@ -246,8 +248,8 @@ impl Actions {
         self.sequence.read(|| self.find(signal).map_or(Action::DEFAULT, Entry::action))
     }
 
-    /// Changes the action of `signal` to the result of `change`, if there is one; returns the old action. ENOMEM if
-    /// there is no memory, never for a reset to the default.
+    /// Sets the action of `signal` to the result of `change`, unless that is `None`. Returns the old action. ENOMEM if
+    /// there is no memory; a reset to the default needs none.
     pub fn update(&self, signal: Signal, change: impl FnOnce(Action) -> Option<Action>) -> Result<Action, Errno> {
         debug_assert!(!self.is_frozen(), "actions are copied before they change");
         self.sequence.write(|| {
@@ -260,18 +262,19 @@ impl Actions {
         })
     }
 
-    /// Changes the action of `signal`; returns the old one.
+    /// Sets the action of `signal`, and returns the old one. ENOMEM as for [`update`](Self::update).
     pub fn put(&self, signal: Signal, action: Action) -> Result<Action, Errno> {
         self.update(signal, |_| Some(action))
     }
 
     /// Resets `signal` to its default.
     pub fn reset(&self, signal: Signal) {
-        // A signal with an entry needs no memory, and one without is at its default.
+        // The result is ignored, because a reset needs no memory: a signal without an entry has its default action
+        // already.
         let _before = self.put(signal, Action::DEFAULT);
     }
 
-    /// The ignored signals, and the handled ones.
+    /// The set of ignored signals, and the set of handled signals.
     pub fn sets(&self) -> (SigSet, SigSet) {
         self.sequence.read(|| {
             self.entries().fold((SigSet::EMPTY, SigSet::EMPTY), |(ignored, handled), (signal, entry)| {
@@ -293,7 +296,7 @@ impl Actions {
         Ok(copy)
     }
 
-    /// For exec: handlers are reset, ignored signals stay ignored.
+    /// Resets all handlers to the default, for exec. Ignored signals stay ignored.
     pub fn reset_handlers(&self) {
         debug_assert!(!self.is_frozen(), "actions are copied before they change");
         self.sequence.write(|| {
@@ -309,7 +312,7 @@ impl Drop for Actions {
     fn drop(&mut self) {
         let mut at = self.first.next.load(Ordering::Relaxed);
         while !at.is_null() {
-            // SAFETY: leaked by `add`, linked once, and no reader is left.
+            // SAFETY: `add` leaked the block and linked it once, and no reader is left.
             let block = unsafe { quire_heap::Box::from_raw(at) };
             at = block.next.load(Ordering::Relaxed);
         }
@@ -362,7 +365,7 @@ mod tests {
     #[test]
     fn defaults_are_those_of_signal_7() {
         assert!(Action::DEFAULT.ignores(Signal::CHLD) && !Action::DEFAULT.ignores(Signal::TSTP));
-        // It ends no wait of a process that is not stopped.
+        // SIGCONT does not end a wait of a process that is not stopped.
         assert!(
             Action::DEFAULT.ignores(Signal::CONT)
                 && !Action { handler: 0x1000, ..Action::DEFAULT }.ignores(Signal::CONT)

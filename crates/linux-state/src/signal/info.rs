@@ -2,58 +2,58 @@
 
 use crate::signal::set::Signal;
 
-/// A signal's data, and its layout in `siginfo_t`.
+/// The data of a signal that depends on its origin. Each variant has its own layout in `siginfo_t`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
-    /// Nothing.
+    /// No data.
     None,
-    /// `kill`, `tgkill` and the kernel on a process's behalf.
+    /// A signal of `kill`, `tgkill`, or of the kernel for a process.
     Sender {
         /// The sending process.
         pid: u32,
-        /// The sender's user.
+        /// The user id of the sender.
         uid: u32,
     },
-    /// `sigqueue`: a sender and a value.
+    /// A signal of `sigqueue`, with a sender and a value.
     Value {
         /// The sending process.
         pid: u32,
-        /// The sender's user.
+        /// The user id of the sender.
         uid: u32,
         /// `sigval_t`.
         value: u64,
     },
-    /// SIGCHLD.
+    /// A SIGCHLD that reports a change of a child.
     Child {
-        /// The child.
+        /// The child's id.
         pid: u32,
-        /// Its user.
+        /// The child's user id.
         uid: u32,
-        /// Exit status or signal.
+        /// The exit status, or the number of the signal.
         status: i32,
         /// User time in clock ticks.
         user: u64,
         /// System time in clock ticks.
         system: u64,
     },
-    /// A fault at an address.
+    /// A fault at this address.
     Address(u64),
     /// An event of an open file.
     Band {
-        /// The events, as `poll` shows them.
+        /// The events, as in the results of `poll`.
         band: u64,
         /// The descriptor.
         fd: i32,
     },
-    /// An expired timer.
+    /// The expiry of a timer.
     Timer {
-        /// Its id.
+        /// The timer's id.
         id: i32,
-        /// How many more times it expired.
+        /// How many more times the timer expired.
         overrun: i32,
         /// `sigval_t`.
         value: u64,
-        /// The timer's setting that it belongs to. Programs do not see it.
+        /// The number of the timer's setting. Programs do not see it.
         setting: u32,
     },
 }
@@ -67,7 +67,7 @@ pub struct SigInfo {
     pub code: i32,
     /// `si_errno`.
     pub errno: i32,
-    /// The rest.
+    /// The data that depends on the origin.
     pub detail: Detail,
 }
 
@@ -99,20 +99,20 @@ pub mod code {
     pub const CLD_CONTINUED: i32 = 6;
 }
 
-/// Bytes of `siginfo_t`.
+/// The size of `siginfo_t` in bytes.
 pub const SIGINFO_LEN: usize = 128;
 
 impl SigInfo {
-    /// Sent by the kernel itself.
+    /// A signal that the kernel itself sends.
     pub const fn kernel(signal: Signal) -> SigInfo {
         SigInfo { signal, code: code::KERNEL, errno: 0, detail: Detail::Sender { pid: 0, uid: 0 } }
     }
-    /// Raised by a fault at `address`.
+    /// A signal that a fault at `address` raises.
     pub const fn fault(signal: Signal, code: i32, address: u64) -> SigInfo {
         SigInfo { signal, code, errno: 0, detail: Detail::Address(address) }
     }
 
-    /// The layout of `siginfo_t` on x86-64.
+    /// The bytes of `siginfo_t` on x86-64.
     pub fn encode(&self) -> [u8; SIGINFO_LEN] {
         let mut out = [0u8; SIGINFO_LEN];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -151,7 +151,7 @@ impl SigInfo {
         out
     }
 
-    /// Reads a program's argument to `rt_sigqueueinfo`, in the layout of a queued value.
+    /// Reads the `siginfo_t` argument of `rt_sigqueueinfo`, which has the layout of a queued value.
     pub fn decode(signal: Signal, raw: &[u8; SIGINFO_LEN]) -> SigInfo {
         let word = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         SigInfo {

@@ -1,8 +1,8 @@
-//! Signals: a program's actions, pending ones, and their receivers.
+//! Signals: a program's actions, pending signals, and the threads that receive them.
 //!
-//! A signal is *sent* ([`send`]) to a thread or a process. It becomes pending, and a thread that can take it gets a
-//! work flag and is woken. The thread itself delivers it on its way to user mode. A stop for job control is also a
-//! delivery ([`send::stop`]).
+//! A signal is *sent* ([`send`]) to a thread or a process. The signal then is pending. A thread that may receive it
+//! gets a work flag and is woken. This thread delivers the signal on its way to user mode. A stop by job control is
+//! also a delivery ([`send::stop`]).
 
 pub mod action;
 pub mod info;

@@ -1,4 +1,4 @@
-//! Signals that are sent and not yet delivered.
+//! Signals that were sent and are not delivered yet.
 
 use crate::process::users::Charge;
 use crate::signal::info::{Detail, SigInfo, code};
@@ -7,28 +7,28 @@ use quire_heap::Deque;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock};
 
-/// One queue: a thread's or a process's.
+/// The pending signals of one thread or one process.
 #[derive(Default)]
 pub struct Pending {
-    /// The pending signals.
+    /// All pending signals.
     set: SigSet,
-    /// The part of `set` that others than timers sent, with a place in the queue or without. The rest of `set` are the
-    /// signals of the timers' entries.
+    /// The signals in `set` that were not sent by timers, whether they have an entry in the queue or not. The other
+    /// signals in `set` have entries of timers in the queue.
     sent: SigSet,
     queue: Entries,
 }
 
-/// Signals with their details, the oldest first, each charged to the user of its receiver. The place of a timer's
-/// signal is charged with the timer.
+/// Signals with their details, the oldest first. Each entry is charged to the user of its receiver. The entry of a
+/// timer's signal is charged when the timer is created.
 pub type Entries = Deque<(SigInfo, Option<Charge>)>;
 
-/// The payment for a place in a queue.
+/// The charge for an entry in a queue.
 pub(crate) enum Payment {
-    /// For a signal that was not paid before.
+    /// A charge for this signal.
     Charge(Charge),
-    /// Its timer has paid.
+    /// The signal's timer was charged when it was created.
     OfTimer,
-    /// None: the signal gets no place.
+    /// No charge: the signal gets no entry.
     None,
 }
 
@@ -36,44 +36,45 @@ fn is_of_timer(info: &SigInfo) -> bool {
     matches!(info.detail, Detail::Timer { .. })
 }
 
-/// Unused places that a queue may keep.
+/// The number of unused entries that a queue may keep allocated.
 const MANY: usize = 8;
 
-/// There was no room for a signal's details, without which it is not sent.
+/// There was no room for a signal's entry, and this signal is not sent without one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
 impl Pending {
-    /// Nothing pending.
+    /// An empty queue.
     pub const fn new() -> Pending {
         Pending { set: SigSet::EMPTY, sent: SigSet::EMPTY, queue: Deque::new() }
     }
 
-    /// The pending signals.
+    /// The set of pending signals.
     pub fn set(&self) -> SigSet {
         self.set
     }
 
-    /// Whether `info` needs a place in the queue: a standard signal that was sent already does not.
+    /// Whether `info` needs an entry in the queue. A standard signal that was sent already needs none.
     ///
-    /// A timer's entry neither absorbs nor is absorbed. It goes stale if the timer is set anew, and a signal that it
-    /// had absorbed would be lost with it.
+    /// The entry of a timer's signal never replaces another signal's entry, and none replaces it. The entry becomes
+    /// invalid if the timer is set again. A signal that had been merged into it would then be lost.
     pub(super) fn wants_place(&self, info: &SigInfo) -> bool {
         info.signal.is_queued() || !self.sent.has(info.signal) || is_of_timer(info)
     }
 
-    /// The used places in the queue, and all places.
+    /// The number of used entries in the queue, and its capacity.
     pub fn places(&self) -> (usize, usize) {
         (self.queue.len(), self.queue.capacity())
     }
 
-    /// Whether it has many places, of which it uses few.
+    /// Whether the queue has a large capacity, of which it uses less than an eighth.
     pub(super) fn is_large(&self) -> bool {
         let (used, places) = self.places();
         places > MANY && 8 * used < places
     }
 
-    /// Moves the queue into `other`, which has room for it, and leaves the old one there.
+    /// Moves the entries into `other`, which has room for them and becomes the queue. `other` gets the old, empty
+    /// queue.
     pub fn exchange(&mut self, other: &mut Entries) {
         while let Some(entry) = self.queue.pop_front() {
             other.push_back_reserved(entry);
@@ -81,11 +82,12 @@ impl Pending {
         core::mem::swap(&mut self.queue, other);
     }
 
-    /// Adds a signal. A standard signal that was sent already absorbs it. The caller has ensured a free place in the
-    /// queue if it gives a payment.
+    /// Adds a signal. A standard signal that was sent already is not added again. If the caller gives a payment, it has
+    /// ensured that the queue has a free entry.
     ///
-    /// Without a payment there is no place for the details. `kill` and standard signals become pending without them,
-    /// others not at all, as on Linux. Nor does a timer's, because its details lead back to the timer.
+    /// Without a payment the signal gets no entry and no details. Standard signals and those of `kill` then become
+    /// pending without details. Other signals are refused, as on Linux. Signals of timers are refused too, because
+    /// their details name the timer.
     pub(crate) fn add(&mut self, info: SigInfo, payment: Payment) -> Result<(), Full> {
         if !self.wants_place(&info) {
             return Ok(());
@@ -105,13 +107,13 @@ impl Pending {
         Ok(())
     }
 
-    /// Takes the first signal that is in `wanted`, with its details.
+    /// Removes the first signal that is in `wanted`, and returns it with its details.
     pub fn take(&mut self, wanted: SigSet) -> Option<SigInfo> {
         let signal = self.set.and(wanted).first()?;
         let at = self.queue.iter().position(|(info, _)| info.signal == signal);
         let found = at.and_then(|at| self.queue.remove(at)).map(|(info, _)| info);
         if !found.as_ref().is_some_and(is_of_timer) {
-            // As on Linux, an entry absorbs signals without a place.
+            // As on Linux, this entry also stands for the same signal sent without an entry.
             let more = found.is_some() && self.holds(at, |info| info.signal == signal && !is_of_timer(info));
             self.set_sent(signal, more);
         }
@@ -119,7 +121,7 @@ impl Pending {
         Some(found.unwrap_or(SigInfo { code: code::USER, ..SigInfo::kernel(signal) }))
     }
 
-    /// Whether an entry from place `from` on (`None`: any) is one of those that `is` accepts.
+    /// Whether `is` accepts one of the entries from index `from` on (`None`: all entries).
     fn holds(&self, from: Option<usize>, is: impl Fn(&SigInfo) -> bool) -> bool {
         (from.unwrap_or(0)..self.queue.len()).any(|at| self.queue.get(at).is_some_and(|(info, _)| is(info)))
     }
@@ -128,8 +130,8 @@ impl Pending {
         self.sent = if sent { self.sent.with(signal) } else { self.sent.without(SigSet::of(&[signal])) };
     }
 
-    /// An entry of `signal` left place `at`, before which there is no other of it (`None`: there was no entry): the
-    /// signal stays pending if there is another.
+    /// Clears `signal` in `set`, unless it is still pending. Called after its first entry was removed, at index `at`.
+    /// `None`: there was no entry.
     fn see_what_is_left(&mut self, signal: Signal, at: Option<usize>) {
         let stays = self.sent.has(signal) || at.is_some() && self.holds(at, |info| info.signal == signal);
         if !stays {
@@ -137,7 +139,7 @@ impl Pending {
         }
     }
 
-    /// Drops the entry of timer `id` for its setting `setting`, if it is here.
+    /// Removes the entry of timer `id` for its setting `setting`, if there is one.
     fn remove_of_timer(&mut self, id: i32, setting: u32) {
         let is_it = |info: &SigInfo| match info.detail {
             Detail::Timer { id: of, setting: at, .. } => (of, at) == (id, setting),
@@ -149,7 +151,7 @@ impl Pending {
         }
     }
 
-    /// Drops the signals in `gone`. Returns whether one of them was a timer's.
+    /// Removes the signals in `gone`. Returns whether one of them was a timer's.
     pub fn discard(&mut self, gone: SigSet) -> bool {
         if self.set.and(gone).is_empty() {
             return false;
@@ -165,7 +167,7 @@ impl Pending {
         of_timer
     }
 
-    /// Drops the signals of timers.
+    /// Removes the signals of timers.
     fn discard_of_timers(&mut self) {
         self.queue.retain(|(info, _)| !is_of_timer(info));
         self.set = self.sent;
@@ -177,7 +179,7 @@ impl Pending {
     }
 }
 
-/// A queue of pending signals, and the set of them, readable without its lock.
+/// A queue of pending signals. The set of pending signals can be read without the queue's lock.
 pub struct PendingQueue {
     bits: AtomicU64,
     pub queue: SpinLock<Pending>,
@@ -190,25 +192,25 @@ impl Default for PendingQueue {
 }
 
 impl PendingQueue {
-    /// Nothing pending.
+    /// An empty queue.
     pub fn new() -> Self {
         PendingQueue { bits: AtomicU64::new(0), queue: SpinLock::new(Rank::SIGNALS, Pending::new()) }
     }
-    /// The pending signals.
+    /// The set of pending signals.
     pub fn set(&self) -> SigSet {
         SigSet(self.bits.load(Ordering::Acquire))
     }
-    /// Adds a signal; `charge` is for its place in the queue, if its user may have one. Without memory for it the
-    /// signal has no place.
+    /// Adds a signal. `charge` is the charge for its entry, or `None` if its user is at the limit. If there is no
+    /// memory for the entry, the signal is added without one.
     pub fn add(&self, info: SigInfo, charge: Option<Charge>) -> Result<(), Full> {
         self.put(info, charge.map_or(Payment::None, Payment::Charge))
     }
-    /// Adds the signal of a timer, which has paid for its place. An error if there is no memory.
+    /// Adds the signal of a timer, whose entry is charged to the timer. `Full` if there is no memory for the entry.
     pub(crate) fn add_of_timer(&self, info: SigInfo) -> Result<(), Full> {
         self.put(info, Payment::OfTimer)
     }
     fn put(&self, info: SigInfo, mut payment: Payment) -> Result<(), Full> {
-        // Dropped after the lock, like all memory that is allocated before it.
+        // Declared before the lock is acquired, so that it is freed after the lock is released.
         let mut larger = Entries::new();
         loop {
             let mut queue = self.queue.lock();
@@ -230,12 +232,12 @@ impl PendingQueue {
             return result;
         }
     }
-    /// Takes the first signal of `wanted`.
+    /// Removes and returns the first signal of `wanted`.
     pub fn take(&self, wanted: SigSet) -> Option<SigInfo> {
         self.take_and(wanted, |_| {})
     }
-    /// Takes the first signal of `wanted`, to deliver it. If it may stop the process, `stop_taken` is set before the
-    /// queue's set changes. So a SIGCONT finds the stop in the queue or in the flag.
+    /// Removes the first signal of `wanted`, to deliver it. If the signal may stop the process, sets `stop_taken`
+    /// before the queue's set changes. So a SIGCONT always finds the stop signal: in the queue, or by this flag.
     pub fn take_to_deliver(&self, wanted: SigSet, stop_taken: &AtomicBool) -> Option<SigInfo> {
         self.take_and(wanted, |info| {
             if SigSet::STOPPING.has(info.signal) {
@@ -260,8 +262,8 @@ impl PendingQueue {
         }
         info
     }
-    /// Drops the signals in `gone` and updates the set. Returns whether one of them was a timer's, which then goes on
-    /// without it.
+    /// Removes the signals in `gone` and updates the set. Returns whether one of them was a timer's. The caller then
+    /// lets that timer continue.
     pub fn discard(&self, gone: SigSet) -> bool {
         if self.set().and(gone).is_empty() {
             return false;
@@ -276,11 +278,11 @@ impl PendingQueue {
         }
         of_timer
     }
-    /// Drops the signals of timers.
+    /// Removes the signals of timers.
     pub fn discard_of_timers(&self) {
         self.drop_entries(Pending::discard_of_timers);
     }
-    /// Drops the signal of timer `id` for its setting `setting`, if it is here.
+    /// Removes the signal of timer `id` for its setting `setting`, if it is in this queue.
     pub(crate) fn remove_of_timer(&self, id: i32, setting: u32) {
         self.drop_entries(|queue| queue.remove_of_timer(id, setting));
     }
@@ -294,8 +296,8 @@ impl PendingQueue {
             self.shrink();
         }
     }
-    /// Frees the memory of a queue that was once full, because no user is charged for it. Without memory for a smaller
-    /// queue it stays until the next signal is taken.
+    /// Frees the unused memory of a queue that was large, because no user is charged for it. If there is no memory for
+    /// a smaller queue, the large one stays until the next signal is removed.
     #[cold]
     fn shrink(&self) {
         let used = self.queue.lock().places().0;
@@ -416,7 +418,7 @@ mod tests {
         let user = Counted::new();
         let all = SigSet(u64::MAX);
         let plain = |n| SigInfo { code: code::USER, ..SigInfo::kernel(with_value(n, 0).signal) };
-        // A `kill` beside the entry has a place of its own; a second one is absorbed.
+        // A `kill` has an entry of its own beside the timer's entry. A second `kill` is merged into the first.
         let p = PendingQueue::new();
         p.add_of_timer(of_timer(14, 0)).expect("memory");
         for value in [1, 2] {
@@ -424,7 +426,7 @@ mod tests {
         }
         p.remove_of_timer(0, 0);
         assert_eq!((p.take(all), p.take(all), p.set()), (Some(with_value(14, 1)), None, SigSet::EMPTY));
-        // Beside the entry, and without a place.
+        // The timer's entry is first, and the `kill` has no entry.
         p.add_of_timer(of_timer(14, 0)).expect("memory");
         p.add(with_value(14, 1), None).expect("a standard signal");
         assert_eq!((p.take(all), p.take(all), p.take(all)), (Some(of_timer(14, 0)), Some(plain(14)), None));
@@ -432,7 +434,7 @@ mod tests {
         p.add(with_value(14, 1), None).expect("a standard signal");
         p.remove_of_timer(0, 0);
         assert_eq!((p.take(all), p.take(all), p.set()), (Some(plain(14)), None, SigSet::EMPTY));
-        // Before the entry.
+        // The `kill` is before the timer's entry.
         p.add(with_value(14, 1), user.signal(9)).expect("room");
         p.add_of_timer(of_timer(14, 0)).expect("memory");
         p.remove_of_timer(0, 0);
@@ -449,7 +451,7 @@ mod tests {
         p.add_of_timer(of_timer(40, 2)).expect("memory");
         for setting in 0..1000 {
             p.add_of_timer(of_setting(setting)).expect("memory");
-            // Of another timer, and of another setting.
+            // Neither the signal of another timer nor that of another setting is removed.
             p.remove_of_timer(1, setting);
             p.remove_of_timer(3, setting + 1);
             assert_eq!(p.queue.lock().places().0, 2);
@@ -467,7 +469,7 @@ mod tests {
         for (number, id) in [(40, 0), (41, 1)] {
             p.add_of_timer(of_timer(number, id)).expect("memory");
         }
-        // Without a place, beside an entry.
+        // A `kill` without an entry, beside the entry of a timer.
         let usr1 = with_value(10, 0).signal;
         p.add_of_timer(of_timer(10, 2)).expect("memory");
         p.add(with_value(10, 0), None).expect("a standard signal");

@@ -1,14 +1,14 @@
-//! The agreement of senders and a thread on the thread's signals.
+//! The protocol between the senders of signals and a thread that receives them.
 //!
 //! # Publish, fence, look
-//! A sender makes a signal pending, fences, and reads the masks. A thread publishes its mask, fences, and reads the
-//! pending signals. At least one of the two sees the other's store. So no signal is lost between a sender that finds
-//! every thread blocking it, and a thread that unblocks it meanwhile. A thread that begins or ends a wait for signals
-//! publishes the awaited ones in the same way.
+//! A sender makes a signal pending, executes a fence, and reads the masks. A thread publishes its mask, executes a
+//! fence, and reads the pending signals. At least one of the two sees the other's store. So no signal is lost if a
+//! thread unblocks it while a sender finds that all threads block it. A thread that begins or ends a wait for signals
+//! publishes the awaited signals in the same way.
 //!
 //! # One thread is notified
-//! A sender notifies one thread of a signal that is pending for the process. So a thread that stops to want such a
-//! signal gives back what it may have been notified of, and another thread is notified.
+//! A sender notifies one thread of a signal that is pending for the process. If that thread then blocks the signal or
+//! stops waiting for it, it makes the kernel notify another thread.
 
 use crate::mutant::{Mutant, mutant};
 use crate::process::thread::work;
@@ -16,7 +16,7 @@ use crate::signal::pending::PendingQueue;
 use crate::signal::set::{SigSet, Signal};
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 
-/// The words of a thread that its senders read and write.
+/// The fields of a thread that the senders of its signals use.
 #[derive(Clone, Copy)]
 pub struct Receiver<'a> {
     /// As [`Thread::work`](crate::Thread::work).
@@ -25,22 +25,22 @@ pub struct Receiver<'a> {
     pub blocked: &'a AtomicU64,
     /// As [`Thread::awaited`](crate::Thread::awaited).
     pub awaited: &'a AtomicU64,
-    /// The thread's queue.
+    /// The queue of the thread's own pending signals.
     pub own: &'a PendingQueue,
-    /// Its process's queue.
+    /// The queue of its process's pending signals.
     pub process: &'a PendingQueue,
 }
 
-/// How a look for awaited signals ended.
+/// The result of a check for awaited signals.
 pub enum Wait<T, E> {
-    /// With a signal, or with the reason for an end without one.
+    /// The wait is over: there is a signal, or a reason to end without one.
     Over {
-        /// The signal, or the reason.
+        /// The signal, or the reason for an end without a signal.
         result: Result<T, E>,
-        /// Signals of the process of which another thread has to be notified.
+        /// Pending signals of the process of which another thread must be notified.
         left: SigSet,
     },
-    /// The signals stay awaited: the thread sleeps.
+    /// The wait continues: the thread sleeps, and its signals stay awaited.
     GoesOn,
 }
 
@@ -51,9 +51,8 @@ impl Receiver<'_> {
         SigSet(self.blocked.load(Ordering::Acquire))
     }
 
-    /// Makes `set` the blocked signals (without the unblockable ones), and sets the signal flag if a signal can be
-    /// delivered now. Returns the signals of the process of which another thread has to be notified. The thread itself
-    /// calls it.
+    /// Makes `set` (without SIGKILL and SIGSTOP) the blocked signals. Sets the signal flag if a pending signal is now
+    /// unblocked. Returns the process's signals of which another thread must be notified. Called by the thread itself.
     #[inline]
     pub fn block(self, set: SigSet) -> SigSet {
         let (before, set) = (self.blocked(), set.without(SigSet::UNBLOCKABLE));
@@ -79,7 +78,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Whether the thread takes `signal`: it does not block it, or waits for it.
+    /// Whether the thread may receive `signal`: it does not block the signal, or it waits for the signal.
     #[inline]
     pub fn wants(self, signal: Signal) -> bool {
         !self.blocked().has(signal) || SigSet(self.awaited.load(Ordering::Acquire)).has(signal)
@@ -91,7 +90,8 @@ impl Receiver<'_> {
         self.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
     }
 
-    /// Clears the signal flag, and then takes a signal by `take`. A later signal sets the flag again.
+    /// Clears the signal flag, and then removes a signal from a queue with `take`. A signal that is sent later sets the
+    /// flag again.
     #[inline]
     pub fn take<T>(self, take: impl FnOnce() -> Option<T>) -> Option<T> {
         let clear = || self.work.fetch_and(!work::SIGNAL, Ordering::AcqRel);
@@ -104,8 +104,8 @@ impl Receiver<'_> {
         take()
     }
 
-    /// Waits for a signal of `wanted`, which `take` takes. `ends` gives the reason for an end without a signal; without
-    /// one the thread sleeps, and calls this again. The thread itself calls it.
+    /// Checks for a signal of `wanted`, which `take` removes from a queue. `ends` returns a reason to end without a
+    /// signal. If there is neither, the thread sleeps and then calls this again. Called by the thread itself.
     #[inline]
     pub fn wait<T, E>(
         self,
@@ -117,7 +117,7 @@ impl Receiver<'_> {
         if !mutant(Mutant::AwaitNoFence) {
             fence_full();
         }
-        // Senders set the signal flag for awaited signals too, so it is cleared before the look.
+        // Senders also set the signal flag for awaited signals, so `take` clears it before the check.
         let result = match self.take(&take) {
             Some(taken) => Ok(taken),
             None => {
@@ -133,15 +133,15 @@ impl Receiver<'_> {
             fence_full();
         }
         let result = result.or_else(|why| take().ok_or(why));
-        // Sets the flag for other signals that came while it was clear.
+        // Sets the flag again for other signals that were sent while it was clear.
         self.look();
-        // A sender that saw a signal awaited has notified no other thread.
+        // A sender that found the signal awaited by this thread has notified no other thread.
         let left = if mutant(Mutant::AwaitKeepsNotified) { SigSet::EMPTY } else { self.process.set().and(wanted) };
         Wait::Over { result, left: left.and(self.blocked()) }
     }
 }
 
-/// Orders a sender's signal before its reads of the masks.
+/// Orders the store of a sender's signal before its loads of the masks.
 #[inline]
 pub(crate) fn published() {
     if !mutant(Mutant::SendNoFence) {
@@ -149,8 +149,9 @@ pub(crate) fn published() {
     }
 }
 
-/// Notifies one of `threads` that `signal` is pending for their process. It chooses among those that want the signal,
-/// and prefers a thread without another signal to handle. Returns the thread, which the caller wakes.
+/// Notifies one of `threads` that `signal` is pending for their process. Only threads that want the signal are
+/// candidates. A thread without another signal to handle is preferred. Returns the chosen thread, which the caller
+/// wakes.
 #[inline]
 pub(crate) fn notify_one<'a, T>(threads: impl Iterator<Item = (T, Receiver<'a>)>, signal: Signal) -> Option<T> {
     let mut chosen = None;

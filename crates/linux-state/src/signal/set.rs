@@ -22,14 +22,14 @@ signals! {
 }
 
 impl Signal {
-    /// The highest number.
+    /// The highest signal number.
     pub const MAX: u8 = 64;
 
-    /// A number from outside.
+    /// The signal with a number from a program. EINVAL if there is no such signal.
     pub fn new(number: u64) -> Result<Signal, Errno> {
         if (1..=u64::from(Self::MAX)).contains(&number) { Ok(Signal(number as u8)) } else { Err(Errno::EINVAL) }
     }
-    /// A number from outside, where 0 means "only check".
+    /// The signal with a number from a program, where 0 means that only permissions are checked.
     pub fn or_none(number: i32) -> Result<Option<Signal>, Errno> {
         match number {
             0 => Ok(None),
@@ -41,7 +41,8 @@ impl Signal {
     pub const fn number(self) -> u8 {
         self.0
     }
-    /// Whether it is queued (real-time) and not merged with a pending one.
+    /// Whether the signal is a real-time signal. Those are queued, and not merged with a pending signal of the same
+    /// number.
     pub const fn is_queued(self) -> bool {
         self.0 >= 32
     }
@@ -58,15 +59,15 @@ pub struct SigSet(pub u64);
 impl SigSet {
     /// No signal.
     pub const EMPTY: SigSet = SigSet(0);
-    /// Signals that no process can block, catch or ignore.
+    /// The signals that no process can block, catch or ignore.
     pub const UNBLOCKABLE: SigSet = SigSet::of(&[Signal::KILL, Signal::STOP]);
-    /// Signals that a fault of the thread itself raises, delivered before others.
+    /// The signals that a thread's own instructions raise. They are delivered before others.
     pub const SYNCHRONOUS: SigSet =
         SigSet::of(&[Signal::SEGV, Signal::BUS, Signal::ILL, Signal::TRAP, Signal::FPE, Signal::SYS]);
-    /// Signals that stop by default.
+    /// The signals whose default action stops the process.
     pub const STOPPING: SigSet = SigSet::of(&[Signal::STOP, Signal::TSTP, Signal::TTIN, Signal::TTOU]);
 
-    /// The set of `signals`.
+    /// The set that has the signals of the array `signals`.
     pub const fn of(signals: &[Signal]) -> SigSet {
         let mut bits = 0;
         let mut i = 0;
@@ -76,11 +77,11 @@ impl SigSet {
         }
         SigSet(bits)
     }
-    /// Whether `signal` is in it.
+    /// Whether `signal` is in the set.
     pub const fn has(self, signal: Signal) -> bool {
         self.0 & signal.bit() != 0
     }
-    /// With `signal`.
+    /// The set with `signal` added.
     pub const fn with(self, signal: Signal) -> SigSet {
         SigSet(self.0 | signal.bit())
     }
@@ -96,11 +97,11 @@ impl SigSet {
     pub const fn or(self, other: SigSet) -> SigSet {
         SigSet(self.0 | other.0)
     }
-    /// Whether it is empty.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
-    /// The signal to deliver first: a synchronous one, else the lowest number.
+    /// The signal to deliver first: the lowest synchronous signal, or else the lowest signal.
     pub fn first(self) -> Option<Signal> {
         let urgent = self.and(SigSet::SYNCHRONOUS);
         let from = if urgent.is_empty() { self } else { urgent };
@@ -108,7 +109,7 @@ impl SigSet {
     }
 }
 
-// SAFETY: a transparent word, of which every bit pattern is a set of signals.
+// SAFETY: the type is a transparent word, and every bit pattern is a set of signals.
 unsafe impl Plain for SigSet {}
 
 #[cfg(all(test, not(any(loom, shuttle))))]

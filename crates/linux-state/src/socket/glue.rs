@@ -1,4 +1,4 @@
-//! The host of `quire_net` in this kernel: files, credentials, random numbers.
+//! Implements the host of `quire_net` for this kernel: files, credentials, random numbers.
 
 use crate::file::host::{Dentry, File};
 use crate::process::credentials::Credentials as Own;
@@ -8,7 +8,7 @@ use quire_fs::{Host as _, Stream};
 use quire_heap::Arc;
 use quire_net::{Credentials, Host};
 
-/// The credentials that a message of process `pid` carries.
+/// The credentials in a message from process `pid`.
 pub fn real_credentials(pid: crate::Pid, own: &Own) -> Credentials {
     Credentials { pid, uid: own.real_user, gid: own.real_group }
 }
@@ -35,7 +35,7 @@ impl<M: Machine> Host for SocketHost<M> {
     fn caller(&self) -> Credentials {
         let Some(linux): Option<&Linux<M>> = self.0.linux() else { return Credentials { pid: 0, uid: 0, gid: 0 } };
         let thread = linux.current();
-        // SAFETY: the calling thread's own.
+        // SAFETY: the calling thread reads its own field.
         real_credentials(thread.process.pid, unsafe { thread.credentials.get() })
     }
 }

@@ -1,10 +1,10 @@
-//! The types of sockets of this kernel. [`glue`](super::glue) implements their host.
+//! The types of `quire_net` with this kernel's host, which [`glue`](super::glue) implements.
 
 use crate::Machine;
 use crate::file::host::FileHost;
 use crate::process::users::Charge;
 
-/// The host of sockets: that of files.
+/// The host of sockets, which is the host of files.
 pub struct SocketHost<M: Machine>(pub FileHost<M>);
 
 impl<M: Machine> Clone for SocketHost<M> {
@@ -15,12 +15,12 @@ impl<M: Machine> Clone for SocketHost<M> {
 
 impl<M: Machine> Copy for SocketHost<M> {}
 
-/// A socket of this kernel.
+/// A socket with this kernel's host.
 pub type Socket<M> = quire_net::Socket<SocketHost<M>>;
-/// The names of this kernel's sockets.
+/// The table of socket names with this kernel's host.
 pub type Network<M> = quire_net::Network<SocketHost<M>>;
 
-/// The charge to a user for files in messages.
+/// The charge to a user for files in flight in messages.
 pub struct InFlightCharge {
     _charge: Charge,
 }

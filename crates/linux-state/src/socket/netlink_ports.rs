@@ -1,21 +1,21 @@
-//! The ids of netlink sockets, by which their answers name them.
+//! The ids of netlink sockets, to which replies are addressed.
 
 use quire_fs::FsError;
 use quire_heap::{Map, SpareEntry};
 use quire_sync::{Rank, SpinLock};
 
-/// The ids in use.
+/// The netlink ids in use.
 pub struct NetlinkPorts {
     used: SpinLock<Map<u32, ()>>,
 }
 
 impl NetlinkPorts {
-    /// No ids in use.
+    /// A table without ids.
     pub(crate) fn new() -> Self {
         NetlinkPorts { used: SpinLock::new(Rank::SOCKET_NAMES, Map::new()) }
     }
 
-    /// Takes `port`. [`FsError::AddressInUse`] if another socket has it.
+    /// Allocates the id `port`. [`FsError::AddressInUse`] if another socket has it.
     pub fn take(&self, port: u32) -> Result<(), FsError> {
         let memory = SpareEntry::try_new()?;
         let mut used = self.used.lock();
@@ -26,14 +26,15 @@ impl NetlinkPorts {
         Ok(())
     }
 
-    /// Takes `wish`, or a free id whose highest bit is set; the search for it starts at `random`.
+    /// Allocates the id `wish`. If it is in use, allocates a free id with the highest bit set; the search starts at
+    /// `random`.
     pub fn take_free(&self, wish: u32, random: u32) -> Result<u32, FsError> {
         const HIGH: u32 = 1 << 31;
         let memory = SpareEntry::try_new()?;
         let mut used = self.used.lock();
         let port = match used.contains_key(&wish) {
             false => wish,
-            // Among one more id than are in use, one is free.
+            // One more id is tried than ids are in use, so at least one of them is free.
             true => (0..=used.len() as u32)
                 .map(|n| random.wrapping_add(n) | HIGH)
                 .find(|port| !used.contains_key(port))
@@ -43,7 +44,7 @@ impl NetlinkPorts {
         Ok(port)
     }
 
-    /// Gives `port` back.
+    /// Frees the id `port`.
     pub fn put(&self, port: u32) {
         let gone = self.used.lock().take(&port);
         drop(gone);

@@ -8,7 +8,7 @@ use quire_sync::{Rank, Sequenced};
 const MOST: usize = 127;
 const WORDS: usize = (MOST + 1) / 8;
 
-/// The pattern. Read without a lock. Its last byte is always zero.
+/// The pattern, which is read without a lock. Its last byte is always zero.
 pub struct CorePattern(Sequenced<WORDS>);
 
 impl Default for CorePattern {
@@ -18,14 +18,14 @@ impl Default for CorePattern {
 }
 
 impl CorePattern {
-    /// The name `core`.
+    /// The initial pattern, `core`.
     pub fn new() -> Self {
         let new = CorePattern(Sequenced::new(Rank::OWNED, [0; WORDS]));
         let _fits = new.set(b"core");
         new
     }
 
-    /// Sets the pattern. EINVAL for a program that would be given the file (`|`): there is no such thing here.
+    /// Sets the pattern. EINVAL for a pattern with `|`, because Quire does not pipe core files to a program.
     pub fn set(&self, text: &[u8]) -> Result<(), Errno> {
         if text.first() == Some(&b'|') {
             return Err(Errno::EINVAL);
@@ -41,7 +41,7 @@ impl CorePattern {
         Ok(())
     }
 
-    /// The pattern, followed by zeroes.
+    /// The pattern, padded with zeroes.
     pub fn get(&self) -> [u8; MOST + 1] {
         let mut out = [0; MOST + 1];
         for (bytes, word) in out.as_chunks_mut().0.iter_mut().zip(self.0.read()) {
@@ -51,7 +51,7 @@ impl CorePattern {
     }
 }
 
-/// The values for the letters of a pattern.
+/// The values that replace the `%` letters of a pattern.
 pub struct Facts<'a> {
     pub pid: u32,
     pub tid: u32,
@@ -64,11 +64,11 @@ pub struct Facts<'a> {
     pub host: &'a [u8],
     pub name: &'a [u8],
     pub path: &'a [u8],
-    /// The name ends with the process's id, unless the pattern has it.
+    /// Whether the name ends with the process's id (`kernel.core_uses_pid`), unless the pattern has the id already.
     pub adds_pid: bool,
 }
 
-/// The name of a file by `pattern`. A slash in a name becomes an exclamation mark.
+/// The name of a core file, from `pattern`. A slash in an inserted name becomes an exclamation mark.
 pub fn name(pattern: &[u8], facts: &Facts<'_>) -> Result<Vec<u8>, Errno> {
     let mut out = Vec::new();
     let mut has_pid = false;

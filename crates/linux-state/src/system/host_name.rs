@@ -1,19 +1,19 @@
-//! The machine's names in `uname`.
+//! The machine's names that `uname` returns.
 
 use quire_sync::{Rank, Sequenced};
 
-/// Bytes of a name in `struct utsname`, its zero byte included.
+/// The bytes of a name in `struct utsname`, the terminating zero included.
 pub const NAME_LEN: usize = 65;
 
-/// Words that both names take.
+/// The words that store both names.
 const NAME_WORDS: usize = (2 * NAME_LEN).div_ceil(8);
 
-/// Node and domain names, which can be set. Read without a lock.
+/// The host name and the domain name, which programs can set. Both are read without a lock.
 pub struct HostName {
     names: Sequenced<NAME_WORDS>,
 }
 
-/// `text` as the field of a structure: truncated to its length, padded with zeroes.
+/// `text` as a name of `struct utsname`: truncated to its length, and padded with zeroes.
 pub const fn name(text: &[u8]) -> [u8; NAME_LEN] {
     let mut out = [0; NAME_LEN];
     let mut at = 0;
@@ -31,7 +31,7 @@ impl Default for HostName {
 }
 
 impl HostName {
-    /// "quire", and no domain.
+    /// The initial names: "quire", and "(none)" as the domain.
     pub fn new() -> Self {
         let names = HostName { names: Sequenced::new(Rank::OWNED, [0; NAME_WORDS]) };
         names.set(0, name(b"quire"));
@@ -39,7 +39,7 @@ impl HostName {
         names
     }
 
-    /// Both names at one moment.
+    /// The host name and the domain name, read at one moment.
     pub fn get(&self) -> [[u8; NAME_LEN]; 2] {
         let words = self.names.read();
         let mut bytes = [0; NAME_WORDS * 8];
@@ -52,7 +52,7 @@ impl HostName {
         both
     }
 
-    /// Changes the node's name (0) or the domain's (1).
+    /// Sets the host name (`which` is 0) or the domain name (1).
     pub fn set(&self, which: usize, new: [u8; NAME_LEN]) {
         self.names.update(|words| {
             for (at, new) in new.into_iter().enumerate() {
@@ -63,7 +63,7 @@ impl HostName {
         });
     }
 
-    /// The node's name, without zeroes.
+    /// The host name without zeroes.
     pub fn node(&self) -> Result<quire_heap::Vec<u8>, quire_heap::OutOfMemory> {
         let [node, _] = self.get();
         quire_heap::Vec::try_from_iter(node.into_iter().take_while(|b| *b != 0))

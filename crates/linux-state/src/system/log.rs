@@ -1,10 +1,10 @@
-//! The lines of the kernel's log, and the state of their readers.
+//! The lines of the kernel's log, and the state of its readers.
 
 use core::fmt::{self, Write};
 use quire_sync::atomic::{AtomicI32, Ordering};
 use quire_sync::{Mutex, WaitQueue};
 
-/// Lines that the machine keeps.
+/// The number of lines that the machine keeps.
 pub const LOG_LINES: usize = 512;
 /// The most bytes of a line's text.
 pub const LOG_TEXT: usize = 256;
@@ -14,18 +14,18 @@ const PRIORITY: u32 = 6;
 /// A line of the kernel's log.
 #[derive(Clone, Copy)]
 pub struct LogLine {
-    /// One more than the number of the line before.
+    /// The number of the line; each line has one more than the line before.
     pub number: u64,
-    /// Microseconds since boot.
+    /// The time in microseconds since boot.
     pub micros: u64,
-    /// Bytes of its text.
+    /// The number of bytes of the text.
     pub len: usize,
-    /// The text.
+    /// The text, of which `len` bytes are used.
     pub text: [u8; LOG_TEXT],
 }
 
 impl LogLine {
-    /// No line.
+    /// The value of a slot without a line.
     pub const EMPTY: LogLine = LogLine { number: 0, micros: 0, len: 0, text: [0; LOG_TEXT] };
 
     fn text(&self) -> &[u8] {
@@ -33,7 +33,7 @@ impl LogLine {
     }
 }
 
-/// A line as programs read it.
+/// A line in the format that programs read.
 pub struct Shown {
     bytes: [u8; LOG_TEXT + 64],
     pub len: usize,
@@ -67,28 +67,28 @@ impl Shown {
     }
 }
 
-/// The readers' positions.
+/// The position in the log that all readers share.
 pub struct Positions {
-    /// The next line to read.
+    /// The number of the next line to read.
     pub next: u64,
-    /// Bytes of it that were read.
+    /// The number of bytes of that line that were read already.
     pub partial: usize,
-    /// Lines before it were cleared.
+    /// Lines before this number were cleared.
     pub clear: u64,
 }
 
-/// The readers' state, and the levels of messages.
+/// The state of the log's readers, and the log levels.
 pub struct Log {
     pub positions: Mutex<Positions>,
     pub sleepers: WaitQueue,
-    /// `kernel.printk`: of the console, of messages without a level, the least of the console, the first of the
-    /// console.
+    /// `kernel.printk`: the console's level, the level of messages without one, the console's lowest level, the
+    /// console's first level.
     levels: [AtomicI32; 4],
-    /// The level of the console before it was turned off; zero while it is on.
+    /// The console's level from before it was turned off; 0 while it is on.
     pub saved: AtomicI32,
 }
 
-/// Places in `levels`.
+/// Indices in `levels`.
 pub const CONSOLE: usize = 0;
 pub const LEAST: usize = 2;
 
@@ -102,12 +102,12 @@ impl Log {
         }
     }
 
-    /// `kernel.printk`.
+    /// The four levels of `kernel.printk`.
     pub fn levels(&self) -> [i32; 4] {
         core::array::from_fn(|at| self.levels[at].load(Ordering::Relaxed))
     }
 
-    /// Changes one of them.
+    /// Sets the level with index `at`.
     pub fn set_level(&self, at: usize, level: i32) {
         self.levels[at].store(level, Ordering::Relaxed);
     }
@@ -122,7 +122,7 @@ mod tests {
         let mut line = LogLine { micros: 12_000_345, len: 5, ..LogLine::EMPTY };
         line.text[..5].copy_from_slice(b"hello");
         assert_eq!(Shown::new(&line).bytes(), b"<6>[   12.000345] hello\n");
-        // The longest, at the latest time, is whole.
+        // The longest line at the latest time is not truncated.
         line = LogLine { micros: u64::MAX, len: LOG_TEXT + 1, text: [b'x'; LOG_TEXT], ..line };
         let shown = Shown::new(&line);
         assert!(shown.bytes().ends_with(b"x\n") && shown.len < shown.bytes.len());

@@ -1,4 +1,4 @@
-//! Random numbers: ChaCha20, a stream for each CPU, all seeded by the machine.
+//! Random numbers: a ChaCha20 stream for each CPU. The machine's entropy seeds all of them.
 
 use crate::base::tables::TableMemory;
 use crate::errno::Errno;
@@ -11,16 +11,16 @@ pub struct Random {
     cpus: PerCpu<SpinLock<ChaCha20Rng>>,
 }
 
-/// Bytes made at a time under the lock.
+/// The number of bytes that are generated at a time with the lock held.
 pub const STEP: usize = 256;
 
 impl Random {
-    /// Bytes of the streams of `cpus` CPUs.
+    /// The size of the memory for the streams of `cpus` CPUs, in bytes.
     pub const fn bytes(cpus: usize) -> usize {
         PerCpu::<SpinLock<ChaCha20Rng>>::bytes(cpus)
     }
 
-    /// A generator for `cpus` CPUs, seeded by `seed`. ENOMEM if `tables` has no room for it.
+    /// A generator for `cpus` CPUs with the seed `seed`. ENOMEM if `tables` has too little memory.
     pub fn new(seed: [u8; 32], cpus: usize, tables: &mut TableMemory) -> Result<Random, Errno> {
         let memory = tables.take(Self::bytes(cpus))?;
         let mut seeds = ChaCha20Rng::from_seed(seed);
@@ -29,11 +29,11 @@ impl Random {
             seeds.fill_bytes(&mut seed);
             SpinLock::new(Rank::OWNED, ChaCha20Rng::from_seed(seed))
         };
-        // SAFETY: fresh memory of that size and alignment, which is never freed.
+        // SAFETY: the memory is fresh, has that size and alignment, and is never freed.
         Ok(Random { cpus: unsafe { PerCpu::new(memory, cpus, stream) } })
     }
 
-    /// Fills `into`.
+    /// Fills `into` with random bytes.
     pub fn fill(&self, into: &mut [u8]) {
         for part in into.chunks_mut(STEP) {
             let cpu = preempt_off();
@@ -53,7 +53,7 @@ mod tests {
             let memory = vec![0u128; Random::bytes(2) / 16 + 16].leak();
             let at = memory.as_mut_ptr().cast::<u8>();
             let at = core::ptr::NonNull::new(at.wrapping_add(at.align_offset(128))).expect("an address");
-            // SAFETY: leaked memory; enough of it lies behind the alignment.
+            // SAFETY: the memory is leaked, and enough of its bytes follow the aligned address.
             let mut tables = unsafe { TableMemory::new(at, Random::bytes(2).next_multiple_of(128)) };
             Random::new([7; 32], 2, &mut tables).expect("memory")
         };

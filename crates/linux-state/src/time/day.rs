@@ -1,9 +1,9 @@
-//! Waits until a time of day, which follow the clock when it is set.
+//! Waits until a time of day. Their deadlines follow the clock when it is set.
 //!
-//! Sleepers know times since boot only. So a call that waits until a time of day translates it, and marks its thread
-//! first. Setting the clock ends the calls of marked threads, as a signal would that no handler takes: each is made
-//! again with its own arguments, and translates them anew. Only a `FUTEX_WAIT_REQUEUE_PI` that was moved to its lock is
-//! not repeated: it ends with EAGAIN, as by a signal.
+//! The scheduler's timers know only times since boot. So a call that waits until a time of day converts it. Before
+//! that, the call marks its thread. Setting the clock ends the calls of marked threads, as a signal without a handler
+//! would. Each call is restarted with its original arguments, and converts the time again. The exception is a
+//! `FUTEX_WAIT_REQUEUE_PI` that was moved to its lock: it ends with EAGAIN, as after a signal.
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -13,25 +13,25 @@ use crate::{Ctx, Linux};
 use quire_sync::atomic::{AtomicU32, Ordering, fence_after_rmw, fence_full};
 
 impl<M: Machine> Ctx<'_, M> {
-    /// A time of day as nanoseconds since boot, for the call's wait. If the clock is set before the call ends, the wait
-    /// counts as [interrupted](Ctx::interrupted).
+    /// Converts a time of day in nanoseconds to nanoseconds since boot, for the call's wait. If the clock is set before
+    /// the call ends, the wait counts as [interrupted](Ctx::interrupted).
     pub fn until_day(&self, nanos: u64) -> u64 {
         translate(&self.thread.work, || on_monotonic(self.linux.machine, nanos))
     }
 }
 
 impl<M: Machine> Thread<M> {
-    /// Whether its call waits until a time of day.
+    /// Whether the thread's call waits until a time of day.
     pub fn waits_by_day(&self) -> bool {
         self.work.load(Ordering::Relaxed) & work::BY_DAY != 0
     }
 
-    /// Whether the clock was set since its call began to wait.
+    /// Whether the clock was set since the thread's call began to wait.
     pub fn day_was_set(&self) -> bool {
         self.work.load(Ordering::Acquire) & work::DAY_SET != 0
     }
 
-    /// Its call has ended. Returns the flags of its work until then, without the mark.
+    /// Called when the thread's call has ended: clears the mark. Returns the work flags from before, without the mark.
     #[cold]
     pub fn ends_wait_by_day(&self) -> u32 {
         end(&self.work)
@@ -39,7 +39,7 @@ impl<M: Machine> Thread<M> {
 }
 
 impl<M: Machine> Linux<M> {
-    /// The time of day was set.
+    /// Called when the time of day was set: updates all timers and waits that depend on it.
     #[cold]
     pub fn day_changed(&self) {
         self.timer_files.day_changed();
@@ -57,18 +57,18 @@ impl<M: Machine> Linux<M> {
     }
 }
 
-/// Marks a thread, and then calls `read`, which reads the time of day.
+/// Marks a thread by its work flags `flags`, and then calls `read`, which reads the time of day.
 #[inline]
 pub fn translate<R>(flags: &AtomicU32, read: impl FnOnce() -> R) -> R {
     flags.fetch_or(work::BY_DAY, Ordering::Relaxed);
-    // Either the read that follows finds a time that was set, or the setter finds the mark.
+    // Either `read` finds the new time, or the thread that sets the clock finds the mark.
     if !mutant(Mutant::DayMarkNoFence) {
         fence_after_rmw();
     }
     read()
 }
 
-/// Orders a new time of day before the setter's reads of the marks.
+/// Orders the store of a new time of day before the setter's loads of the marks.
 #[inline]
 pub(crate) fn published() {
     if !mutant(Mutant::DaySetNoFence) {
@@ -76,7 +76,7 @@ pub(crate) fn published() {
     }
 }
 
-/// Ends the wait of a thread if it is marked. Returns whether it is.
+/// Ends the wait of the thread with the work flags `flags`, if it is marked. Returns whether it is marked.
 pub fn notify(flags: &AtomicU32) -> bool {
     if mutant(Mutant::DayNotifyNotAtomic) {
         let marked = flags.load(Ordering::Acquire) & work::BY_DAY != 0;
@@ -89,8 +89,8 @@ pub fn notify(flags: &AtomicU32) -> bool {
     flags.fetch_update(Ordering::AcqRel, Ordering::Relaxed, set).is_ok()
 }
 
-/// Clears the mark of a thread whose call has ended, and the flag that a setter of the clock may have set. Returns the
-/// flags from before, without the mark.
+/// Clears the mark of a thread whose call has ended, and the flag that the setting of the clock may have set. Returns
+/// the flags from before, without the mark.
 pub fn end(flags: &AtomicU32) -> u32 {
     flags.fetch_and(!(work::BY_DAY | work::DAY_SET), Ordering::AcqRel) & !work::BY_DAY
 }

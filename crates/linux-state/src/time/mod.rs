@@ -1,4 +1,4 @@
-//! Clocks, sleeping, timers.
+//! Clocks, sleeps and timer files.
 
 pub mod day;
 pub mod timer_file;
@@ -12,18 +12,19 @@ pub const SECOND: u64 = 1_000_000_000;
 /// `sysconf(_SC_CLK_TCK)`.
 pub const TICKS_PER_SECOND: u64 = 100;
 
-/// Nanoseconds as clock ticks.
+/// Converts nanoseconds to clock ticks.
 pub fn ticks(nanos: u64) -> u64 {
     nanos / (SECOND / TICKS_PER_SECOND)
 }
 
-/// A time of day as nanoseconds since boot. A deadline is late by the time between two readings, and never early.
+/// Converts a time of day to nanoseconds since boot. The result may be late by the time between two clock readings, but
+/// is never early.
 pub(crate) fn on_monotonic<M: Machine>(machine: &M, realtime: u64) -> u64 {
     moved(realtime, || machine.realtime(), quire_sync::hooks::now)
 }
 
-/// A time on the clock `from` as a time on the clock `to`. `from` is read first, because the reverse order would make
-/// the result too early by the time between the readings.
+/// Converts the time `at` on the clock `from` to a time on the clock `to`. `from` is read first. In the reverse order,
+/// the result would be early by the time between the two readings.
 pub fn moved(at: u64, from: impl FnOnce() -> u64, to: impl FnOnce() -> u64) -> u64 {
     let rest = at.saturating_sub(from());
     to().saturating_add(rest)
@@ -53,9 +54,9 @@ pub struct Timeval {
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct TimerSpec {
-    /// Between expiries; 0: once.
+    /// The time between expiries; 0: the timer expires once.
     pub every: Timespec,
-    /// Until the first one, or its time; 0: off.
+    /// The time until the first expiry, or the time of day of the first expiry; 0: off.
     pub value: Timespec,
 }
 
@@ -67,12 +68,13 @@ unsafe impl Plain for Timespec {}
 unsafe impl Plain for Timeval {}
 
 impl Timespec {
-    /// From nanoseconds.
+    /// Converts nanoseconds.
     pub fn from_nanos(nanos: u64) -> Timespec {
         Timespec { seconds: (nanos / SECOND) as i64, nanos: (nanos % SECOND) as i64 }
     }
 
-    /// As nanoseconds; more than fits (584 years) counts as that. EINVAL where it is negative or not normalised.
+    /// Converts the time to nanoseconds. Times above the largest value (584 years) become that value. EINVAL if a field
+    /// is negative or out of range.
     pub fn nanos(&self) -> Result<u64, Errno> {
         if self.seconds < 0 || !(0..SECOND as i64).contains(&self.nanos) {
             return Err(Errno::EINVAL);
@@ -82,12 +84,12 @@ impl Timespec {
 }
 
 impl Timeval {
-    /// From nanoseconds.
+    /// Converts nanoseconds.
     pub fn from_nanos(nanos: u64) -> Timeval {
         Timeval { seconds: (nanos / SECOND) as i64, micros: (nanos % SECOND / 1000) as i64 }
     }
 
-    /// As nanoseconds. EINVAL where it is negative or not normalised.
+    /// Converts the time to nanoseconds. EINVAL if a field is negative or out of range.
     pub fn nanos(&self) -> Result<u64, Errno> {
         if self.seconds < 0 || !(0..1_000_000).contains(&self.micros) {
             return Err(Errno::EINVAL);
@@ -99,14 +101,14 @@ impl Timeval {
 /// A timer's setting, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TimerSetting {
-    /// Until the first expiry; 0: off.
+    /// The time until the first expiry; 0: off.
     pub value: u64,
-    /// Between expiries; 0: once.
+    /// The time between expiries; 0: the timer expires once.
     pub every: u64,
 }
 
 impl TimerSpec {
-    /// In nanoseconds. EINVAL if a part is negative or not normalised.
+    /// Converts the setting to nanoseconds. EINVAL if a field is negative or out of range.
     pub fn setting(&self) -> Result<TimerSetting, Errno> {
         let every = self.every.nanos()?;
         Ok(TimerSetting { value: self.value.nanos()?, every })

@@ -1,9 +1,9 @@
 //! The files of `timerfd_create`.
 //!
-//! The number of expiries follows from the setting and the clock, so an expiry changes no state. It only notifies
-//! waiters. Its callback runs in interrupt context, where no waiter can be notified. It puts the file on a list, and
-//! wakes the *notifier*, a thread of the kernel. A periodic timer is on no wheel between its expiry and the next read,
-//! so a file that is not read costs no interrupts.
+//! An expiry changes no state, because the number of expiries follows from the setting and the clock. An expiry only
+//! notifies waiters. The timer's callback runs in interrupt context, where no waiter can be notified. The callback adds
+//! the file to a list, and wakes the *notifier*, a kernel thread. A periodic timer is not armed between an expiry and
+//! the next read. So a file that is not read causes no interrupts.
 
 use crate::machine::Machine;
 use crate::time::TimerSetting;
@@ -20,26 +20,26 @@ use quire_sync::{Rank, SpinLock};
 use quire_task::list::{Adapter, Links, List};
 use quire_task::{IrqLock, Scheduler, Timer};
 
-/// The state of all timer files together.
+/// The state that all timer files share.
 pub struct TimerFiles<M: Machine> {
     expired: IrqLock<Expired<M>>,
     of_day: SpinLock<OfDay<M>>,
 }
 
-/// Expired files with waiters to notify, and the thread that does so.
+/// The expired files whose waiters must be notified, and the thread that notifies them.
 struct Expired<M: Machine> {
     list: List<OnExpired<M>>,
     notifier: Option<ThreadHandle>,
 }
 
-/// Files that are set to a time of day.
+/// The files whose deadline is a time of day.
 struct OfDay<M: Machine> {
     list: List<OnDay<M>>,
     len: usize,
 }
 
 struct OnExpired<M>(core::marker::PhantomData<M>);
-// SAFETY: a file has one field of these links, and stays in place: it is in an `Arc`.
+// SAFETY: a file has one field of these links, and does not move because it is in an `Arc`.
 unsafe impl<M: Machine> Adapter for OnExpired<M> {
     type Node = TimerFile<M>;
     fn links(node: &TimerFile<M>) -> &Links<TimerFile<M>> {
@@ -48,7 +48,7 @@ unsafe impl<M: Machine> Adapter for OnExpired<M> {
 }
 
 struct OnDay<M>(core::marker::PhantomData<M>);
-// SAFETY: a file has one field of these links, and stays in place: it is in an `Arc`.
+// SAFETY: a file has one field of these links, and does not move because it is in an `Arc`.
 unsafe impl<M: Machine> Adapter for OnDay<M> {
     type Node = TimerFile<M>;
     fn links(node: &TimerFile<M>) -> &Links<TimerFile<M>> {
@@ -56,23 +56,23 @@ unsafe impl<M: Machine> Adapter for OnDay<M> {
     }
 }
 
-/// A setting, in progress.
+/// The setting of a timer file and the state of its expiries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Course {
     armed: bool,
-    /// The first expiry that was not read, on the file's clock.
+    /// The time of the first unread expiry, on the file's clock.
     expires: u64,
     every: u64,
-    /// `expires` is a time of day.
+    /// Whether `expires` is a time of day.
     of_day: bool,
-    /// A change of the time of day is reported by an error.
+    /// Whether a read reports a change of the time of day as an error (`TFD_TIMER_CANCEL_ON_SET`).
     reports: bool,
-    /// Such a change was not reported yet.
+    /// Whether such a change has not been reported yet.
     changed: bool,
 }
 
 impl Course {
-    /// Expiries since the last read.
+    /// The number of expiries since the last read.
     fn expiries(&self, now: u64) -> u64 {
         match self.every {
             _ if !self.armed || now < self.expires => 0,
@@ -81,12 +81,12 @@ impl Course {
         }
     }
 
-    /// Whether the next expiry that was not read is still to come.
+    /// Whether the next unread expiry is in the future.
     fn is_ahead(&self, now: u64) -> bool {
         self.armed && now < self.expires
     }
 
-    /// Reads the number of expiries; `None`: there is none.
+    /// Reads and clears the number of expiries. `None` if there are none.
     fn take(&mut self, now: u64) -> Option<u64> {
         let n = self.expiries(now);
         if n == 0 {
@@ -106,18 +106,18 @@ impl Course {
 /// An open timer file.
 pub struct TimerFile<M: Machine> {
     timer: Timer,
-    /// Its place on the list of expired files, and whether it is there. Guarded by that list's lock.
+    /// The links of the list of expired files, and whether the file is on it. Guarded by that list's lock.
     among_expired: Links<TimerFile<M>>,
     is_expired: AtomicBool,
-    /// The same for the list of files set to a time of day.
+    /// The same for the list of files whose deadline is a time of day.
     among_of_day: Links<TimerFile<M>>,
     is_of_day: AtomicBool,
     itself: Weak<TimerFile<M>>,
     all: &'static TimerFiles<M>,
     scheduler: &'static Scheduler<M>,
-    /// Its clock is the time of day, not the time since boot.
+    /// Whether the file's clock is the time of day. If not, it is the time since boot.
     day: bool,
-    /// Its clock would wake a machine that sleeps: setting it needs a capability.
+    /// Whether the file's clock would wake a sleeping machine. Setting such a timer needs a capability.
     pub alarm: bool,
     course: SpinLock<Course>,
     readiness: Readiness,
@@ -125,19 +125,19 @@ pub struct TimerFile<M: Machine> {
 
 // SAFETY: the lists' locks guard the links.
 unsafe impl<M: Machine> Send for TimerFile<M> {}
-// SAFETY: shared access goes through the file's lock, and through the lists' for its links.
+// SAFETY: shared access needs the file's lock, or the lists' locks for the links.
 unsafe impl<M: Machine> Sync for TimerFile<M> {}
 
-/// Runs in interrupt context.
+/// The timer's callback, which runs in interrupt context.
 ///
 /// # Safety
-/// `timer` is the field of a [`TimerFile`] that is alive and in place.
+/// `timer` is the field of a [`TimerFile`] that is alive and does not move.
 unsafe fn expire<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
-    // SAFETY: by this function's contract; shared access only.
+    // SAFETY: by this function's contract `timer` lies in a live `TimerFile`. The reference is shared.
     let file = unsafe { timer.byte_sub(offset_of!(TimerFile<M>, timer)).cast::<TimerFile<M>>().as_ref() };
     let mut expired = file.all.expired.lock(file.scheduler.machine());
     if !file.is_expired.swap(true, Ordering::Relaxed) {
-        // SAFETY: it was on no list. Its end takes it off the list.
+        // SAFETY: the file was not on the list. Its drop removes it from the list.
         unsafe { expired.list.push_back(NonNull::from(file)) };
     }
     if let Some(notifier) = expired.notifier {
@@ -153,7 +153,7 @@ impl<M: Machine> Default for TimerFiles<M> {
 }
 
 impl<M: Machine> TimerFiles<M> {
-    /// No files.
+    /// The state of a machine without timer files.
     pub fn new() -> Self {
         TimerFiles {
             expired: IrqLock::new(Rank::EXPIRED, Expired { list: List::new(), notifier: None }),
@@ -161,7 +161,7 @@ impl<M: Machine> TimerFiles<M> {
         }
     }
 
-    /// Notifies the waiters for expired files, for ever. The caller is a thread of the kernel.
+    /// Notifies the waiters for expired files, in an endless loop. The caller is a kernel thread.
     pub fn notify(&self, machine: &M) -> ! {
         self.expired.lock(machine).notifier = Some(current_thread());
         loop {
@@ -177,7 +177,7 @@ impl<M: Machine> TimerFiles<M> {
         loop {
             let mut expired = self.expired.lock(machine);
             let first = expired.list.pop_front()?;
-            // SAFETY: a file on the list is alive, or its end waits for the list's lock.
+            // SAFETY: a file on the list is alive, or its drop waits for the list's lock.
             let first = unsafe { first.as_ref() };
             first.is_expired.store(false, Ordering::Relaxed);
             let file = first.itself.upgrade();
@@ -188,16 +188,19 @@ impl<M: Machine> TimerFiles<M> {
         }
     }
 
-    /// The time of day was set: absolute settings on it expire at other moments, and some report the change.
+    /// Called when the time of day was set. Absolute timers on that clock are armed again, and some files report the
+    /// change.
     #[cold]
     pub fn day_changed(&self) {
-        // The first goes to the end, as often as there are files. Files that leave meanwhile only make some come twice.
+        // Each file is moved from the front to the end, as often as there are files. A file that is removed meanwhile
+        // only makes the loop visit some files twice.
         let files = self.of_day.lock().len;
         for _ in 0..files {
             let file = {
                 let mut of_day = self.of_day.lock();
                 let Some(first) = of_day.list.pop_front() else { return };
-                // SAFETY: it was just taken off, and a file on the list is alive, or its end waits for the list's lock.
+                // SAFETY: the file was just removed from the list. A file on the list is alive, or its drop waits for
+                // the list's lock.
                 unsafe {
                     of_day.list.push_back(first);
                     first.as_ref().itself.upgrade()
@@ -211,7 +214,7 @@ impl<M: Machine> TimerFiles<M> {
 }
 
 impl<M: Machine> TimerFile<M> {
-    /// A file that is not set. `day`: on the time of day.
+    /// A file whose timer is off. `day`: its clock is the time of day. `alarm`: setting it needs a capability.
     pub fn new(
         all: &'static TimerFiles<M>,
         scheduler: &'static Scheduler<M>,
@@ -238,21 +241,21 @@ impl<M: Machine> TimerFile<M> {
         if course.of_day { self.scheduler.machine().realtime() } else { now() }
     }
 
-    /// Arms the timer for the next expiry that was not read.
+    /// Arms the timer for the next unread expiry.
     fn arm(&self, course: &Course) {
-        // Waits for a callback.
+        // `cancel` also waits for a callback that runs.
         self.scheduler.cancel(&self.timer);
         if course.armed {
             let deadline = match course.of_day {
                 true => on_monotonic(self.scheduler.machine(), course.expires),
                 false => course.expires,
             };
-            // SAFETY: the file is in an `Arc`, whose end cancels the timer.
+            // SAFETY: the file is in an `Arc`, and its drop cancels the timer.
             unsafe { self.scheduler.arm(&self.timer, deadline) };
         }
     }
 
-    /// Its callback has run, and took it off the wheel: puts it there again if it has not expired.
+    /// Arms the timer again if it has not expired yet. Called after its callback has run, which disarmed it.
     fn go_on_if_early(&self) {
         let course = self.course.lock();
         if course.is_ahead(self.now(&course)) {
@@ -266,7 +269,7 @@ impl<M: Machine> TimerFile<M> {
         if self.is_of_day.swap(listed, Ordering::Relaxed) == listed {
             return;
         }
-        // SAFETY: `is_of_day` said whether it is on the list. Its end takes it off.
+        // SAFETY: `is_of_day` shows whether the file is on the list. Its drop removes it.
         unsafe {
             if listed {
                 of_day.list.push_back(NonNull::from(self));
@@ -278,8 +281,8 @@ impl<M: Machine> TimerFile<M> {
         }
     }
 
-    /// Sets the timer; `absolute`: `new.value` is a time of its clock. With `reports`, a change of the time of day is
-    /// reported. Returns the rest of the old setting, and whether an earlier change was not reported yet.
+    /// Sets the timer. `absolute`: `new.value` is a time on the file's clock. `reports`: a change of the time of day is
+    /// reported. Returns the remaining time of the old setting, and whether an earlier change was not reported yet.
     pub fn set(&self, absolute: bool, reports: bool, new: TimerSetting) -> (TimerSetting, bool) {
         let of_day = absolute && self.day;
         let mut course = self.course.lock();
@@ -297,12 +300,12 @@ impl<M: Machine> TimerFile<M> {
         self.list_of_day(of_day && (course.armed || reports));
         self.arm(&course);
         drop(course);
-        // It may have expired already, or be no longer ready.
+        // The waiters check again, because the file may have become ready, or is no longer ready.
         self.readiness.notify();
         (old, was_changed)
     }
 
-    /// The rest of its setting.
+    /// The remaining time of the file's setting.
     pub fn get(&self) -> TimerSetting {
         let course = self.course.lock();
         course.rest(self.now(&course))
@@ -318,13 +321,14 @@ impl<M: Machine> TimerFile<M> {
         self.readiness.notify();
     }
 
-    /// Reads the number of expiries. `None`: there is none.
+    /// Reads the number of expiries. `None` if there are none. `Canceled` if a change of the time of day must be
+    /// reported.
     fn take(&self) -> Option<Result<u64, FsError>> {
         let mut course = self.course.lock();
         let now = self.now(&course);
         if course.changed {
             course.changed = false;
-            // The expiries since are lost.
+            // The expiries before the change are lost.
             let _lost = course.take(now);
             self.arm(&course);
             return Some(Err(FsError::Canceled));
@@ -341,7 +345,7 @@ impl<M: Machine> Drop for TimerFile<M> {
         self.list_of_day(false);
         let mut expired = self.all.expired.lock(self.scheduler.machine());
         if self.is_expired.swap(false, Ordering::Relaxed) {
-            // SAFETY: `is_expired` said that it is on the list.
+            // SAFETY: `is_expired` was set, so the file is on the list.
             unsafe { expired.list.remove(NonNull::from(&*self)) };
         }
     }

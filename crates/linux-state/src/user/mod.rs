@@ -1,4 +1,4 @@
-//! User memory, checked and typed: every pointer of a program is used through this module.
+//! Checked and typed access to user memory. Every pointer from a program is used through this module.
 
 pub mod transfer;
 
@@ -9,7 +9,7 @@ use crate::machine::{BadAddress, UserAccess};
 use core::mem::{MaybeUninit, size_of, size_of_val};
 use quire_heap::Vec;
 
-/// One past the highest user address.
+/// The end of user space: one above the highest user address.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
 
 impl From<BadAddress> for Errno {
@@ -18,7 +18,7 @@ impl From<BadAddress> for Errno {
     }
 }
 
-/// Whether `len` bytes at `at` lie in user space, mapped or not.
+/// Whether the `len` bytes at `at` lie in user space, mapped or not.
 pub fn in_user_space(at: u64, len: usize) -> bool {
     at <= USER_END && len as u64 <= USER_END - at
 }
@@ -31,7 +31,7 @@ fn check(at: u64, len: usize) -> Result<(), BadAddress> {
 pub struct UserMemory<'a, A: UserAccess>(pub &'a A);
 
 impl<A: UserAccess> UserMemory<'_, A> {
-    /// Fills `to` from user address `from`.
+    /// Fills `to` with bytes from user address `from`.
     pub fn read_bytes(&self, from: u64, to: &mut [u8]) -> Result<(), BadAddress> {
         check(from, to.len())?;
         // SAFETY: `to` is a slice, so it is valid for writes of its length.
@@ -51,25 +51,25 @@ impl<A: UserAccess> UserMemory<'_, A> {
         self.0.clear_user(to, len)
     }
 
-    /// Loads a value.
+    /// Loads a value from user address `from`.
     pub fn read<T: Plain>(&self, from: u64) -> Result<T, BadAddress> {
         check(from, size_of::<T>())?;
         let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: the copy fills the value or fails, and every pattern is a `T`.
+        // SAFETY: the copy fills the whole value or fails, and every bit pattern is a `T`.
         unsafe {
             self.0.copy_from_user(value.as_mut_ptr().cast(), from, size_of::<T>())?;
             Ok(value.assume_init())
         }
     }
 
-    /// Stores a value.
+    /// Stores a value at user address `to`.
     pub fn write<T: Plain>(&self, to: u64, value: &T) -> Result<(), BadAddress> {
         check(to, size_of::<T>())?;
         // SAFETY: the value is valid for reads of its size, and has no padding.
         unsafe { self.0.copy_to_user(to, core::ptr::from_ref(value).cast(), size_of::<T>()) }
     }
 
-    /// Whether `len` bytes from `from` on are zeroes.
+    /// Whether the `len` bytes at user address `from` are zero.
     pub fn is_zero(&self, from: u64, len: usize) -> Result<bool, BadAddress> {
         check(from, len)?;
         let mut piece = [0u8; 64];
@@ -85,7 +85,7 @@ impl<A: UserAccess> UserMemory<'_, A> {
         Ok(true)
     }
 
-    /// Loads `count` values, refusing more than `most` with EINVAL.
+    /// Loads `count` values from user address `from`. EINVAL if there are more than `most`.
     pub fn read_many<T: Plain>(&self, from: u64, count: usize, most: usize) -> Result<Vec<T>, Errno> {
         if count > most {
             return Err(Errno::EINVAL);
@@ -94,7 +94,7 @@ impl<A: UserAccess> UserMemory<'_, A> {
         check(from, bytes)?;
         let mut out: Vec<T> = Vec::new();
         out.try_reserve_exact(count)?;
-        // SAFETY: the capacity is reserved; the copy fills all of it before the length is set.
+        // SAFETY: the capacity is reserved, and the copy fills all of it before the length is set.
         unsafe {
             self.0.copy_from_user(out.as_mut_ptr().cast(), from, bytes)?;
             out.set_len(count);
@@ -102,21 +102,22 @@ impl<A: UserAccess> UserMemory<'_, A> {
         Ok(out)
     }
 
-    /// Fills `to` with values.
+    /// Fills `to` with values from user address `from`.
     pub fn read_slice<T: Plain>(&self, from: u64, to: &mut [T]) -> Result<(), BadAddress> {
         check(from, size_of_val(to))?;
-        // SAFETY: `to` is a slice, so it is valid for writes of its size, and every pattern is a `T`.
+        // SAFETY: `to` is a slice, so it is valid for writes of its size. Every bit pattern is a `T`.
         unsafe { self.0.copy_from_user(to.as_mut_ptr().cast(), from, size_of_val(to)) }
     }
 
-    /// Stores the values of `from`.
+    /// Stores the values of `from` at user address `to`.
     pub fn write_slice<T: Plain>(&self, to: u64, from: &[T]) -> Result<(), BadAddress> {
         check(to, size_of_val(from))?;
         // SAFETY: `from` is a slice, so it is valid for reads of its size, and its values have no padding.
         unsafe { self.0.copy_to_user(to, from.as_ptr().cast(), size_of_val(from)) }
     }
 
-    /// Loads a string that ends with a zero byte (not part of the result). Longer than `most` bytes: `too_long`.
+    /// Loads a zero-terminated string, and returns it without the zero. The error is `too_long` if it has more than
+    /// `most` bytes.
     pub fn read_string(&self, from: u64, most: usize, too_long: Errno) -> Result<Vec<u8>, Errno> {
         const STEP: usize = 128;
         let mut out = Vec::try_with_capacity(STEP.min(most + 1))?;
@@ -133,19 +134,19 @@ impl<A: UserAccess> UserMemory<'_, A> {
         }
     }
 
-    /// Appends to `out` the bytes from `from` up to a zero byte, at most `want` bytes; fewer: the zero byte was met.
-    /// The caller has reserved room.
+    /// Appends the bytes from user address `from` up to a zero byte to `out`, at most `want` bytes. Returns their
+    /// number, which is below `want` if there was a zero byte. The caller has reserved room in `out`.
     pub fn read_string_step(&self, from: u64, out: &mut Vec<u8>, want: usize) -> Result<usize, Errno> {
         let room = USER_END.checked_sub(from).filter(|room| *room > 0).ok_or(Errno::EFAULT)?;
         let allowed = want.min(out.capacity() - out.len()).min(room as usize);
-        // SAFETY: `allowed` bytes of capacity follow the length, and `got` of them are filled.
+        // SAFETY: `allowed` bytes of capacity follow the length, and the call fills `got` of them.
         let got = unsafe {
             let got = self.0.string_from_user(out.as_mut_ptr().add(out.len()), from, allowed)?.min(allowed);
             out.set_len(out.len() + got);
             got
         };
         if got == allowed && allowed < want {
-            // No zero byte before the end of user space.
+            // User space ends before a zero byte.
             return Err(Errno::EFAULT);
         }
         Ok(got)

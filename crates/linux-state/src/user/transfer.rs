@@ -1,4 +1,4 @@
-//! Moving bytes between files and user memory.
+//! Copies of bytes between files and user memory.
 
 use super::{UserMemory, in_user_space};
 use crate::errno::Errno;
@@ -6,24 +6,24 @@ use crate::machine::UserAccess;
 use quire_fs::{FsError, Sink, Source};
 use quire_heap::Vec;
 
-/// The most that one call moves, as in Linux.
+/// The most bytes that one call copies, as on Linux.
 pub const MOST: usize = 0x7fff_f000;
-/// The most vectors that one call takes.
+/// The most vectors that one call accepts.
 pub const VECTORS: usize = 1024;
 
 /// A `struct iovec`: address and length.
 pub type IoVec = [u64; 2];
 
-/// A caller's vectors: few of them without an allocation.
+/// The buffers of a call in user memory. One buffer needs no allocation.
 pub enum Vectors {
     /// One buffer.
     One([IoVec; 1]),
-    /// Many.
+    /// Several buffers.
     Many(Vec<IoVec>),
 }
 
 impl Vectors {
-    /// One buffer, checked to lie in user space.
+    /// One buffer of `len` bytes at `at`. EFAULT if it is not in user space.
     pub fn one(at: u64, len: u64) -> Result<Self, Errno> {
         let len = len.min(MOST as u64);
         if !in_user_space(at, len as usize) {
@@ -32,7 +32,8 @@ impl Vectors {
         Ok(Vectors::One([[at, len]]))
     }
 
-    /// The vectors at `at`, checked.
+    /// The `count` vectors at user address `at`. EINVAL if their number or a length is out of range; EFAULT if one is
+    /// not in user space.
     pub fn many<A: UserAccess>(user: &UserMemory<'_, A>, at: u64, count: u64) -> Result<Self, Errno> {
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
         let mut all: Vec<IoVec> = user.read_many(at, count, VECTORS)?;
@@ -57,12 +58,12 @@ impl Vectors {
         }
     }
 
-    /// Whether it has no bytes. Calls with vectors then end before the file, as on Linux.
+    /// Whether the buffers have no bytes at all. A call with vectors then does not reach the file, as on Linux.
     pub fn is_empty(&self) -> bool {
         self.all().iter().all(|vector| vector[1] == 0)
     }
 
-    /// User memory as a sink or a source.
+    /// The buffers as a sink or a source of bytes.
     #[inline]
     pub fn transfer<'v, A: UserAccess>(&'v self, user: UserMemory<'v, A>) -> UserTransfer<'v, A> {
         match self {
@@ -77,22 +78,23 @@ impl Vectors {
     }
 }
 
-/// User memory, from the front of the first vector to the end of the last.
+/// A position in the buffers, which moves from the start of the first vector to the end of the last.
 pub struct UserTransfer<'v, A: UserAccess> {
     user: UserMemory<'v, A>,
     /// The rest of the present vector: its address and length.
     at: u64,
     here: usize,
-    /// The vectors behind it.
+    /// The vectors after the present one.
     vectors: &'v [IoVec],
     left: usize,
 }
 
 impl<A: UserAccess> UserTransfer<'_, A> {
-    /// Runs `copy(address, done, len)` over the next `len` bytes; it returns how many it moved.
+    /// Calls `copy(address, done, len)` for the next `len` bytes, and returns how many bytes were copied. `copy`
+    /// returns how many bytes it has copied.
     #[inline]
     fn step(&mut self, len: usize, mut copy: impl FnMut(u64, usize, usize) -> usize) -> Result<usize, FsError> {
-        // Mostly there is one vector, and it has room.
+        // In most calls there is one vector, which has enough bytes.
         if len > self.here {
             return self.step_on(len, &mut copy);
         }
@@ -117,7 +119,7 @@ impl<A: UserAccess> UserTransfer<'_, A> {
         }
     }
 
-    /// [`step`](Self::step) over several vectors.
+    /// [`step`](Self::step) for bytes in several vectors.
     #[inline(never)]
     fn step_on(&mut self, len: usize, copy: &mut dyn FnMut(u64, usize, usize) -> usize) -> Result<usize, FsError> {
         let mut done = 0;
@@ -170,9 +172,9 @@ impl<A: UserAccess> Source for UserTransfer<'_, A> {
     }
 }
 
-/// A program's `msghdr`.
+/// The `msghdr` of a program.
 pub struct MessageHeader {
-    /// Its address in user memory.
+    /// The address of the `msghdr` in user memory.
     pub at: u64,
     pub name: u64,
     pub name_len: i32,
@@ -181,11 +183,12 @@ pub struct MessageHeader {
     pub control_len: u64,
 }
 
-/// Bytes of the longest address. Linux shortens longer ones.
+/// The size of the longest socket address in bytes. Linux truncates longer ones.
 const NAME_MOST: i32 = 128;
 
 impl MessageHeader {
-    /// The header at `at`, with its vectors, checked.
+    /// Reads the header at user address `at`, and its vectors. EMSGSIZE if there are too many vectors, EINVAL if a
+    /// length is negative.
     pub fn read<A: UserAccess>(user: &UserMemory<'_, A>, at: u64) -> Result<Self, Errno> {
         let [name, name_len, vectors, count, control, control_len, _flags] = user.read::<[u64; 7]>(at)?;
         if count > VECTORS as u64 {

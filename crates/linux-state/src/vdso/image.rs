@@ -1,11 +1,11 @@
-//! The image as bytes, assembled from `image.s`.
+//! The bytes of the vDSO image, assembled from `image.s`.
 
 use crate::vdso::page::ClockPage;
 use core::arch::global_asm;
 use core::mem::offset_of;
 use quire_vm::PAGE_SIZE;
 
-/// The symbols, in their order in the image.
+/// The names of the symbols, in the order of the image.
 pub const NAMES: [&str; 10] = [
     "__vdso_clock_gettime",
     "__vdso_gettimeofday",
@@ -20,10 +20,10 @@ pub const NAMES: [&str; 10] = [
 ];
 /// The version of all symbols.
 pub const VERSION: &str = "LINUX_2.6";
-/// The shared object's own name.
+/// The name of the shared object (`DT_SONAME`).
 pub const FILE: &str = "linux-vdso.so.1";
 
-/// The hash of names in the System V ABI.
+/// The hash function of the System V ABI.
 pub(super) const fn system_v_hash(name: &str) -> u32 {
     let (bytes, mut hash, mut i) = (name.as_bytes(), 0u32, 0);
     while i < bytes.len() {
@@ -35,7 +35,7 @@ pub(super) const fn system_v_hash(name: &str) -> u32 {
     hash
 }
 
-/// The hash of names in DT_GNU_HASH.
+/// The hash function of DT_GNU_HASH.
 pub(super) const fn gnu_hash(name: &str) -> u32 {
     let (bytes, mut hash, mut i) = (name.as_bytes(), 5381u32, 0);
     while i < bytes.len() {
@@ -45,15 +45,15 @@ pub(super) const fn gnu_hash(name: &str) -> u32 {
     hash
 }
 
-/// The hash of symbol `n` in the chain, where the lowest bit ends the chain.
+/// The hash of symbol `n` in its chain. The lowest bit is clear, because it marks the end of a chain.
 const fn chained(n: usize) -> u32 {
     gnu_hash(NAMES[n]) & !1
 }
 
-/// The second bit of a name in the filter is that of its hash without so many bits.
+/// The shift of the Bloom filter of DT_GNU_HASH: a name's second bit comes from its hash, shifted right by this number.
 const FILTER_SHIFT: u32 = 6;
 
-/// The filter: two bits for each name.
+/// The Bloom filter of DT_GNU_HASH, with two bits for each name.
 const fn filter() -> u64 {
     let (mut word, mut n) = (0, 0);
     while n < NAMES.len() {
@@ -94,8 +94,8 @@ unsafe extern "C" {
     static IMAGE: [u8; PAGE_SIZE as usize];
 }
 
-/// The image: one page.
+/// The image, which is one page.
 pub fn image() -> &'static [u8; PAGE_SIZE as usize] {
-    // SAFETY: the assembly above defines a page of bytes, which is never written.
+    // SAFETY: the assembly above defines one page of bytes, which is never written.
     unsafe { &IMAGE }
 }

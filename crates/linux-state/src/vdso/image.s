@@ -1,8 +1,9 @@
-// The shared object that every program finds mapped, as the bytes of its file: headers, tables and code in one page.
+// The shared object that every program finds mapped (vDSO), as the bytes of its ELF file: headers, tables and code in
+// one page.
 //
-// All references are differences of labels here, so the image needs no relocation and works at any address. The code
-// uses no stack, and calls nothing. So one rule of unwinding holds at each of its instructions. The clock page is the
-// page before the image; `page.rs` has its fields and the rules of its count.
+// All references are differences of labels, so the image needs no relocation and works at any address. The code uses no
+// stack and calls nothing, so the same unwinding rule applies to each of its instructions. The clock page is the page
+// before the image. `page.rs` describes its fields and the rules of its count.
 
     .pushsection .rodata.quire_vdso, "a", @progbits
     .balign 64
@@ -43,7 +44,8 @@ quire_vdso_image:
     .long 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0
 .Lvdso_hash_end:
 
-    // ---- DT_GNU_HASH: one bucket from symbol 1 on, one word of the filter, the chain; its last hash has bit 0 set
+    // ---- DT_GNU_HASH: one bucket that begins at symbol 1, one word of the Bloom filter, and the chain. Bit 0 marks
+    // its last hash.
     .balign 8
 .Lvdso_gnu_hash:
     .long 1, 1, 1, {filter_shift}
@@ -52,7 +54,7 @@ quire_vdso_image:
     .long {hash_0}, {hash_1}, {hash_2}, {hash_3}, {hash_4}, {hash_5}, {hash_6}, {hash_7}, {hash_8}, {hash_9} | 1
 .Lvdso_gnu_hash_end:
 
-    // ---- dynamic symbols: the names of Linux, and as weak symbols the names without the prefix
+    // ---- dynamic symbols: the names that Linux has, and the names without the prefix as weak symbols
     .macro vdso_symbol name, info, first, end
     .long \name - .Lvdso_strings
     .byte \info, 0
@@ -92,7 +94,7 @@ quire_vdso_image:
     .asciz "LINUX_2.6"
 .Lvdso_strings_end:
 
-    // ---- versions: of each symbol, and their definitions (the file's own, and Linux's)
+    // ---- versions: the version of each symbol, then the definitions (that of the file itself, and Linux's)
     .balign 2
 .Lvdso_versions:
     .short 0, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2
@@ -122,7 +124,7 @@ quire_vdso_image:
     .quad 0, 0
 .Lvdso_dynamic_end:
 
-    // ---- the unwinding table and its index, of one row: the code
+    // ---- the unwinding table and its index. It has one row, for the code.
     .balign 4
 .Lvdso_unwind_index:
     .byte 1, 0x1b, 3, 0x3b
@@ -137,9 +139,10 @@ quire_vdso_image:
     .long 0
     .byte 1
     .asciz "zR"
-    // Units of 1 and -8; the return address is column 16. One byte: addresses are relative, of four bytes.
+    // The code alignment is 1, the data alignment is -8, and the return address is column 16. One byte of augmentation
+    // follows: addresses are relative and have four bytes.
     .byte 1, 0x78, 16, 1, 0x1b
-    // The frame's address is RSP + 8, and the return address lies 8 below it.
+    // The frame's address is RSP + 8, and the return address is stored 8 bytes below it.
     .byte 0x0c, 7, 8, 0x90, 1
     .balign 8
 .Lvdso_unwind_row:
@@ -156,17 +159,18 @@ quire_vdso_image:
 
     // ---- code
     //
-    // R9 is the clock page. A caller that meets a change of the page (an odd count) makes the system call. So it never
-    // waits for a thread that the kernel has stopped.
+    // R9 is the address of the clock page. If the count is odd, because the page is changing, the code makes the system
+    // call. So it never waits for a thread that the kernel has preempted.
 
-    // Nanoseconds in RAX, of the clock whose offset is at `offset`, after `check`. Changes RCX, RDX and R8.
+    // Computes the nanoseconds of the clock whose offset is at `offset` in RAX. Jumps to `otherwise` if `check` fails.
+    // Changes RCX, RDX and R8.
     .macro vdso_read check, offset, otherwise
 .Lvdso_again_\@:
     mov r8d, [r9 + {count}]
     test r8b, 1
     jnz \otherwise
     \check \otherwise
-    // The counter must not be read before the words that came first.
+    // The TSC must not be read before the preceding loads.
     lfence
     rdtsc
     shl rdx, 32
@@ -179,21 +183,21 @@ quire_vdso_image:
     jne .Lvdso_again_\@
     .endm
 
-    // Goes on if programs may compute clock EDI, below 32.
+    // Jumps to `otherwise` unless programs may compute clock EDI, which is below 32.
     .macro vdso_check_edi otherwise
     mov ecx, [r9 + {clocks}]
     bt ecx, edi
     jnc \otherwise
     .endm
 
-    // Goes on if programs may compute the time of day.
+    // Jumps to `otherwise` unless programs may compute the time of day.
     .macro vdso_check_day otherwise
     test byte ptr [r9 + {clocks}], 1
     jz \otherwise
     .endm
 
-    // Splits RAX into seconds (RDX) and nanoseconds (RCX). Changes RAX and R10. The quotient is that of `RAX >> 9` by
-    // 5^9, as a product with 2^75 / 5^9, rounded up.
+    // Splits RAX into seconds (RDX) and nanoseconds (RCX). Changes RAX and R10. The quotient is `(RAX >> 9) / 5^9`,
+    // computed as a product with 2^75 / 5^9, rounded up.
     .macro vdso_split
     mov rcx, rax
     shr rax, 9
@@ -232,7 +236,7 @@ quire_vdso_image:
     vdso_read vdso_check_day, [r9+{offsets}], 2f
     vdso_split
     mov [rdi], rdx
-    // Divides by 1000: 2^38 / 1000, rounded up, is exact for less than 2^32.
+    // Divides by 1000. The factor is 2^38 / 1000, rounded up, which gives exact results below 2^32.
     imul rcx, rcx, 274877907
     shr rcx, 38
     mov [rdi + 8], rcx
@@ -263,7 +267,8 @@ quire_vdso_image:
 .Lvdso_time_end:
 
     .balign 16, 0xcc
-    // int getcpu(unsigned *cpu, unsigned *node, void *unused): the limit of a segment of each CPU's own is its number.
+    // int getcpu(unsigned *cpu, unsigned *node, void *unused)
+    // The limit of the segment `cpu_selector`, which each CPU has of its own, is the number of the CPU.
 .Lvdso_getcpu:
     mov ecx, [rip + .Lvdso - 4096 + {cpu_selector}]
     lsl eax, ecx
@@ -349,7 +354,7 @@ quire_vdso_image:
     vdso_section .Lvdso_section_section_names, 3, 0, .Lvdso_section_names, .Lvdso_section_names_end, 0, 0, 1, 0
 .Lvdso_sections_end:
 .Lvdso_end:
-    // The rest of the page. The assembler refuses an image that is longer.
+    // The rest of the page. The assembler rejects an image that is longer than a page.
     .zero 4096 - (.Lvdso_end - .Lvdso)
 
     .purgem vdso_segment

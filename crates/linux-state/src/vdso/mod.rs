@@ -1,16 +1,17 @@
 //! Clocks without a system call: a shared object and a page of clock words that each new program finds mapped.
 //!
 //! # What lives here
-//! The shared object (`image`, assembled from `image.s`), the words that its code reads (`page`), and the one object
-//! with both pages, which `exec` maps for each program. Both pages are the machine's own for ever. A
-//! mapping of them has an entry and a backing, and no page of its own. The page tables of the stack hold its leaves.
+//! The shared object (`image`, assembled from `image.s`), the clock words that its code reads (`page`), and the memory
+//! object with both pages. `exec` maps this object for each program. The two pages belong to the machine and are never
+//! freed. A mapping of them needs an entry and a backing, but no page of its own. Its PTEs are in the page table that
+//! the stack needs anyway.
 //!
 //! # Invariants
-//! - No mapping of the object allows stores, now or later (`max_prot`).
-//! - The page before the image is the clock page, wherever both are mapped. A program that moves only one of them finds
-//!   other bytes there, or none.
-//! - A clock computed by a program and the same clock of a system call agree. Both follow from one reading of the
-//!   time-stamp counter, by the same words and the same rounding.
+//! - No mapping of the object allows stores, neither now nor later (`max_prot`).
+//! - Where both pages are mapped, the page before the image is the clock page. If a program moves only one of them, the
+//!   image reads other bytes there, or faults.
+//! - A clock that a program computes agrees with the same clock of a system call. Both use the same clock words, the
+//!   same rounding, and one reading of the TSC.
 
 mod image;
 pub mod page;
@@ -27,26 +28,26 @@ use quire_vm::phys::frames::For;
 use quire_vm::types::{MemoryType, PhysRange};
 use quire_vm::{MapError, PAGE_SIZE, Pfn, Prot, SpaceRef, Vm};
 
-/// The pages of the object: the clock page, then the image.
+/// The number of pages of the object: the clock page, then the image.
 pub const PAGES: u64 = 2;
 
 /// The shared object and its clock page.
 pub struct Vdso<M: Machine> {
     object: ObjectRef<M>,
     page: &'static ClockPage,
-    /// Taken by writers of the clock page.
+    /// Held by a writer of the clock page.
     writing: SpinLock<()>,
 }
 
 impl<M: Machine> Vdso<M> {
-    /// Makes the pages, in memory that is never freed, with the clocks of `machine`.
+    /// Creates the two pages with the clocks of `machine`, in memory that is never freed.
     pub fn new(vm: &'static Vm<M>, machine: &M) -> Result<Self, Errno> {
         const BYTES: usize = PAGE_SIZE as usize;
         let first = vm.alloc_contiguous(quire_vm::phys::frames::Contiguous::anywhere(PAGES), For::Kernel)?.into_pfn();
         let frames = PhysRange { start: first, end: Pfn(first.0 + PAGES) };
         let at = machine.frame_ptr(first);
-        // SAFETY: the two frames were just allocated, are never freed, and are consecutive in memory. They are written
-        // before any reference to them exists. Zeroes are a clock page.
+        // SAFETY: the two frames were just allocated, are consecutive in memory and never freed. They are written
+        // before any reference to them exists. A page of zeroes is a valid clock page.
         let page = unsafe {
             at.write_bytes(0, BYTES);
             at.add(BYTES).copy_from_nonoverlapping(image::image().as_ptr(), BYTES);
@@ -54,13 +55,14 @@ impl<M: Machine> Vdso<M> {
         };
         page.begin(machine.clock_resolution(), machine.cpu_selector());
         page.publish(machine.user_clock());
-        // SAFETY: the frames are this object's for ever, and write-back as all RAM. `map` lets no program store.
+        // SAFETY: the frames belong to this object for ever, and are write-back like all RAM. `map` lets no program
+        // store into them.
         let object = unsafe { ObjectRef::device(vm, frames, MemoryType::WriteBack) }?;
         Ok(Vdso { object, page, writing: SpinLock::new(Rank::OWNED, ()) })
     }
 
-    /// Sets the wall clock to the nanoseconds since 1970 that `new` makes of the present ones, for system calls and for
-    /// programs that compute it. If `new` fails, the clock stays.
+    /// Sets the wall clock, for system calls and for programs that compute it. `new` gets the present time and returns
+    /// the new one, in nanoseconds since 1970. If `new` fails, the clock does not change.
     pub fn change_realtime(&self, machine: &M, new: impl FnOnce(u64) -> Result<u64, Errno>) -> Result<(), Errno> {
         let _alone = self.writing.lock();
         let ns = new(machine.realtime())?;
@@ -71,8 +73,8 @@ impl<M: Machine> Vdso<M> {
         Ok(())
     }
 
-    /// Maps both pages at `at`, and returns the image's address. `None` if the program itself lies there. It then makes
-    /// system calls.
+    /// Maps both pages at `at`, and returns the image's address. `None` if a mapping of the program is there already.
+    /// The program then makes system calls.
     pub fn map(&self, space: &SpaceRef<M>, at: u64) -> Result<Option<u64>, Errno> {
         let part = |page: u64, prot, tag| {
             let at = Placement::FixedNoReplace(at + page * PAGE_SIZE);

@@ -1,62 +1,63 @@
 //! The clock page: the words from which programs compute the clocks, in a page that they can only read.
 //!
 //! # The count
-//! It is odd while a writer stores. A reader reads the count, the words, and the count again. It makes the system call
-//! if the first count is odd, and begins again if the second one differs. The reader is the code of `image.s`. It
-//! relies on the order of loads that x86 keeps.
+//! The count is odd while a writer stores. A reader reads the count, the words, and the count again. If the first count
+//! is odd, the reader makes the system call. If the second count differs, the reader begins again. The reader is the
+//! code in `image.s`, which relies on the order of loads that x86 keeps.
 
 use crate::machine::UserClock;
 use crate::mutant::{Mutant, mutant};
 use linux_raw_sys::general as raw;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Clocks by id: those that programs may compute have smaller ids.
+/// The number of offsets. The ids of all clocks that programs may compute are smaller.
 const CLOCKS: usize = 12;
-/// The time of day.
+/// The clocks that are the time of day.
 const DAY: [u32; 3] = [raw::CLOCK_REALTIME, raw::CLOCK_REALTIME_COARSE, raw::CLOCK_TAI];
-/// The time since boot.
+/// The clocks that are the time since boot.
 const SINCE_BOOT: [u32; 4] =
     [raw::CLOCK_MONOTONIC, raw::CLOCK_MONOTONIC_RAW, raw::CLOCK_MONOTONIC_COARSE, raw::CLOCK_BOOTTIME];
 
-/// The words.
+/// The words of the clock page.
 #[repr(C)]
 #[cfg_attr(all(test, any(loom, shuttle)), derive(Default))]
 pub(crate) struct ClockPage {
     pub count: AtomicU32,
-    /// A bit for each clock that programs compute; none of them where they make system calls.
+    /// The set of clocks that programs compute, as bits. It is 0 if programs must make system calls.
     pub clocks: AtomicU32,
-    /// As in [`UserClock`].
+    /// See [`UserClock::start`].
     pub start: AtomicU64,
-    /// As in [`UserClock`].
+    /// See [`UserClock::ns_per_tick`].
     pub ns_per_tick: AtomicU64,
-    /// The smallest step of these clocks in nanoseconds.
+    /// The smallest step of these clocks, in nanoseconds.
     pub(crate) resolution: AtomicU64,
-    /// See [`cpu_selector`](crate::Machine::cpu_selector).
+    /// The selector that [`cpu_selector`](crate::Machine::cpu_selector) returns.
     pub cpu_selector: AtomicU32,
-    /// Nanoseconds between the time since boot and each clock.
+    /// For each clock, the nanoseconds to add to the time since boot.
     pub offsets: [AtomicU64; CLOCKS],
 }
 
 impl ClockPage {
-    /// Stores what never changes. No program has the page yet.
+    /// Stores the words that never change. Called before any program has the page.
     pub fn begin(&self, resolution: u64, cpu_selector: u16) {
         self.resolution.store(resolution, Ordering::Relaxed);
         self.cpu_selector.store(u32::from(cpu_selector), Ordering::Relaxed);
     }
 
-    /// Stores `clock` as one step for readers. `None`: they make system calls.
+    /// Stores `clock` as one step for readers. `None`: programs must make system calls.
     ///
     /// # Requires
-    /// No other writer.
+    /// No other writer runs.
     pub(crate) fn publish(&self, clock: Option<UserClock>) {
         self.change(|| clock);
     }
 
-    /// Stores the clock that `set` returns, as [`publish`](Self::publish) does. Readers make system calls from before
-    /// `set` begins. So `set` may change the clock of system calls, and no reader computes the old one afterwards.
+    /// Stores the clock that `set` returns, as one step for readers. Readers make system calls from before `set` begins
+    /// until the new words are stored. So `set` may change the clock of system calls, and no reader then computes the
+    /// old clock.
     ///
     /// # Requires
-    /// No other writer.
+    /// No other writer runs.
     pub fn change(&self, set: impl FnOnce() -> Option<UserClock>) {
         let count = self.count.load(Ordering::Relaxed);
         if !mutant(Mutant::ClockUncounted) {

@@ -1,4 +1,5 @@
-//! The image as a linker, an unwinder and a program see it. Its code runs here, over a clock page of the test's own.
+//! Tests of the vDSO image as a linker, an unwinder and a program use it. Its code runs in the test, with a clock page
+//! of the test's own.
 
 use crate::UserClock;
 use crate::time::SECOND;
@@ -36,7 +37,7 @@ fn text(at: usize) -> &'static str {
     core::str::from_utf8(&bytes[..len]).expect("ASCII")
 }
 
-/// The entries of the dynamic section: tags and values.
+/// The entries of the dynamic section, as tags and values.
 fn dynamic() -> Vec<(DynamicTag, u64)> {
     let (file, data) = (file(), &image::image()[..]);
     let segments = file.elf_program_headers();
@@ -51,14 +52,14 @@ fn entry(tag: DynamicTag) -> usize {
     all.iter().find(|(t, _)| *t == tag).unwrap_or_else(|| panic!("no entry {tag:#x}")).1 as usize
 }
 
-/// A dynamic symbol: its name, whether it is defined, and its address, read as a program reads it.
+/// A dynamic symbol: its name, whether it is defined, and its address. All three are read as a program reads them.
 fn symbol(n: usize) -> (&'static str, bool, u64) {
     let at = entry(elf::DT_SYMTAB) + n * 24;
     let value = u64::from(word(at + 8)) | u64::from(word(at + 12)) << 32;
     (text(entry(elf::DT_STRTAB) + word(at) as usize), half(at + 6) != 0, value)
 }
 
-/// The lookup of musl: by DT_HASH.
+/// Finds a symbol as musl does: by DT_HASH.
 fn find_by_hash(name: &str) -> Option<usize> {
     let at = entry(elf::DT_HASH);
     let (buckets, symbols) = (word(at) as usize, word(at + 4) as usize);
@@ -75,7 +76,7 @@ fn find_by_hash(name: &str) -> Option<usize> {
     None
 }
 
-/// The lookup of glibc and Go: by DT_GNU_HASH.
+/// Finds a symbol as glibc and Go do: by DT_GNU_HASH.
 fn find_by_gnu_hash(name: &str) -> Option<usize> {
     let at = entry(elf::DT_GNU_HASH);
     let [buckets, first, filters, shift] = core::array::from_fn(|i| word(at + 4 * i) as usize);
@@ -149,7 +150,7 @@ fn every_symbol_is_a_function_of_the_code_with_linuxs_version() {
         assert!(code.address() <= s.address() && s.address() + s.size() <= code.address() + code.size());
         assert_eq!(half(entry(elf::DT_VERSYM) + 2 * s.index().0), 2);
     }
-    // The definitions: the file's own, then Linux's.
+    // The version definitions: first that of the file itself, then Linux's.
     let (mut at, mut found) = (entry(elf::DT_VERDEF), Vec::new());
     for _ in 0..entry(elf::DT_VERDEFNUM) {
         let name = text(entry(elf::DT_STRTAB) + word(at + word(at + 12) as usize) as usize);
@@ -184,16 +185,16 @@ fn an_unwinder_finds_the_caller_from_every_instruction() {
     }
 }
 
-/// The image behind a clock page, as in a program.
+/// The clock page followed by the image, as in a program.
 struct Mapped(*mut u8);
 
-// SAFETY: the clock page is atomics, and the image is only read.
+// SAFETY: the clock page consists of atomics, and the image is only read.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
     fn new() -> Mapped {
         let all = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, in which the image is written before it may run.
+        // SAFETY: the memory is new, and the image is written into it before it may be executed.
         unsafe {
             let at = mmap_anonymous(null_mut(), 2 * PAGE, all, MapFlags::PRIVATE).expect("memory");
             at.cast::<u8>().add(PAGE).copy_from_nonoverlapping(image::image().as_ptr(), PAGE);
@@ -202,18 +203,18 @@ impl Mapped {
         }
     }
     fn page(&self) -> &ClockPage {
-        // SAFETY: the first page is zeroes at first, which are a clock page.
+        // SAFETY: the first page begins as zeroes, which are a valid clock page.
         unsafe { &*self.0.cast() }
     }
     fn address(&self, name: &str) -> *const u8 {
         let at = symbol(find_by_gnu_hash(name).expect("a symbol")).2;
-        // SAFETY: the symbol lies in the image.
+        // SAFETY: the symbol's address lies in the image.
         unsafe { self.0.add(PAGE + at as usize) }
     }
-    /// The status, seconds and the rest.
+    /// Calls the function `name`. Returns its status, the seconds, and the nanoseconds.
     fn call(&self, name: &str, clock: c_int) -> (c_int, u64, u64) {
         let mut out = [7u64; 2];
-        // SAFETY: the function has this type, and the buffer is as large as its result.
+        // SAFETY: the function has this type, and its result fits the buffer.
         let status = unsafe {
             let f: extern "C" fn(c_int, *mut u64) -> c_int = core::mem::transmute(self.address(name));
             f(clock, out.as_mut_ptr())
@@ -228,7 +229,7 @@ impl Mapped {
     }
     fn day(&self) -> (u64, u64) {
         let (mut out, mut zone) = ([7u64; 2], [9u32; 2]);
-        // SAFETY: the function has this type, and the buffers are as large as its results.
+        // SAFETY: the function has this type, and its results fit the buffers.
         let status = unsafe {
             let f: extern "C" fn(*mut u64, *mut u32) -> c_int =
                 core::mem::transmute(self.address("__vdso_gettimeofday"));
@@ -239,7 +240,7 @@ impl Mapped {
     }
     fn time(&self) -> u64 {
         let mut out = 7u64;
-        // SAFETY: the function has this type, and stores a word.
+        // SAFETY: the function has this type, and stores one word.
         let (stored, alone) = unsafe {
             let f: extern "C" fn(*mut u64) -> u64 = core::mem::transmute(self.address("__vdso_time"));
             (f(&mut out), f(null_mut()))
@@ -308,9 +309,9 @@ fn no_program_computes_a_clock_while_it_is_set() {
 fn the_counter_is_scaled_from_its_start() {
     let mapped = Mapped::new();
     for ns_per_tick in [1u64 << 30, (2 << 32) / 5, 1 << 32, 3 << 33] {
-        // SAFETY: every x86-64 CPU has the instruction, and it touches no memory.
+        // SAFETY: every x86-64 CPU has this instruction, which accesses no memory.
         let start = unsafe { _rdtsc() };
-        // SAFETY: every x86-64 CPU has the instruction, and it touches no memory.
+        // SAFETY: every x86-64 CPU has this instruction, which accesses no memory.
         let ns = || ((u128::from(unsafe { _rdtsc() } - start) * u128::from(ns_per_tick)) >> 32) as u64;
         mapped.page().publish(Some(UserClock { start, ns_per_tick, epoch: 1000 * SECOND }));
         for _ in 0..100 {
@@ -324,12 +325,12 @@ fn host_seconds() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs()
 }
 
-/// All functions make the system call of the machine that the test runs on.
+/// Checks that all functions make a system call of the host that runs the test.
 fn calls_the_system(mapped: &Mapped) {
     let (before, seen, after) = (host_seconds(), mapped.clock(0) / SECOND, host_seconds());
     assert!((before..=after).contains(&seen), "clock_gettime");
     assert!((before..=host_seconds()).contains(&mapped.day().0), "gettimeofday");
-    // `time` of Linux is up to a tick behind.
+    // Linux's `time` may be a clock tick late.
     assert!((before - 1..=host_seconds()).contains(&mapped.time()), "time");
     let (status, seconds, nanos) = mapped.call("__vdso_clock_getres", 0);
     assert!(status == 0 && seconds == 0 && nanos != 7 && nanos != 25, "clock_getres");
@@ -360,7 +361,7 @@ fn other_clocks_and_wrong_ones_are_left_to_the_system_call() {
     const EINVAL: c_int = 22;
     let mapped = Mapped::new();
     mapped.page().publish(still(5));
-    // 32 and 33 would be clocks 0 and 1 by their low bits.
+    // The low bits of 32 and 33 are those of the valid clocks 0 and 1.
     for wrong in [-1, 12, 31, 32, 33, 64, i32::MAX, i32::MIN] {
         assert_eq!(mapped.call("clock_gettime", wrong).0, -EINVAL, "clock {wrong}");
         assert_eq!(mapped.call("clock_getres", wrong).0, -EINVAL, "clock {wrong}");
@@ -373,7 +374,7 @@ fn other_clocks_and_wrong_ones_are_left_to_the_system_call() {
 fn no_pointer_need_be_given_where_linux_asks_for_none() {
     let mapped = Mapped::new();
     mapped.page().publish(still(5));
-    // SAFETY: the functions have these types, and store nothing where the pointer is null.
+    // SAFETY: the functions have these types, and store nothing if the pointer is null.
     unsafe {
         let day: extern "C" fn(*mut u64, *mut u32) -> c_int = core::mem::transmute(mapped.address("gettimeofday"));
         let resolution: extern "C" fn(c_int, *mut u64) -> c_int = core::mem::transmute(mapped.address("clock_getres"));
@@ -400,11 +401,11 @@ fn without_a_segment_for_it_the_cpu_is_that_of_the_system_call() {
 fn no_reader_sees_half_a_change() {
     const FAR: u64 = 1 << 62;
     let mapped = Mapped::new();
-    // Two descriptions of one clock. A mixture of them is wrong by 2^62.
+    // Two descriptions of the same clock. A mixture of their words is wrong by 2^62.
     let one = UserClock { start: 0, ns_per_tick: 1 << 32, epoch: 0 };
     let other = UserClock { start: FAR, ns_per_tick: 1 << 32, epoch: FAR };
     mapped.page().publish(Some(one));
-    // SAFETY: every x86-64 CPU has the instruction, and it touches no memory.
+    // SAFETY: every x86-64 CPU has this instruction, which accesses no memory.
     let (start, done) = (unsafe { _rdtsc() }, AtomicBool::new(false));
     const READINGS: u32 = 400_000;
     let wrong = std::thread::scope(|threads| {
@@ -416,7 +417,7 @@ fn no_reader_sees_half_a_change() {
                 if seen.abs_diff(start) <= 1 << 50 {
                     computed += 1;
                 } else if host_seconds().abs_diff(seen / SECOND) > 1 {
-                    // Not the host's time either, which a reader gets that meets the writer.
+                    // The host's time is accepted too, because a reader gets it while the writer stores.
                     wrong = Some(seen);
                 }
             }

@@ -1,4 +1,4 @@
-//! `/proc/sys/net`.
+//! `/proc/sys/net`: network settings.
 
 use crate::about::System;
 use crate::node::{Directory, Item, ItemKind, put};
@@ -47,7 +47,8 @@ impl<M: Machine> Names<M> {
         number!("tcp_keepalive_time", KeepAliveTime),
         number!("tcp_max_syn_backlog", ConnectBacklog),
         number!("tcp_retries2", Tries),
-        // The size of an inbox is the same at first, at least and at most, unless a program sets it.
+        // The lowest, the initial and the highest size of a receive buffer. A buffer keeps its initial size unless a
+        // program changes it.
         Item::file("tcp_rmem", |_, out| put!(out, "2304\t212992\t425984\n")),
         number!("tcp_sack", Selective),
         number!("tcp_slow_start_after_idle", SlowStart),
@@ -72,7 +73,7 @@ impl<M: Machine> Names<M> {
         &[Item::file("disable_ipv6", |_, out| put!(out, "0\n")), Item::file("forwarding", |_, out| put!(out, "0\n"))];
 }
 
-/// The directory.
+/// The directory `/proc/sys/net`.
 pub(crate) fn directory<M: Machine>(about: &System<M>) -> Directory<M> {
     table(about, Names::<M>::TOP, 1400)
 }

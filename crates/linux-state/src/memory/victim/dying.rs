@@ -1,5 +1,5 @@
-//! The process that ends because memory is out, and the threads that wait for its memory
-//! ([`victim`](super) chooses it).
+//! The victim of an out-of-memory condition, and the threads that wait for its memory. The parent module chooses the
+//! victim ([`victim`](super)).
 
 use crate::machine::Machine;
 use crate::process::Process;
@@ -7,9 +7,10 @@ use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
 use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
-/// Nanoseconds that a victim has to leave its memory by itself, which wakes waiters on its robust futexes.
+/// Nanoseconds that a victim has to leave its memory by itself. An orderly exit also wakes the waiters on its robust
+/// futexes.
 pub const GRACE: u64 = 200_000_000;
-/// Nanoseconds after which another victim may be chosen.
+/// Nanoseconds after which the victim is given up, and another victim may be chosen.
 const BOUND: u64 = 1_000_000_000;
 /// The victim, and the threads that wait for it.
 pub struct Victims<M: Machine> {
@@ -27,11 +28,11 @@ pub struct Dying<M: Machine> {
 
 /// The next step of a waiter for the victim.
 pub enum Step {
-    /// The victim's memory is free, or it is given up.
+    /// The wait is over: the victim's memory is free, or the victim was given up.
     Done,
-    /// Wait until that time.
+    /// Wait until that time, in nanoseconds since boot.
     Until(u64),
-    /// Take its memory.
+    /// Free the victim's memory for it.
     Reap,
 }
 
@@ -40,15 +41,15 @@ impl<M: Machine> Victims<M> {
         Victims { choosing: Mutex::new(()), dying: SpinLock::new(Rank::OWNED, None), waits: WaitQueue::new() }
     }
 
-    /// Called when `process` has lost a thread: wakes the waiters for its memory, which check whether that was the last
-    /// one.
+    /// Wakes the threads that wait for the memory of `process`. Called after `process` has lost a thread. The waiters
+    /// check whether that thread was the last one.
     pub fn left(&self, process: &Process<M>) {
         if process.is_exiting() {
             self.waits.wake_all();
         }
     }
 
-    /// The next step for the victim at `time`. Returns [`Step::Reap`] once.
+    /// The next step for a waiter at `time`. Returns [`Step::Reap`] to only one waiter for each victim.
     pub fn step(&self, time: u64) -> Step {
         let gone;
         let step = {
@@ -71,7 +72,7 @@ impl<M: Machine> Victims<M> {
                 }
             }
         };
-        // Perhaps the last reference, whose drop frees memory: not under the lock.
+        // Dropped without the lock, because the last reference frees memory.
         drop(gone);
         step
     }

@@ -1,34 +1,36 @@
-//! Out of memory: a process is chosen and ends, and the other threads that need memory wait for its memory.
+//! Out of memory: the kernel chooses a process and ends it, and other threads wait for that process's memory.
 //!
 //! # Trigger
 //! The memory core has decided that programs make no progress ([`quire_vm::reclaim::scan`]). A fault or a system call
-//! that needs memory gets its error, and calls [`Linux::out_of_memory`]. There it waits until a victim's memory is
-//! free, and then tries again.
+//! that needs memory gets an error from the core, and calls [`Linux::out_of_memory`]. That function waits until a
+//! victim's memory is free. The caller then tries again.
 //!
 //! # Choice of the victim
-//! The victim is the process that holds most: resident pages, pages in swap and page tables. Each point of
+//! The victim is the process with the largest sum of resident pages, pages in swap and page tables. Each point of
 //! `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process with -1000 is exempt. Process 1 ends
 //! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows the
-//! same figure, scaled as Linux does.
+//! same figure, on Linux's scale.
 //!
-//! To weigh a process exactly takes a walk over its tables, and over indexes if its tables were dropped. So after
-//! [`WEIGHED`] processes, another one is weighed only if its highest number of resident pages could make it the victim.
-//! This may miss a process with more pages in swap than it ever had in memory at once, or with many tables for few
-//! pages.
+//! An exact count walks the page tables of a process, and its object indexes if the page tables were dropped. So after
+//! [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could make it the victim.
+//! This estimate may miss a process with more pages in swap than it ever had in memory at once. It may also miss one
+//! with many page tables for few pages.
 //!
 //! # End of the victim
-//! 1. Its threads are killed. A thread that is ending waits for no memory, and may use a part of the reserve
-//!    ([`is_ending`](quire_vm::Machine::is_ending)); interruptible waits end.
-//! 2. If it has not left its memory after [`GRACE`], because a thread of it waits for another event, its memory is
-//!    condemned and freed ([`reap`](quire_vm::Space::reap)). So a victim may hold a lock that waiters need.
-//! 3. If it still has memory after a second ([`victims`](dying)), it is given up, and another victim
-//!    may be chosen.
+//! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
+//!    ([`is_ending`](quire_vm::Machine::is_ending)). Its interruptible waits end.
+//! 2. The victim may still have its memory after [`GRACE`], because one of its threads waits for another event. A
+//!    waiter then condemns the victim's space and frees its memory ([`reap`](quire_vm::Space::reap)). The victim's
+//!    threads need not run for this. So memory becomes free even if the victim holds a lock that the waiters need.
+//! 3. If the victim still has memory after a second ([`victims`](dying)), the kernel gives it up. Another victim may
+//!    then be chosen.
 //!
-//! There is one victim at a time, so that a burst of refused faults ends one process and not ten.
+//! There is one victim at a time, so that a burst of failed faults ends one process and not ten.
 //!
-//! A chooser meets three others. A waiter waits on the same queue, and the victim's end wakes both. A thread of the
-//! victim is a waiter itself, whose wait its own end interrupts. Another chooser waits for `choosing`, and then finds
-//! the first one's victim.
+//! A thread that chooses a victim may run beside three kinds of threads:
+//! - A waiter sleeps on the same queue as the choosing thread. The victim's end wakes both.
+//! - A thread of the victim may itself be a waiter. Its own end interrupts its wait.
+//! - Another choosing thread waits for the lock `choosing`, and then finds the victim that the first one chose.
 
 pub mod dying;
 
@@ -47,19 +49,20 @@ use quire_vm::map::Holdings;
 pub const EXEMPT: i32 = -1000;
 
 impl<M: Machine> Process<M> {
-    /// Its badness as a victim, in pages, and the memory that it holds. `None`: it is exempt, or holds nothing.
+    /// The process's badness in pages, and the memory that it holds. `None` if the process is exempt or holds no
+    /// memory.
     fn badness(&self) -> Option<(i64, Holdings)> {
         let held = self.memory()?.holdings();
         Some((badness(held, self.oom_adjust.load(Ordering::Relaxed), self.linux.total_pages())?, held))
     }
 
-    /// `/proc/<pid>/oom_score`.
+    /// The score that `/proc/<pid>/oom_score` shows.
     pub fn oom_score(&self) -> u64 {
         self.badness().map_or(0, |(points, _)| score(points, self.linux.total_pages()))
     }
 }
 
-/// Processes that are weighed exactly in any case.
+/// The number of processes whose memory is counted exactly in any case.
 const WEIGHED: u32 = 4096;
 
 /// Whether a process with at most `peak` resident pages may have more than `points`.
@@ -68,7 +71,7 @@ fn may_exceed(points: i64, peak: u64, adjust: i32, total: u64) -> bool {
     badness(most, adjust, total).is_some_and(|most| most > points)
 }
 
-/// Pages that count against a process. `None`: it is exempt.
+/// The badness of a process, in pages. `None` if the process is exempt.
 fn badness(held: Holdings, adjust: i32, total: u64) -> Option<i64> {
     if adjust == EXEMPT {
         return None;
@@ -77,7 +80,8 @@ fn badness(held: Holdings, adjust: i32, total: u64) -> Option<i64> {
     Some(pages(held.total()).saturating_add(i64::from(adjust).saturating_mul(pages(total / 1000))))
 }
 
-/// Linux's scale: 0 to 1333 and beyond, 666 for a process that holds nothing.
+/// The badness on Linux's scale: 666 for a process that holds nothing, 1333 for one with all memory, more with
+/// `oom_score_adj`.
 fn score(points: i64, total: u64) -> u64 {
     let share = points.saturating_mul(1000) / i64::try_from(total.max(1)).unwrap_or(i64::MAX);
     u64::try_from(share.saturating_add(1000).saturating_mul(2) / 3).unwrap_or(0)
@@ -91,10 +95,11 @@ struct Choice<M: Machine> {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Called by a thread that was refused memory that only the end of a process can free; `why` is the situation, for
-    /// the log. Chooses and kills a victim, or waits for a dying one. Returns whether to try again; false if the
-    /// calling thread must end itself. May sleep; the caller holds no lock that a system call's end needs. For faults,
-    /// and for system calls that would fail otherwise.
+    /// Chooses and kills a victim, or waits for a dying one. Called by a thread whose request for memory was refused,
+    /// when only the end of a process can free memory. `why` describes the request, for the log.
+    ///
+    /// Returns whether to try again; false if the calling thread must end itself. May sleep. The caller holds no lock
+    /// that a system call needs in order to end. For faults, and for system calls that would otherwise fail.
     #[cold]
     pub fn out_of_memory(&'static self, why: &str) -> bool {
         let me = self.current();
@@ -114,7 +119,7 @@ impl<M: Machine> Linux<M> {
         }
         {
             let _one = self.victims.choosing.lock();
-            // Another thread chose a victim before, or memory was freed meanwhile.
+            // Another thread has chosen a victim already, or memory became free meanwhile.
             if self.victims.process().is_some() || !self.is_short() {
                 return !me.killed();
             }
@@ -123,14 +128,14 @@ impl<M: Machine> Linux<M> {
         if me.killed() {
             return false;
         }
-        // Most victims have left their memory by the next check.
+        // Most victims leave their memory before this wait ends.
         self.wait_for_victim(me, now() + GRACE);
         !me.killed()
     }
 
-    /// Called by a thread that was refused memory `times` times, although memory was free each time; `why` is the
-    /// request. Its own process ends. For process 1, and for a process that shares its memory, the process that holds
-    /// most ends instead. Returns whether to try again. May sleep, as [`Linux::out_of_memory`].
+    /// Ends the caller's process, because its request `why` was refused `times` times although memory was free each
+    /// time. If the caller's process is process 1 or shares its memory, the process with the most memory ends instead.
+    /// Returns whether to try again. May sleep, as [`Linux::out_of_memory`].
     #[cold]
     pub fn end_for_defeats(&'static self, why: &str, times: u32) -> bool {
         let me = self.current();
@@ -156,19 +161,20 @@ impl<M: Machine> Linux<M> {
             }
         }
         self.wait_for_victim(me, now() + GRACE);
-        // If memory is not short the wait ends at once, and the victim needs a CPU to end.
+        // If memory is not short, the wait above ends at once. The victim then needs a CPU in order to end.
         self.scheduler.yield_now();
         !me.killed()
     }
 
-    /// Sleeps until the victim has left its memory or other memory is free (true), or until `deadline`.
+    /// Sleeps until the victim has left its memory, other memory is free, or `deadline` has passed. Returns true in the
+    /// first two cases.
     fn wait_for_victim(&self, me: &Thread<M>, deadline: u64) -> bool {
         let gone = || self.victims.process().is_none_or(|process| process.has_left_memory());
         let ready = || (gone() || !self.is_short()).then_some(());
         self.victims.waits.wait_until(Some(deadline), || me.killed(), ready).is_ok()
     }
 
-    /// Whether memory is still short when the frames cached by CPUs are counted.
+    /// Whether memory is still short after the CPUs' cached free frames were returned.
     fn is_short(&self) -> bool {
         if !self.vm.frames().is_low() {
             return false;
@@ -177,7 +183,7 @@ impl<M: Machine> Linux<M> {
         self.vm.frames().is_low()
     }
 
-    /// Memory and swap, in pages.
+    /// The size of memory and swap, in pages.
     pub(crate) fn total_pages(&self) -> u64 {
         self.vm.frames().total() + self.vm.swap().total()
     }
@@ -186,7 +192,7 @@ impl<M: Machine> Linux<M> {
     /// `choosing` is held.
     fn kill_one(&'static self, me: &Thread<M>, why: &str) {
         let Some(choice) = self.choose() else {
-            // Exempt processes hold all memory. Process 1's end stops the machine, as Linux panics here.
+            // Exempt processes hold all memory. Killing process 1 stops the machine; Linux panics in this case.
             self.machine.log(format_args!("out of memory: {why}, and all processes are exempt"));
             if let Some(first) = self.first.lock().clone() {
                 self.kill_process(&first, crate::signal::Signal::KILL);
@@ -214,7 +220,7 @@ impl<M: Machine> Linux<M> {
         let before = self.victims.dying.lock().replace(Dying { process: victim.clone(), since: now(), reaped: false });
         drop(before);
         self.kill_process(&victim, crate::signal::Signal::KILL);
-        // Processes that share the memory end too.
+        // The processes that share the victim's memory end too.
         if let Some(memory) = memory {
             for other in self.ids.processes() {
                 if !Arc::ptr_eq(&other, &victim) && other.memory().is_some_and(|theirs| theirs.is_same(&memory)) {
@@ -224,7 +230,7 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// The process to end. `None`: all processes that hold memory are exempt.
+    /// The process to end. `None` if all processes that hold memory are exempt.
     fn choose(&self) -> Option<Choice<M>> {
         let init = self.first.lock().as_ref().cloned();
         let init_memory = init.as_ref().and_then(|init| init.memory());
@@ -240,7 +246,7 @@ impl<M: Machine> Linux<M> {
             let peak = memory.peak_resident();
             drop(memory);
             if process.is_exiting() && !shared {
-                // A process that is ending already frees its memory, so no other has to end.
+                // This process already ends and frees its memory, so no other process has to end.
                 return Some(Choice { process, points: i64::MAX, held: Holdings::default() });
             }
             let adjust = process.oom_adjust.load(Ordering::Relaxed);
@@ -257,7 +263,7 @@ impl<M: Machine> Linux<M> {
             };
             let choice = Choice { process, points, held };
             if shared {
-                // Process 1, or its child in a vfork.
+                // `process` is process 1, or its child in a vfork.
                 if first.is_none() {
                     first = Some(choice);
                 }
@@ -268,7 +274,7 @@ impl<M: Machine> Linux<M> {
         best.or(first.filter(|_| alone))
     }
 
-    /// Takes the memory of the victim, which has not left it in time.
+    /// Frees the memory of the victim, which has not left it in time.
     fn reap_victim(&self) {
         let Some(memory) = self.victims.process().and_then(|process| process.memory()) else { return };
         // All processes that share the memory were killed with it.

@@ -1,7 +1,7 @@
-//! Capabilities: a thread's rights beyond those of its ids, and their changes with ids and new programs.
+//! Capabilities: a thread's rights in addition to its ids, and how they change with the ids and at exec.
 //!
-//! The rules are those of capabilities(7). There is one user namespace and no file has capabilities of its own. This
-//! module is arithmetic on sets; callers decide which changes a thread may request.
+//! The rules are those of capabilities(7). There is one user namespace, and no file has capabilities of its own. This
+//! module only computes sets; callers decide which changes a thread may request.
 
 use crate::errno::Errno;
 use crate::process::credentials::Credentials;
@@ -54,11 +54,11 @@ pub const LAST: u32 = 40;
 pub struct Caps(pub u64);
 
 impl Caps {
-    /// None.
+    /// The empty set.
     pub const NONE: Caps = Caps(0);
-    /// All.
+    /// All capabilities.
     pub const ALL: Caps = Caps((1 << (LAST + 1)) - 1);
-    /// Those that concern files, which `setfsuid` removes and restores.
+    /// The capabilities for files, which `setfsuid` removes and restores.
     const OF_FILES: Caps = Caps(
         1 << cap::CHOWN
             | 1 << cap::DAC_OVERRIDE
@@ -70,15 +70,15 @@ impl Caps {
             | 1 << cap::MAC_OVERRIDE,
     );
 
-    /// The set of one capability.
+    /// The set that has only capability `number`.
     pub const fn of(number: u32) -> Caps {
         Caps(1 << number)
     }
-    /// Whether it is among them.
+    /// Whether capability `number` is in the set.
     pub const fn has(self, number: u32) -> bool {
         self.0 & 1 << number != 0
     }
-    /// Whether all of `self` are in `other`.
+    /// Whether `self` is a subset of `other`.
     pub const fn within(self, other: Caps) -> bool {
         self.0 & !other.0 == 0
     }
@@ -93,7 +93,7 @@ impl Caps {
     }
 }
 
-/// Bits of `PR_SET_SECUREBITS`; the bit above each locks it.
+/// Bits of `PR_SET_SECUREBITS`. Each bit is locked by the next higher bit.
 #[allow(missing_docs)]
 pub mod secure {
     pub const NO_ROOT: u32 = 1;
@@ -105,7 +105,7 @@ pub mod secure {
     pub const ALL_LOCKS: u32 = ALL_BITS << 1;
 }
 
-/// A thread's sets.
+/// A thread's capability sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Capabilities {
@@ -119,7 +119,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Process 1's.
+    /// The capabilities of process 1.
     pub const FIRST: Capabilities = Capabilities {
         inheritable: Caps::NONE,
         permitted: Caps::ALL,
@@ -129,10 +129,10 @@ impl Capabilities {
         secure: 0,
     };
 
-    /// Applies a change of the user ids from those of `old` to those of `new`.
+    /// Changes the capabilities as a change of the user ids from `old` to `new` requires.
     ///
     /// # Requires
-    /// `self` are still those of `old`.
+    /// `self` are still the capabilities of `old`.
     pub fn users_changed(&mut self, old: &Credentials, new: &Credentials) {
         if self.secure & secure::NO_SETUID_FIXUP != 0 {
             return;
@@ -152,7 +152,7 @@ impl Capabilities {
         }
     }
 
-    /// Applies a change of the user id for files.
+    /// Changes the capabilities as a change of the file-system user id from `old` to `new` requires.
     pub fn file_user_changed(&mut self, old: u32, new: u32) {
         if self.secure & secure::NO_SETUID_FIXUP != 0 {
             return;
@@ -164,7 +164,7 @@ impl Capabilities {
         }
     }
 
-    /// The capabilities that `access` checks: the real user's, not those of a set-id program.
+    /// The capabilities that `access` uses: those of the real user, without those that a set-id program added.
     pub fn of_real_user(&self, real_user: u32) -> Caps {
         match () {
             () if self.secure & secure::NO_SETUID_FIXUP != 0 => self.effective,
@@ -173,7 +173,7 @@ impl Capabilities {
         }
     }
 
-    /// `capset`, with its conditions.
+    /// Sets the three sets as `capset` does. EPERM if the thread may not have them.
     pub fn set(&mut self, effective: Caps, permitted: Caps, inheritable: Caps) -> Result<(), Errno> {
         let capped = !self.effective.has(cap::SETPCAP);
         let wrong = (capped && !inheritable.within(self.inheritable.or(self.permitted)))
@@ -188,7 +188,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// `PR_CAPBSET_DROP`
+    /// `PR_CAPBSET_DROP`: removes capability `number` from the bounding set.
     pub fn drop_bounding(&mut self, number: u32) -> Result<(), Errno> {
         if !self.effective.has(cap::SETPCAP) {
             return Err(Errno::EPERM);
@@ -200,8 +200,8 @@ impl Capabilities {
         Ok(())
     }
 
-    /// `PR_SET_SECUREBITS`: locked bits and locks stay, unknown bits are refused, and only a privileged thread may set
-    /// it.
+    /// `PR_SET_SECUREBITS`. EPERM if `bits` changes a locked bit, clears a lock or has unknown bits, or if the thread
+    /// lacks `CAP_SETPCAP`.
     pub fn set_secure(&mut self, bits: u32) -> Result<(), Errno> {
         let locked = (self.secure & secure::ALL_LOCKS) >> 1;
         let wrong = locked & (self.secure ^ bits) != 0
@@ -215,7 +215,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// `PR_SET_KEEPCAPS`
+    /// `PR_SET_KEEPCAPS`. EPERM if that bit is locked.
     pub fn keep(&mut self, keep: bool) -> Result<(), Errno> {
         if self.secure & secure::KEEP_CAPS_LOCKED != 0 {
             return Err(Errno::EPERM);
@@ -224,7 +224,8 @@ impl Capabilities {
         Ok(())
     }
 
-    /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_RAISE`.
+    /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_RAISE`: adds capability `number`. EPERM if it is not permitted and
+    /// inheritable.
     pub fn raise_ambient(&mut self, number: u32) -> Result<(), Errno> {
         let one = Caps::of(number);
         if !one.within(self.permitted.and(self.inheritable)) || self.secure & secure::NO_AMBIENT_RAISE != 0 {
@@ -234,18 +235,18 @@ impl Capabilities {
         Ok(())
     }
 
-    /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_LOWER`.
+    /// `PR_CAP_AMBIENT` with `PR_CAP_AMBIENT_LOWER`: removes the capabilities `lowered`.
     pub fn lower_ambient(&mut self, lowered: Caps) {
         self.ambient = self.ambient.without(lowered);
     }
 }
 
-/// The ids that a new program's file sets.
+/// The ids that a new program gets from the set-user-id and set-group-id bits of its file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetIds {
-    /// The program's effective user.
+    /// The new effective user, if the file sets one.
     pub user: Option<u32>,
-    /// Its effective group.
+    /// The new effective group, if the file sets one.
     pub group: Option<u32>,
 }
 
@@ -254,16 +255,17 @@ pub struct SetIds {
 pub struct Transformed {
     /// The credentials.
     pub credentials: Credentials,
-    /// The program must not trust the program that started it (`AT_SECURE`).
+    /// The program must not trust its environment (`AT_SECURE`), because it has more rights than the program that
+    /// started it.
     pub secure: bool,
-    /// The file sets other ids: flags of `personality` that weaken a program are cleared.
+    /// The file changes ids or adds capabilities. Exec then clears the flags of `personality` that weaken a program.
     pub sets_ids: bool,
 }
 
 impl Credentials {
-    /// The credentials after exec of a file with `set`. `confined`: the program gains nothing, because the thread has
-    /// `no_new_privs`. `shared`: another process shares the directories of this one, and could change them under a
-    /// privileged program.
+    /// The credentials after exec of a file with `set`.
+    /// - `confined`: the program gains nothing, because the thread has `no_new_privs`.
+    /// - `shared`: another process shares this one's directories, and could change them under a privileged program.
     pub fn transform(&self, set: SetIds, confined: bool, shared: bool) -> Transformed {
         let old = self;
         let mut new = self.clone();
@@ -277,7 +279,7 @@ impl Credentials {
             caps.permitted = caps.bounding.or(caps.inheritable);
         }
         let effective = !no_root && new.effective_user == 0;
-        // Decided by the requested ids, even if they were not granted.
+        // `is_set` compares the requested ids, even if they are not granted below.
         let is_set = new.effective_user != old.real_user || new.effective_group != old.real_group;
         let gained = !caps.permitted.within(old.capabilities.permitted);
         if (is_set || gained) && (confined || shared) {

@@ -5,8 +5,9 @@ pub mod capabilities;
 use capabilities::{Capabilities, cap};
 use quire_heap::{Arc, Vec};
 
-/// Users, groups, capabilities. A thread has its own, which it reads without a lock. Other threads read those of a
-/// named thread, or of a process's first thread ([`Process::credentials`](crate::Process::credentials)).
+/// Users, groups, capabilities. Each thread has its own credentials, and reads them without a lock. Another thread
+/// reads those of a named thread, or of a process's first thread
+/// ([`Process::credentials`](crate::Process::credentials)).
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Credentials {
@@ -18,18 +19,18 @@ pub struct Credentials {
     pub effective_group: u32,
     pub saved_group: u32,
     pub file_group: u32,
-    /// Supplementary groups, if there are any, ascending. Shared by threads that inherit them.
+    /// Supplementary groups in ascending order, if there are any. Threads that inherit them share the list.
     pub groups: Option<Arc<Vec<u32>>>,
     pub capabilities: Capabilities,
 }
 
 impl Credentials {
-    /// Process 1's.
+    /// The credentials of process 1.
     pub fn root() -> Credentials {
         Credentials::of(0, 0)
     }
 
-    /// Equal ids, with all capabilities.
+    /// Credentials whose user ids are all `user` and whose group ids are all `group`, with all capabilities.
     pub fn of(user: u32, group: u32) -> Credentials {
         Credentials {
             real_user: user,
@@ -45,29 +46,29 @@ impl Credentials {
         }
     }
 
-    /// Whether it has capability `number` in effect. All privilege is decided by this check: user 0 as such has none.
+    /// Whether capability `number` is effective. This check decides all privilege: user 0 alone gives none.
     pub fn may(&self, number: u32) -> bool {
         self.capabilities.effective.has(number)
     }
 
-    /// Whether this user may signal a process of `other`.
+    /// Whether a thread with these credentials may signal a process with `other`.
     pub fn may_signal(&self, other: &Credentials) -> bool {
         [self.effective_user, self.real_user].iter().any(|u| *u == other.real_user || *u == other.saved_user)
             || self.may(cap::KILL)
     }
 
-    /// Whether all user and group ids of `other` are `user` and `group`: it has, and can get, no others.
+    /// Whether all user and group ids are `user` and `group`. Such a thread can get no other ids without privilege.
     pub fn is_all_of(&self, user: u32, group: u32) -> bool {
         [self.real_user, self.effective_user, self.saved_user].iter().all(|id| *id == user)
             && [self.real_group, self.effective_group, self.saved_group].iter().all(|id| *id == group)
     }
 
-    /// Whether this user may decide how threads of `other` are scheduled.
+    /// Whether a thread with these credentials may change the scheduling of threads with `other`.
     pub fn may_schedule(&self, other: &Credentials) -> bool {
         [other.real_user, other.effective_user].contains(&self.effective_user) || self.may(cap::SYS_NICE)
     }
 
-    /// Whether this user may decide how threads of `other` are scheduled, and is not less privileged.
+    /// As [`may_schedule`](Self::may_schedule), but `other` must also have no more permitted capabilities than `self`.
     pub fn may_reschedule(&self, other: &Credentials) -> bool {
         self.may(cap::SYS_NICE)
             || (self.may_schedule(other) && other.capabilities.permitted.within(self.capabilities.permitted))
@@ -88,7 +89,7 @@ impl Credentials {
     }
 
     /// Whether `new` has other effective or file-system ids than `self`, or capabilities that `self` lacks. A process
-    /// that changes so becomes non-dumpable, because its memory may hold secrets.
+    /// with such a change becomes non-dumpable, because its memory may hold secrets.
     pub fn powers_differ(&self, new: &Credentials) -> bool {
         let ids = |c: &Credentials| [c.effective_user, c.effective_group, c.file_user, c.file_group];
         ids(self) != ids(new) || !new.capabilities.permitted.within(self.capabilities.permitted)
@@ -111,7 +112,7 @@ mod tests {
         assert!(root.may_signal(&one) && one.may_signal(&one.clone()));
         assert!(!one.may_signal(&other) && !one.may_signal(&root));
         assert!(!user(0).may_signal(&one));
-        // Decided by the saved id of the target, not by its effective id.
+        // The saved id of the target decides, not its effective id.
         let acts = Credentials { effective_user: 0, ..user(5) };
         let had = Credentials { effective_user: 5, ..user(0) };
         assert!(one.may_signal(&acts) && !one.may_signal(&had));

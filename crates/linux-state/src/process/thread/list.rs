@@ -9,17 +9,18 @@ use quire_heap::{Map, SpareEntry, Vec};
 use quire_sync::atomic::Ordering;
 use quire_task::ThreadRef;
 
-/// The living threads of a process. Most have one, which costs no allocation. Guarded by [`Process::threads`].
+/// The living threads of a process. The first thread needs no allocation, and most processes have only one. Guarded by
+/// [`Process::threads`].
 pub struct Threads<M: Machine> {
     first: Option<ThreadRef<M>>,
     others: Map<Pid, ThreadRef<M>>,
     /// The number of ending threads.
     leaving: usize,
-    /// No thread may join any more: the process ends, or one of its threads execs.
+    /// No thread may be added any more: the process ends, or one of its threads execs.
     pub closed: bool,
 }
 
-/// The id of a program's thread; 0 for a kernel thread, which is on no list.
+/// The thread's id; 0 for a kernel thread, which is on no list.
 fn tid_of<M: Machine>(task: &ThreadRef<M>) -> Pid {
     task.payload().as_ref().map_or(0, Thread::tid)
 }
@@ -36,7 +37,7 @@ impl<M: Machine> Threads<M> {
         self.first = Some(thread);
     }
 
-    /// Adds a thread, in memory that was allocated for it.
+    /// Adds a thread. `memory` was allocated for it before the lock was acquired.
     pub fn join(&mut self, thread: ThreadRef<M>, memory: SpareEntry<Pid, ThreadRef<M>>) {
         if self.is_empty() {
             self.begin(thread);
@@ -45,7 +46,7 @@ impl<M: Machine> Threads<M> {
         }
     }
 
-    /// Removes a thread; the caller drops it without locks.
+    /// Removes the thread `tid`. The caller drops the returned reference with no lock held.
     pub fn remove(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
         if self.first.as_ref().is_some_and(|t| tid_of(t) == tid) {
             return self.first.take();
@@ -53,14 +54,15 @@ impl<M: Machine> Threads<M> {
         self.others.remove(&tid)
     }
 
-    /// Marks `thread`, the caller, as ending until its [`leave`](Self::leave). Returns whether all threads are ending.
+    /// Marks `thread`, the caller, as ending until its [`leave`](Self::leave). Returns whether all threads are now
+    /// ending.
     pub fn last_leaves(&mut self, thread: &Thread<M>) -> bool {
         thread.leaving.store(true, Ordering::Relaxed);
         self.leaving += 1;
         self.leaving == self.len()
     }
 
-    /// Removes an ending thread; the caller drops it without locks.
+    /// Removes the ending thread `tid`. The caller drops the returned reference with no lock held.
     pub fn leave(&mut self, tid: Pid) -> Option<ThreadRef<M>> {
         self.leaving -= 1;
         self.remove(tid)
@@ -71,17 +73,17 @@ impl<M: Machine> Threads<M> {
         usize::from(self.first.is_some()) + self.others.len()
     }
 
-    /// Whether none is left.
+    /// Whether no thread is left.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All of them, the first one first.
+    /// All threads, beginning with the first one.
     pub fn iter(&self) -> impl Iterator<Item = &ThreadRef<M>> {
         self.first.iter().chain(self.others.values())
     }
 
-    /// The first thread, or, where that one has ended, any.
+    /// The first thread, or any other thread if that one has ended.
     pub fn any(&self) -> Option<&ThreadRef<M>> {
         self.iter().next()
     }
@@ -102,12 +104,12 @@ impl<M: Machine> Default for Threads<M> {
 }
 
 impl<M: Machine> Process<M> {
-    /// The first thread, or, where that one has ended, any.
+    /// The first thread, or any other thread if that one has ended.
     pub fn any_thread(&self) -> Option<ThreadRef<M>> {
         self.threads.lock().any().cloned()
     }
 
-    /// All threads, counted. May fail for want of memory.
+    /// References to all threads. ENOMEM if there is no memory for the list.
     pub fn all_threads(&self) -> Result<Vec<ThreadRef<M>>, crate::Errno> {
         let mut out = Vec::new();
         loop {
@@ -121,7 +123,7 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// Makes all threads but `except` end, and wakes them.
+    /// Makes all threads except `except` end, and wakes them.
     pub fn kill_threads(&self, except: Option<&Thread<M>>) {
         let threads = self.threads.lock();
         for task in threads.iter() {
@@ -134,20 +136,20 @@ impl<M: Machine> Process<M> {
         }
     }
 
-    /// Its memory; `None` once its threads have left it.
+    /// The process's memory; `None` once its threads have left it.
     pub fn memory(&self) -> Option<Foreign<M>> {
         let threads = self.threads.lock();
         threads.iter().find_map(|task| task.payload().as_ref()?.space.borrow())
     }
 
-    /// Whether its threads have left its memory.
+    /// Whether all threads of the process have left its memory.
     pub fn has_left_memory(&self) -> bool {
         let threads = self.threads.lock();
         threads.iter().all(|task| task.payload().as_ref().is_none_or(|thread| thread.space.is_left()))
     }
 
-    /// Makes all threads end; the process reports `status` (as `wait4` shows it). The first caller's status counts:
-    /// returns whether that was this call's.
+    /// Makes all threads end. The process then reports `status` (in the format of `wait4`). If there are several
+    /// callers, the first one's status counts. Returns whether this call was the first.
     pub fn begin_exit(&self, status: i32) -> bool {
         {
             let mut threads = self.threads.lock();
@@ -169,7 +171,7 @@ impl<M: Machine> Process<M> {
         true
     }
 
-    /// The credentials of thread `tid` of this process; of its first thread if that thread has ended.
+    /// The credentials of thread `tid` of this process, or of the first thread if `tid` has ended.
     pub fn credentials_of(&self, tid: crate::Pid) -> Credentials {
         let task = self.threads.lock().get(tid).cloned();
         let own =

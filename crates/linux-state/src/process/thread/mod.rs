@@ -1,4 +1,4 @@
-//! A thread: the payload of a `quire_task` thread.
+//! A Linux thread: the payload of a `quire_task` thread.
 
 pub mod list;
 
@@ -23,15 +23,15 @@ use quire_sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{SpinLock, WaitQueue};
 use quire_task::{futex, powers};
 
-/// Values of [`Thread::again`].
+/// Values of [`Thread::again`], which counts the tries of a call that found no memory.
 pub struct Again;
 
 impl Again {
     /// The call is made for the first time.
     pub const NO: u64 = 0;
-    /// Memory was out, and the call is repeated.
+    /// The call found no memory and is repeated.
     pub const TRIES: u64 = 1;
-    /// The repeated call also failed for want of memory.
+    /// The repeated call found no memory either.
     pub const FAILED: u64 = 2;
 }
 
@@ -39,21 +39,21 @@ impl Again {
 pub mod work {
     /// A signal may be deliverable.
     pub const SIGNAL: u32 = 1;
-    /// The thread must end: its process ends, or another thread of it execs.
+    /// The thread must end, because its process ends or another thread of the process execs.
     pub const KILL: u32 = 2;
     /// The thread must stop (job control).
     pub const STOP: u32 = 4;
-    /// A temporary signal mask (`sigsuspend`, `ppoll`) has to be undone.
+    /// The original signal mask must be restored after a temporary one (`sigsuspend`, `ppoll`).
     pub const RESTORE_MASK: u32 = 8;
-    /// A timer of its process ran out (set in interrupt context, where signals cannot be sent).
+    /// A timer of the process has expired. Set in interrupt context, where signals cannot be sent.
     pub const TIMER: u32 = 16;
-    /// The thread was switched away from since it was last in user mode, and has a registered area (`rseq`).
+    /// The thread has a registered `rseq` area, and was switched away from since it was last in user mode.
     pub const RSEQ: u32 = 32;
-    /// The thread's call waits until a time of day, which it has translated to a time since boot.
+    /// The thread's call waits for a time of day, which it has converted to a time since boot.
     pub const BY_DAY: u32 = 64;
-    /// The time of day was set since. The call ends, and is made again with its own arguments.
+    /// The time of day was set during such a wait. The call ends and is restarted with its original arguments.
     pub const DAY_SET: u32 = 128;
-    /// The bits that end an interruptible wait. A timer ends it by its signal only.
+    /// The bits that end an interruptible wait. `TIMER` is not among them: only the timer's signal ends a wait.
     pub const INTERRUPTS: u32 = SIGNAL | KILL | STOP | DAY_SET;
 }
 
@@ -62,27 +62,27 @@ pub mod work {
 pub struct AltStack {
     /// Lowest address.
     pub base: u64,
-    /// Bytes; 0: none.
+    /// The size in bytes; 0: there is no alternate stack.
     pub size: u64,
-    /// `SS_*` flags that the program chose.
+    /// The `SS_*` flags that the program set.
     pub flags: u32,
 }
 
 impl AltStack {
-    /// Whether a stack pointer lies on it.
+    /// Whether the stack pointer `sp` lies on the alternate stack.
     pub fn holds(&self, sp: u64) -> bool {
         self.size != 0 && sp > self.base && sp - self.base <= self.size
     }
 }
 
-/// The area of restartable sequences that a thread registered.
+/// The area for restartable sequences that a thread has registered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rseq {
-    /// User address; 0: none.
+    /// User address of the area; 0: none.
     pub at: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub len: u32,
-    /// The word before each abort address.
+    /// The word that must precede each abort address.
     pub signature: u32,
 }
 
@@ -91,7 +91,7 @@ impl Rseq {
     pub const NONE: Rseq = Rseq { at: 0, len: 0, signature: 0 };
 }
 
-/// A thread's [`Rseq`]. Only the thread itself writes and reads it, and the switch away from it.
+/// A thread's [`Rseq`]. Only two callers access it: the thread itself, and the context switch away from it.
 pub struct OwnRseq {
     at: AtomicU64,
     len: AtomicU32,
@@ -99,19 +99,19 @@ pub struct OwnRseq {
 }
 
 impl OwnRseq {
-    /// An area, or none.
+    /// Holds `area`, which may be [`Rseq::NONE`].
     pub fn new(area: Rseq) -> Self {
         let Rseq { at, len, signature } = area;
         OwnRseq { at: AtomicU64::new(at), len: AtomicU32::new(len), signature: AtomicU32::new(signature) }
     }
 
-    /// The area.
+    /// The registered area.
     pub fn get(&self) -> Rseq {
         let of = Ordering::Relaxed;
         Rseq { at: self.at.load(of), len: self.len.load(of), signature: self.signature.load(of) }
     }
 
-    /// Makes `area` the area.
+    /// Replaces the area by `area`.
     pub fn set(&self, area: Rseq) {
         self.len.store(area.len, Ordering::Relaxed);
         self.signature.store(area.signature, Ordering::Relaxed);
@@ -122,137 +122,140 @@ impl OwnRseq {
 /// The state that `restart_syscall` resumes.
 #[derive(Clone, Copy, Debug)]
 pub enum Restart {
-    /// Sleep until `deadline`; report the rest at `remaining` when interrupted again.
+    /// Sleep until `deadline`. If interrupted again, store the remaining time at `remaining`.
     Sleep {
         /// The deadline's clock.
         clock: i32,
-        /// In nanoseconds.
+        /// On that clock, in nanoseconds.
         deadline: u64,
-        /// User address of a `timespec`, or 0.
+        /// User address for a `timespec`, or 0.
         remaining: u64,
     },
     /// A futex wait.
     Futex {
         /// User address of the word.
         at: u64,
-        /// The value that it must hold.
+        /// The value that the word must have for the thread to sleep.
         value: u32,
-        /// The wakers that may wake it.
+        /// The wait is woken only by wakers whose bitset has a bit in common with this one.
         bitset: u32,
-        /// Whether the key is private to the process.
+        /// Whether the futex is private to the process.
         private: bool,
-        /// Monotonic, in nanoseconds.
+        /// The deadline on the monotonic clock, in nanoseconds.
         deadline: u64,
     },
     /// `poll` with `count` entries at `fds`.
     Poll {
-        /// User address.
+        /// User address of the entries.
         fds: u64,
         /// Number of entries.
         count: u64,
-        /// Monotonic, in nanoseconds.
+        /// The deadline on the monotonic clock, in nanoseconds.
         deadline: u64,
     },
 }
 
-/// A Linux thread. Each field names the threads that may use it; *owner* means the thread itself.
+/// A Linux thread. Each field's comment names the threads that may use it. The *owner* is the thread itself.
 pub struct Thread<M: Machine> {
-    /// The kernel that it lives in.
+    /// The Linux layer that the thread belongs to.
     pub linux: &'static Linux<M>,
-    /// Its process.
+    /// The thread's process.
     pub process: Arc<Process<M>>,
-    /// Its id. Changes once, when a thread that is not the first one execs.
+    /// The thread's id. It changes at most once: when a thread that is not the first one of its process execs.
     pub tid: AtomicU32,
-    /// Its address space; `None` once it has left it. Changed by the owner (exec, exit).
+    /// The address space; `None` once the thread has left it. Changed by the owner (exec, exit).
     pub space: OwnSpace<M>,
-    /// Its open files. Changed by the owner.
+    /// The open files. Changed by the owner.
     pub files: Owned<Option<Arc<Files<M>>>>,
     /// Working directory, root, umask. Changed by the owner.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
-    /// Owner only: its share in the semaphore undos of its process; `None` before the first.
+    /// Owner only: the thread's part of its process's semaphore undos; `None` before the first undo.
     pub undos: Private<Option<Undos<M>>>,
-    /// Owner only: its copy of `fs`; `None` after `fs` was replaced.
+    /// Owner only: a copy of the contents of `fs`; `None` after `fs` was replaced.
     pub seen: Private<Option<Seen<M>>>,
-    /// Its credentials. Changed by the owner.
+    /// The thread's credentials. Changed by the owner.
     pub credentials: Owned<Credentials>,
     /// The charge of the thread to its real user. Changed by the owner.
     pub user_charge: Owned<UserCharge<M>>,
-    /// Its user was over its limit of threads when the thread changed to that user. Exec checks whether it still is.
-    /// Owner only.
+    /// Owner only: the user was over its limit of threads when the thread changed to that user. Exec then checks the
+    /// limit again.
     pub over_limit: AtomicBool,
-    /// Its priority for devices, as `ioprio_set` takes it. Quire's files are in memory, so nothing obeys it. Any thread
-    /// sets it.
+    /// The I/O priority that `ioprio_set` set. Quire only stores it, because its files are in memory. Any thread sets
+    /// it.
     pub io_priority: AtomicU16,
-    /// How much later than its deadline a sleep of it may end.
+    /// The timer slack: how much later than its deadline a sleep of the thread may end.
     pub slack: Slack,
-    /// The work due before it goes to user mode. Any thread sets bits, the owner clears them.
+    /// The work that is due before the thread returns to user mode: bits of [`work`]. Any thread sets bits, the owner
+    /// clears them.
     pub work: AtomicU32,
-    /// The thread is ending. Set under the lock of its process's threads.
+    /// The thread is ending. Written with the lock of its process's threads held.
     pub leaving: AtomicBool,
-    /// The thread took a stop signal off a queue, and no SIGCONT came since. Set under that queue's lock, cleared under
-    /// the lock of its process's threads.
+    /// The thread removed a stop signal from a queue, and no SIGCONT has arrived since. Set under that queue's lock,
+    /// cleared under the lock of its process's threads.
     pub stop_taken: AtomicBool,
-    /// The area of its restartable sequences.
+    /// The registered area for restartable sequences.
     pub rseq: OwnRseq,
-    /// A timer of its process may have it as target. Set by the thread that makes it the target.
+    /// A timer of the process may have this thread as its target. Set by the thread that makes this one the target.
     pub timed: AtomicBool,
-    /// Blocked signals. Changed by the owner, read by senders.
+    /// The blocked signals. Changed by the owner, read by senders.
     pub blocked: AtomicU64,
-    /// Signals that `sigtimedwait` waits for. The thread may receive them although they are blocked.
+    /// The signals that `sigtimedwait` waits for. The thread may receive them although they are blocked.
     pub awaited: AtomicU64,
-    /// Owner only: the blocked signals before a temporary mask.
+    /// Owner only: the blocked signals to restore after a temporary mask.
     pub saved_mask: Owned<Option<SavedMask>>,
-    /// Signals for this thread.
+    /// Pending signals for this thread alone.
     pub pending: PendingQueue,
-    /// Owner only (through [`Owned`]): the alternate stack.
+    /// Owner only (through [`Owned`]): the alternate signal stack.
     pub alt_stack: Owned<AltStack>,
     /// Owner only: the state of a call that sleeps without a stack.
     pub sleep: Private<Option<Sleep<M>>>,
-    /// Its place in the futex table. Listed by the owner.
+    /// The thread's waiter in the futex table. The owner lists it there.
     pub waiter: futex::Waiter<M>,
-    /// The thread's place on a queue, and the state that a stream keeps for its call. Owner only.
+    /// Owner only: the thread's links on a wait queue, and the state that a stream keeps for its call.
     pub park: Park,
     /// Owner only: the state that `restart_syscall` resumes.
     pub restart: Private<Option<Restart>>,
-    /// User address that is cleared and woken at exit (`set_tid_address`).
+    /// User address of a word that is cleared, and whose waiters are woken, when the thread ends (`set_tid_address`).
     pub clear_tid: AtomicU64,
-    /// User address that gets the thread's id before its first instruction; 0 for none.
+    /// User address that gets the thread's id before its first instruction in user mode; 0 for none.
     pub set_tid: AtomicU64,
-    /// Head of the robust futex list.
+    /// User address of the head of the robust futex list.
     pub robust_list: AtomicU64,
-    /// `comm`. Other threads of the process may write it.
+    /// The thread's name (`comm`). Other threads of the process may write it.
     pub name: SpinLock<Name>,
-    /// Owner only: not 0 while it runs a call that [ends](crate::shortage::ends) something. It is a word, so that it
-    /// lies beside fields that only the owner writes. The flags share a line with fields that other CPUs read.
+    /// Owner only: not 0 while the thread runs a call that [ends](crate::shortage::ends) something. The field is a
+    /// word, not a flag, so that it lies beside fields that only the owner writes. Flags share a cache line with fields
+    /// that other CPUs read.
     pub ending: AtomicU64,
-    /// Owner only: the [`Again`] value of its present call.
+    /// Owner only: the [`Again`] value of the thread's present call.
     pub again: AtomicU64,
-    /// Owner only: allocations to refuse on purpose.
+    /// Owner only: the allocations to refuse on purpose, for tests.
     #[cfg(debug_assertions)]
     pub refusals: crate::base::refusal::Refusals,
-    /// Faults served without reading from a device.
+    /// The number of faults that read nothing from a device.
     pub minor_faults: AtomicU64,
-    /// Faults that read from a device.
+    /// The number of faults that read from a device.
     pub major_faults: AtomicU64,
-    /// Owner only: its last fault or exception, for signal frames.
+    /// Owner only: the thread's last fault or exception, for signal frames.
     pub trap: Owned<Trap>,
-    /// Set when a vfork's child has left its parent's memory.
+    /// Set when a child created by vfork has left this thread's memory.
     pub released: AtomicBool,
-    /// The parent sleeps here until then.
+    /// The parent of a vfork sleeps on this queue until `released` is set.
     pub releases: WaitQueue,
 }
 
-/// A mask of blocked signals, in a word of which one value is free: no mask blocks SIGKILL.
+/// A mask of blocked signals in a non-zero word, which holds the complement. No mask blocks SIGKILL, so the complement
+/// is never 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SavedMask(NonZero<u64>);
 
 impl SavedMask {
-    /// Keeps `mask` without the signals that cannot be blocked.
+    /// Stores `mask` without the signals that cannot be blocked.
     pub fn new(mask: SigSet) -> SavedMask {
         SavedMask(NonZero::new(!mask.0).unwrap_or(NonZero::<u64>::MAX) | SigSet::UNBLOCKABLE.0)
     }
 
-    /// The mask.
+    /// The stored mask.
     pub fn get(self) -> SigSet {
         SigSet(!self.0.get())
     }
@@ -261,15 +264,15 @@ impl SavedMask {
 /// The last fault or exception of a thread, for signal frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trap {
-    /// The vector.
+    /// The vector of the exception.
     pub vector: u32,
-    /// The error code.
+    /// The error code of the exception.
     pub error: u32,
-    /// The address (CR2).
+    /// The faulting address (CR2).
     pub address: u64,
 }
 
-/// A thread's name: up to 15 bytes and a zero.
+/// A thread's name: up to 15 bytes and a terminating zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Name(pub [u8; 16]);
 
@@ -289,22 +292,22 @@ impl Name {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Its id.
+    /// The thread's id.
     pub fn tid(&self) -> Pid {
         self.tid.load(Ordering::Relaxed)
     }
 
-    /// The page tables to run on, for the context switch: `None` after the thread has left its address space.
+    /// The page tables that a context switch loads; `None` after the thread has left its address space.
     ///
     /// # Safety
-    /// The caller is this thread, or the switch to it on the CPU where it will run. So no thread changes the space
-    /// meanwhile.
+    /// The caller is this thread, or the context switch to it on the CPU where it will run. So no thread changes the
+    /// space meanwhile.
     pub unsafe fn pmap(&self) -> Option<&<M as quire_vm::Machine>::Pmap> {
-        // SAFETY: by this function's contract the caller acts as the owner, and loads the page tables.
+        // SAFETY: by this function's contract the caller acts as the owner, and it loads the page tables.
         unsafe { self.space.get().map(|space| space.page_tables()) }
     }
 
-    /// The machine switches away from it. Called on its CPU, before another thread runs.
+    /// Notes that the machine switches away from this thread. Called on the thread's CPU, before another thread runs.
     #[inline(always)]
     pub fn switched_away(&self) {
         if self.rseq.at.load(Ordering::Relaxed) != 0 && self.work.load(Ordering::Relaxed) & work::RSEQ == 0 {
@@ -312,7 +315,7 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Its last fault or exception.
+    /// The thread's last fault or exception.
     pub fn last_trap(&self) -> Trap {
         self.trap.look(|trap| *trap)
     }
@@ -325,10 +328,11 @@ impl<M: Machine> Thread<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Makes `new` the thread's credentials, and its process's if it is the first thread. The thread itself calls it,
-    /// and holds no view of the old ones.
+    /// Makes `new` the thread's credentials, and those of its process if it is the first thread. Called by the thread
+    /// itself, which holds no view of the old credentials.
     ///
-    /// If its powers change, its memory is closed to readers first, so that a reader of the new ids finds it closed.
+    /// If the thread's powers change, its memory is closed to readers before the new ids are published. So a reader of
+    /// the new ids finds the memory closed.
     pub fn become_user(&self, new: Credentials) {
         // SAFETY: the thread itself runs this; the view ends before the change.
         let (differ, space) = unsafe { (self.credentials.get().powers_differ(&new), self.space.get()) };
@@ -347,7 +351,7 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Publishes the thread's credentials as its process's. The thread itself calls it.
+    /// Publishes the thread's credentials as those of its process. Called by the thread itself.
     pub fn show_credentials(&self) {
         // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
         let own = unsafe { self.credentials.get() }.clone();

@@ -1,10 +1,12 @@
 //! The limit on CPU time, `RLIMIT_CPU`, and timers on CPU time.
 //!
-//! No tick checks them. A process with the limit or such timers has a timer, set to the earliest moment at which the
-//! next of them can be reached. That is the remaining time, divided by the threads that can run at once. When the timer
-//! expires, a thread of the process counts, and sets it anew. The count of a thread in user mode ends at its last entry
-//! to the kernel. So if there are several threads, the CPUs that run the others are interrupted first, and the count
-//! follows a little later.
+//! No clock tick checks them. A process with the limit or with such timers has a timer for real time. This timer is set
+//! to the earliest moment at which a limit can be reached. That is the remaining CPU time, divided by the number of
+//! threads that can run at once. When the timer expires, a thread of the process sums up the CPU time and sets the
+//! timer again.
+//!
+//! The accounted time of a thread in user mode ends at its last entry to the kernel. So if there are several threads,
+//! the CPUs that run the others are interrupted first. The sum is made a little later.
 
 use crate::machine::Machine;
 use crate::process::limits::{INFINITY, Limit, which};
@@ -18,12 +20,12 @@ use crate::{Linux, Process};
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_task::Thread as Task;
 
-/// A process's state for its limit on CPU time.
+/// The state of a process for its limit on CPU time and its timers on CPU time.
 pub struct CpuLimit<M: Machine> {
     pub timers: Timers<M>,
-    /// The other threads were interrupted, and are counted next.
+    /// The other threads were interrupted. The next expiry sums up the CPU time.
     pub interrupted: AtomicBool,
-    /// The CPU time at the last count, and the timer's length set then. Both are hints, written by each count.
+    /// The CPU time at the last sum, and the timer's length that was set then. Both are hints, written after each sum.
     pub used: AtomicU64,
     pub wait: AtomicU64,
 }
@@ -35,7 +37,7 @@ impl<M: Machine> Default for CpuLimit<M> {
 }
 
 impl<M: Machine> CpuLimit<M> {
-    /// No limit.
+    /// The state of a process without a limit.
     pub fn new() -> Self {
         CpuLimit {
             timers: Timers::new(),
@@ -45,7 +47,7 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// Makes `me`, the calling thread, count the CPU time of its process before it goes to user mode.
+    /// Makes `me`, the calling thread, sum up the CPU time of its process before it returns to user mode.
     pub fn count_soon(&self, me: &Task<M>) {
         self.wait.store(0, Ordering::Relaxed);
         self.timers.fire();
@@ -54,8 +56,8 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// Makes `process` count its CPU time: the first thread that sees it does. For callers of other processes, because
-    /// only its own threads set the process's timer, which an ending process cancels once.
+    /// Makes the first thread of `process` that notices the request sum up the CPU time. For callers in other
+    /// processes: only a process's own threads set its timer, which an ending process cancels once.
     pub(crate) fn count_in_all_threads(&self, linux: &Linux<M>, process: &Process<M>) {
         self.timers.fire();
         for task in process.threads.lock().iter() {
@@ -67,25 +69,26 @@ impl<M: Machine> CpuLimit<M> {
     }
 }
 
-/// The shortest setting of the timer: a count costs little against it.
+/// The shortest setting of the timer, in nanoseconds. A sum costs little compared with this time.
 const LEAST: u64 = 1_000_000;
-/// The longest setting while the process was nearly idle since the last count: it could begin to run at once.
+/// The longest setting, in nanoseconds, if the process was nearly idle since the last sum. It could begin to run at
+/// once.
 const MOST_IDLE: u64 = 100_000_000;
-/// The same while timers on CPU time are armed: they may be so late.
+/// The same limit while timers on CPU time are armed. It bounds how late they may expire.
 const MOST_IDLE_WITH_TIMERS: u64 = 10_000_000;
-/// Nearly idle: it used less than this part of the time that passed.
+/// A process is nearly idle if it used less than 1/16 of the time that passed.
 const IDLE: u64 = 16;
 
 impl<M: Machine> CpuLimit<M> {
-    /// Called by a thread of `process`: counts if the timer expired.
+    /// Sums up the CPU time if the timer has expired. Called by a thread of `process`.
     pub fn see_to(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if self.timers.take_fired() {
             self.count(linux, process);
         }
     }
 
-    /// Called by each new thread: counts if `process` has the limit, since with one more thread it can be reached
-    /// sooner.
+    /// Sums up the CPU time if `process` has a limit, because it can be reached sooner with one more thread. Called by
+    /// each new thread.
     #[inline]
     pub fn thread_begins(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if process.soft_limit(which::CPU) != INFINITY || counting(process).is_some() {
@@ -93,7 +96,8 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// Called when the limit of `process` was changed. If it is not the caller's, the process counts for itself.
+    /// Called when the limit of `process` has changed. If the caller is in another process, a thread of `process` does
+    /// the work.
     pub fn changed(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if process.is_callers() {
             self.count(linux, process);
@@ -102,7 +106,7 @@ impl<M: Machine> CpuLimit<M> {
         self.count_in_all_threads(linux, process);
     }
 
-    /// Counts the CPU time of `process`, the caller's. Sends due signals, and sets the timer.
+    /// Sums up the CPU time of `process`, which is the caller's. Sends the signals that are due, and sets the timer.
     #[cold]
     fn count(&self, linux: &'static Linux<M>, process: &Process<M>) {
         let me = linux.scheduler.current();
@@ -129,8 +133,8 @@ impl<M: Machine> CpuLimit<M> {
             let wait = self.due(linux, process, limit, threads as u64);
             self.timers.set(linux, me.to_ref(), wait, 0);
             let now = process.limit(which::CPU);
-            // Otherwise the limit or a timer was changed meanwhile, or a thread began, and this setting may have
-            // replaced its timer.
+            // If not, the limit or a timer was changed meanwhile, or a thread began. Their setting of the timer may
+            // have been replaced by this one, so the loop sets it again.
             let threads_now = process.threads.lock().len();
             if (now == limit && changes() == before && threads_now <= threads) || process.is_exiting() {
                 return;
@@ -139,7 +143,8 @@ impl<M: Machine> CpuLimit<M> {
         }
     }
 
-    /// Sends due signals. Returns the time until the limit or a timer can be reached, or 0 if there is none.
+    /// Sends the signals that are due. Returns the nanoseconds until a limit or timer can be reached; 0 if there is
+    /// none.
     fn due(&self, linux: &'static Linux<M>, process: &Process<M>, limit: Limit, threads: u64) -> u64 {
         let timers = counting(process);
         if limit.soft == INFINITY && timers.is_none() {
@@ -172,12 +177,13 @@ impl<M: Machine> CpuLimit<M> {
     }
 }
 
-/// The timers of `process`, if some are armed on CPU time.
+/// The POSIX timers of `process`; `None` if none is armed on CPU time.
 fn counting<M: Machine>(process: &Process<M>) -> Option<&PosixTimers<M>> {
     process.posix_timers.get().filter(|timers| timers.counts_cpu_time())
 }
 
-/// Sends the signals of the limit at `used`. Returns the CPU time until it is reached; `None`: the process is killed.
+/// Sends the signals of the limit if `used` has reached it. Returns the remaining CPU time in nanoseconds; `None` if
+/// the process is killed.
 fn limit_left<M: Machine>(linux: &'static Linux<M>, process: &Process<M>, limit: Limit, used: u64) -> Option<u64> {
     let Limit { soft, hard } = limit;
     let reached = |limit: u64| limit != INFINITY && used >= limit.saturating_mul(SECOND);
@@ -189,22 +195,22 @@ fn limit_left<M: Machine>(linux: &'static Linux<M>, process: &Process<M>, limit:
     if reached(soft) {
         let _merged = linux.signal_process(process, SigInfo::kernel(Signal::XCPU));
         next = soft + 1;
-        // As on Linux, the next signal comes a second later, and the limit shows it.
+        // As on Linux, the next signal follows a second later, and the soft limit shows the raised value.
         process.raise_cpu_limit(soft);
     }
     Some(next.min(hard).saturating_mul(SECOND).saturating_sub(used))
 }
 
-/// CPU time until the next timer is reached.
+/// The CPU time, in nanoseconds, until the next timer expires.
 struct Left {
-    /// Of all threads together.
+    /// For timers on the CPU time of all threads together.
     of_process: u64,
-    /// Of one thread.
+    /// For timers on the CPU time of one thread.
     of_thread: u64,
 }
 
 impl Left {
-    /// Sends the signals of expired timers, and notes when the next expire.
+    /// Sends the signals of expired timers, and lowers the remaining times to the next expiries.
     fn look<M: Machine>(
         &mut self,
         linux: &'static Linux<M>,
@@ -221,7 +227,7 @@ impl Left {
             self.of_process = self.of_process.min(rest.unwrap_or(u64::MAX));
         }
         let mut clock = 0;
-        // Each clock once: the process's, then those of the threads.
+        // Visits each clock once: the process's clock, then those of the threads.
         while let Some((thread, _)) = timers.first_expiry(clock) {
             let used = if thread == 0 { Some(used) } else { process.cpu_time_of(thread) };
             if let Some(used) = used {

@@ -1,10 +1,10 @@
-//! A timer of a process.
+//! A timer of a process on real time.
 //!
-//! A timer expires in interrupt context, where no signal can be sent. It sets a flag of one thread of its process, its
-//! *target*, and wakes it. That thread sends the signal on its way to user mode. A target that ends passes the timer
-//! on.
+//! The timer expires in interrupt context, where no signal can be sent. The expiry sets a flag of one thread of the
+//! process, the *target*, and wakes it. That thread sends the signal on its way to user mode. A target that ends passes
+//! the timer to another thread.
 //!
-//! Most processes never set one. Its memory is allocated when it is first set, and lives as long as the process.
+//! Most processes set no timer. Its memory is allocated when it is first set, and is freed with the process.
 
 use crate::machine::Machine;
 use crate::process::Process;
@@ -18,31 +18,31 @@ use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock};
 use quire_task::{Thread as Task, ThreadRef, Timer};
 
-/// A timer of a process. It stays in place while armed, because it lies in memory of its own ([`FirstUse`]).
+/// A timer of a process. It does not move while it is armed, because it lies in its own allocation ([`FirstUse`]).
 ///
 /// [`FirstUse`]: crate::process::first_use::FirstUse
 pub struct Timers<M: Machine> {
     timer: Timer,
-    /// Nanoseconds between expiries; 0: once. Read by the expiry.
+    /// Nanoseconds between expiries; 0: the timer expires once. The expiry reads it.
     pub every: AtomicU64,
-    /// The timer expired since the target's last check.
+    /// The timer has expired since the target's last check.
     fired: AtomicBool,
-    /// The target's task, counted by `target` while the timer is armed. Read by the expiry.
+    /// The target's task. `target` holds a reference to it while the timer is armed. The expiry reads it.
     task: AtomicPtr<Task<M>>,
-    /// Guards arming and cancelling.
+    /// The thread that sends the signal. The lock guards arming and cancelling.
     target: SpinLock<Option<ThreadRef<M>>>,
 }
 
-/// Runs in interrupt context.
+/// The timer's callback, which runs in interrupt context. Returns the time of the next expiry, if there is one.
 ///
 /// # Safety
 /// `timer` is the field of a [`Timers`] that is alive and in place.
 unsafe fn expire<M: Machine>(timer: NonNull<Timer>, now: u64) -> Option<u64> {
-    // SAFETY: by this function's contract; shared access only.
+    // SAFETY: by this function's contract `timer` lies in a live `Timers`. The reference is shared.
     let timers = unsafe { timer.byte_sub(offset_of!(Timers<M>, timer)).cast::<Timers<M>>().as_ref() };
     timers.fired.store(true, Ordering::Release);
     let task = timers.task.load(Ordering::Acquire);
-    // SAFETY: counted by `target` while armed, and a cancel waits for this callback.
+    // SAFETY: `target` holds a reference while the timer is armed, and a cancel waits for this callback.
     if let Some(task) = unsafe { task.as_ref() }
         && let Some(thread) = task.payload()
     {
@@ -52,7 +52,7 @@ unsafe fn expire<M: Machine>(timer: NonNull<Timer>, now: u64) -> Option<u64> {
     match timers.every.load(Ordering::Relaxed) {
         0 => None,
         every => {
-            // The next expiry keeps the old period's phase. Missed expiries are not repeated.
+            // The next expiry is a whole number of periods after the last deadline. Missed expiries are not made up.
             let late = now.saturating_sub(timers.timer.deadline());
             Some(timers.timer.deadline().saturating_add((late / every + 1).saturating_mul(every)))
         }
@@ -66,7 +66,7 @@ impl<M: Machine> Default for Timers<M> {
 }
 
 impl<M: Machine> Timers<M> {
-    /// Not armed.
+    /// A timer that is not armed.
     pub fn new() -> Self {
         Timers {
             timer: Timer::new(expire::<M>),
@@ -77,7 +77,7 @@ impl<M: Machine> Timers<M> {
         }
     }
 
-    /// Nanoseconds until it expires; 0 if it is off.
+    /// Nanoseconds until the timer expires; 0 if it is off.
     pub fn remaining(&self, now: u64) -> u64 {
         if self.timer.is_armed() { self.timer.deadline().saturating_sub(now).max(1) } else { 0 }
     }
@@ -100,7 +100,7 @@ impl<M: Machine> Timers<M> {
             }
             self.task.store(ptr::from_ref::<Task<M>>(&target).cast_mut(), Ordering::Release);
             let old = guard.replace(target);
-            // SAFETY: the timer's memory belongs to a process, which does not end before `end` has cancelled it.
+            // SAFETY: the timer's memory belongs to a process, whose end cancels the timer first (`end`).
             unsafe { linux.scheduler.arm(&self.timer, now.saturating_add(value)) };
             old
         };
@@ -119,7 +119,7 @@ impl<M: Machine> Timers<M> {
         self.fired.store(true, Ordering::Release);
     }
 
-    /// `thread` ends: another thread of the process becomes the target.
+    /// Called when `thread` ends: another thread of the process becomes the target.
     pub fn thread_ends(&self, linux: &'static Linux<M>, process: &Arc<Process<M>>, thread: &Thread<M>) {
         if !thread.timed.load(Ordering::Relaxed) || self.task.load(Ordering::Acquire).is_null() {
             return;
@@ -131,7 +131,7 @@ impl<M: Machine> Timers<M> {
             heir.timed.store(true, Ordering::Relaxed);
         }
         let old = {
-            // A new target that begins to end from now on runs this function later, and passes the timer on.
+            // A new target that begins to end from now on runs this function itself, and passes the timer on.
             let mut guard = self.target.lock();
             drop(threads);
             let mine = guard.as_ref().is_some_and(|t| t.payload().as_ref().is_some_and(|t| ptr::eq(t, thread)));
@@ -145,8 +145,7 @@ impl<M: Machine> Timers<M> {
             self.task.store(heir_task, Ordering::Release);
             if let Some(heir) = &heir {
                 if armed && still {
-                    // SAFETY: the timer's memory belongs to a process, which does not end before `end` has cancelled
-                    // it.
+                    // SAFETY: the timer's memory belongs to a process, whose end cancels the timer first (`end`).
                     unsafe { linux.scheduler.arm(&self.timer, deadline) };
                 }
                 if let Some(thread) = heir.payload() {
@@ -159,7 +158,7 @@ impl<M: Machine> Timers<M> {
         drop(old);
     }
 
-    /// The process ends.
+    /// Called when the process ends: cancels the timer.
     pub fn end(&self, linux: &'static Linux<M>) {
         if self.task.load(Ordering::Acquire).is_null() {
             return;
@@ -175,8 +174,8 @@ impl<M: Machine> Timers<M> {
 }
 
 impl<M: Machine> Process<M> {
-    /// Sets its interval timer: first after `value` nanoseconds (0: off), then every `every`. Returns the old setting
-    /// as (value, every). ENOMEM if it was never set, and there is no memory.
+    /// Sets the interval timer: first after `value` nanoseconds (0: off), then every `every`. Returns the old setting
+    /// as (value, every). ENOMEM if there is no memory for the first setting.
     pub fn set_timer(&self, target: ThreadRef<M>, value: u64, every: u64) -> Result<(u64, u64), Errno> {
         if value == 0 && self.timers.get().is_none() {
             return Ok((0, 0));
@@ -186,7 +185,7 @@ impl<M: Machine> Process<M> {
 }
 
 impl<M: Machine> Timers<M> {
-    /// Called by the target: sends the signal if the timer expired.
+    /// Sends SIGALRM if the timer has expired. Called by the target.
     pub fn expired(&self, linux: &'static Linux<M>, process: &Process<M>) {
         if self.take_fired() {
             let _merged = linux.signal_process(process, SigInfo::kernel(Signal::ALRM));
@@ -195,14 +194,14 @@ impl<M: Machine> Timers<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Whether the thread should leave an interruptible wait. The thread itself calls it, with no spin lock held. An
-    /// expired timer is handled here: only its signal, if this thread gets it, ends the wait.
+    /// Whether the thread should leave an interruptible wait. Called by the thread itself, with no spin lock held. If a
+    /// timer has expired, its signal is sent first. Only that signal ends the wait, if this thread receives it.
     #[inline]
     pub fn interrupted(&self) -> bool {
         ends_wait(&self.work, || self.see_to_timers())
     }
 
-    /// Sends the signal of an expired timer of the process. The thread itself calls it, with no spin lock held.
+    /// Sends the signals of expired timers of the process. Called by the thread itself, with no spin lock held.
     #[cold]
     pub fn see_to_timers(&self) {
         self.work.fetch_and(!work::TIMER, Ordering::AcqRel);
@@ -216,8 +215,8 @@ impl<M: Machine> Thread<M> {
     }
 }
 
-/// Whether one of the flags in `flags` ends a wait. Before that, timers are handled by `see_to_timers`, which clears
-/// their flag. A timer that expires later wakes the thread, which then looks again.
+/// Whether one of `flags` ends a wait. `see_to_timers` is called first if a timer has expired, and clears that flag. A
+/// timer that expires later wakes the thread, which then checks again.
 #[inline]
 fn ends_wait(flags: &AtomicU32, see_to_timers: impl Fn()) -> bool {
     loop {
@@ -236,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_timer_ends_a_wait_by_a_signal_only() {
-        // How often a timer expires again while its signal is sent, and whether this thread gets one.
+        // The number of further expiries while the signal is sent, and the signal flag that this thread then gets.
         for (again, signal) in [(0, 0), (0, work::SIGNAL), (2, 0), (2, work::SIGNAL)] {
             let flags = AtomicU32::new(work::TIMER | work::RSEQ);
             let left = Cell::new(again);

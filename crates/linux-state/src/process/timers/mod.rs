@@ -1,4 +1,4 @@
-//! A process's timers: [`interval`] of time, those of `timer_create` ([`posix`]), and the limit on CPU time
+//! A process's timers: the [`interval`] timer, the timers of `timer_create` ([`posix`]), and the limit on CPU time
 //! ([`cpu_limit`]).
 
 pub mod cpu_limit;

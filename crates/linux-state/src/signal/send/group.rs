@@ -9,7 +9,8 @@ use crate::signal::set::Signal;
 use crate::{Linux, Pid};
 
 impl<M: Machine> Group<M> {
-    /// Sends `info` to every member that `may` permits. Succeeds if a member took it; otherwise returns the reason.
+    /// Sends `info` to every member for which `may` returns true. `info` is `None` for a check only. Returns an error
+    /// if no member received the signal.
     pub fn signal(&self, info: Option<SigInfo>, may: impl Fn(&Process<M>) -> bool) -> Result<(), Errno> {
         let (mut taken, mut why) = (false, Errno::ESRCH);
         let _broadcast = info.map(|_| Broadcast::begin(self));
@@ -28,9 +29,9 @@ impl<M: Machine> Group<M> {
         if taken { Ok(()) } else { Err(why) }
     }
 
-    /// Sends SIGHUP, then SIGCONT, if the group has *become* orphaned with stopped members, as POSIX requires. `link`
-    /// is the group at the other end of the parent link that has just been removed. Only a link into another group of
-    /// the same session kept this group from being orphaned.
+    /// Sends SIGHUP and then SIGCONT, as POSIX requires, if the group has just become orphaned and has stopped members.
+    /// `link` is the group of the parent or child whose parent link was just removed. Only a link to another group of
+    /// the same session can have kept this group from being orphaned.
     pub fn hang_up_if_orphaned(&self, link: &Group<M>) {
         if link.id != self.id && link.session.id == self.session.id && self.is_orphaned() && self.has_stopped_member() {
             let _none_left = self.signal(Some(SigInfo::kernel(Signal::HUP)), |_| true);
@@ -40,8 +41,8 @@ impl<M: Machine> Group<M> {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Sends a signal of the kernel to group `id` (for example the terminal's foreground group). Does nothing if there
-    /// is no such group.
+    /// Sends a signal of the kernel to group `id`, such as the foreground group of a terminal. Does nothing if there is
+    /// no such group.
     pub fn signal_group(&self, id: Pid, signal: Signal) {
         if let Some(group) = self.ids.group(id) {
             let _no_receiver = group.signal(Some(SigInfo::kernel(signal)), |_| true);

@@ -1,4 +1,4 @@
-//! Signal masks for one call.
+//! Signal masks that hold for one system call.
 
 use crate::Ctx;
 use crate::machine::Machine;
@@ -7,15 +7,15 @@ use crate::signal::set::SigSet;
 use quire_sync::atomic::Ordering;
 
 impl<M: Machine> Ctx<'_, M> {
-    /// Blocks `mask` until the call returns and its signals are delivered: for `sigsuspend`, `ppoll`, `pselect`,
-    /// `epoll_pwait`. The old mask is restored on the way to user mode; a handler that interrupts the call saves it in
-    /// its frame.
+    /// Blocks `mask` until the call has returned and its signals are delivered: for `sigsuspend`, `ppoll`, `pselect`,
+    /// `epoll_pwait`. The thread restores the old mask on its way to user mode. If a handler interrupts the call, the
+    /// old mask is saved in the handler's frame.
     pub fn set_temporary_mask(&mut self, mask: SigSet) {
         let before = self.thread.blocked();
-        // SAFETY: a context is the owner's, and the view ends in this statement.
+        // SAFETY: the thread of a context runs this, and the view ends with this statement.
         let saved = unsafe { self.thread.saved_mask.get() }.is_some();
         if !saved {
-            // SAFETY: the owner is here, and the view above has ended.
+            // SAFETY: the thread of a context runs this, and the view above has ended.
             unsafe { self.thread.saved_mask.replace(Some(SavedMask::new(before))) };
         }
         self.thread.work.fetch_or(work::RESTORE_MASK, Ordering::AcqRel);
@@ -24,7 +24,8 @@ impl<M: Machine> Ctx<'_, M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// Ends a temporary mask: restores the old one. False if there is none. The thread itself calls it.
+    /// Restores the mask from before a temporary mask. False if there is no temporary mask. Called by the thread
+    /// itself.
     pub fn restore_mask(&self) -> bool {
         if self.work.load(Ordering::Acquire) & work::RESTORE_MASK == 0 {
             return false;

@@ -1,6 +1,6 @@
-//! Sending: makes a signal pending and notifies a thread that can take it.
+//! Sending: a signal becomes pending, and a thread that may receive it is notified.
 //!
-//! The steps that lose no signal between a sender and a thread are those of [`receiver`].
+//! The module [`receiver`] describes the protocol by which a sender and a thread lose no signal.
 
 pub mod group;
 pub mod mask;
@@ -22,38 +22,38 @@ use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
 use quire_task::Thread as Task;
 
-/// The outcome for the signal of a timer.
+/// The result of sending a timer's signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sent {
     /// The signal is in a queue.
     Queued,
-    /// The process ignores it.
+    /// The process ignores the signal.
     Ignored,
-    /// There was no memory for its place.
+    /// There was no memory for the signal's entry in the queue.
     NoMemory,
 }
 
 impl<M: Machine> Thread<M> {
-    /// The words that its senders use.
+    /// The fields that the senders of signals to this thread use.
     #[inline]
     pub fn receiver(&self) -> Receiver<'_> {
         let Thread { work, blocked, awaited, pending, process, .. } = self;
         Receiver { work, blocked, awaited, own: pending, process: &process.pending }
     }
 
-    /// Its blocked signals.
+    /// The signals that the thread blocks.
     pub fn blocked(&self) -> SigSet {
         self.receiver().blocked()
     }
 
-    /// Makes `set` the blocked signals (without the unblockable ones), and sets the signal flag if a signal can be
-    /// delivered now. The thread itself calls it.
+    /// Makes `set` (without SIGKILL and SIGSTOP) the blocked signals. Sets the signal flag if a pending signal is now
+    /// unblocked. Called by the thread itself.
     pub fn set_blocked(&self, set: SigSet) {
-        // This thread may have been notified of signals that it now blocks: another thread is notified.
+        // This thread may have been notified of signals that it now blocks, so another thread is notified.
         self.hand_on(self.receiver().block(set));
     }
 
-    /// Notifies other threads of `left`, signals of the process of which this thread may have been notified.
+    /// Notifies other threads of the process's signals in `left`, of which only this thread may have been notified.
     #[inline]
     pub fn hand_on(&self, left: SigSet) {
         if !left.is_empty() {
@@ -66,7 +66,7 @@ impl<M: Machine> Thread<M> {
         self.receiver().look();
     }
 
-    /// Takes a pending signal of `wanted`, for a call that returns it to the program. The thread itself calls it.
+    /// Removes a pending signal of `wanted`, for a call that returns it to the program. Called by the thread itself.
     pub fn take_pending(&self, wanted: SigSet) -> Option<SigInfo> {
         loop {
             let info = self.pending.take(wanted).or_else(|| self.process.pending.take(wanted))?;
@@ -82,7 +82,7 @@ impl<M: Machine> Thread<M> {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Sends to one thread. EAGAIN if a queued signal found no place.
+    /// Sends a signal to one thread. EAGAIN if a real-time signal found no room in the queue.
     pub fn signal_thread(&self, task: &Task<M>, info: SigInfo) -> Result<(), Errno> {
         let Some(thread) = task.payload() else { return Err(Errno::ESRCH) };
         let process = &thread.process;
@@ -100,15 +100,16 @@ impl<M: Machine> Linux<M> {
         room.map_err(|Full| Errno::EAGAIN)
     }
 
-    /// Sends to a process: any of its threads that does not block the signal takes it. Called with no spin lock held.
+    /// Sends a signal to a process. Any of its threads that does not block the signal may receive it. Called with no
+    /// spin lock held.
     pub fn signal_process(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
         let sent = self.signal_process_locked(process, info);
         notify_signal_files(process);
         sent
     }
 
-    /// As [`signal_process`](Self::signal_process), with locks held. The caller then drops them, and calls
-    /// [`notify_signal_files`].
+    /// As [`signal_process`](Self::signal_process), for callers that hold locks. They must release the locks and then
+    /// call [`notify_signal_files`].
     pub fn signal_process_locked(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
         if self.spares(process, info.signal) {
             return Ok(());
@@ -120,7 +121,7 @@ impl<M: Machine> Linux<M> {
         if !self.prepare(process, info.signal, None) {
             return Ok(());
         }
-        // Its last thread has just ended.
+        // `None`: the last thread of the process has just ended.
         let Some(charge) = self.charge_signal(process, None, &info) else { return Ok(()) };
         let room = process.pending.add(info, charge);
         receiver::published();
@@ -128,8 +129,8 @@ impl<M: Machine> Linux<M> {
         room.map_err(|Full| Errno::EAGAIN)
     }
 
-    /// Sends the signal of a timer of `process`: to `task`, one of its threads, or to any of them. The timer has paid
-    /// for its place in a queue.
+    /// Sends the signal of a timer of `process`. The receiver is `task`, one of its threads, or any thread if that is
+    /// `None`. The entry in the queue is charged to the timer.
     pub fn signal_of_timer(&self, process: &Process<M>, task: Option<&Task<M>>, info: SigInfo) -> Sent {
         if info.signal == Signal::KILL && !self.spares(process, info.signal) {
             self.kill_process(process, Signal::KILL);
@@ -156,9 +157,9 @@ impl<M: Machine> Linux<M> {
         Sent::Queued
     }
 
-    /// Charges a signal's place in a queue to the user of `thread`, or of a thread of `process`. `None` if the process
-    /// has no thread; `Some(None)` if the user is at its limit. As on Linux, `RLIMIT_SIGPENDING` of the receiver does
-    /// not apply to standard signals of `kill` and of the kernel.
+    /// Charges a signal's entry in a queue to the user of `thread`, or of a thread of `process`. `None` if the process
+    /// has no thread. `Some(None)` if the user is at its limit. As on Linux, the limit (the receiver's
+    /// `RLIMIT_SIGPENDING`) does not apply to standard signals of `kill` and of the kernel.
     fn charge_signal(
         &self,
         process: &Process<M>,
@@ -176,15 +177,15 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Whether `signal` has no effect on `process`: others cannot kill or stop process 1, as in a container. It can do
-    /// so itself. A signal that it could handle and does not ends it like any other process, so that a program behaves
-    /// the same alone.
+    /// Whether `signal` has no effect on `process`. Other processes cannot kill or stop process 1, as in a container.
+    /// Process 1 can do so itself. Signals that it could handle and does not handle end it like any other process. So a
+    /// program behaves the same when it runs as process 1.
     fn spares(&self, process: &Process<M>, signal: Signal) -> bool {
         SigSet::UNBLOCKABLE.has(signal) && process.pid == 1 && !process.is_callers()
     }
 
-    /// Notifies one thread of `process` that `signal` is pending for the process. It chooses among threads that do not
-    /// block the signal, and prefers a thread without another signal to handle.
+    /// Notifies one thread of `process` that `signal` is pending for the process. Only threads that do not block the
+    /// signal are candidates. A thread without another signal to handle is preferred.
     fn notify_one(&self, process: &Process<M>, signal: Signal) {
         let threads = process.threads.lock();
         let receivers = threads.iter().filter_map(|task| Some((task, task.payload().as_ref()?.receiver())));
@@ -193,7 +194,7 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Notifies a thread of `process` of each signal in `left`, which are pending for the process.
+    /// Notifies one thread of `process` for each signal in `left`. These signals are pending for the process.
     #[cold]
     pub fn notify_of_all(&self, process: &Process<M>, mut left: SigSet) {
         while let Some(signal) = left.first() {
@@ -202,15 +203,16 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Does a signal's effects at sending, blocked or not: SIGCONT continues the process and cancels stop signals, stop
-    /// signals cancel SIGCONT. Returns whether the signal becomes pending at all.
+    /// Applies the effects of `signal` that take place when it is sent, even if it is blocked. SIGCONT continues the
+    /// process and removes pending stop signals. A stop signal removes a pending SIGCONT. Returns whether the signal
+    /// becomes pending.
     fn prepare(&self, process: &Process<M>, signal: Signal, thread: Option<&Thread<M>>) -> bool {
         if process.is_exiting() {
             return false;
         }
         if signal == Signal::CONT {
             discard_everywhere(process, SigSet::STOPPING);
-            // Also cancels a stop signal that a thread has taken and not yet acted upon.
+            // Also cancels a stop signal that a thread has removed from a queue but not acted upon yet.
             for thread in process.threads.lock().iter().filter_map(|task| task.payload().as_ref()) {
                 thread.stop_taken.store(false, Ordering::Relaxed);
             }
@@ -230,7 +232,8 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Sends a signal that the thread itself raised. If it blocks or ignores the signal, the signal kills it.
+    /// Sends a signal that the thread itself raised. If the thread blocks or ignores the signal, the signal ends the
+    /// process.
     pub fn force_signal(&self, thread: &Thread<M>, info: SigInfo) {
         let signal = info.signal;
         {
@@ -245,8 +248,9 @@ impl<M: Machine> Linux<M> {
         thread.work.fetch_or(work::SIGNAL, Ordering::AcqRel);
     }
 
-    /// Resets the action of `signal`, which the caller is about to force on itself, a thread of `process`. If there is
-    /// no memory for the copy of [frozen](crate::signal::Actions) actions, the process ends by the signal at once.
+    /// Resets the action of `signal`. The caller is a thread of `process`, and is about to send itself this signal. A
+    /// copy of [frozen](crate::signal::Actions) actions needs memory. If there is none, the signal ends the process at
+    /// once.
     pub fn reset_action(&self, process: &Process<M>, signal: Signal) {
         // SAFETY: the caller is a thread of the process, and holds no view of its actions.
         match unsafe { process.own_actions() } {
@@ -255,14 +259,14 @@ impl<M: Machine> Linux<M> {
         }
     }
 
-    /// Whether a handler of `thread` runs if [`force_signal`](Self::force_signal) forces `signal` on it.
+    /// Whether `thread` has a handler that would run if [`force_signal`](Self::force_signal) sent it `signal`.
     pub fn handles(&self, thread: &Thread<M>, signal: Signal) -> bool {
         let handler = thread.process.with_actions(|actions| actions.get(signal).handler);
-        // 0 is the default action, 1 ignores the signal.
+        // A handler of 0 is the default action, and 1 ignores the signal.
         handler > 1 && !thread.blocked().has(signal)
     }
 
-    /// Ends all of `process` with `signal` as its status.
+    /// Ends all threads of `process`, with `signal` in its wait status.
     pub fn kill_process(&self, process: &Process<M>, signal: Signal) {
         if !process.begin_exit(i32::from(signal.number())) {
             process.killed.store(true, Ordering::Relaxed);
@@ -271,8 +275,8 @@ impl<M: Machine> Linux<M> {
 }
 
 impl<M: Machine> Ctx<'_, M> {
-    /// Sends the calling thread the signal of a refused write: SIGPIPE if there is no reader, SIGXFSZ beyond the limit
-    /// on file sizes. The thread itself is the sender.
+    /// Sends the calling thread the signal for a refused write: SIGPIPE if there is no reader, SIGXFSZ beyond the file
+    /// size limit. The sender is the thread itself.
     pub fn refused_write(&self, signal: Signal) {
         debug_assert!(!stops(signal));
         let info = self.process().as_sender(signal, self.credentials().real_user);
@@ -280,8 +284,8 @@ impl<M: Machine> Ctx<'_, M> {
     }
 }
 
-/// Notifies the waiters for files that read the signals of `process`. Called after a signal was made pending, with no
-/// spin lock held.
+/// Wakes the readers of the `signalfd` files of `process`. Called after a signal became pending, with no spin lock
+/// held.
 pub fn notify_signal_files<M: Machine>(process: &Process<M>) {
     if let Some(files) = process.signal_files.get() {
         files.notify();
@@ -300,17 +304,18 @@ fn discard_everywhere<M: Machine>(process: &Process<M>, gone: SigSet) {
     }
 }
 
-/// Drops pending signals that a process ignores from now on.
+/// Removes pending signals `signal` of a process that ignores them from now on.
 pub fn discard_ignored<M: Machine>(process: &Arc<Process<M>>, signal: Signal) {
     discard_everywhere(process, SigSet::of(&[signal]));
 }
 
-/// Whether the default action of `signal` stops.
+/// Whether the default action of `signal` is to stop the process.
 pub fn stops(signal: Signal) -> bool {
     DefaultAction::of(signal) == DefaultAction::Stop
 }
 
-/// The signal for exception `vector` at instruction `ip`. `float_state` gives the x87 status word and MXCSR.
+/// The signal for exception `vector` at the instruction address `ip`. `float_state` returns the x87 control word, the
+/// x87 status word and MXCSR.
 pub fn of_exception(vector: u8, _error: u64, ip: u64, float_state: impl FnOnce() -> (u16, u16, u32)) -> SigInfo {
     match vector {
         0 => SigInfo::fault(Signal::FPE, code::FPE_INTDIV, ip),
@@ -323,8 +328,8 @@ pub fn of_exception(vector: u8, _error: u64, ip: u64, float_state: impl FnOnce()
             SigInfo::fault(Signal::FPE, float_code(raised), ip)
         }
         17 => SigInfo::fault(Signal::BUS, code::BUS_ADRALN, ip),
-        // Segment not present and stack fault are bus errors on Linux. General protection and the rest are SIGSEGV
-        // without an address.
+        // As on Linux, segment-not-present and stack faults are SIGBUS. General protection faults and other exceptions
+        // are SIGSEGV without an address.
         11 | 12 => SigInfo { signal: Signal::BUS, code: code::KERNEL, errno: 0, detail: crate::signal::Detail::None },
         _ => SigInfo { signal: Signal::SEGV, code: code::KERNEL, errno: 0, detail: crate::signal::Detail::None },
     }

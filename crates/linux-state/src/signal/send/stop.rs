@@ -10,8 +10,9 @@ use crate::{Linux, Process};
 use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
 
-/// Begins to stop the whole process of `thread`, the caller, which took `signal`. Every thread stops on its way to user
-/// mode, and the last one notifies the parent. Does nothing if a SIGCONT came after the signal was taken off the queue.
+/// Begins to stop all threads of the process of `thread`, the caller, which removed `signal` from a queue. Every thread
+/// stops on its way to user mode, and the last one notifies the parent. Does nothing if a SIGCONT was sent since the
+/// removal.
 pub fn begin<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, signal: Signal) {
     let process = &thread.process;
     let threads = process.threads.lock();
@@ -37,7 +38,7 @@ pub fn begin<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, signal: Signal) {
 pub fn stop_here<M: Machine>(thread: &Thread<M>) {
     let process = &thread.process;
     thread.work.fetch_and(!work::STOP, Ordering::AcqRel);
-    // Before the parent is notified: a parent that then ends checks whether there are stopped threads.
+    // Incremented before the parent is notified, because a parent that then ends reads this count.
     thread.linux.stopped.fetch_add(1, Ordering::Relaxed);
     let all_stopped = {
         let threads = process.threads.lock();
@@ -59,7 +60,8 @@ pub fn stop_here<M: Machine>(thread: &Thread<M>) {
     job.stopped_threads = job.stopped_threads.saturating_sub(1);
 }
 
-/// Called when a thread ends: the stop of the others may have waited only for it.
+/// Called when a thread ends. If all remaining threads are stopped, the process is now stopped, and the parent is
+/// notified.
 pub fn thread_left<M: Machine>(process: &Arc<Process<M>>, remaining: usize) {
     let all_stopped = {
         let job = process.job.lock();
@@ -70,7 +72,7 @@ pub fn thread_left<M: Machine>(process: &Arc<Process<M>>, remaining: usize) {
     }
 }
 
-/// SIGCONT: continues a process that is stopped or about to stop.
+/// Continues a process that is stopped or about to stop, for SIGCONT.
 pub fn go_on<M: Machine>(process: &Process<M>) {
     let was_stopped = {
         let mut job = process.job.lock();
@@ -82,7 +84,7 @@ pub fn go_on<M: Machine>(process: &Process<M>) {
     }
 }
 
-/// Stores a report for `wait4` with the parent, and sends SIGCHLD if the parent wants it.
+/// Stores a report for the parent's `wait4`, and sends SIGCHLD if the parent wants it.
 fn report_to_parent<M: Machine>(process: &Process<M>, report: Report) {
     let Some(parent) = process.parent() else { return };
     {
@@ -90,12 +92,14 @@ fn report_to_parent<M: Machine>(process: &Process<M>, report: Report) {
         if !family.children.has(process) {
             return;
         }
-        // The process may have continued, or stopped again, since. The later change is reported under this lock.
+        // The process may have continued or stopped again since. Then the later change is reported, under this same
+        // lock.
         if process.job.lock().stopping.is_some() != matches!(report, Report::Stopped(_)) {
             return;
         }
         family.reports.retain(|(pid, _)| *pid != process.pid);
-        // Without memory the parent misses the report, as it does if another report follows before it waits.
+        // Without memory the parent misses this report. It also misses a report that another one replaces before its
+        // wait.
         let _reported = family.reports.try_push((process.pid, report));
     }
     let wanted = parent.with_actions(|actions| actions.get(Signal::CHLD)).flags & flag::NOCLDSTOP == 0;

@@ -1,30 +1,31 @@
-//! The setting of a timer and the count of its expiries: values without locks.
+//! The setting of a timer and the count of its expiries: plain values without locks.
 
 use crate::time::TimerSetting;
 
-/// Where a timer is in the life of its expiry.
+/// The state of a timer between its setting and the delivery of its signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Status {
-    /// The timer is off, has expired for good, or notifies of nothing.
+    /// The timer is off, has expired for the last time, or has no notification.
     Off,
-    /// The timer is on a wheel, on the list of expired timers, or in the tree.
+    /// The timer is on a timer wheel, on the list of expired timers, or in the tree of timers on CPU time.
     Armed,
-    /// Its signal is in a queue.
+    /// The timer's signal is in a queue.
     Queued,
 }
 
-/// Counts of expiries and the setting; a value without locks.
+/// The setting of a timer and its counts of expiries, without locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Course {
     pub status: Status,
-    /// The next expiry, on the timer's clock.
+    /// The time of the next expiry on the timer's clock, in nanoseconds.
     pub(super) expires: u64,
     pub every: u64,
-    /// Expiries since the last signal was taken. The first of them is the signal itself, so the count begins at -1.
+    /// The number of expiries since the last signal was received. The first of them is the signal itself, so the count
+    /// begins at -1.
     pub overrun: i64,
-    /// The overrun of the last signal.
+    /// The overrun that was reported with the last signal.
     pub reported: i32,
-    /// Differs after each setting, so that a signal of an older one is recognised.
+    /// A number that changes with each setting, so that a signal from an older setting is recognised.
     pub setting: u32,
 }
 
@@ -33,12 +34,12 @@ impl Course {
         Course { status: Status::Off, expires: 0, every: 0, overrun: -1, reported: 0, setting: 0 }
     }
 
-    /// The setting, if its signal is in a queue or on the way there.
+    /// The number of the setting, if its signal is in a queue or on the way to it.
     pub fn queued(&self) -> Option<u32> {
         (self.status == Status::Queued).then_some(self.setting)
     }
 
-    /// Moves the expiry behind `now`, by whole periods, and counts them.
+    /// Moves the next expiry by whole periods to a time after `now`, and counts the periods as expiries.
     pub(super) fn forward(&mut self, now: u64) {
         if self.every != 0 && now >= self.expires {
             let periods = (now - self.expires) / self.every + 1;
@@ -47,7 +48,7 @@ impl Course {
         }
     }
 
-    /// The rest at `now`. `silent`: the timer notifies of nothing.
+    /// The remaining time at `now`. `silent`: the timer has no notification.
     pub fn rest(&mut self, now: u64, silent: bool) -> TimerSetting {
         if self.every == 0 && self.status != Status::Armed && !silent {
             return TimerSetting::default();
@@ -55,13 +56,14 @@ impl Course {
         if self.status != Status::Armed {
             self.forward(now);
         }
-        // A timer that is armed has time left, if only a little.
+        // An armed timer has at least 1 ns left.
         let value = self.expires.saturating_sub(now).max(u64::from(!silent));
         TimerSetting { value, every: self.every }
     }
 
-    /// Its signal was taken at `now`: begins the next period if there is one. Returns the overrun to report. `now` is
-    /// `None` if the timer measured the CPU time of a thread that has ended: then the timer ends, too.
+    /// Called when the timer's signal is received at `now`. Begins the next period if there is one, and returns the
+    /// overrun to report. `now` is `None` if the timer measures the CPU time of a thread that has ended. The timer then
+    /// ends too.
     pub fn taken(&mut self, now: Option<u64>) -> i32 {
         self.status = Status::Off;
         if self.every == 0 {
@@ -111,7 +113,7 @@ mod tests {
         course.status = Status::Queued;
         assert_eq!(course.rest(134, false), TimerSetting { value: 6, every: 10 });
         assert_eq!(course.rest(151, false), TimerSetting { value: 9, every: 10 });
-        // 100 is reported; 110, 120, 130, 140, 150 and 160 come on top.
+        // The signal reports the expiry at 100. Those at 110, 120, 130, 140, 150 and 160 are the overrun.
         assert_eq!((course.taken(Some(160)), course.expires), (6, 170));
     }
 
@@ -119,7 +121,7 @@ mod tests {
     fn the_rest_of_timers_of_each_kind() {
         assert_eq!(Course::new().rest(50, false), TimerSetting::default());
         assert_eq!(armed(100, 0).rest(40, false), TimerSetting { value: 60, every: 0 });
-        // It is armed, and has not expired yet.
+        // The timer is armed, and has not been handled as expired yet.
         assert_eq!(armed(100, 0).rest(100, false), TimerSetting { value: 1, every: 0 });
         let silent = |expires, every| Course { expires, every, ..Course::new() };
         assert_eq!(silent(100, 0).rest(100, true), TimerSetting::default());

@@ -1,4 +1,4 @@
-//! Timers on CPU time: those of `timer_create` in the tree of their process, and its two interval timers.
+//! Timers on CPU time. Those of `timer_create` are in a tree of their process, beside its two interval timers.
 
 use crate::Pid;
 use crate::machine::Machine;
@@ -13,13 +13,13 @@ use quire_sync::atomic::Ordering;
 /// An interval timer on CPU time.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct CpuInterval {
-    /// CPU time of the next expiry; 0: off.
+    /// The CPU time of the next expiry, in nanoseconds; 0: off.
     pub(super) expires: u64,
     every: u64,
 }
 
 impl CpuInterval {
-    /// Whether it has expired; then begins the next period, or switches it off.
+    /// Whether the timer has expired at `used`. If so, begins the next period, or switches the timer off.
     fn passes(&mut self, used: u64) -> bool {
         if self.expires == 0 || used < self.expires {
             return false;
@@ -33,7 +33,7 @@ impl CpuInterval {
 }
 
 impl<M: Machine> PosixTimers<M> {
-    /// Switches off the timers on the CPU time of thread `tid`, which ends.
+    /// Switches off all timers on the CPU time of thread `tid`, which ends.
     pub(super) fn leave_clock(&self, tid: Pid) {
         while let Some(timer) = self.first_on(tid, u64::MAX) {
             let mut state = timer.state.lock();
@@ -43,14 +43,15 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// The first timer in the tree on the CPU time of `thread` (0: the process) that is due at `used`.
+    /// The first timer on the CPU time of `thread` (0: the process) if it is due at `used`.
     fn first_on(&self, thread: Pid, used: u64) -> Option<Arc<PosixTimer<M>>> {
         let tree = self.on_cpu_time.lock();
         let (key, timer) = tree.iter_from(&(thread, 0, 0)).next()?;
         (key.0 == thread && key.1 <= used).then(|| timer.clone())
     }
 
-    /// Takes a timer on the CPU time of `thread` (0: the process) that is due at `used`, with the signal to send.
+    /// Disarms a timer on the CPU time of `thread` (0: the process) that is due at `used`. Returns it with the signal
+    /// to send.
     pub(crate) fn next_on(&self, thread: Pid, used: u64) -> Option<(Arc<PosixTimer<M>>, SigInfo)> {
         loop {
             let timer = self.first_on(thread, used)?;
@@ -64,7 +65,7 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// The first expiry on the CPU time of the least thread from `thread` on (0: the process), with that thread.
+    /// The lowest clock at or above `thread` that has a timer (0: the process, else a thread id), and its first expiry.
     pub(crate) fn first_expiry(&self, thread: Pid) -> Option<(Pid, u64)> {
         let tree = self.on_cpu_time.lock();
         let ((thread, expires, _), _) = tree.iter_from(&(thread, 0, 0)).next()?;
@@ -76,8 +77,8 @@ impl<M: Machine> PosixTimers<M> {
         !self.on_cpu_time.lock().is_empty() || self.intervals.lock().iter().any(|i| i.expires != 0)
     }
 
-    /// Sets an interval timer on CPU time that has `used` so much: first after `new.value` nanoseconds. Returns the
-    /// rest of the old setting.
+    /// Sets interval timer `which`, whose clock shows `used`: its first expiry is after `new.value` nanoseconds.
+    /// Returns the remaining time of the old setting.
     pub fn set_interval(&self, which: usize, used: u64, new: TimerSetting) -> TimerSetting {
         let expires = if new.value == 0 { 0 } else { used.saturating_add(new.value) };
         let mut intervals = self.intervals.lock();
@@ -87,12 +88,12 @@ impl<M: Machine> PosixTimers<M> {
         rest_of(old, used)
     }
 
-    /// The rest of an interval timer on CPU time.
+    /// The remaining time of interval timer `which` at `used`.
     pub fn interval(&self, which: usize, used: u64) -> TimerSetting {
         rest_of(self.intervals.lock()[which], used)
     }
 
-    /// Whether interval timer `which` has expired at `used`, and the time until it expires again.
+    /// Whether interval timer `which` has expired at `used`, and the nanoseconds until it expires again.
     pub(crate) fn interval_passes(&self, which: usize, used: u64) -> (bool, Option<u64>) {
         let mut intervals = self.intervals.lock();
         let passes = intervals[which].passes(used);
@@ -101,7 +102,7 @@ impl<M: Machine> PosixTimers<M> {
     }
 }
 
-/// The rest of an interval timer at `used`. An armed timer has at least a microsecond.
+/// The remaining time of an interval timer at `used`. An armed timer has at least a microsecond left.
 fn rest_of(interval: CpuInterval, used: u64) -> TimerSetting {
     match interval.expires {
         0 => TimerSetting { value: 0, every: interval.every },

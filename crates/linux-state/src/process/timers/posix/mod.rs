@@ -1,25 +1,24 @@
 //! The timers of `timer_create`: their state.
 //!
 //! # Life of an expiry
-//! 1. The CPU's wheel calls [`expire`] in interrupt context, where no signal can be sent. It puts the timer on the
-//!    process's list of expired timers, and wakes the process's *target*, one of its threads. A target that ends passes
-//!    the list on.
-//! 2. The target takes the timer off the list, and queues its signal.
-//! 3. The thread that takes the signal off its queue counts the expiries since, and arms the timer again. So a blocked
-//!    signal costs no interrupt, and a timer has at most one signal in a queue.
+//! 1. The CPU's timer wheel calls [`expire`] in interrupt context, where no signal can be sent. `expire` adds the timer
+//!    to the process's list of expired timers. It then wakes the process's *target*, one of its threads. A target that
+//!    ends passes its role to another thread.
+//! 2. The target removes the timer from the list, and queues its signal.
+//! 3. The thread that receives the signal counts the expiries since then, and arms the timer again. So a timer whose
+//!    signal is blocked causes no interrupts, and has at most one signal in a queue.
 //!
-//! Arming, cancelling and expiring of a timer on a clock of time take O(1) steps. Timers on CPU time lie in a tree of
-//! their process. They are checked when the process's CPU time is counted
-//! ([`cpu_limit`](crate::process::timers::cpu_limit)).
+//! A timer on real time is armed, cancelled and expired in O(1) steps. Timers on CPU time are in a tree of their
+//! process. The process checks them when it sums up its CPU time ([`cpu_limit`](crate::process::timers::cpu_limit)).
 //!
 //! # Locks
-//! A timer's `state` comes first, then the list or the tree. A timer expires by leaving the list or the tree, under
-//! both locks. So a timer that was set anew meanwhile does not expire for its old setting.
+//! A timer's `state` is locked first, then the list or the tree. An expiry removes the timer from the list or the tree
+//! with both locks held. So a timer that was set again meanwhile does not expire for its old setting.
 //!
 //! # Rooms
 //! - `course`: the setting and the count of expiries, without locks.
-//! - `timer`: one timer's ways onto a wheel, the list or the tree, and off them.
-//! - `signals`: from the expiry to the queue, and off the queue again.
+//! - `timer`: how one timer is added to a wheel, the list or the tree, and removed again.
+//! - `signals`: how a signal is queued after an expiry, and what follows when it is received.
 //! - `cpu_time`: the tree, and the interval timers on CPU time.
 
 mod course;
@@ -51,41 +50,41 @@ use quire_task::list::{Links, List};
 use quire_task::{IrqLock, Thread as Task, ThreadRef, Timer};
 use timer::{CpuTree, Expired, State, expire};
 
-/// The most timers of a process: ids are positive.
+/// The most timers of a process. Timer ids are not negative and have 32 bits.
 const MOST: usize = i32::MAX as usize;
 
 /// The clock of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerClock {
-    /// Time of day.
+    /// The time of day.
     Real,
-    /// Time since boot.
+    /// The time since boot.
     Monotonic,
-    /// CPU time of the process.
+    /// The CPU time of the process.
     Process,
-    /// CPU time of this thread.
+    /// The CPU time of this thread.
     Thread(Pid),
 }
 
 /// The notification of a timer's expiry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notify {
-    /// None: the timer is only read.
+    /// No notification: the program only reads the timer.
     Nothing,
-    /// A signal to the process.
+    /// A signal to the process, for any of its threads.
     Process(Signal),
     /// A signal to this thread.
     Thread(Signal, Pid),
 }
 
-/// The timers of a process. Made at the first use, and in place as long as the process.
+/// The timers of a process. Allocated at the first use; freed with the process.
 pub struct PosixTimers<M: Machine> {
     linux: &'static Linux<M>,
     slots: Slots<PosixTimer<M>>,
     expired: IrqLock<Expired<M>>,
-    /// Timers that are armed on CPU time.
+    /// The timers that are armed on CPU time.
     on_cpu_time: SpinLock<CpuTree<M>>,
-    /// Changed with each timer that joins the tree, and with each setting of an interval timer on CPU time.
+    /// Incremented when a timer is added to the tree, and when an interval timer on CPU time is set.
     pub(crate) cpu_changes: AtomicU32,
     /// The interval timers on CPU time: ITIMER_VIRTUAL and ITIMER_PROF.
     intervals: SpinLock<[CpuInterval; 2]>,
@@ -105,8 +104,8 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// Makes a timer that is off. `report` gives its id to the program, and the timer is made only if that succeeds.
-    /// Until then no other thread finds the timer under this id.
+    /// Creates a timer that is off. `report` stores the new id in the program's memory. If that fails, no timer is
+    /// created. No other thread can find the timer under this id before `report` returns.
     pub fn create(
         &self,
         clock: TimerClock,
@@ -117,8 +116,8 @@ impl<M: Machine> PosixTimers<M> {
     ) -> Result<(), Errno> {
         let on_cpu_time = matches!(clock, TimerClock::Process | TimerClock::Thread(_));
         let entry = if on_cpu_time { Some(SpareEntry::try_new()?) } else { None };
-        // All threads of the process fill the table. Each shares it before its first reservation, so the table is still
-        // empty when the first of them does.
+        // All threads of the process use the table. Each thread marks it as shared before its first reservation. So the
+        // table is still empty when the first thread marks it.
         self.slots.share()?;
         let epoch = self.linux.vm.epoch();
         let id = self.slots.reserve(false, 0, MOST, epoch).map_err(|why| match why {
@@ -152,7 +151,7 @@ impl<M: Machine> PosixTimers<M> {
         self.slots.peek(usize::try_from(id).ok()?)
     }
 
-    /// The rest of timer `id`.
+    /// The remaining time of timer `id`. EINVAL if there is no such timer.
     pub fn get(&self, process: &Process<M>, id: i32) -> Result<TimerSetting, Errno> {
         let timer = self.find(id).ok_or(Errno::EINVAL)?;
         let Ok(cpu_time) = timer.cpu_time(process) else { return Ok(TimerSetting::default()) };
@@ -161,8 +160,8 @@ impl<M: Machine> PosixTimers<M> {
         Ok(state.course.rest(now, timer.is_silent()))
     }
 
-    /// Sets timer `id`; `absolute`: `new.value` is a time of its clock. Returns the rest of the old setting. `me`
-    /// becomes the target if there is none.
+    /// Sets timer `id`, and returns the remaining time of the old setting. `absolute`: `new.value` is a time on the
+    /// timer's clock. `me`, the calling thread, becomes the target if there is none.
     pub fn set(
         &self,
         process: &Process<M>,
@@ -203,7 +202,7 @@ impl<M: Machine> PosixTimers<M> {
         Ok(old)
     }
 
-    /// How often timer `id` had expired again when its last signal was taken.
+    /// The overrun of timer `id`: how many further expiries its last received signal stands for.
     pub fn overrun(&self, id: i32) -> Result<i32, Errno> {
         let timer = self.find(id).ok_or(Errno::EINVAL)?;
         let overrun = timer.state.lock().course.reported;
@@ -220,18 +219,18 @@ impl<M: Machine> PosixTimers<M> {
         Ok(())
     }
 
-    /// Deletes all timers. Their signals stay in the queues, which the caller empties or leaves for good.
+    /// Deletes all timers. Their signals stay in the queues; the caller empties the queues or does not read them again.
     pub fn delete_all(&self) {
         self.slots.remove_range(0, usize::MAX, false, self.linux.vm.epoch(), |timer| {
             let _queued = Self::end(&timer);
         });
     }
 
-    /// Ends a timer that was taken out of its slot. Returns the setting whose signal is in a queue.
+    /// Ends a timer that was removed from its slot. Returns the number of the setting whose signal is in a queue.
     fn end(timer: &PosixTimer<M>) -> Option<u32> {
         let mut state = timer.state.lock();
         timer.disarm(&mut state);
-        // A thread that has found it meanwhile does not arm it again.
+        // A thread that has found the timer before its removal then does not arm it again.
         state.deleted = true;
         let queued = state.course.queued();
         state.course = Course { setting: timer.all().next_setting(), ..Course::new() };
@@ -256,14 +255,14 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// `thread` ends: another thread becomes the target, and timers on the ending one's CPU time end.
+    /// Called when `thread` ends. Another thread becomes the target, and the timers on the CPU time of `thread` end.
     pub fn thread_ends(&self, process: &Process<M>, thread: &Thread<M>) {
         self.leave_clock(thread.tid());
         let threads = process.threads.lock();
         let stays = |t: &&ThreadRef<M>| t.payload().as_ref().is_some_and(|t| !t.leaving.load(Ordering::Relaxed));
         let heir = threads.iter().find(stays).cloned();
         let old = {
-            // A new target that begins to end from now on runs this function later.
+            // A new target that begins to end from now on runs this function itself.
             let mut expired = self.expired.lock(self.linux.machine);
             drop(threads);
             let mine =
@@ -283,7 +282,7 @@ impl<M: Machine> PosixTimers<M> {
         drop(old);
     }
 
-    /// The process ends: all timers are deleted, and it has no target.
+    /// Called when the process ends: deletes all timers, and the process then has no target.
     pub fn process_ends(&self) {
         self.delete_all();
         *self.intervals.lock() = [CpuInterval::default(); 2];
@@ -299,7 +298,8 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// The time of day was set: absolute timers on it expire at other moments.
+    /// Called when the time of day was set. Absolute timers on that clock are armed again, because their deadlines
+    /// moved.
     #[cold]
     pub fn day_changed(&self) {
         self.each(|timer| {
@@ -313,34 +313,35 @@ impl<M: Machine> PosixTimers<M> {
 }
 
 impl<M: Machine> Process<M> {
-    /// Its POSIX timers, made if there are none, and the state that counts its CPU time for them. ENOMEM if there is no
-    /// memory.
+    /// The POSIX timers of the process, and the state that checks CPU time for them. Both are allocated at the first
+    /// call. ENOMEM if there is no memory.
     pub fn posix_timers(&self) -> Result<&PosixTimers<M>, Errno> {
         self.cpu_limit.get_or_make(CpuLimit::new)?;
         Ok(self.posix_timers.get_or_make(|| PosixTimers::new(self.linux))?)
     }
 
-    /// CPU time of all its threads.
+    /// The CPU time of all the process's threads, in nanoseconds.
     pub(crate) fn cpu_time(&self) -> u64 {
         let usage = self.usage();
         usage.user + usage.system
     }
 
-    /// CPU time of its thread `tid`.
+    /// The CPU time of the process's thread `tid`, in nanoseconds. `None` if it has ended.
     pub(crate) fn cpu_time_of(&self, tid: Pid) -> Option<u64> {
         let threads = self.threads.lock();
         let times = self.linux.scheduler.times(threads.get(tid)?);
         Some(times.user_ns + times.system_ns)
     }
 
-    /// Makes `me`, the calling thread, count its CPU time before it goes to user mode.
+    /// Makes `me`, the calling thread, sum up the CPU time before it returns to user mode.
     pub fn count_soon(&self, me: &Task<M>) {
         if let Some(limit) = self.cpu_limit.get() {
             limit.count_soon(me);
         }
     }
 
-    /// A signal was taken off a queue of the process. `None` if it is of a timer that was set anew or deleted since.
+    /// Called when a signal was removed from a queue of the process. `None` if it belongs to a timer that was set again
+    /// or deleted since.
     #[inline]
     pub fn signal_taken(&self, info: SigInfo) -> Option<SigInfo> {
         match info.detail {

@@ -1,4 +1,4 @@
-//! The signals of timers: from the expiry to the queue, and off the queue again.
+//! The signals of timers: how they are queued after an expiry, and what follows when they are received.
 
 use crate::Linux;
 use crate::machine::Machine;
@@ -11,27 +11,27 @@ use crate::signal::send::Sent;
 use crate::signal::{Detail, SigInfo, SigSet};
 use quire_heap::Arc;
 
-/// When a signal that found no memory is sent again, in nanoseconds.
+/// The time after which a signal that found no memory is sent again, in nanoseconds.
 const RETRY: u64 = 10_000_000;
 /// The shortest time between two checks of a timer whose signal is ignored, in nanoseconds.
 const IGNORED: u64 = 4_000_000;
 
 impl<M: Machine> PosixTimers<M> {
-    /// Takes an expired timer, and returns it with the signal to send.
+    /// Removes an expired timer from the list, and returns it with the signal to send.
     pub fn next_expired(&self) -> Option<(Arc<PosixTimer<M>>, SigInfo)> {
         loop {
             let timer = {
                 let expired = self.expired.lock(self.linux.machine);
                 let first = expired.list.first()?;
                 let raw = first.as_ptr().cast_const();
-                // SAFETY: a timer on the list is in an `Arc` that its process has until the timer is off the list.
+                // SAFETY: a timer on the list is in an `Arc`, which its process holds until the timer is off the list.
                 unsafe {
                     Arc::increment_strong_count(raw);
                     Arc::from_raw(raw)
                 }
             };
             let mut state = timer.state.lock();
-            // A thread that sets the timer meanwhile has taken it off the list, and may have put it on a wheel.
+            // A thread that sets the timer meanwhile has removed it from the list, and may have added it to a wheel.
             let signal = if timer.unlist() { PosixTimer::expired(&timer, &mut state, 0) } else { None };
             drop(state);
             if let Some(signal) = signal {
@@ -40,8 +40,9 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// The signal `sent` of `timer` is in a queue: takes it off again if the timer was set anew or deleted before it
-    /// came there, since the setter then found nothing to take off. Otherwise a later setter finds it.
+    /// Called after the signal `sent` of `timer` was queued. If the timer was set again or deleted before that, the
+    /// setter found no signal to remove. The signal is then removed here. A setter that comes later finds it in the
+    /// queue.
     pub fn sent(&self, process: &Process<M>, timer: &PosixTimer<M>, sent: &SigInfo) {
         let Detail::Timer { setting, .. } = sent.detail else { return };
         let now = timer.state.lock().course.setting;
@@ -50,7 +51,8 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// The signal of `timer` was not sent, because it is ignored (or memory was out): the next expiry tries again.
+    /// Called when the signal of `timer` was not sent, because it is ignored or memory was out. The next expiry tries
+    /// again.
     pub fn not_sent(&self, process: &Process<M>, timer: &Arc<PosixTimer<M>>, sent: &SigInfo, ignored: bool) {
         let Detail::Timer { setting, .. } = sent.detail else { return };
         let cpu_time = timer.cpu_time(process);
@@ -65,7 +67,7 @@ impl<M: Machine> PosixTimers<M> {
         state.course.status = Status::Armed;
         let now = timer.now(&state, cpu_time);
         if ignored {
-            // Not more often than a tick of Linux's.
+            // The interval is the tick of Linux, so that an ignored signal causes no more work than there.
             state.course.forward(now.saturating_add(IGNORED));
         } else if timer.is_on_cpu_time() {
             state.course.expires = now.saturating_add(RETRY);
@@ -76,8 +78,8 @@ impl<M: Machine> PosixTimers<M> {
         PosixTimer::arm(timer, &mut state);
     }
 
-    /// The signal `info` of a timer was taken off a queue: arms the timer for its next period. Returns the signal with
-    /// its overrun; `None` if the timer was set anew or deleted since.
+    /// Called when the signal `info` of a timer was removed from a queue. Arms the timer for its next period, and
+    /// returns the signal with its overrun. `None` if the timer was set again or deleted since.
     pub fn taken(&self, process: &Process<M>, info: SigInfo) -> Option<SigInfo> {
         let Detail::Timer { id, value, setting, .. } = info.detail else { return Some(info) };
         let timer = self.find(id)?;
@@ -98,7 +100,7 @@ impl<M: Machine> PosixTimers<M> {
         Some(SigInfo { detail: Detail::Timer { id, overrun, value, setting }, ..info })
     }
 
-    /// Queued signals of `gone` were dropped: their timers go on with the next period.
+    /// Called when queued signals in the set `gone` were dropped. Their timers continue with the next period.
     #[cold]
     pub fn dropped(&self, process: &Process<M>, gone: SigSet) {
         self.each(|timer| {
@@ -119,12 +121,12 @@ impl<M: Machine> PosixTimers<M> {
     }
 }
 
-/// The time since boot in `nanos` nanoseconds.
+/// The time `nanos` nanoseconds from now, in nanoseconds since boot.
 fn after(nanos: u64) -> u64 {
     quire_sync::hooks::now().saturating_add(nanos)
 }
 
-/// Sends the signals of the expired timers of `process`, the caller's.
+/// Sends the signals of the expired timers of `process`, which is the caller's.
 pub fn send_expired<M: Machine>(linux: &'static Linux<M>, process: &Process<M>) {
     let Some(timers) = process.posix_timers.get() else { return };
     while let Some((timer, signal)) = timers.next_expired() {
@@ -142,7 +144,7 @@ pub fn send_signal<M: Machine>(
     let task = match timer.receiver() {
         None => None,
         Some(tid) => match process.threads.lock().get(tid).cloned() {
-            // As on Linux, a timer whose thread has ended stops.
+            // As on Linux, a timer stops when the thread that it notifies has ended.
             None => return,
             some => some,
         },

@@ -1,4 +1,4 @@
-//! One timer: its state, and its ways onto a wheel, the list of expired timers or the tree, and off them again.
+//! One timer: its state, and how it is added to a wheel, the list of expired timers or the tree, and removed again.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -19,16 +19,16 @@ use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_task::list::{Adapter, Links, List};
 use quire_task::{ThreadRef, Timer};
 
-/// The key of a timer in the tree: its thread (0: the process), its expiry, its id.
+/// The key of a timer in the tree: its thread (0: the process), the time of its expiry, its id.
 pub(super) type CpuKey = (Pid, u64, i32);
 pub(super) type CpuTree<M> = Map<CpuKey, Arc<PosixTimer<M>>>;
 
-/// The state of a timer that changes.
+/// The part of a timer that changes.
 pub struct State<M: Machine> {
     pub(super) course: Course,
-    /// `expires` is a time of day: it follows changes of that clock.
+    /// `course.expires` is a time of day, so the deadline follows changes of that clock.
     pub(super) of_day: bool,
-    /// The memory of its entry in the tree while it is not there; `None` for timers on clocks of time.
+    /// The memory of the timer's entry in the tree, while the timer is not in the tree. `None` for timers on real time.
     pub entry: Option<SpareEntry<CpuKey, Arc<PosixTimer<M>>>>,
     /// The timer is deleted, and must not be armed any more.
     pub deleted: bool,
@@ -40,30 +40,30 @@ impl<M: Machine> State<M> {
     }
 }
 
-/// A timer.
+/// A timer of `timer_create`.
 pub struct PosixTimer<M: Machine> {
     pub timer: Timer,
-    /// Its place on the list of expired timers, and whether it is there. Guarded by the list's lock.
+    /// The links of the list of expired timers, and whether the timer is on that list. Guarded by the list's lock.
     pub place: Links<PosixTimer<M>>,
     pub listed: AtomicBool,
-    /// The timers of its process, which live as long as the process.
+    /// The set of timers that this one belongs to. The set lives as long as the process.
     pub all: NonNull<PosixTimers<M>>,
     pub id: i32,
     pub clock: TimerClock,
     pub notify: Notify,
     pub value: u64,
     pub state: SpinLock<State<M>>,
-    /// The charge for its place in a queue.
+    /// The charge to the user for the timer's signal in a queue.
     pub _charge: Charge,
 }
 
-// SAFETY: the list's lock guards the links; a timer lives no longer than the process whose timers `all` points to.
+// SAFETY: the list's lock guards the links, and a timer does not outlive the process that owns `all`.
 unsafe impl<M: Machine> Send for PosixTimer<M> {}
-// SAFETY: shared access goes through the timer's locks, and through the list's for its links.
+// SAFETY: shared access needs the timer's locks, or the list's lock for the links.
 unsafe impl<M: Machine> Sync for PosixTimer<M> {}
 
 pub(super) struct OnExpired<M>(core::marker::PhantomData<M>);
-// SAFETY: a timer has one field of links, and stays in place: it is in an `Arc`.
+// SAFETY: a timer has one field of links, and does not move because it is in an `Arc`.
 unsafe impl<M: Machine> Adapter for OnExpired<M> {
     type Node = PosixTimer<M>;
     fn links(node: &PosixTimer<M>) -> &Links<PosixTimer<M>> {
@@ -71,23 +71,23 @@ unsafe impl<M: Machine> Adapter for OnExpired<M> {
     }
 }
 
-/// Timers that have expired, and the thread that sends their signals.
+/// The expired timers of a process, and the thread that sends their signals.
 pub(super) struct Expired<M: Machine> {
     pub list: List<OnExpired<M>>,
     pub target: Option<ThreadRef<M>>,
 }
 
-/// Runs in interrupt context.
+/// The timer's callback, which runs in interrupt context.
 ///
 /// # Safety
-/// `timer` is the field of a [`PosixTimer`] that is alive and in place.
+/// `timer` is the field of a [`PosixTimer`] that is alive and does not move.
 pub unsafe fn expire<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
-    // SAFETY: by this function's contract; shared access only.
+    // SAFETY: by this function's contract `timer` lies in a live `PosixTimer`. The reference is shared.
     let timer = unsafe { timer.byte_sub(offset_of!(PosixTimer<M>, timer)).cast::<PosixTimer<M>>().as_ref() };
     let all = timer.all();
     let mut expired = all.expired.lock(all.linux.machine);
     if !timer.listed.swap(true, Ordering::Relaxed) {
-        // SAFETY: it was not listed. It is removed from the list before the process gives it up.
+        // SAFETY: the timer was not on the list. It is removed from the list before the process drops it.
         unsafe { expired.list.push_back(NonNull::from(timer)) };
     }
     expired.notify(all.linux);
@@ -95,7 +95,7 @@ pub unsafe fn expire<M: Machine>(timer: NonNull<Timer>, _now: u64) -> Option<u64
 }
 
 impl<M: Machine> Expired<M> {
-    /// Makes the target look at the list.
+    /// Makes the target check the list.
     pub fn notify(&self, linux: &Linux<M>) {
         if let Some(task) = &self.target
             && let Some(thread) = task.payload()
@@ -108,8 +108,8 @@ impl<M: Machine> Expired<M> {
 
 impl<M: Machine> PosixTimer<M> {
     pub fn all(&self) -> &PosixTimers<M> {
-        // SAFETY: the timers of a process live as long as it. A timer outlives its removal from them only in the hands
-        // of a thread that has the process.
+        // SAFETY: the set of timers lives as long as the process. After its removal from the set, a timer is used only
+        // by threads that hold a reference to the process.
         unsafe { self.all.as_ref() }
     }
 
@@ -117,7 +117,7 @@ impl<M: Machine> PosixTimer<M> {
         self.notify == Notify::Nothing
     }
 
-    /// The thread that gets its signal; `None`: any of the process.
+    /// The id of the thread that gets the timer's signal. `None`: any thread of the process may get it.
     pub fn receiver(&self) -> Option<Pid> {
         match self.notify {
             Notify::Thread(_, tid) => Some(tid),
@@ -125,7 +125,8 @@ impl<M: Machine> PosixTimer<M> {
         }
     }
 
-    /// The CPU time of its clock. 0 for clocks of time; an error if its thread has ended.
+    /// The CPU time of the timer's clock, in nanoseconds. 0 for real-time clocks; ESRCH if the clock's thread has
+    /// ended.
     pub(super) fn cpu_time(&self, process: &Process<M>) -> Result<u64, Errno> {
         Ok(match self.clock {
             TimerClock::Real | TimerClock::Monotonic => 0,
@@ -143,7 +144,7 @@ impl<M: Machine> PosixTimer<M> {
         (thread, course.expires, self.id)
     }
 
-    /// The present time on its clock, where `cpu_time` was counted before.
+    /// The present time on the timer's clock. `cpu_time` is the result of an earlier call of `cpu_time`.
     pub fn now(&self, state: &State<M>, cpu_time: u64) -> u64 {
         match self.clock {
             TimerClock::Real if state.of_day => self.all().linux.machine.realtime(),
@@ -152,7 +153,7 @@ impl<M: Machine> PosixTimer<M> {
         }
     }
 
-    /// Puts it on this CPU's wheel, or in the tree. `course.status` is `Armed`.
+    /// Adds the timer to this CPU's wheel, or to the tree. `course.status` is `Armed`.
     pub fn arm(this: &Arc<Self>, state: &mut State<M>) {
         let all = this.all();
         if this.is_on_cpu_time() {
@@ -170,18 +171,18 @@ impl<M: Machine> PosixTimer<M> {
         this.arm_at(deadline);
     }
 
-    /// Puts it on this CPU's wheel.
+    /// Adds the timer to this CPU's wheel. `deadline` is in nanoseconds since boot.
     pub(super) fn arm_at(&self, deadline: u64) {
         let scheduler = all_scheduler(self);
-        // Waits for the callback that has just made it expire.
+        // `cancel` also waits for a callback that has just expired the timer.
         scheduler.cancel(&self.timer);
-        // SAFETY: the timer is in an `Arc` that its process has until `delete` has cancelled it.
+        // SAFETY: the timer is in an `Arc`, which its process holds until `delete` has cancelled the timer.
         unsafe { scheduler.arm(&self.timer, deadline) };
     }
 
-    /// Takes the timer off the list of expired timers. Returns whether it was there.
+    /// Removes the timer from the list of expired timers. Returns whether it was on the list.
     ///
-    /// It leaves the wheel alone: between the expiry and this call another thread may have armed the timer anew.
+    /// The wheel is not changed, because another thread may have armed the timer again since the expiry.
     ///
     /// # Requires
     /// The caller holds `state`.
@@ -190,14 +191,14 @@ impl<M: Machine> PosixTimer<M> {
         let mut expired = all.expired.lock(all.linux.machine);
         let was = self.listed.swap(false, Ordering::Relaxed);
         if was {
-            // SAFETY: `remove` needs a node of this very list, and `listed` says that the timer is on it: the flag and
-            // the links change together, under the list's lock, which is held here.
+            // SAFETY: `remove` needs a node of this list. `listed` is set, so the timer is on it: the flag and the
+            // links change together under the list's lock, which is held here.
             unsafe { expired.list.remove(NonNull::from(self)) };
         }
         was
     }
 
-    /// Takes the timer off the wheel and the list, or out of the tree. Returns whether it was on the list or in the
+    /// Removes the timer from the wheel and the list, or from the tree. Returns whether it was on the list or in the
     /// tree.
     pub(super) fn disarm(&self, state: &mut State<M>) -> bool {
         let all = self.all();
@@ -205,7 +206,7 @@ impl<M: Machine> PosixTimer<M> {
             let taken = all.on_cpu_time.lock().take(&self.key(&state.course));
             let Some((entry, _, this)) = taken else { return false };
             state.entry = Some(entry);
-            // The process has another.
+            // Not the last reference, because the process holds another one.
             drop(this);
             return true;
         }
@@ -213,7 +214,7 @@ impl<M: Machine> PosixTimer<M> {
         self.unlist()
     }
 
-    /// Takes its signal for the setting `setting` off the queue that it was sent to, if it is there. No lock is held.
+    /// Removes the timer's signal for the setting `setting` from its queue, if it is there. The caller holds no lock.
     pub(super) fn unqueue(&self, process: &Process<M>, setting: u32) {
         let Some(tid) = self.receiver() else { return process.pending.remove_of_timer(self.id, setting) };
         let task = process.threads.lock().get(tid).cloned();
@@ -222,14 +223,14 @@ impl<M: Machine> PosixTimer<M> {
         }
     }
 
-    /// The timer left the list or the tree because it has expired: the signal to send, if one is due.
+    /// The signal to send for an expired timer that was removed from the list or the tree. `None` if no signal is due.
     pub fn expired(this: &Arc<Self>, state: &mut State<M>, cpu_time: u64) -> Option<SigInfo> {
         let (Notify::Process(signal) | Notify::Thread(signal, _)) = this.notify else { return None };
         if state.course.status != Status::Armed {
             return None;
         }
         if this.now(state, cpu_time) < state.course.expires {
-            // The time of day was set back.
+            // The time of day was set back, so the timer has not expired yet.
             Self::arm(this, state);
             return None;
         }
