@@ -1,5 +1,5 @@
-//! Locks of the page queues while a large file is written back and thrown away: a walk over an object holds none of
-//! them.
+//! Counts the acquisitions of the page queues' locks while a large file is written back and discarded. A walk over an
+//! object must not lock them for each page.
 
 use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::Rank;
@@ -10,7 +10,7 @@ use quire_vm::{ObjectRef, PAGE_SIZE};
 use std::ptr::NonNull;
 
 const PAGES: u64 = 2048;
-/// Pages of one leaf of an index, which leave their queue together.
+/// The number of pages in one leaf of an index. They leave their queue together.
 const TOGETHER: usize = 64;
 
 fn takes(record: &Record) -> usize {

@@ -1,4 +1,4 @@
-//! Frames and slabs on the hosted machine: nothing is handed out twice, nothing is lost, and the reserve holds.
+//! Frames and slabs on the hosted machine: nothing is allocated twice, nothing is lost, and the reserve holds.
 
 use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::hooks::threads::as_cpu;
@@ -22,7 +22,7 @@ impl Random {
 }
 
 fn frames_that_are_free(vm: &'static Vm<Hosted>) -> u64 {
-    // No thread is attached: this one acts as a CPU.
+    // No thread is attached to a CPU, so this thread acts as CPU 0.
     as_cpu(0, || vm.drain_magazines());
     vm.frames().free()
 }
@@ -70,7 +70,7 @@ fn give_back(vm: &'static Vm<Hosted>, owners: &[AtomicU32], frame: Frame, order:
     (first..first + (1 << order)).for_each(|pfn| owners[pfn as usize].store(0, Ordering::Release));
     match order {
         0 => vm.free_frame(frame).unwrap(),
-        // SAFETY: taken as a run of that order, and given up.
+        // SAFETY: the frames were allocated as a run of that order, and are not used any more.
         _ => unsafe { vm.free_run(frame, order) },
     }
 }
@@ -129,7 +129,7 @@ fn large_blocks_come_back_together() {
     let count = |vm: &'static Vm<Hosted>| {
         let blocks: Vec<Frame> = std::iter::from_fn(|| vm.alloc_run(order, For::Kernel).ok()).collect();
         let n = blocks.len();
-        // SAFETY: taken as runs of that order, and given up.
+        // SAFETY: the frames were allocated as runs of that order, and are not used any more.
         blocks.into_iter().for_each(|b| unsafe { vm.free_run(b, order) });
         n
     };
@@ -159,21 +159,22 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         let Ok(memory) = (unsafe { vm.heap().alloc(vm, layout) }) else { continue };
                         assert_eq!(memory.as_ptr() as usize % align, 0, "{layout:?} is misaligned");
                         let mark = round as u8;
-                        // SAFETY: `size` bytes were handed out.
+                        // SAFETY: the heap has allocated `size` bytes there.
                         unsafe { memory.write_bytes(mark, size) };
                         mine.push((memory, layout, mark));
                     } else if !mine.is_empty() {
                         let (memory, layout, mark) = mine.swap_remove(random.below(mine.len() as u64) as usize);
-                        // SAFETY: handed out above, and still this thread's.
+                        // SAFETY: the memory was allocated above, and is still this thread's.
                         let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
                         assert!(bytes.iter().all(|b| *b == mark), "another writer stored into this object");
-                        // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no
-                        // more.
+                        // SAFETY: the heap allocated this memory with this layout to this thread, which does not use it
+                        // any more.
                         unsafe { vm.heap().free(vm, memory, layout) };
                     }
                 }
                 for (memory, layout, _) in mine {
-                    // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no more.
+                    // SAFETY: the heap allocated this memory with this layout to this thread, which does not use it any
+                    // more.
                     unsafe { vm.heap().free(vm, memory, layout) };
                 }
             });
