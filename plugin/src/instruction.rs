@@ -7,7 +7,7 @@ pub enum Flow {
     Call,
     /// Loads a return address.
     Return,
-    /// Neither.
+    /// The instruction is neither a call nor a return.
     On,
 }
 

@@ -50,7 +50,7 @@ pub enum Fate {
     Leave,
     /// The child has empty memory there.
     Wipe,
-    /// It is not known which of these three.
+    /// The model does not know which of these three.
     Unknown,
 }
 

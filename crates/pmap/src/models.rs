@@ -885,7 +885,7 @@ fn fan_out_against_drop_root() {
         assert!(pages.fan.put((&raw const *roots).cast_mut()));
         {
             let _held = roots.lock.lock();
-            // As `Tables::with_root_locked`.
+            // This locks as `Tables::with_root_locked` does.
             let _word = pages.root.lock();
             let _root = pages.root.get().map(|root| pages.state(root).lock_child());
             roots.open();

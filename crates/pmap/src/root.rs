@@ -40,7 +40,7 @@ const NONE: u64 = u64::MAX;
 /// The root of one space.
 pub(crate) struct Root {
     word: AtomicU64,
-    /// Held while the word changes, and while the map begins or ceases to fan out.
+    /// Held while the word changes, and while the use of per-CPU roots begins or ends.
     lock: SpinLock<()>,
 }
 

@@ -145,7 +145,7 @@ impl Fan {
     }
 }
 
-/// What a CPU finds out about per-CPU roots when it switches in.
+/// The state of the per-CPU roots that a CPU finds when it switches in.
 pub(crate) struct Arrival<'a> {
     /// The current regime; translations made under another one are dropped.
     pub regime: u64,
@@ -307,8 +307,8 @@ impl Roots {
     /// which of the machine's `cpus` CPUs to interrupt. Returns `None` if the regime is even, or if the entry has no
     /// state because no CPU has copied it or its neighbours.
     ///
-    /// If the calling CPU is the only possible target, the set of running CPUs is not read, because CPUs that go idle
-    /// and come back write its cache line.
+    /// If the calling CPU is the only possible target, the set of running CPUs is not read. CPUs that go idle and come
+    /// back write the cache line of that set.
     ///
     /// # Requires
     /// The leaves were cleared before.

@@ -65,7 +65,8 @@ struct Round {
     seed: u64,
     seconds: u32,
     cpus: u32,
-    /// In MiB: the machine's memory, its swap, and the memory that the pressure touches.
+    /// The machine's memory in MiB. `swap` is its swap, and `pressure` the memory that the pressure touches, also in
+    /// MiB.
     memory: u64,
     swap: u64,
     pressure: u64,

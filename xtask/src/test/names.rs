@@ -79,7 +79,7 @@ pub fn keep(places: &Places, stage: &str, key: &Key, names: &[String]) {
     let _ = fs::write(&fresh, format!("{}\n{}\n", key.0, names.join("\n"))).and_then(|()| fs::rename(&fresh, &path));
 }
 
-/// What is known about a stage's names.
+/// The knowledge about a stage's names.
 #[derive(Debug, PartialEq, Eq)]
 enum Known {
     /// The names in the present sources.

@@ -298,7 +298,7 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                         // SAFETY: the spaces are destroyed below, after every CPU has left them.
                         unsafe { cpu.load(&spaces[current]) };
                     }
-                    // Every CPU changes every space, mostly the one that it has loaded.
+                    // Every CPU changes every space, mostly its loaded space.
                     let space = &*spaces[if random(8) == 0 { random(spaces.len() as u64) as usize } else { current }];
                     let here = !lazy && std::ptr::eq(space, &*spaces[current]);
                     let va = 0x20_0000 * (1 + random(3)) + random(6) * PAGE_SIZE;

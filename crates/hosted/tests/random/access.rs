@@ -187,7 +187,7 @@ impl<F: Simulate> Worker<'_, F> {
         let (r, span) = self.world.during(|| self.store(&model.space, beside, value).map(|()| None));
         let seen = self.seen(r);
         self.check_elsewhere(model, lane, i, Access::Write, seen, span);
-        // Each word beside a stamp has the number of the CPU that stored it in its upper bits.
+        // The upper bits of each word beside a stamp are the number of the CPU that stored it.
         let other = self.random_lane();
         let va = self.world.va(lane, i) + 512 + other as u64 * 8;
         if let Ok(v) = self.load(&model.space, va)

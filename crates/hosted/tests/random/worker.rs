@@ -40,7 +40,7 @@ pub struct Worker<'w, F: Simulate> {
 pub struct History {
     /// The operations, in order.
     pub asked: Cell<u64>,
-    /// Their arguments and results, with every value that was read.
+    /// The operations' arguments and results, with every value that was read.
     pub results: Cell<u64>,
 }
 

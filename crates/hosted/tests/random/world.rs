@@ -230,7 +230,7 @@ pub const EVERYTHING: Mix = Mix {
     pauses: 512,
 };
 
-/// As much memory as possible is in use.
+/// The mix that uses as much memory as possible.
 pub const MUCH: Mix = Mix {
     ops: &[
         (Op::Map, 24),

@@ -237,7 +237,7 @@ impl<F: Format> Mmu<F> {
     /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that no other code ever uses.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, kernel: KernelTables<F>, tags: bool) -> Mmu<F> {
         let root = kernel.root();
-        // SAFETY: the caller hands over memory for `cpus` elements for ever, as `PerCpu::new` requires.
+        // SAFETY: the caller gives up memory for `cpus` elements for ever, as `PerCpu::new` requires.
         let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
         cpus.iter().for_each(|c| c.set_root(root, None, 0));
         Mmu { kernel, cpus, tags }

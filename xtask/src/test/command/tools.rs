@@ -65,7 +65,7 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
             return wrong(&format!("{name} is missing on one side"), &said);
         }
     }
-    // Only Quire counts its faults by kind.
+    // Only Quire, not Linux, counts its faults by kind.
     let zero = row(&said, "faults_zero");
     if zero.get(2).is_none_or(|v| v == "-") || zero.get(3).is_none_or(|v| v != "-") {
         return wrong("faults by kind", &said);

@@ -20,7 +20,7 @@ pub struct Plan {
     pub limit: usize,
 }
 
-/// In a crate with fewer lines than this, a room may have more than a quarter of them.
+/// No room may have more than a quarter of a crate's lines, unless the crate has fewer lines than this.
 const SMALL: usize = 5_000;
 
 /// The name that stands for a crate's root file.
