@@ -22,7 +22,7 @@ pub struct Call {
     pub site: u64,
 }
 
-/// The tree, and the stacks.
+/// The tree of calls, and the frames of all stacks.
 #[derive(Debug, Default)]
 pub struct Calls {
     /// All nodes but the root. Node n+1 is at index n.

@@ -1,4 +1,4 @@
-//! The marks that a program makes: `nopl WORD(%rax)`, seven bytes.
+//! The marks that a program makes. Each is the instruction `nopl WORD(%rax)`, of seven bytes.
 
 /// A mark: a program's message to the plugin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -7,7 +7,7 @@ pub enum Mark {
     On,
     /// The kernel's accesses do not count any more.
     Off,
-    /// A round is over: the lines in conflict are written out.
+    /// A round is over. The plugin writes the lines in conflict.
     Round,
     /// The following rounds belong to the next case.
     Case,

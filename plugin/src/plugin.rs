@@ -50,7 +50,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argc: c_int,
     argv: *const *const c_char,
 ) -> c_int {
-    // SAFETY: by this function's contract.
+    // SAFETY: QEMU passes valid arguments, by this function's contract.
     let (info, words) = unsafe { (&*info, slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0))) };
     if !(info.least..=info.current).contains(&api::VERSION) {
         eprintln!(

@@ -102,7 +102,7 @@ pub fn run(data: &[u8]) {
             3 | 4 => {
                 let align = 1usize << (input.byte() % 13);
                 let layout = Layout::from_size_align(1 + usize::from(input.short()) % 9000, align).expect("a layout");
-                // SAFETY: the heap is the one of `vm`, which it is given.
+                // SAFETY: the heap belongs to `vm`, which it gets as an argument.
                 unsafe { vm.heap().alloc(vm, layout) }.ok().map(|at| {
                     assert!(at.addr().get().is_multiple_of(align), "an object has the requested alignment");
                     HeldFrames::Object(at, layout)

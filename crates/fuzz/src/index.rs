@@ -16,7 +16,7 @@ struct Boxes {
     fails: bool,
 }
 
-// SAFETY: each box is fresh memory of a node's layout.
+// SAFETY: each box is newly allocated memory of a node's layout.
 unsafe impl Nodes for Boxes {
     fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory> {
         if self.fails {

@@ -1,4 +1,4 @@
-//! Bytes as a list of decisions.
+//! An input of the fuzzer: bytes as a list of decisions.
 
 /// Bytes that are consumed from the front. When none is left, further bytes read as zero.
 pub struct Input<'a>(&'a [u8]);

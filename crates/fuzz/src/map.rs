@@ -54,7 +54,7 @@ impl Page {
         Page { prot, memory, left_out: false, wiped: false }
     }
 
-    /// The result of a load.
+    /// Returns the result that a load must have.
     fn value(&self) -> Result<u64, FaultError> {
         let seen = |s: &Seen| s.as_ref().map(|s| s.get()).ok_or(FaultError::BeyondEnd);
         match &self.memory {

@@ -14,7 +14,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps a page at `at`, of zeroes if it is new.
+    /// Maps a page at `at`. A new page is all zeroes.
     pub fn map(&self, at: u64) {
         assert!(at < USER_END);
         self.pages.borrow_mut().entry(at / PAGE_SIZE).or_insert_with(|| vec![0; PAGE_SIZE as usize]);

@@ -61,7 +61,7 @@ fn descriptor(input: &mut Input<'_>) -> u64 {
 /// Chooses the flags of a call, which mostly does not wait.
 fn flags(input: &mut Input<'_>) -> u64 {
     let wait = if input.byte() < 224 { DONTWAIT } else { 0 };
-    // MSG_PEEK, MSG_TRUNC, MSG_WAITALL, MSG_NOSIGNAL, MSG_MORE, MSG_CMSG_CLOEXEC, MSG_OOB.
+    // The flags are MSG_PEEK, MSG_TRUNC, MSG_WAITALL, MSG_NOSIGNAL, MSG_MORE, MSG_CMSG_CLOEXEC, MSG_OOB.
     wait | one_of(input, &[0, 0, 0, 0x2, 0x20, 0x100, 0x4000, 0x8000, 0x4000_0000, 0x1])
 }
 
@@ -303,7 +303,7 @@ fn step(input: &mut Input<'_>, steps: &mut Steps) {
         }
         19 => {
             let at = steps.poke(&[[b"lo\0".to_vec(), vec![0; 37]].concat(), vec![0; 8]][input.below(2)]);
-            // FIONREAD, FIONBIO, FIOASYNC, SIOCATMARK, SIOCGIFCONF and other SIOCGIF*.
+            // The requests are FIONREAD, FIONBIO, FIOASYNC, SIOCATMARK, SIOCGIFCONF and other SIOCGIF*.
             let request = one_of(input, &[0x541b, 0x5421, 0x5452, 0x8905, 0x8912, 0x8913, 0x8915, 0x8927, 0x8933]);
             steps.call(number::IOCTL, &[fd, request, at]);
         }

@@ -72,7 +72,7 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     }
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
-    // SAFETY: the tables were cleared, and the one CPU has left them.
+    // SAFETY: the tables were cleared, and the only CPU has left them.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
     // SAFETY: no table maps the frame any more.
     unsafe { vm.free_pfn(shown) };

@@ -96,7 +96,7 @@ fn boot() -> &'static Vm<Toy> {
     let kernel = KernelTables::<X86_64>::new(&ram, Pfn(0));
     let memory = vec![0u128; Mmu::<X86_64>::bytes(1).div_ceil(16) + 8].leak().as_mut_ptr().cast::<u8>();
     let memory = memory.wrapping_add(memory.align_offset(128));
-    // SAFETY: leaked, aligned and large enough.
+    // SAFETY: the memory is leaked, aligned and large enough.
     let mmu = unsafe { Mmu::new(NonNull::new(memory).expect("not null"), 1, kernel, false) };
     let all = PhysRange { start: Pfn(1), end: Pfn(FRAMES) };
     // This thread is the only CPU from now on. Per-CPU functions refuse threads that are not a CPU.

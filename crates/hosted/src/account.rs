@@ -10,9 +10,9 @@ use std::fmt;
 /// The numbers of free frames, free swap slots, and objects of each slab, as counted by [`Account::of`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Account {
-    /// Free frames.
+    /// The number of free frames.
     pub free: u64,
-    /// Free swap slots.
+    /// The number of free swap slots.
     pub free_slots: u64,
     /// The objects in use, with the name of their slab.
     pub objects: Vec<(&'static str, u64)>,
@@ -38,17 +38,17 @@ impl Account {
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
                 // Each cache is read as its own CPU.
-                // SAFETY: the caches are those of `vm`, which they are given.
+                // SAFETY: the caches belong to `vm`, which they get as an argument.
                 caches().for_each(|c| unsafe {
                     c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));
                 });
-                // SAFETY: the caches are those of `vm`, which they are given.
+                // SAFETY: the caches belong to `vm`, which they get as an argument.
                 caches().for_each(|c| unsafe { c.drain(vm) });
             });
         }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
         let count = |c: &quire_vm::phys::slab::Cache| {
-            // SAFETY: the cache is one of `vm`'s, which it is given.
+            // SAFETY: the cache belongs to `vm`, which it gets as an argument.
             unsafe { c.in_use(vm) }.unwrap_or_else(|broken| panic!("{broken}"))
         };
         Account {
@@ -58,7 +58,8 @@ impl Account {
         }
     }
 
-    /// The differences of `now` from this account, one line each: empty if nothing was lost or gained.
+    /// Returns the differences of `now` from this account, one line for each. The list is empty if nothing was lost or
+    /// gained.
     pub fn lost(&self, now: &Account) -> Vec<String> {
         let mut lost = Vec::new();
         let mut compare = |name: &dyn fmt::Display, before: u64, now: u64| {

@@ -1,4 +1,4 @@
-//! RAM: one anonymous mapping of the host, from frame [`FIRST`] on.
+//! RAM: one anonymous memory mapping of the host, whose first frame has the number [`FIRST`].
 
 use memmap2::MmapMut;
 use quire_vm::{PAGE_SIZE, Pfn, PhysRange};
@@ -34,7 +34,7 @@ impl Arena {
         self.memory.as_ptr().wrapping_add(((pfn.0 - FIRST.0) * PAGE_SIZE) as usize).cast_mut()
     }
 
-    /// The frame at `ptr`.
+    /// Returns the frame that contains `ptr`.
     pub fn pfn(&self, ptr: *const u8) -> Pfn {
         let offset = ptr as usize - self.memory.as_ptr() as usize;
         let pfn = Pfn(FIRST.0 + offset as u64 / PAGE_SIZE);

@@ -69,7 +69,7 @@ pub struct Cpu<F: Simulate = X86_64> {
 /// The root that a CPU has loaded, as its thread last recorded it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loaded {
-    /// The kernel's own root.
+    /// The kernel's own root; no space is loaded.
     Nothing,
     /// Page tables that a test made.
     Tables,
@@ -295,7 +295,7 @@ impl<F: Simulate> Cpu<F> {
     fn word(&self, e: &Entry, va: u64) -> &AtomicU64 {
         assert!(va.is_multiple_of(8), "accesses are aligned words");
         let p = self.machine().frame_ptr(e.frame).wrapping_add((va % PAGE_SIZE) as usize);
-        // SAFETY: within a frame of RAM; memory of programs is accessed as atomics here.
+        // SAFETY: the word lies within a frame of RAM. Memory of programs is accessed here only as atomics.
         unsafe { &*p.cast::<AtomicU64>() }
     }
 

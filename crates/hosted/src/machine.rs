@@ -189,12 +189,12 @@ struct CpuState {
     interrupts: AtomicU64,
 }
 
-/// The machine in a process whose page tables are x86-64's.
+/// A hosted machine with the page tables of x86-64.
 pub type Hosted = Simulated<X86_64>;
-/// The machine in a process whose page tables are RISC-V's.
+/// A hosted machine with the page tables of RISC-V.
 pub type HostedSv39 = Simulated<Sv39>;
 
-/// A machine in a process, with the page tables and the translation caches of one architecture.
+/// A hosted machine, with the page tables and the translation caches of one architecture.
 pub struct Simulated<F: Simulate> {
     arena: Arena,
     mmu: Mmu<F>,

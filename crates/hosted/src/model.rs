@@ -31,7 +31,7 @@ impl State {
         }
     }
 
-    /// The state of the same memory with other rights.
+    /// Returns the state of the same memory with other rights.
     pub fn with_prot(self, prot: Prot) -> State {
         match self {
             State::Unmapped => State::Unmapped,
@@ -46,7 +46,7 @@ impl State {
 pub enum Fate {
     /// The child inherits the page.
     Keep,
-    /// The child has nothing there.
+    /// The child has no mapping there.
     Leave,
     /// The child has empty memory there.
     Wipe,
@@ -126,7 +126,7 @@ struct Past {
     span: Span,
 }
 
-/// One page of a lane.
+/// The model of one page of a lane.
 #[derive(Clone, Debug)]
 pub struct Page {
     now: Vec<State>,

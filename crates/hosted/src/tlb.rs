@@ -29,9 +29,9 @@ pub struct Entry {
 pub struct Upper {
     /// The table page.
     pub table: Pfn,
-    /// Whether all entries on the way allowed programs.
+    /// Whether all entries from the root to this one allowed programs.
     pub user: bool,
-    /// Whether all entries on the way allowed stores.
+    /// Whether all entries from the root to this one allowed stores.
     pub write: bool,
     /// The life of the table page's frame when the level was cached.
     pub life: u32,

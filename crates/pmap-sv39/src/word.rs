@@ -6,7 +6,7 @@ use quire_vm::{MemoryType, Pfn, Prot, VirtRange};
 
 /// The entry is present.
 pub const VALID: u64 = 1;
-/// Loads are allowed. An entry with none of read, write and execute points to a table page.
+/// Loads are allowed. An entry with none of the bits for read, write and execute points to a table page.
 pub const READ: u64 = 1 << 1;
 /// Stores are allowed; never without [`READ`].
 pub const WRITE: u64 = 1 << 2;
@@ -18,7 +18,7 @@ pub const USER: u64 = 1 << 4;
 pub const GLOBAL: u64 = 1 << 5;
 /// An address was translated through the leaf. Like [`DIRTY`], it is zero in an entry that points to a table page.
 pub const ACCESSED: u64 = 1 << 6;
-/// A leaf was stored through.
+/// A store went through the leaf.
 pub const DIRTY: u64 = 1 << 7;
 /// Memory type (Svpbmt): not cached, weakly ordered.
 pub const NOT_CACHED: u64 = 1 << 61;

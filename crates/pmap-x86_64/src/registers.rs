@@ -5,8 +5,8 @@ use quire_vm::Pfn;
 /// CR3, bit 63: keep the PCID's cached translations.
 pub const CR3_KEEP: u64 = 1 << 63;
 
-/// The value for CR3. Bits 51..12 name the root, bits 11..0 the PCID (zero where PCIDs are off). Bit 63 keeps the
-/// PCID's cached translations; it may be set only where PCIDs are on.
+/// Returns the value for CR3. Bits 51 to 12 are the root's frame number, bits 11 to 0 the PCID (zero if PCIDs are off).
+/// Bit 63 keeps the PCID's cached translations; it may be set only if PCIDs are on.
 pub const fn cr3(root: Pfn, pcid: u16, keep: bool) -> u64 {
     root.address() | pcid as u64 | if keep { CR3_KEEP } else { 0 }
 }

@@ -23,7 +23,7 @@ pub const WRITE_THROUGH: u64 = 1 << 3;
 pub const NO_CACHE: u64 = 1 << 4;
 /// An address was translated through the entry.
 pub const ACCESSED: u64 = 1 << 5;
-/// A leaf was stored through.
+/// A store went through the leaf.
 pub const DIRTY: u64 = 1 << 6;
 /// The entry is a leaf above the last level (2 MiB at level 1, 1 GiB at level 2).
 pub const LARGE: u64 = 1 << 7;

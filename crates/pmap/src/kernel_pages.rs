@@ -22,7 +22,7 @@ pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: Mem
     let machine = vm.machine();
     let mut frames = || {
         let pfn = vm.alloc_frame(Fill::Any, For::Kernel).ok()?.into_pfn();
-        // SAFETY: taken just now, to be a table page.
+        // SAFETY: the frame was allocated just now, and becomes a table page.
         unsafe { vm.descriptor(pfn) }.set_kind(FrameKind::Table);
         vm.stats().count(Event::TableAlloc);
         Some(pfn)

@@ -42,7 +42,7 @@ pub struct KernelTables<F: Format> {
 impl<F: Format> KernelTables<F> {
     /// Makes empty tables in the frame `root`, which belongs to them from now on.
     pub fn new(phys: &impl Phys, root: Pfn) -> Self {
-        // SAFETY: the caller owns the frame and gives it up.
+        // SAFETY: the caller owns the frame and does not use it any more.
         unsafe { phys.zero_frame(root) };
         KernelTables { root, format: PhantomData, used: [0; _], lock: SpinLock::new(Rank::TABLE_UPPER, ()) }
     }

@@ -333,7 +333,7 @@ fn remover_against_flushed_at_once() {
         frame: AtomicU64,
     }
     impl World {
-        /// A flush, as `Pmap::flush`.
+        /// Flushes the space, as `Pmap::flush` does.
         fn flush(&self) {
             if self.space.bump(false).1.contains(0) {
                 self.frame.fetch_and(!CACHED, Ordering::AcqRel);
@@ -735,7 +735,7 @@ protocol! {
     PutRootUnlooked: "a root that is not the space's";
 }
 
-/// Model of C3: as [`stale_against_link`], where the fault makes the root too.
+/// Model of C3: as [`stale_against_link`], but the fault must make the root too.
 fn stale_against_make_root() {
     let world = Arc::new((Pages::with_roots(4, 1), AtomicBool::new(false)));
     world.0.drop_root().expect("it is empty");
@@ -767,7 +767,7 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2: as [`remover_against_unflushed`], where the remover may find no root.
+/// Model of C2: as [`remover_against_unflushed`], but the remover may find no root.
 fn remover_against_drop_root() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(true)));
     enter(&world.0, 0);

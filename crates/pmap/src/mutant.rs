@@ -4,7 +4,7 @@
 quire_sync::mutants! {
     /// A step that can be left out. Each comment describes the protocol without the step.
     pub enum Mutant {
-        /// Switch-in reads the generation before the shooter can see the CPU in the set.
+        /// A CPU that switches in reads the generation before the shooter can see the CPU in the set.
         ArriveNoFence,
         /// A flush reads the set before arriving CPUs can see the new generation.
         BumpNoFence,

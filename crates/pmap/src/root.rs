@@ -48,7 +48,7 @@ pub(crate) struct Root {
 pub(crate) struct Entered {
     /// The generation of the space that the CPU must catch up with.
     pub generation: u64,
-    /// The CPU did not run the space until now.
+    /// Whether the CPU begins to run the space with this step.
     pub new: bool,
     /// The space's root, if it has one.
     pub root: Option<Pfn>,

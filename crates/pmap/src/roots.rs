@@ -52,7 +52,7 @@ pub(crate) struct Reach {
     copied: CpuSet,
 }
 
-/// The state of as many entries as fit into a frame.
+/// The state of the entries that share a frame.
 pub(crate) struct Part([Reach; PART]);
 
 impl Part {
@@ -68,8 +68,8 @@ impl Reach {
     }
 }
 
-/// One CPU's own root. Only that CPU uses it, with interrupts off or from a shootdown handler, until every CPU is back
-/// on the space's root.
+/// One CPU's own root. Until every CPU has the space's root loaded again, only that CPU uses this value, with
+/// interrupts off or from a shootdown handler.
 pub(crate) struct Own {
     root: Pfn,
     copied: [AtomicU64; WORDS],
@@ -89,13 +89,13 @@ impl Own {
         self.root
     }
 
-    /// Whether entry `i` was copied.
+    /// Whether entry `i` was copied into this root.
     #[inline]
     pub(crate) fn has(&self, i: usize) -> bool {
         self.copied[i / 64].load(Ordering::Relaxed) & 1 << (i % 64) != 0
     }
 
-    /// The entries that were copied.
+    /// Calls `f` with each entry that was copied into this root.
     pub(crate) fn each(&self, mut f: impl FnMut(usize)) {
         for (w, word) in self.copied.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Own {
         }
     }
 
-    /// The generation of entry `i` that this CPU has caught up with.
+    /// The generation up to which this CPU has served the flushes of entry `i`.
     pub(crate) fn seen(&self, i: usize) -> u64 {
         self.seen[i].load(Ordering::Relaxed)
     }
@@ -151,14 +151,14 @@ pub(crate) struct Arrival<'a> {
     pub regime: u64,
     /// The CPU's own root, if it has one.
     pub own: Option<&'a Own>,
-    /// The CPU may have missed a flush of one entry.
+    /// Whether the CPU may have missed a flush of one entry.
     pub stale: bool,
 }
 
 /// The per-CPU roots of one space. Once made, this value lives as long as the space; it is closed while it is not in
 /// use.
 pub(crate) struct Roots {
-    /// Odd while open.
+    /// The number of the regime, which is odd while per-CPU roots are in use.
     regime: AtomicU64,
     /// While it is set, entries of the space's root are not unlinked. It changes under that root's lock too.
     pub keeps_root: AtomicBool,
@@ -244,7 +244,7 @@ impl Roots {
         }
     }
 
-    /// How many CPUs have roots of their own.
+    /// Returns the number of CPUs that have roots of their own.
     ///
     /// # Requires
     /// The caller holds the lock.

@@ -47,7 +47,7 @@ pub(crate) struct TableState {
 quire_sync::assert_layout!(TableState { size: 8, align: 4 });
 
 impl TableState {
-    /// An empty table page at `level` (0 is the last).
+    /// Makes the state of an empty table page at `level` (0 is the last).
     pub(crate) fn new(level: u32) -> Self {
         let rank = if level == 0 { Rank::TABLE } else { Rank::TABLE_UPPER };
         TableState { lock: SpinLock::new(rank, ()), live: AtomicU16::new(0), unflushed: AtomicU32::new(0) }
@@ -58,7 +58,7 @@ impl TableState {
         self.lock.lock()
     }
 
-    /// Takes the lock of a child while its parent's is held: parent before child is the fixed order.
+    /// Acquires the lock of a child while its parent's lock is held. The order is always parent before child.
     pub(crate) fn lock_child(&self) -> SpinGuard<'_, ()> {
         self.lock.lock_below()
     }
@@ -120,7 +120,7 @@ impl TableState {
         };
     }
 
-    /// Settles one obligation. Returns `true` where it was the last one and the table page is empty.
+    /// Settles one obligation. Returns `true` if it was the last one and the table page is empty.
     pub(crate) fn settle(&self) -> bool {
         let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(old & !STORE_PROTECTED != 0, "more removals are settled than were counted");
@@ -132,7 +132,7 @@ impl TableState {
 /// The storage of table pages. In production they are frames, described by page descriptors; in the models they are
 /// arrays that check each access.
 pub(crate) trait Memory {
-    /// Keeps table pages that a walker may reach from being reused.
+    /// While a pin lives, table pages that a walker may reach are not reused.
     type Pin<'a>
     where
         Self: 'a;

@@ -130,7 +130,7 @@ impl<'d> Walk<'d> {
         }
     }
 
-    /// Adds the item and the items in it. `name` is the name that a re-export gives it.
+    /// Adds an item and the items that it contains. `name` is the name that a re-export gives it.
     fn item(&mut self, id_of_item: &str, path: &str, name: Option<&str>) {
         // An item that is not in the index belongs to another crate.
         let Some(item) = self.index.get(id_of_item) else { return };

@@ -1,4 +1,5 @@
-//! The smallest kernel with the memory core (`examples/bare-metal`) is built as an embedder would build it, and boots.
+//! Checks that the smallest kernel with the memory core (`examples/bare-metal`) builds as an embedder would build it,
+//! and boots.
 
 use std::{
     path::{Path, PathBuf},

@@ -28,7 +28,7 @@ const MUTANTS: &str = "--cfg mutants";
 /// The time without output after which a test program hangs; the hang is a failure with a name. The total time has no
 /// limit, because random tests of the hosted machine take long on a busy host.
 const LIMIT: Duration = Duration::from_secs(900);
-/// The limit of the debugger that prints where a program hangs.
+/// The time limit of the debugger, which prints where a program hangs.
 const DEBUGGER: Duration = Duration::from_secs(60);
 /// The factor by which random tests run longer with `--soak`.
 const SOAK: u32 = 10;

@@ -72,8 +72,8 @@ const NEWER: &[Model] = &[
     ("max,-x2apic,-pcid,-invpcid,-xsave", 16),
 ];
 
-/// The features that the kernel requires, by QEMU's names, which the kernel uses too
-/// (`crates/kernel/src/boot/required.rs`).
+/// The features that the kernel requires. QEMU and the kernel (`crates/kernel/src/boot/required.rs`) use the same
+/// names.
 const REQUIRED: [&str; 16] = [
     "fpu", "tsc", "msr", "pae", "mce", "cx8", "apic", "pge", "cmov", "pat", "fxsr", "sse", "sse2", "syscall", "nx",
     "lm",

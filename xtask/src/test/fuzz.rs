@@ -1,5 +1,5 @@
-//! A few seconds of each fuzz target. The seed and the number of inputs are fixed, so a finding repeats in the next
-//! run.
+//! Runs each fuzz target for a few seconds. The seed and the number of inputs are fixed, so a failure repeats in the
+//! next run.
 
 use std::{
     fs,

@@ -346,7 +346,7 @@ impl Shared<'_> {
 /// The programs that run both in the guest and on this host.
 struct Bench {
     busybox: PathBuf,
-    /// A directory with busybox under all its names, for this host.
+    /// A directory on this host that has busybox under the names of all its programs.
     names: PathBuf,
     programs: BTreeMap<String, PathBuf>,
     /// The files of the guest's root.

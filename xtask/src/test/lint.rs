@@ -91,7 +91,8 @@ pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Resul
             return Ok(());
         }
     }
-    // The advisories' repository is not reachable everywhere. Licences and sources need no network.
+    // Advisories are not checked, because their repository is not reachable everywhere. Licences and sources need no
+    // network.
     let mut deny = Command::new(program);
     deny.args(["--color", "never", "check", "licenses", "bans", "sources"]).current_dir(&context.places.root);
     tool(context, DEPENDENCIES, deny, done)
@@ -112,7 +113,7 @@ pub(super) fn tool(context: &Context<'_>, name: &str, command: Command, done: &m
     tool_of(context, name, command, done)
 }
 
-/// Runs the tool as [`tool`] does, selected or not, because another check needs the tool's output.
+/// Runs the tool as [`tool`] does, even if the check is not selected, because another check needs the tool's output.
 pub(super) fn tool_of(
     context: &Context<'_>,
     name: &str,

@@ -92,7 +92,8 @@ impl Models {
         all
     }
 
-    /// `N models (N under loom, N under shuttle), N mutants: N found by both, N by loom alone, N by shuttle alone`.
+    /// Returns `N models (N under loom, N under shuttle), N mutants: N found by both, N by loom alone, N by shuttle
+    /// alone`.
     pub fn summary(&self) -> String {
         let count = |of: &dyn Fn(&Protocol) -> bool| self.0.values().filter(|p| of(p)).count();
         let mutants = self.mutants();

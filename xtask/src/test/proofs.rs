@@ -394,7 +394,7 @@ fn missing(experiment: &Experiment) -> Option<String> {
     none.or((!cases.is_empty()).then(|| cases.join("; ")))
 }
 
-/// Runs a command with the words replaced.
+/// Runs a command in its short form. `replaced`: words to replace, and their replacements.
 fn shortened(context: &Context<'_>, command: &str, replaced: &[(&str, &str)]) -> std::result::Result<(), String> {
     let mut short = command.to_owned();
     for (from, to) in replaced {

@@ -277,7 +277,7 @@ fn compare(
 fn by_type(path: &str) -> Function {
     let mut parts = path.rsplit("::");
     let name = parts.next().unwrap_or_default().to_owned();
-    // Module names are lowercase.
+    // A lowercase name is a module's, not a type's.
     (parts.next().filter(|of| of.starts_with(char::is_uppercase)).map(str::to_owned), name)
 }
 

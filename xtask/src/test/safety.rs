@@ -1,4 +1,5 @@
-//! Comments that argue for an `unsafe` block must make a claim that could be wrong: a fact of the code, or a contract.
+//! Checks comments that argue for an `unsafe` block. Such a comment must make a claim that could be wrong: a fact of
+//! the code, or a contract.
 
 /// A comment with fewer characters cannot argue.
 const LEAST: usize = 25;

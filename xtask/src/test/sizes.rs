@@ -29,7 +29,7 @@ use crate::{
 
 const GIB: u64 = 1024;
 
-/// A machine and the limits of its costs.
+/// A machine, and its limit of memory.
 struct Size {
     /// The machine's memory in MiB.
     memory: u64,

@@ -15,7 +15,7 @@ use crate::machine::{outcome::Outcome, relay};
 /// The time after which a machine counts as hanging.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One machine, and the text that its log must contain.
+/// One machine, the failure that it provokes, and the text that its log must contain.
 struct Case {
     name: &'static str,
     /// Whether the kernel is the self-checking one, which knows the holder of a lock.

@@ -30,7 +30,7 @@ pub struct Player<'a> {
     frames: Vec<Frame>,
     /// Frames that were allocated together, with the number of their system.
     runs: Vec<(usize, Frame, Run)>,
-    /// Kernel addresses.
+    /// The ranges of kernel addresses that the thread holds.
     pub ranges: Vec<KernelRange<Hosted>>,
 }
 
@@ -53,12 +53,12 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// A number below `n`.
+    /// Chooses a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.input.below(n as usize) as u64
     }
 
-    /// One of `all`.
+    /// Chooses one of `all`.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.input.below(all.len())]
     }
@@ -67,7 +67,7 @@ impl<'a> Player<'a> {
         self.input.byte() & 1 != 0
     }
 
-    /// One of the systems, and its number.
+    /// Chooses one of the systems. Returns it with its number.
     pub fn system(&mut self) -> (usize, V) {
         let n = self.input.below(2);
         (n, self.world.vms[n])
@@ -99,13 +99,13 @@ impl<'a> Player<'a> {
         (n, self.scene.objects[n].get())
     }
 
-    /// Puts a space at a place of its system.
+    /// Puts a space into one of the places of its system.
     pub fn keep_space(&mut self, space: SpaceRef<Hosted>) {
         let n = self.input.below(THINGS) + if space.is_of(self.world.vms[0]) { 0 } else { THINGS };
         self.scene.spaces[n].put(space);
     }
 
-    /// Puts an object at a place of its system.
+    /// Puts an object into one of the places of its system.
     pub fn keep_object(&mut self, object: ObjectRef<Hosted>) {
         let n = self.input.below(THINGS) + if object.is_of(self.world.vms[0]) { 0 } else { THINGS };
         self.scene.objects[n].put(object);

@@ -8,7 +8,7 @@ use quire_vm::map::{Advice, Content, Inherit, Limits, MapRequest, Move, Placemen
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 
-/// Whether every call must refuse `range`.
+/// Whether `range` is reversed or misaligned, so that every call must refuse it.
 fn is_wrong(range: VirtRange) -> bool {
     range.start > range.end || !(range.start | range.end).is_multiple_of(PAGE_SIZE)
 }

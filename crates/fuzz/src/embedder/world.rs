@@ -63,7 +63,7 @@ pub struct World {
     pub quotas: [&'static Quota; 2],
     /// The swap store of the first system.
     pub swap: &'static MemoryStore,
-    /// The store behind files of both systems.
+    /// The store with the contents of the files of both systems.
     pub file_store: &'static MemoryStore,
     before: Vec<Account>,
 }

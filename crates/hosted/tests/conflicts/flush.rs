@@ -23,7 +23,7 @@ fn no_queue_is_locked_during_a_walk_of_mappings() {
     let vm = Hosted::boot(Settings { cpus: 1, frames: 4 * PAGES, check: Level::Never, ..Settings::default() }).unwrap();
     let _cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, so nothing else uses it.
+    // SAFETY: the memory is leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };
     let store = Box::leak(Box::new(store));
     vm.poll_with(store).unwrap();

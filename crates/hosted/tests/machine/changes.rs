@@ -270,7 +270,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     // No CPU can store through a translation that it cached before the fork.
     assert!(cpu.store_word(page(5), 9).is_err() && other.store_word(page(1000), 9).is_err());
     space.check(true).unwrap();
-    // While the child lives, a store copies.
+    // While the child exists, a store makes a copy.
     assert_eq!(stored(vm, || cpu.write(&space, page(5), 9).unwrap()), [0, 1, 0]);
     assert_eq!(stored(vm, || other.write(&space, page(6), 9).unwrap()), [0, 1, 0]);
     let kept = child.borrow_mut().take().unwrap();

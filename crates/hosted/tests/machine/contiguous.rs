@@ -61,7 +61,7 @@ fn large<F: Simulate>(vm: V<F>) -> Result<Frame, OutOfMemory> {
     vm.alloc_contiguous_reclaiming(LARGE, For::User, &mut MaySleep::here())
 }
 
-/// Ends the other threads.
+/// Ends the other threads when it is dropped.
 struct StopOnDrop<'s, F: Simulate>(&'s AtomicBool, &'s Cpu<F>);
 
 impl<F: Simulate> Drop for StopOnDrop<'_, F> {

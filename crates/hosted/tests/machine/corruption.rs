@@ -66,7 +66,7 @@ impl<F: Simulate> World<F> {
 
     fn slot(&self, t: Pfn, i: usize) -> &AtomicU64 {
         assert!(i < FANOUT);
-        // SAFETY: a table page, which is accessed as atomics only.
+        // SAFETY: `t` is a table page, which all code accesses only as atomics.
         unsafe { &*self.vm.machine().frame_ptr(t).cast::<AtomicU64>().add(i) }
     }
 

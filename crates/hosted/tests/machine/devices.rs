@@ -72,7 +72,7 @@ fn a_program_reaches_a_device_with_its_memory_type<F: Simulate>() {
         assert!(vm.stats().faults() <= PAGES / 8, "neighbours are mapped along");
         assert_eq!(space.fault(page(PAGES), Access::Read), Err(FaultError::NotMapped));
         space.check(true).unwrap();
-        // Private memory beside it stays cached.
+        // Private memory beside the device's mapping stays cached.
         space.map(&MapRequest::private(Placement::Fixed(page(PAGES)), PAGE_SIZE)).unwrap();
         cpu.write(&space, page(PAGES), 1).unwrap();
         assert_eq!(cpu.memory_type(page(PAGES)), Ok(MemoryType::WriteBack));

@@ -12,7 +12,7 @@ fn boot(cpus: usize, frames: u64) -> &'static Vm<Hosted> {
     Hosted::boot(Settings { cpus, frames, ..Settings::default() }).unwrap()
 }
 
-/// Random numbers that repeat with the seed.
+/// Random numbers that are determined by the seed.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -103,7 +103,7 @@ fn a_zeroed_frame_is_zero_though_freed_frames_are_poisoned() {
     let _cpu = Cpu::attach(vm, 0).unwrap();
     for _ in 0..3 * CHAIN {
         let frame = vm.alloc_frame(Fill::Zeroed, For::User).expect("memory");
-        // SAFETY: the frame is this test's.
+        // SAFETY: the frame belongs to this test.
         let bytes = unsafe { std::slice::from_raw_parts(vm.machine().frame_ptr(frame.pfn()), PAGE_SIZE as usize) };
         assert!(bytes.iter().all(|b| *b == 0));
         vm.free_frame(frame).unwrap();
@@ -155,7 +155,7 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         let size = 1 + random.below(if round % 100 == 0 { 40_000 } else { 3000 }) as usize;
                         let align = 1usize << random.below(8);
                         let layout = Layout::from_size_align(size, align).expect("a layout");
-                        // SAFETY: the heap is the one of `vm`, which it is given.
+                        // SAFETY: the heap belongs to `vm`, which it gets as an argument.
                         let Ok(memory) = (unsafe { vm.heap().alloc(vm, layout) }) else { continue };
                         assert_eq!(memory.as_ptr() as usize % align, 0, "{layout:?} is misaligned");
                         let mark = round as u8;
@@ -181,7 +181,7 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
         }
     });
     for cpu in 0..2 {
-        // SAFETY: the caches are those of `vm`, which they are given.
+        // SAFETY: the caches belong to `vm`, which they get as an argument.
         as_cpu(cpu, || vm.heap().caches().iter().for_each(|c| unsafe { c.drain(vm) }));
     }
     assert_eq!(frames_that_are_free(vm), before);

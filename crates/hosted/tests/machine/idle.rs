@@ -163,7 +163,7 @@ fn a_space_idle_for_a_second_gives_up_its_tables_when_memory_is_short<F: Simulat
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() }).unwrap();
     let cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; 8192 * PAGE_SIZE as usize].leak();
-    // SAFETY: leaked, so nothing else uses it.
+    // SAFETY: the memory is leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(std::ptr::NonNull::from(bytes).cast(), 8192, FaultPlan::default()) };
     vm.add_swap(Box::leak(Box::new(store))).unwrap();
     let idle: Vec<_> = (0..3).map(|_| small(&cpu)).collect();

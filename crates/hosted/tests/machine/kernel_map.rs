@@ -94,7 +94,7 @@ fn stacks_and_buffers_come_and_go_on_all_cpus<F: Simulate>() {
 fn a_window_on_a_device_is_reached_by_the_kernel_alone<F: Simulate>() {
     let (vm, map) = boot::<F>(1, 2048);
     let cpu = Cpu::attach(vm, 0).unwrap();
-    // SAFETY: the simulated device's own frames.
+    // SAFETY: these are the simulated device's own frames.
     let window = unsafe { map.device(vm.machine().devices(), MemoryType::Uncached) }.unwrap();
     let at = window.range().start;
     assert_eq!(window.range().len(), 4 * PAGE_SIZE);

@@ -112,7 +112,7 @@ fn objects_and_frames_of_another_system_are_refused() {
     assert_eq!([here, there].map(|vm| vm.frames().total() - vm.frames().free() < 300), [true; 2], "{free:?}");
 }
 
-/// Random numbers that repeat with the seed.
+/// Random numbers that are determined by the seed.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -138,7 +138,7 @@ impl Random {
 
 const BASE: u64 = 0x1000_0000;
 
-/// Random calls of an embedder on objects of either machine.
+/// Makes random calls of an embedder, on objects of either machine.
 fn play(cpu: &Cpu, random: &mut Random, spaces: &[SpaceRef<Hosted>; 4], objects: &[ObjectRef<Hosted>; 4]) {
     let space = &spaces[random.below(4) as usize];
     let own = space.is_of(cpu.vm());

@@ -213,7 +213,7 @@ fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
         cpu.leave();
         Pmap::<Simulated<F>>::clear(&*pmap, vm);
         prop_assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
-        // SAFETY: the tables were cleared, and the one CPU has left them.
+        // SAFETY: the tables were cleared, and the only CPU has left them.
         unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
         vm.free_frame(frame(frame_of)).unwrap();
         vm.epoch().drain();
@@ -442,7 +442,7 @@ fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     let _ = unpaid.discharge();
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
-    // SAFETY: the tables were cleared, and the one CPU has left them.
+    // SAFETY: the tables were cleared, and the only CPU has left them.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
     vm.free_frame(frame(pfn)).unwrap();
 }

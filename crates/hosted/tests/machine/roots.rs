@@ -27,7 +27,7 @@ fn map(cpu: &Cpu, space: &Space<Hosted>, pages: u64) -> VirtRange {
     VirtRange { start, end: start + pages * PAGE_SIZE }
 }
 
-/// Maps, stores into each page, loads it again, unmaps.
+/// Maps pages, stores into each and loads it again, and unmaps them.
 fn round(cpu: &Cpu, space: &Space<Hosted>, pages: u64) {
     let range = map(cpu, space, pages);
     for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {

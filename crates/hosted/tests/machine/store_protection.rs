@@ -43,7 +43,8 @@ fn store<F: Simulate>(cpu: &Cpu<F>, space: &SpaceRef<Simulated<F>>, stop: &Atomi
     let mut count = 0;
     cpu.enter(space).unwrap();
     while !stop.load(Ordering::SeqCst) {
-        // A stretch of pages, so that most of both table pages are stored into before the next fork.
+        // The CPU stores into many consecutive pages, so that most of both table pages are stored into before the next
+        // fork.
         let (first, len) = (random.below(PAGES), random.below(300));
         for n in (first..(first + len).min(PAGES)).filter(|n| n % STORING == cpu.id() as u64) {
             count += 1;
@@ -58,7 +59,7 @@ fn store<F: Simulate>(cpu: &Cpu<F>, space: &SpaceRef<Simulated<F>>, stop: &Atomi
     stored
 }
 
-/// One operation that removes store rights.
+/// Does one random operation, most of which remove store rights.
 fn disturb<F: Simulate>(
     cpu: &Cpu<F>,
     space: &Space<Simulated<F>>,
@@ -107,7 +108,7 @@ fn disturb<F: Simulate>(
     }
 }
 
-/// Ends the loops of the other threads, also if this thread fails.
+/// When dropped, ends the loops of the other threads, even if this thread fails.
 struct StopOnDrop<'s>(&'s AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

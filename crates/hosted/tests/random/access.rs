@@ -141,7 +141,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Reads a stamp of another lane, which its owner may be changing.
+    /// Reads the stamp of a page of another lane. The lane's owner may be changing the page.
     pub fn look_elsewhere(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);

@@ -156,7 +156,7 @@ impl<F: Simulate> Worker<'_, F> {
                     if self.put(&model.space, page(at, i), stamp + i) {
                         self.expect(&model.space, page(at, i), stamp + i);
                     }
-                    // Unless it is one of the others too.
+                    // Two of the three page numbers may be equal, so the page is made empty for its next check.
                     self.insist(|| model.space.advise(pages(page(at, i), 1), Advice::DontNeed));
                 }
             }

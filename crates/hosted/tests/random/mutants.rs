@@ -18,7 +18,7 @@ const FOUND_BY: &[(Mutant, &str)] = &[
 /// The exit status of a run that detects the mutant.
 const NOTICED: i32 = 3;
 
-/// The step that `QUIRE_MUTANT` names.
+/// Returns the step that `QUIRE_MUTANT` names.
 pub fn from_environment() -> Option<Mutant> {
     let name = std::env::var("QUIRE_MUTANT").ok()?;
     let found = FOUND_BY.iter().map(|(m, _)| *m).find(|m| format!("{m:?}") == name);

@@ -49,23 +49,23 @@ unsafe impl Send for Disk {}
 unsafe impl Sync for Disk {}
 
 impl Disk {
-    /// An empty store with the faults `bad`.
+    /// Makes an empty store with the faults `bad`.
     pub fn new(pages: u64, bad: FaultPlan) -> Disk {
         let bytes = memmap2::MmapMut::map_anon((pages * PAGE_SIZE) as usize).expect("the host gives memory for a disk");
         let bytes = NonNull::new(Box::leak(Box::new(bytes)).as_mut_ptr()).expect("not null");
-        // SAFETY: leaked, so nothing else writes there.
+        // SAFETY: the memory is leaked, so nothing else writes there.
         Disk { store: Box::leak(Box::new(unsafe { MemoryStore::new(bytes, pages, bad) })), bytes, pages }
     }
 
     /// Returns the first word of a page that is not being written.
     pub fn word(&self, page: u64) -> u64 {
         assert!(page < self.pages);
-        // SAFETY: a page of the store, aligned.
+        // SAFETY: the word is the aligned start of a page of the store.
         unsafe { &*self.bytes.as_ptr().add((page * PAGE_SIZE) as usize).cast::<AtomicU64>() }.load(Ordering::Acquire)
     }
 }
 
-/// Gives `vm` a swap store.
+/// Makes a swap store and adds it to `vm`.
 pub fn add_swap<F: Simulate>(vm: &'static Vm<Simulated<F>>, bad: FaultPlan) -> &'static MemoryStore {
     let store = Disk::new(SLOTS, bad).store;
     vm.add_polled_swap(store).expect("there is no other swap");
@@ -110,7 +110,7 @@ pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, le
         vm.pageout().passes(),
         swap.counts(),
     );
-    // The pages that do not fit are in swap.
+    // All pages that do not fit into memory are in swap.
     assert!(least >= (OVERCOMMIT - 1) * vm.frames().total(), "memory is not overcommitted {OVERCOMMIT} times");
     vm.finish_io(&mut quire_vm::sleep::MaySleep::here());
     vm.queues().check(true).expect("the queues' invariants hold");

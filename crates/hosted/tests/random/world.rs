@@ -38,7 +38,7 @@ const fn apart<F: Simulate>() -> u64 {
     ((F::USER.end >> 30) << 30) - (15 << 30)
 }
 
-/// One address space, and its required contents.
+/// One address space, with the models of its contents.
 pub struct SpaceModel<F: Simulate> {
     pub space: SpaceRef<Simulated<F>>,
     pub lanes: Vec<Mutex<Vec<Page>>>,
@@ -144,7 +144,7 @@ pub enum Op {
     Speculate,
     /// A range gets another rule for inheritance by forks.
     Inherit,
-    /// A leaf is dropped: page tables are only a cache.
+    /// A leaf is dropped, because page tables are only a cache.
     Forget,
     /// A range is paged out, as far as possible.
     PageOut,
@@ -181,7 +181,7 @@ pub struct Mix {
     pub ops: &'static [(Op, usize)],
     /// The only pages of each lane that are used.
     pub focus: Option<(usize, usize)>,
-    /// Pages of each object that each lane uses.
+    /// The number of pages of each object that each lane uses.
     pub part: usize,
     /// The percentage of mappings that are shared.
     pub shared: usize,
@@ -441,7 +441,7 @@ pub struct Counts {
     pub forks: AtomicU64,
     pub exits: AtomicU64,
     pub out_of_memory: AtomicU64,
-    /// Mappings in arenas that CPUs had for themselves.
+    /// The number of mappings in CPUs' own arenas.
     pub in_arenas: AtomicU64,
 }
 
@@ -557,7 +557,7 @@ impl<F: Simulate> World<F> {
 /// Stores an aligned word of an object's page. Other CPUs may read and write the word meanwhile.
 pub fn store_shared(to: &mut [u8], word: u64) {
     let to: &mut [u8; 8] = to.try_into().expect("a word");
-    // SAFETY: a word of a frame, which every access here reaches as an atomic.
+    // SAFETY: this is an aligned word of a frame, and every access here is atomic.
     unsafe { AtomicU64::from_ptr(to.as_mut_ptr().cast()) }
         .store(u64::from_ne_bytes(word.to_le_bytes()), Ordering::Relaxed);
 }

@@ -55,9 +55,10 @@ pub struct CpuMmu {
     /// Spare table pages for this CPU. A table page is all zeroes again when it is freed, so its next use needs no
     /// zeroing. Other CPUs acquire the lock only to drain the list.
     spare: SpinLock<SpareTables>,
-    /// The number of spare pages. Written under the lock; read without it to find that the list is empty or full.
+    /// The number of spare pages. It is written under the lock, and read without the lock to find an empty or full
+    /// list.
     spares: AtomicU32,
-    /// Numbers that this CPU has given to spaces.
+    /// The number of spaces to which this CPU has given a number.
     given: AtomicU64,
     /// Resident pages that this CPU has added to the loaded space, less those that it removed, since its last report to
     /// the space.
@@ -171,7 +172,7 @@ impl CpuMmu {
         !self.own.load(Ordering::Relaxed).is_null()
     }
 
-    /// This CPU's own root, if it is loaded.
+    /// This CPU's own root of the loaded space, if it is loaded.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off.
@@ -190,20 +191,20 @@ impl CpuMmu {
         self.slots[self.slot.load(Ordering::Relaxed)].seen.store(generation, Ordering::Relaxed);
     }
 
-    /// Notes that the translations under the loaded tag are as of `generation` and `regime`.
+    /// Records that the translations under the loaded tag are up to date with `generation` and `regime`.
     fn set_fresh(&self, generation: u64, regime: u64) {
         self.set_seen(generation);
         self.slots[self.slot.load(Ordering::Relaxed)].regime.store(regime, Ordering::Relaxed);
     }
 
-    /// Whether the translations under tag slot `i` are as of `generation` and `regime`.
+    /// Whether the translations under tag slot `i` are up to date with `generation` and `regime`.
     fn is_fresh(&self, i: usize, generation: u64, regime: u64) -> bool {
         let slot = &self.slots[i];
         slot.seen.load(Ordering::Relaxed) == generation && slot.regime.load(Ordering::Relaxed) == regime
     }
 
-    /// The tag slot to load `space` into, and whether its translations are that space's as of `generation` and
-    /// `regime`.
+    /// Returns the tag slot to load `space` into. Also returns whether that slot has translations of `space` that are
+    /// up to date with `generation` and `regime`.
     fn choose(&self, space: u64, generation: u64, regime: u64, tags: bool) -> (usize, bool) {
         if !tags {
             return (0, false);
@@ -293,7 +294,7 @@ impl<F: Format> Mmu<F> {
         true
     }
 
-    /// Gives the empty table pages that the CPUs keep back to the system; returns how many.
+    /// Gives the empty table pages that the CPUs keep back to the system. Returns their number.
     pub fn drain<M: Machine>(&self, vm: &Physical<M>) -> u64 {
         let mut n = 0;
         for cpu in self.cpus.iter() {

@@ -1,4 +1,4 @@
-//! Loading and leaving spaces: the instructions of a switch, and the state that records the loaded root.
+//! Loading and leaving spaces: the machine's instructions for a switch, and the record of the loaded root.
 
 use super::Mmu;
 use crate::format::Format;
@@ -166,7 +166,7 @@ impl<F: Format> Mmu<F> {
         let (_, tag) = state.root();
         // The generation is read before all translations are dropped, so that a later flush is not counted as seen.
         let generation = space.generation();
-        // SAFETY: by the callers' contracts.
+        // SAFETY: the callers guarantee what `load_root` requires of the root and of interrupts.
         unsafe { machine.load_root(root, tag, false) };
         state.set_root(root, own, tag);
         state.set_fresh(generation, regime);

@@ -180,7 +180,7 @@ impl<M: Hardware> LockedTable<'_, M> {
         view.state.set_store_protected(true);
     }
 
-    /// Asserts that leaves that allow stores are entered only into table pages that are not store-protected.
+    /// Asserts that no writable leaf is entered into a store-protected table page.
     #[inline(always)]
     fn assert_open(&self, new: Enter) {
         debug_assert!(

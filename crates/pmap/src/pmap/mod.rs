@@ -93,7 +93,7 @@ impl<M: Hardware> Memory for Frames<M> {
         page.spare().store(0, Ordering::Relaxed);
         page.words()[1].store(0, Ordering::Relaxed);
         let word: *const AtomicU64 = &page.words()[0];
-        // SAFETY: the frame is ours alone; see `state`.
+        // SAFETY: only this function uses the frame; see `state`.
         unsafe { word.cast_mut().cast::<TableState>().write(TableState::new(level)) };
         self.0.stats().count(Event::TableAlloc);
         Ok(t)
@@ -326,7 +326,7 @@ impl<F: Format> Tables<F> {
         let at = vm.machine().frame_ptr(frame);
         record::own(at, PAGE_SIZE as usize, label);
         let at = at.cast::<T>();
-        // SAFETY: the frame is ours alone, and large enough.
+        // SAFETY: only this function uses the frame, which is large enough.
         unsafe { at.write(value) };
         Ok(at)
     }
@@ -412,7 +412,7 @@ impl<F: Format> Tables<F> {
             }
             vm.machine().shoot(&targets, request);
         } else if mine {
-            // The common case, a program of one thread: no other CPU is involved.
+            // The common case is a program with one thread: no other CPU is involved.
             request.serve(vm.machine());
         }
     }

@@ -1,4 +1,4 @@
-//! The state of one address space: data only, so that the machine's trait can name it.
+//! The state of one address space. This module has only data, so that the machine's trait can name the type.
 
 use crate::format::Format;
 use crate::root::Root;
@@ -7,7 +7,7 @@ use crate::shootdown::residency::Residency;
 use core::marker::PhantomData;
 use quire_sync::SpinLock;
 
-/// The page tables of one address space. Faults read only its first line.
+/// The page tables of one address space. A fault reads only the first cache line of this struct.
 #[repr(C)]
 pub struct Tables<F: Format> {
     /// Empty while the space is idle and memory is short.

@@ -58,7 +58,7 @@ impl<F: Format> Request<'_, F> {
                 // Masked: as for `Leave`.
                 machine.masked(|| {
                     if state.loaded() == space.id() && state.has_own() {
-                        // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.
+                        // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.
                         unsafe { mmu.come_home(machine, cpu, space, root, *regime) };
                     }
                 });
@@ -68,7 +68,7 @@ impl<F: Format> Request<'_, F> {
                 // root and a request for its end could arrive in the wrong order.
                 machine.masked(|| {
                     if state.loaded() == space.id() && !state.has_own() {
-                        // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.
+                        // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.
                         unsafe { mmu.follow(machine, cpu, space, root) };
                     }
                 });
@@ -78,7 +78,7 @@ impl<F: Format> Request<'_, F> {
                 // could report a flush as done while the hardware still walks tables that are about to be freed.
                 machine.masked(|| {
                     if state.loaded() == space.id() {
-                        // SAFETY: on the target CPU, interrupts masked; no code there uses the user half.
+                        // SAFETY: this is the target CPU, with interrupts masked; no code there uses the user half.
                         unsafe { mmu.leave(machine, cpu) };
                     }
                 });

@@ -1,5 +1,5 @@
-//! A request to other CPUs: data only, so that the machine's trait can name it. [`shootdown`](crate::shootdown) serves
-//! it.
+//! A request to other CPUs. This module has only data, so that the machine's trait can name the type;
+//! [`shootdown`](crate::shootdown) serves it.
 
 use super::residency::Residency;
 use crate::format::Format;
@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use quire_vm::VirtRange;
 use quire_vm::tlb::flush::FlushSet;
 
-/// A request from one CPU to others. It lives on the requester's stack until all have answered.
+/// A request from one CPU to others. It lives on the requester's stack until all targets have answered.
 pub struct Request<'a, F: Format> {
     pub(super) kind: RequestKind<'a>,
     format: PhantomData<F>,

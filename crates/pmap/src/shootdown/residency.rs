@@ -38,7 +38,7 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// A space that no CPU runs. `id` must never have been used before.
+    /// Makes the state of a space that no CPU runs. `id` must never have been used before.
     pub(crate) fn new(id: u64) -> Self {
         Residency {
             id,
@@ -83,8 +83,8 @@ impl Residency {
         self.id
     }
 
-    /// First half of switch-in: from now on flushes target this CPU. Returns the generation to catch up with, and
-    /// whether the CPU did not run the space until now.
+    /// First half of switch-in: from now on flushes target this CPU. Returns the generation that the CPU must catch up
+    /// with, and whether the CPU begins to run the space.
     pub(crate) fn arrive(&self, cpu: CpuId) -> (u64, bool) {
         let new = self.running.insert(cpu);
         // `ran` is a hint: no protocol relies on it.

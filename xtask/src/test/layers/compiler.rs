@@ -46,7 +46,7 @@ pub fn build(places: &Places) -> Result<Vec<PathBuf>> {
         .args(["--profile", PROFILE, "--locked", "-p", "quire-kernel", "--bin", "quire-kernel"])
         .args(["--target", KERNEL_TARGET, "--color", "never", "--target-dir"])
         .arg(&target)
-        // With several codegen units, the objects would have several names.
+        // One codegen unit is used, because with several the objects would have several names.
         .args(["--", "--emit=obj", "-Ccodegen-units=1"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -24,7 +24,7 @@ pub const FILE: u64 = 192;
 pub const TEXT: u64 = 256;
 /// A stack: 4 pages, which may grow downward.
 pub const STACK: u64 = 1400;
-/// Unmapped pages between all these.
+/// The first of some unmapped pages between these mappings.
 pub const HOLE: u64 = 600;
 /// One past the last page that is compared.
 pub const END: u64 = 1500;
@@ -116,7 +116,7 @@ impl Pager for Made {
     }
 }
 
-/// The first word of page `page` of the file.
+/// Returns the first word of page `page` of the file.
 pub fn of_file(page: u64) -> u64 {
     0xf11e_0000 + page
 }
@@ -129,7 +129,7 @@ pub fn range(first: u64, pages: u64) -> VirtRange {
     VirtRange { start: page(first), end: page(first + pages) }
 }
 
-/// Private memory at page `first`.
+/// Returns a request for private memory from page `first` on.
 pub fn request<'o, F: Simulate>(first: u64, pages: u64) -> MapRequest<'o, Simulated<F>> {
     MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE)
 }
@@ -137,7 +137,7 @@ pub fn request<'o, F: Simulate>(first: u64, pages: u64) -> MapRequest<'o, Simula
 /// Makes a paging store in leaked memory.
 pub fn store(pages: u64, plan: FaultPlan) -> &'static MemoryStore {
     let bytes = vec![0u8; (pages * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, so nothing else uses it.
+    // SAFETY: the memory is leaked, so nothing else uses it.
     Box::leak(Box::new(unsafe { MemoryStore::new(NonNull::from(bytes).cast(), pages, plan) }))
 }
 
