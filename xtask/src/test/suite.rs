@@ -4,7 +4,7 @@
 //! [[test]]
 //! name = "sort"                     # guest/<cpus>cpu/<file>/sort
 //! script = "sort -n"                # for busybox sh; or: run = ["PROGRAM", "ARG"...]
-//! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, so many bytes that look random
+//! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, that many random-looking bytes
 //! ```
 //! By default a test passes if it gives the same bytes and the same status as the same binary on this Linux. If Linux
 //! cannot run the test here, the test states its expectation: `status`, `signal`, `stdout`, `stdout_file`, `contains =
