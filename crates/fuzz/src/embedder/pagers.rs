@@ -105,7 +105,7 @@ impl Polled for Late {
     }
 }
 
-/// A file in memory that reads as zeroes, and a swap store that keeps nothing.
+/// A file whose pages exist only in memory, and a swap store that keeps nothing.
 pub struct Blank;
 
 /// A read-only file that holds a pattern.
