@@ -1,5 +1,5 @@
-//! The part of QEMU's plugin interface (version 1, `qemu-plugin.h`) that is used here. QEMU resolves the names when it
-//! loads the plugin.
+//! The part of QEMU's plugin interface (version 1, `qemu-plugin.h`) that the plugin uses. QEMU resolves these names
+//! when it loads the plugin.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -12,41 +12,41 @@ pub const MEM_R: c_int = 1;
 pub const MEM_W: c_int = 2;
 /// Loads and stores.
 pub const MEM_RW: c_int = 3;
-/// An operation that QEMU does without a call: adds to a word.
+/// An operation that QEMU does itself, without a call of the plugin: adds to a word.
 pub const ADD_U64: c_int = 0;
 /// A callback that reads no registers.
 pub const NO_REGISTERS: c_int = 0;
 
-/// `qemu_info_t`, as far as the version.
+/// The beginning of `qemu_info_t`.
 #[repr(C)]
 pub struct Info {
     /// The emulated architecture.
     pub target: *const c_char,
     /// The least version of the interface that QEMU accepts.
     pub least: c_int,
-    /// The version that QEMU has.
+    /// The newest version of the interface that QEMU offers.
     pub current: c_int,
     /// Whether a whole machine is emulated.
     pub system: bool,
 }
 
-/// A block during its translation.
+/// A block of code, during its translation.
 #[repr(C)]
 pub struct Block(c_void);
-/// One of its instructions.
+/// An instruction of a block.
 #[repr(C)]
 pub struct Instruction(c_void);
 /// The address of an access.
 #[repr(C)]
 pub struct Place(c_void);
 
-/// Called for a block that is translated.
+/// A callback for a block that is translated.
 pub type OnBlock = extern "C" fn(id: u64, block: *mut Block);
-/// Called when an instruction is executed.
+/// A callback for the execution of an instruction.
 pub type OnExecution = extern "C" fn(cpu: c_uint, data: *mut c_void);
-/// Called at the end.
+/// A callback for the end of QEMU.
 pub type OnEnd = extern "C" fn(id: u64, data: *mut c_void);
-/// Called for an access.
+/// A callback for an access.
 pub type OnAccess = extern "C" fn(cpu: c_uint, info: u32, at: u64, data: *mut c_void);
 
 unsafe extern "C" {

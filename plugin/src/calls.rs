@@ -1,15 +1,16 @@
-//! The calls that led to an executed instruction: a tree of call sites, and the node of each frame in memory.
+//! The chain of calls that led to an executed instruction: a tree of call sites, and the node of each stack frame.
 //!
-//! A call stores its return address, and a return loads it: both give the stack pointer. So a frame is known by its
-//! address, which also identifies its stack. Frames below the stack pointer are gone. So switches between stacks,
-//! exceptions and jumps out of many frames need no special care.
+//! A call stores its return address, and a return loads it. Both accesses give the stack pointer. So the address of the
+//! return address identifies a frame, and also its stack. Frames below the stack pointer are no longer valid. So
+//! switches between stacks, exceptions and jumps out of many frames need no special handling.
 
 use std::collections::{BTreeMap, HashMap};
 
 /// The root node, without a caller: the kernel's entry.
 pub const ROOT: u32 = 0;
 
-/// Larger than any frame, smaller than any stack: an address further above belongs to another stack.
+/// A distance in bytes, larger than any frame and smaller than any stack. A frame further above belongs to another
+/// stack.
 const REACH: u64 = 8 << 10;
 
 /// A call: the caller's node, and the call site.
@@ -21,19 +22,19 @@ pub struct Call {
     pub site: u64,
 }
 
-/// The tree, and the stacks.
+/// The tree of calls, and the frames of all stacks.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// All nodes but the root.
+    /// All nodes but the root. Node n+1 is at index n.
     nodes: Vec<Call>,
     known: HashMap<Call, u32>,
-    /// Frames, by the address of their return address: the node of each.
+    /// The node of each frame, by the address of its return address.
     frames: BTreeMap<u64, u32>,
 }
 
 impl Calls {
-    /// The instruction at `site` stores a return address at `at`. Returns the new node. `entered`: this is the first
-    /// call since the kernel was entered, so it is the stack's only frame.
+    /// Handles a call: the instruction at `site` stores a return address at `at`. Returns the node of the called
+    /// function. `entered`: this is the first call since the kernel was entered, so the stack has no other frame.
     pub fn call(&mut self, site: u64, at: u64, entered: bool) -> u32 {
         self.forget(at);
         let parent = if entered { ROOT } else { self.above(at) };
@@ -47,13 +48,13 @@ impl Calls {
         node
     }
 
-    /// A return loads from `at`; returns the node that it leads to.
+    /// Handles a return that loads its address from `at`. Returns the node that it leads to.
     pub fn ret(&mut self, at: u64) -> u32 {
         self.forget(at);
         self.above(at)
     }
 
-    /// All calls: node n+1 is the n-th.
+    /// All calls. Node n+1 is at index n.
     pub fn nodes(&self) -> &[Call] {
         &self.nodes
     }
@@ -65,7 +66,7 @@ impl Calls {
         }
     }
 
-    /// The node of the frame next above `at`.
+    /// Returns the node of the nearest frame above `at`, or the root if there is none.
     fn above(&self, at: u64) -> u32 {
         self.frames.range(at + 1..at.saturating_add(REACH)).next().map_or(ROOT, |(_, node)| *node)
     }
@@ -91,7 +92,7 @@ mod tests {
         let mut calls = Calls::default();
         let one = calls.call(10, 0x9000, true);
         let two = calls.call(11, 0x2_9000, true);
-        // A switch of stacks loads the return address of the other stack's frame.
+        // A switch of stacks loads a return address from the other stack.
         let deep = calls.call(20, 0x2_8f00, false);
         assert_eq!(calls.nodes()[deep as usize - 1].parent, two);
         calls.call(30, 0x8f00, false);
@@ -107,7 +108,7 @@ mod tests {
         calls.call(30, 0x8e00, false);
         let again = calls.call(40, 0x8f80, false);
         assert_eq!(calls.nodes()[again as usize - 1].parent, 1);
-        // The kernel is entered anew: older frames of the stack do not count.
+        // The kernel is entered again, so older frames of the stack do not count.
         let anew = calls.call(50, 0x8f00, true);
         assert_eq!(calls.nodes()[anew as usize - 1].parent, ROOT);
     }

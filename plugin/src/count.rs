@@ -1,8 +1,8 @@
 //! Counts the instructions of the kernel and of programs, between two marks.
 //!
-//! QEMU itself adds to the counters at the beginning of each block of code. That needs no call, so the machine is
-//! hardly slower. A block that a fault interrupts counts whole, and again when it resumes. There is one virtual CPU, so
-//! no other CPU adds.
+//! QEMU itself adds to the counters at the beginning of each block of code. That needs no call into the plugin, so the
+//! machine is hardly slower. If a fault interrupts a block, the whole block counts, and counts again when it resumes.
+//! The machine has one virtual CPU, so no other CPU adds.
 
 use std::{
     ffi::{c_uint, c_void},
@@ -19,7 +19,7 @@ use crate::{
 
 static OF_KERNEL: AtomicU64 = AtomicU64::new(0);
 static OF_PROGRAMS: AtomicU64 = AtomicU64::new(0);
-/// Their values at the beginning.
+/// The values of both counters at the mark *begin*.
 static BEGAN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// Begins to count.
@@ -27,12 +27,12 @@ static BEGAN: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 /// # Safety
 /// Called once, while QEMU installs the plugin `id`.
 pub unsafe fn install(id: u64) {
-    // SAFETY: the id is ours, the callback stays.
+    // SAFETY: the id is ours, and the callback lives as long as the process.
     unsafe { api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated) };
 }
 
 extern "C" fn translated(_id: u64, block: *mut api::Block) {
-    // SAFETY: the block and its instructions are QEMU's, and valid during this call; the counters are there for ever.
+    // SAFETY: the block and its instructions are QEMU's, and valid during this call. The counters are static.
     unsafe {
         let count = api::qemu_plugin_tb_n_insns(block);
         let first = api::qemu_plugin_insn_vaddr(api::qemu_plugin_tb_get_insn(block, 0));
@@ -53,7 +53,7 @@ extern "C" fn translated(_id: u64, block: *mut api::Block) {
     }
 }
 
-/// Saves the counters, or writes their increase since: `counted KERNEL PROGRAMS`.
+/// Saves the counters at the mark *begin*. At *end* writes their increase since then: `counted KERNEL PROGRAMS`.
 extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
     let now = [&OF_KERNEL, &OF_PROGRAMS].map(|counter| counter.load(Ordering::Relaxed));
     if mark as usize == Mark::Begin as usize {
@@ -62,7 +62,7 @@ extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
     }
     let [kernel, programs] = [0, 1].map(|i: usize| now[i].wrapping_sub(BEGAN[i].load(Ordering::Relaxed)));
     if let Some(mut out) = OUT.get().and_then(|out| out.lock().ok()) {
-        // After an error the reader finds nothing.
+        // A write error is ignored: the reader of the output finds that the line is missing.
         let _ = writeln!(out, "counted {kernel} {programs}");
     }
 }

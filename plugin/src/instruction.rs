@@ -1,17 +1,17 @@
 //! Properties of an x86-64 instruction for a profile, from its first bytes.
 
-/// The effect on the call stack.
+/// The effect of an instruction on the call stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
     /// Stores a return address.
     Call,
-    /// Loads one.
+    /// Loads a return address.
     Return,
-    /// Neither.
+    /// The instruction is neither a call nor a return.
     On,
 }
 
-/// The instruction without its prefixes, and whether LOCK is among them.
+/// Returns the instruction without its prefixes, and whether LOCK was among them.
 fn bare(code: &[u8]) -> (&[u8], bool) {
     let is_prefix = |b: &u8| matches!(b, 0xf0 | 0xf2 | 0xf3 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 | 0x66 | 0x67);
     let legacy = code.iter().take_while(|b| is_prefix(b)).count();
@@ -21,7 +21,7 @@ fn bare(code: &[u8]) -> (&[u8], bool) {
 }
 
 impl Flow {
-    /// The flow of the instruction `code`.
+    /// Returns the flow of the instruction `code`.
     pub fn of(code: &[u8]) -> Flow {
         match bare(code).0 {
             [0xe8, ..] => Flow::Call,
@@ -32,7 +32,8 @@ impl Flow {
     }
 }
 
-/// Whether other processors wait for it: a locked read-modify-write, an exchange with memory, or a full fence.
+/// Whether the instruction is a locked read-modify-write, an exchange with memory, or a full fence, which may wait for
+/// other processors.
 pub fn is_locked(code: &[u8]) -> bool {
     let (rest, locked) = bare(code);
     locked || matches!(rest, [0x86 | 0x87, operand, ..] if operand >> 6 != 3) || matches!(rest, [0x0f, 0xae, 0xf0])

@@ -1,17 +1,17 @@
-//! The marks that a program makes: `nopl WORD(%rax)`, seven bytes.
+//! The marks that a program makes. Each is the instruction `nopl WORD(%rax)`, of seven bytes.
 
-/// A program's message to the plugin.
+/// A mark: a program's message to the plugin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mark {
-    /// From here on the kernel's accesses count.
+    /// The kernel's accesses count from here on.
     On,
-    /// Up to here.
+    /// The kernel's accesses do not count any more.
     Off,
-    /// A round is over: the lines in conflict are written out.
+    /// A round is over. The plugin writes the lines in conflict.
     Round,
-    /// The rounds that follow are those of the next case.
+    /// The following rounds belong to the next case.
     Case,
-    /// A measured run begins. It differs from the other marks, which programs in such a run make.
+    /// A measured run begins. The mark differs from the others, because programs in such a run make those.
     Begin,
     /// The measured run is over.
     End,
@@ -21,7 +21,7 @@ pub enum Mark {
 const WORD: u32 = 0x5175_6900;
 
 impl Mark {
-    /// The mark that the instruction `code` makes.
+    /// Returns the mark that the instruction `code` makes; `None` if it is another instruction.
     pub fn of(code: &[u8]) -> Option<Mark> {
         let [0x0f, 0x1f, 0x80, word @ ..] = code else { return None };
         match u32::from_le_bytes(word.try_into().ok()?) ^ WORD {

@@ -1,7 +1,8 @@
-//! QEMU's entry points: at the start, for each block of code that it translates, and for each access and mark.
+//! The functions that QEMU calls: at the start, for each block of code that it translates, and for each access and
+//! mark.
 //!
-//! QEMU runs a thread for each virtual CPU, and calls from all of them. Each CPU has a table of its own behind a lock
-//! that another CPU takes only at a mark. One flag says whether accesses count.
+//! QEMU runs a thread for each virtual CPU, and all of them call the plugin. Each CPU has its own table with a lock.
+//! Another CPU acquires that lock only at a mark. A flag says whether accesses count.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_uint, c_void},
@@ -21,12 +22,12 @@ use crate::{
     table::{Access, Table, conflicts},
 };
 
-/// Read by QEMU before it calls [`qemu_plugin_install`].
+/// The version of the plugin interface. QEMU reads it before it calls [`qemu_plugin_install`].
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals)] // QEMU's name
 pub static qemu_plugin_version: c_int = api::VERSION;
 
-/// Code from here on is the kernel's.
+/// The kernel's code lies at this address and above.
 pub(crate) const KERNEL: u64 = 1 << 63;
 /// The most CPUs of a QEMU machine here.
 pub(crate) const CPUS: usize = 64;
@@ -36,12 +37,12 @@ static ACCESSES: AtomicU64 = AtomicU64::new(0);
 static TABLES: [Mutex<Option<Table>>; CPUS] = [const { Mutex::new(None) }; CPUS];
 pub(crate) static OUT: OnceLock<Mutex<File>> = OnceLock::new();
 
-/// Takes `out=FILE`, the output for conflicts. With `profile=all`, `profile=marked` or `profile=between`, and
-/// `first=ADDRESS` in hexadecimal, it writes a profile instead ([`profile`]). With `profile=count` it writes numbers of
-/// instructions ([`count`]).
+/// Installs the plugin. `out=FILE` is the output for conflicts. With `profile=all`, `profile=marked` or
+/// `profile=between`, and `first=ADDRESS` in hexadecimal, the output is a profile instead ([`profile`]). With
+/// `profile=count` it is a number of instructions ([`count`]).
 ///
 /// # Safety
-/// Called by QEMU, once, with the arguments of `qemu-plugin.h`.
+/// QEMU calls this function once, with the arguments of `qemu-plugin.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn qemu_plugin_install(
     id: u64,
@@ -49,7 +50,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
     argc: c_int,
     argv: *const *const c_char,
 ) -> c_int {
-    // SAFETY: by this function's contract.
+    // SAFETY: QEMU passes valid arguments, by this function's contract.
     let (info, words) = unsafe { (&*info, slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0))) };
     if !(info.least..=info.current).contains(&api::VERSION) {
         eprintln!(
@@ -82,7 +83,7 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("quire-plugin: a profile wants first=ADDRESS");
         return 1;
     }
-    // SAFETY: the id is ours, the callback stays; QEMU calls this once.
+    // SAFETY: the id is ours, and the callback lives as long as the process. QEMU calls this function once.
     unsafe {
         match profile.as_deref() {
             None => api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated),
@@ -117,7 +118,7 @@ extern "C" fn accessed(cpu: c_uint, info: u32, at: u64, pc: *mut c_void) {
     if !COUNTS.load(Ordering::Acquire) {
         return;
     }
-    // SAFETY: called during the access's own callback, as the interface requires.
+    // SAFETY: this runs during the access's own callback, as the interface requires.
     let (physical, bytes, store) = unsafe {
         let place = api::qemu_plugin_get_hwaddr(info, at);
         if place.is_null() || api::qemu_plugin_hwaddr_is_io(place) {
@@ -141,13 +142,13 @@ extern "C" fn marked(_cpu: c_uint, mark: *mut c_void) {
     } else if mark == Mark::Round as usize || mark == Mark::Case as usize {
         let text = if mark == Mark::Round as usize { round() } else { "case\n".to_owned() };
         if let Some(mut out) = OUT.get().and_then(|out| out.lock().ok()) {
-            // After an error the reader finds a round missing.
+            // A write error is ignored: the reader of the output finds that a round is missing.
             let _ = out.write_all(text.as_bytes());
         }
     }
 }
 
-/// The lines in conflict since the last round, as text, and the number of accesses; clears the tables.
+/// Returns the lines in conflict since the last round as text, with the number of accesses. Clears the tables.
 fn round() -> String {
     let mut guards: Vec<_> = TABLES.iter().filter_map(|table| table.lock().ok()).collect();
     let none = Table::default();

@@ -17,7 +17,7 @@ use crate::{
     plugin::{CPUS, KERNEL, OUT},
 };
 
-/// The counts that an execution of a block adds.
+/// A block of code, with the counts that one execution adds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Block {
     pc: u64,
@@ -26,43 +26,45 @@ struct Block {
     kernel: bool,
 }
 
-/// A CPU's position in the tree.
+/// A CPU's position in the tree of calls.
 #[derive(Clone, Copy)]
 struct At {
     node: u32,
-    /// The kernel was entered, and has called nothing yet.
+    /// The kernel was entered, and has not called a function yet.
     entered: bool,
 }
 
 struct Profile {
-    /// The first exit of the kernel to a program: firmware and the kernel's own start run at such addresses too.
+    /// The address that the kernel executes at its first exit to a program. Before that, firmware and the kernel's
+    /// start run at the same addresses as programs.
     first: u64,
-    /// The first exit has happened.
+    /// Whether the first exit has happened.
     begun: bool,
-    /// Counts only between a program's marks.
+    /// Whether only instructions between a program's marks count.
     marked: bool,
-    /// Counts only between the marks of the program that starts the measured one.
+    /// Whether only instructions of a measured run count, between the marks of the program that starts it.
     between: bool,
     counts_now: bool,
     calls: Calls,
     cpus: [At; CPUS],
     blocks: Vec<Block>,
     known: HashMap<Block, u32>,
-    /// Executions, by node and block.
+    /// The number of executions, by node and block.
     executed: HashMap<(u32, u32), u64>,
-    /// Instructions of programs.
+    /// The number of instructions of programs.
     programs: u64,
 }
 
 static PROFILE: OnceLock<Mutex<Profile>> = OnceLock::new();
 
-/// Calls `f`, unless the plugin has failed elsewhere.
+/// Calls `f`. Returns `None` if the plugin has panicked elsewhere with the lock held.
 fn with<T>(f: impl FnOnce(&mut Profile) -> T) -> Option<T> {
     Some(f(&mut *PROFILE.get()?.lock().ok()?))
 }
 
-/// Counts from the first instruction of a program on, with the mode `all`. With `marked` it counts only between the
-/// program's marks, and with `between` during a measured run. The kernel executes the instruction at `first` before it
+/// Registers the profile. With the mode `all` it counts from the first instruction of a program on. With `marked` it
+/// counts only between the program's marks, and with `between` only during a measured run. The kernel executes the
+/// instruction at `first` before it leaves for a program.
 /// leaves for a program.
 ///
 /// # Safety
@@ -83,7 +85,7 @@ pub unsafe fn install(id: u64, mode: &str, first: u64) {
         programs: 0,
     };
     let _ = PROFILE.set(Mutex::new(profile));
-    // SAFETY: the id is ours, the callbacks stay.
+    // SAFETY: the id is ours, and the callbacks live as long as the process.
     unsafe {
         api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated);
         api::qemu_plugin_register_atexit_cb(id, ended, std::ptr::null_mut());
@@ -187,7 +189,7 @@ extern "C" fn ended(_id: u64, _data: *mut c_void) {
             let _ = writeln!(text, "count {node} {:x} {instructions} {locked}", b.pc);
         }
         if let Some(mut out) = OUT.get().and_then(|out| out.lock().ok()) {
-            // After an error the reader finds the end missing.
+            // A write error is ignored: the reader of the output finds that `end` is missing.
             let _ = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"end\n"));
         }
     });

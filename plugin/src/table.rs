@@ -1,16 +1,16 @@
-//! The lines that each CPU touched, and the conflicts of two CPUs.
+//! The cache lines that each CPU accessed, and the conflicts between two CPUs.
 
 use std::collections::HashMap;
 
-/// log2 of a line's bytes.
+/// log2 of the bytes of a cache line.
 const LINE: u32 = 6;
 
 /// One access of a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Access {
-    /// The instruction.
+    /// The address of the instruction.
     pub pc: u64,
-    /// The virtual address.
+    /// The virtual address of the access.
     pub at: u64,
 }
 
@@ -21,25 +21,25 @@ pub struct Seen {
     stored: Option<Access>,
 }
 
-/// The lines that one CPU touched, by physical line number.
+/// The lines that one CPU accessed, by physical line number.
 #[derive(Debug, Default)]
 pub struct Table(HashMap<u64, Seen>);
 
-/// A line that one CPU wrote and another touched.
+/// A line that one CPU wrote and another CPU accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Conflict {
     /// The physical address of the line.
     pub line: u64,
     /// The CPU that wrote it, and its first store.
     pub writer: (usize, Access),
-    /// Another CPU that touched it, and its first access: a store, if it stored.
+    /// Another CPU that accessed the line, with its first store, or with its first access if it did not store.
     pub toucher: (usize, Access),
-    /// The other CPU wrote it too.
+    /// Whether the other CPU wrote the line too.
     pub both_wrote: bool,
 }
 
 impl Table {
-    /// Notes an access of `bytes` bytes at the physical address `physical`.
+    /// Records an access of `bytes` bytes at the physical address `physical`.
     pub fn note(&mut self, physical: u64, bytes: u64, access: Access, store: bool) {
         let last = (physical + bytes.max(1) - 1) >> LINE;
         for line in physical >> LINE..=last {
@@ -56,7 +56,7 @@ impl Table {
     }
 }
 
-/// The lines that one of the CPUs wrote and another touched, each once, in order.
+/// Returns the lines that one of the CPUs wrote and another accessed, each once, in order.
 pub fn conflicts(tables: &[&Table]) -> Vec<Conflict> {
     let mut found = Vec::new();
     for (cpu, table) in tables.iter().enumerate() {
@@ -65,7 +65,7 @@ pub fn conflicts(tables: &[&Table]) -> Vec<Conflict> {
             let others = tables.iter().enumerate().filter(|(other, _)| *other != cpu);
             let mut others = others.filter_map(|(other, table)| Some((other, *table.0.get(line)?)));
             let Some((other, theirs)) = others.next() else { continue };
-            // Where both wrote, the line was found with the lower CPU already.
+            // If both wrote the line, it was found already for the lower CPU.
             if theirs.stored.is_some() && other < cpu {
                 continue;
             }

@@ -1,15 +1,16 @@
-//! cpio archives: a damaged archive is an error or harmless, and the unpacked files can be read.
+//! The target for cpio archives. A damaged archive must give an error or do no harm, and the unpacked files must be
+//! readable.
 
 use quire_fs::cpio::Members;
 use quire_fs::test_host::TestHost;
 use quire_fs::{Io, Limits, OpenFlags, SliceSink, Vfs};
 
-/// Inodes that the tree may have.
+/// The most inodes of the file tree.
 const INODES: u64 = 200;
-/// And the pages.
+/// The most pages of the file tree.
 const PAGES: u64 = 50;
 
-/// The bytes are an archive.
+/// Unpacks the bytes as an archive.
 pub fn run(data: &[u8]) {
     let mut last = None;
     let mut members = 0;
@@ -23,7 +24,7 @@ pub fn run(data: &[u8]) {
     let vfs = Vfs::new(TestHost, Limits { inodes: Some(INODES), pages: Some(PAGES) }).expect("a tree of files");
     let done = vfs.unpack(&mut &*data);
     assert!(done.is_err() || done.is_ok_and(|d| d.members == members));
-    // The tree is still whole, and every name of a file leads to readable contents.
+    // The tree is still consistent, and every path of a file leads to readable contents.
     let view = vfs.view();
     assert!(vfs.find(&view, vfs.root(), b"/.", true).is_ok());
     for member in Members::new(data).take(members).flatten() {

@@ -1,16 +1,16 @@
-//! Headers of programs: an accepted header is safe to map.
+//! ELF headers of programs. A header that the parser accepts must be safe to map.
 
 use quire_linux::exec::elf::{HEADER_LEN, Header, Layout};
 use quire_linux_state::user::USER_END;
 use quire_vm::PAGE_SIZE;
 
-/// The bytes are a file.
+/// Parses the bytes as a file.
 pub fn run(data: &[u8]) {
     let Ok(header) = Header::parse(data) else { return };
     assert!(data.len() >= HEADER_LEN && header.segment_count > 0);
     let at = usize::try_from(header.segments_at).ok();
     let there = at.and_then(|at| data.get(at..at.checked_add(header.segments_len())?));
-    // The segments of a file that is shorter than its headers.
+    // If the file is shorter than its segment headers, the rest of the file is parsed.
     let segments = there.or(at.and_then(|at| data.get(at..))).unwrap_or_default();
     let Ok(layout) = Layout::parse(&header, segments) else { return };
     let (start, end) = layout.span();

@@ -1,5 +1,5 @@
-//! Frames, runs of frames and slabs, compared with a record of their owners. Nothing is handed out twice, memory keeps
-//! its owner's words, and everything comes back.
+//! Frames, runs of frames and slabs, compared with a record of their owners. Nothing may be allocated twice, memory
+//! must keep its owner's bytes, and all memory must be freed at the end.
 
 use crate::Input;
 use quire_hosted::{Account, Cpu, Hosted, Settings};
@@ -9,8 +9,8 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 std::thread_local! {
-    /// A machine for all inputs, and its account when idle: each input gives everything back. It has few enough frames
-    /// that an input can take them all.
+    /// A machine for all inputs, and its account when idle. Each input frees all that it allocates. The machine is so
+    /// small that an input can allocate all frames.
     static VM: (&'static Vm<Hosted>, Account) = {
         let settings = Settings { cpus: 1, frames: 1500, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
@@ -22,15 +22,15 @@ std::thread_local! {
 /// An allocation of an input.
 enum HeldFrames {
     Frame(Frame),
-    /// Frames, log2 of their number.
+    /// The first frame of a run, and log2 of its length.
     Run(Frame, u8),
-    /// Frames, their number.
+    /// The first of consecutive frames, and their number.
     Contiguous(Frame, u64),
     Object(NonNull<u8>, Layout),
 }
 
 impl HeldFrames {
-    /// Its address and size in the machine's memory.
+    /// Returns its address and its size in bytes, in the machine's memory.
     fn bytes(&self, vm: &Vm<Hosted>) -> (*mut u8, usize) {
         let at = |f: &Frame| vm.machine().frame_ptr(f.pfn());
         match self {
@@ -41,7 +41,7 @@ impl HeldFrames {
         }
     }
 
-    /// Marks its first and last bytes with its owner.
+    /// Marks its first and last byte with the owner's tag.
     fn stamp(&self, vm: &Vm<Hosted>, tag: u8) {
         let (at, len) = self.bytes(vm);
         // SAFETY: the run of frames is held by `self` alone and has `len` bytes at `at`.
@@ -58,11 +58,11 @@ impl HeldFrames {
         assert_eq!(found, (tag, tag), "another writer stored into held frames");
         match self {
             HeldFrames::Frame(f) => vm.free_frame(f).expect("the frame is the machine's"),
-            // SAFETY: taken as such a run, and given up.
+            // SAFETY: the frames were allocated as a run of that order, and are not used any more.
             HeldFrames::Run(f, order) => unsafe { vm.free_run(f, order) },
-            // SAFETY: taken as so many, and given up.
+            // SAFETY: `n` frames were allocated together, and are not used any more.
             HeldFrames::Contiguous(f, n) => unsafe { vm.free_contiguous(f, n) },
-            // SAFETY: from `alloc` with this layout, not used any more.
+            // SAFETY: `alloc` returned the memory with this layout; it is not used any more.
             HeldFrames::Object(at, layout) => unsafe { vm.heap().free(vm, at, layout) },
         }
     }
@@ -102,7 +102,7 @@ pub fn run(data: &[u8]) {
             3 | 4 => {
                 let align = 1usize << (input.byte() % 13);
                 let layout = Layout::from_size_align(1 + usize::from(input.short()) % 9000, align).expect("a layout");
-                // SAFETY: the heap is the one of `vm`, which it is given.
+                // SAFETY: the heap belongs to `vm`, which it gets as an argument.
                 unsafe { vm.heap().alloc(vm, layout) }.ok().map(|at| {
                     assert!(at.addr().get().is_multiple_of(align), "an object has the requested alignment");
                     HeldFrames::Object(at, layout)

@@ -1,4 +1,4 @@
-//! The page index and its cursors against a sorted map.
+//! The page index and its cursors, compared with a sorted map.
 
 use crate::Input;
 use quire_sync::PerCpu;
@@ -9,14 +9,14 @@ use std::alloc::Layout;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 
-/// Nodes from the process's own heap; an allocation can be made to fail.
+/// The index's nodes come from the process's heap. An allocation can be made to fail.
 #[derive(Clone, Copy)]
 struct Boxes {
     domain: &'static Domain,
     fails: bool,
 }
 
-// SAFETY: each box is fresh memory of a node's layout.
+// SAFETY: each box is newly allocated memory of a node's layout.
 unsafe impl Nodes for Boxes {
     fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory> {
         if self.fails {
@@ -26,20 +26,20 @@ unsafe impl Nodes for Boxes {
         NonNull::new(unsafe { std::alloc::alloc(Layout::new::<IndexNode<Self>>()) }.cast()).ok_or(OutOfMemory)
     }
     unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
-        // SAFETY: `allocate` gave the node with this layout, and the index uses it no more.
+        // SAFETY: `allocate` allocated the node with this layout, and the index does not use it any more.
         unsafe { std::alloc::dealloc(node.as_ptr().cast(), Layout::new::<IndexNode<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: the index hands each node over once, unlinked, as `retire` of the domain requires.
+        // SAFETY: the index passes each node once, unlinked, as `retire` of the domain requires.
         unsafe { self.domain.retire(node, free) }
     }
 }
 
 std::thread_local! {
-    /// Each thread is the one CPU of a domain of its own.
+    /// The epoch domain of this thread, which is its only CPU.
     static DOMAIN: &'static Domain = {
         let layout = Layout::from_size_align(PerCpu::<EpochSlot>::bytes(1), 128).expect("a layout");
-        // SAFETY: a fresh allocation of the size and alignment that `PerCpu` requires, leaked.
+        // SAFETY: the allocation is new and leaked, and has the size and alignment that `PerCpu` requires.
         let slots = unsafe {
             let memory = NonNull::new(std::alloc::alloc(layout)).expect("memory");
             PerCpu::new(memory, 1, |_| EpochSlot::new())
@@ -48,7 +48,7 @@ std::thread_local! {
     };
 }
 
-/// Near each other, at the edges of nodes, and at the end of what a file can have.
+/// Chooses a key. Keys lie near each other, at the edges of nodes, and at the end of what a file can have.
 fn key(input: &mut Input<'_>) -> u64 {
     match input.byte() {
         0..=119 => u64::from(input.byte()),
@@ -68,7 +68,7 @@ fn value(input: &mut Input<'_>) -> Slot {
     }
 }
 
-/// The bytes are operations on one index.
+/// Runs the bytes as operations on one index.
 pub fn run(data: &[u8]) {
     quire_sync::hooks::threads::set_cpu(0);
     let input = &mut Input::new(data);
@@ -131,7 +131,7 @@ pub fn run(data: &[u8]) {
 
 type Pin<'a> = quire_sync::epoch::Pinned<'a>;
 
-/// A cursor that pauses and resumes, and may step back.
+/// Runs a cursor that pauses and resumes, and may step back.
 fn visit(input: &mut Input<'_>, index: &Index<Boxes>, model: &BTreeMap<u64, Slot>, pin: &Pin<'_>) {
     let (a, b) = (key(input), key(input));
     let keys = a.min(b)..a.max(b).saturating_add(1).min(KEYS);
@@ -161,7 +161,7 @@ fn visit(input: &mut Input<'_>, index: &Index<Boxes>, model: &BTreeMap<u64, Slot
     assert!(cursor.is_done());
 }
 
-/// A slot that is held for a moment, then filled, emptied or left.
+/// Takes a slot for a moment, then fills it, empties it or leaves it unchanged.
 fn take(input: &mut Input<'_>, index: &Index<Boxes>, model: &mut BTreeMap<u64, Slot>, pin: &Pin<'_>) {
     let k = key(input);
     let Some(there) = model.get(&k).copied() else {

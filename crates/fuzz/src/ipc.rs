@@ -1,6 +1,6 @@
 //! Calls of System V IPC and of POSIX message queues, with arguments that are right or nearly so.
 //!
-//! The rules of the target `calls` hold, and process 1 can remove all objects afterwards.
+//! The rules of the target `calls` must hold, and process 1 must be able to remove all objects afterwards.
 
 use crate::Input;
 use crate::calls;
@@ -31,10 +31,10 @@ mod number {
 }
 
 const NOWAIT: u64 = 0o4000;
-/// Addresses for segments.
+/// Addresses at which segments are attached.
 const PLACES: [u64; 4] = [0, 0x7000_0000, 0x7000_1000, 0x7000_0800];
 
-/// The bytes choose calls and their memory.
+/// Runs the calls that the bytes choose, with their memory.
 pub fn run(data: &[u8]) {
     let _results = calls::results(&steps::of(data, step));
 }
@@ -43,7 +43,7 @@ fn key(input: &mut Input<'_>) -> u64 {
     one_of(input, &[0, 1, 2, 3])
 }
 
-/// The flags of a call that makes or finds an object.
+/// Chooses the flags of a call that makes or finds an object.
 fn opening(input: &mut Input<'_>) -> u64 {
     one_of(input, &[0o1600, 0o1666, 0o3600, 0, 0o1000, 0o400])
 }
@@ -52,7 +52,7 @@ fn wait(input: &mut Input<'_>) -> u64 {
     if input.byte() < 230 { NOWAIT } else { 0 }
 }
 
-/// A command of `*ctl`: removal, change, statistics, and the others.
+/// Chooses a command of a `*ctl` call: removal, change, statistics, or another.
 fn command(input: &mut Input<'_>) -> u64 {
     one_of(input, &[0, 1, 2, 3, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20])
 }
@@ -160,7 +160,7 @@ fn step(input: &mut Input<'_>, steps: &mut Steps) {
     }
 }
 
-/// A structure that changes an object: its key, its owner and its mode, and other numbers.
+/// Makes a structure that changes an object: its key, its owner, its mode, and other numbers.
 fn structure(input: &mut Input<'_>) -> Vec<u8> {
     let owner = one_of(input, &[65534, 65534, 0, u64::MAX]) as u32;
     let mut bytes: Vec<u8> = [0, owner, owner, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(fails.collect::<Vec<_>>(), [] as [&u16; 0]);
     }
 
-    /// All but `exit`, which never returns.
+    /// All calls but `exit`, which never returns.
     const WANTED: &[u16] = &[
         number::SHMGET,
         number::SHMAT,

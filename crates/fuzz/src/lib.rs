@@ -1,9 +1,10 @@
-//! The targets of the fuzzers. A *target* is an ordinary function of bytes that panics on an error; nothing here knows
-//! a fuzzer. `fuzz/` at the root of the repository binds each to libFuzzer and holds the corpora. `tests/corpus.rs`
-//! replays them on any toolchain.
+//! The targets of the fuzzers. A *target* is an ordinary function of bytes that panics on an error. It does not depend
+//! on a fuzzer. The directory `fuzz/` at the repository's root binds each target to libFuzzer and holds the corpora.
+//! `tests/corpus.rs` replays the corpora on any toolchain.
 //!
-//! Readers of foreign formats get the bytes as they are. The parts of the memory core get them as a list of operations
-//! ([`Input`]), run beside a simple model that must agree. Without the feature `linux` only these targets exist.
+//! Targets for readers of foreign formats get the bytes as they are. Targets for parts of the memory core use the bytes
+//! as a list of operations ([`Input`]), and compare the results with a simple model. Without the feature `linux` only
+//! the targets of the second kind exist.
 #![deny(missing_docs)]
 
 #[cfg(feature = "linux")]
@@ -37,13 +38,13 @@ pub use input::Input;
 
 /// A target: its name, and its function.
 pub struct Target {
-    /// Its name in `./quire fuzz`; its corpus is the directory of that name.
+    /// The name in `./quire fuzz`, and of the corpus's directory.
     pub name: &'static str,
-    /// Panics on an error.
+    /// The function, which panics on an error.
     pub run: fn(&[u8]),
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     #[cfg(feature = "linux")]
     Target { name: "calls", run: calls::run },
@@ -68,15 +69,15 @@ pub const TARGETS: &[Target] = &[
     Target { name: "user", run: user::run },
 ];
 
-/// The target of that name.
+/// Returns the target of that name.
 ///
 /// # Panics
-/// Where there is none.
+/// If there is no such target.
 pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|t| t.name == name).unwrap_or_else(|| panic!("no fuzz target is called {name}"))
 }
 
-/// The operations of the target `embedder` that no input has done in this process.
+/// The operations of the target `embedder` that no input has run in this process.
 pub fn operations_missed() -> Vec<&'static str> {
     embedder::missed()
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 std::thread_local! {
-    /// A machine for all inputs, and its account when idle: each input gives everything back.
+    /// A machine for all inputs, and its account when idle. Each input frees all that it allocates.
     static VM: (&'static Vm<Hosted>, Account) = {
         let settings = Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
@@ -19,23 +19,24 @@ std::thread_local! {
     };
 }
 
-/// Pages that an input works on, to both sides of the edge of a table page.
+/// The number of pages that an input works on, on both sides of the edge of a table page.
 const PAGES: usize = 48;
 const BASE: u64 = 0x20_0020_0000 - 24 * PAGE_SIZE;
-/// Address spaces at a time.
+/// The most address spaces that exist together.
 const SPACES: usize = 4;
-/// Objects that several mappings show, and their pages.
+/// The number of objects that several mappings map, and the pages of each.
 const OBJECTS: usize = 2;
 const OBJECT_PAGES: usize = 12;
 
-/// The content of a shared page; `None`: it lies beyond its object's end.
+/// The content of a page of an object. `None`: it lies beyond the object's end.
 type Seen = Option<Rc<Cell<u64>>>;
 
 #[derive(Clone)]
 enum Memory {
-    /// The page's own word after a store; before it, the content behind shows through, if any.
+    /// Private memory. `own` is the page's own word after a store. Before the first store, loads read the content
+    /// `behind`, if there is any.
     Private { own: Option<u64>, behind: Option<Seen> },
-    /// Stores go to the object.
+    /// Shared memory: stores change the object.
     Shared(Seen),
 }
 
@@ -43,7 +44,7 @@ enum Memory {
 struct Page {
     prot: Prot,
     memory: Memory,
-    /// A fork leaves it out; a fork's child finds it empty.
+    /// `left_out`: a fork leaves the page out. `wiped`: the child of a fork finds it empty.
     left_out: bool,
     wiped: bool,
 }
@@ -53,7 +54,7 @@ impl Page {
         Page { prot, memory, left_out: false, wiped: false }
     }
 
-    /// The result of a load.
+    /// Returns the result that a load must have.
     fn value(&self) -> Result<u64, FaultError> {
         let seen = |s: &Seen| s.as_ref().map(|s| s.get()).ok_or(FaultError::BeyondEnd);
         match &self.memory {
@@ -71,14 +72,14 @@ impl Page {
         }
     }
 
-    /// As new: its own word is gone.
+    /// Makes the page as it was before any store.
     fn forget(&mut self) {
         if let Memory::Private { own, .. } = &mut self.memory {
             *own = None;
         }
     }
 
-    /// The page in a fork's child.
+    /// Returns the page in the child of a fork; `None` if the fork leaves it out.
     fn inherited(&self) -> Option<Page> {
         let mut child = self.clone();
         if self.wiped {
@@ -93,7 +94,7 @@ struct World {
     pages: Vec<Option<Page>>,
 }
 
-/// An object, and what its pages hold.
+/// An object, and the contents of its pages.
 type Object = (ObjectRef<Hosted>, Vec<Rc<Cell<u64>>>);
 
 struct Run<'a> {
@@ -103,7 +104,7 @@ struct Run<'a> {
     stamp: u64,
 }
 
-/// The bytes are operations.
+/// Runs the bytes as operations.
 pub fn run(data: &[u8]) {
     let vm = VM.with(|(vm, _)| *vm);
     let cpu = &Cpu::attach(vm, 0).expect("no other thread is this CPU");
@@ -227,7 +228,7 @@ impl Run<'_> {
     fn protect(&mut self, world: &mut World) {
         let (run, prot) = (self.pages(), self.prot());
         let done = world.space.protect(range(&run), prot);
-        // The pages before the first hole are changed.
+        // Only the pages before the first hole are changed.
         let hole = run.clone().find(|p| world.pages[*p].is_none());
         assert_eq!(done, if hole.is_some() { Err(MapError::NotMapped) } else { Ok(()) });
         for page in run.start..hole.unwrap_or(run.end) {
@@ -246,7 +247,7 @@ impl Run<'_> {
         let hole = run.clone().any(|p| world.pages[p].is_none());
         assert_eq!(done, if hole { Err(MapError::NotMapped) } else { Ok(()) }, "{advice:?} of {run:?}");
         if matches!(advice, Advice::DontNeed | Advice::Free) {
-            // Pages that were given up may be there or not; after this they are not.
+            // Freed pages may keep their contents for some time. After this call they have lost them.
             let _done = world.space.advise(range(&run), Advice::DontNeed);
             world.pages[run].iter_mut().flatten().for_each(Page::forget);
         }
@@ -262,7 +263,7 @@ impl Run<'_> {
         let keep = self.input.below(4) == 0;
         match world.space.remap(range(&from), range(&from).len(), Move::To(va(to.start)), keep) {
             Ok(at) => assert_eq!(at, va(to.start)),
-            // Several mappings, or a hole: nothing has changed.
+            // There were several mappings, or a hole. Nothing has changed.
             Err(MapError::NotMapped | MapError::Invalid) => return,
             Err(e) => panic!("moving {from:?} to {to:?}: {e:?}"),
         }
@@ -277,7 +278,7 @@ impl Run<'_> {
         }
     }
 
-    /// Makes a mapping of private memory longer or shorter where it is.
+    /// Makes a mapping of private memory longer or shorter in place.
     fn grow(&mut self, world: &mut World) {
         let run = self.pages();
         let new = 1 + self.input.below(12);
@@ -349,14 +350,14 @@ impl Run<'_> {
     }
 }
 
-/// A page of its own is made, with the content seen before.
+/// Models a copy-on-write copy: the page gets a word of its own, with the content seen before.
 fn written_to(page: &mut Page) {
     if let Ok(value) = page.value() {
         page.store(value);
     }
 }
 
-/// How an access must end.
+/// Returns the result that an access must have.
 fn expected(page: &Option<Page>, access: Access) -> Result<u64, FaultError> {
     let page = page.as_ref().ok_or(FaultError::NotMapped)?;
     if !page.prot.contains(access.needs()) {

@@ -1,4 +1,5 @@
-//! A program's memory: some pages, and nothing between them. The kernel's user accesses are done byte by byte.
+//! A program's memory: some pages, with unmapped space between them. The kernel's accesses to it are simulated byte by
+//! byte.
 
 use quire_linux_state::user::USER_END;
 use quire_linux_state::{BadAddress, UserAccess};
@@ -6,37 +7,37 @@ use quire_vm::PAGE_SIZE;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Some pages of a program's.
+/// The mapped pages of a program.
 #[derive(Default)]
 pub struct Memory {
     pages: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
 
 impl Memory {
-    /// Maps a page at `at`, of zeroes if it is new.
+    /// Maps a page at `at`. A new page is all zeroes.
     pub fn map(&self, at: u64) {
         assert!(at < USER_END);
         self.pages.borrow_mut().entry(at / PAGE_SIZE).or_insert_with(|| vec![0; PAGE_SIZE as usize]);
     }
 
-    /// Unmaps it.
+    /// Unmaps the page at `at`.
     pub fn unmap(&self, at: u64) {
         self.pages.borrow_mut().remove(&(at / PAGE_SIZE));
     }
 
-    /// The byte at `at`, where one is.
+    /// Returns the byte at `at`; `None` if the page is not mapped.
     pub fn byte(&self, at: u64) -> Option<u8> {
         self.pages.borrow().get(&(at / PAGE_SIZE)).map(|p| p[(at % PAGE_SIZE) as usize])
     }
 
-    /// Stores a byte; says whether there is one.
+    /// Stores a byte. Returns `false` if the page is not mapped.
     pub fn store(&self, at: u64, byte: u8) -> bool {
         let mut pages = self.pages.borrow_mut();
         pages.get_mut(&(at / PAGE_SIZE)).map(|p| p[(at % PAGE_SIZE) as usize] = byte).is_some()
     }
 
     fn each(at: u64, len: usize, mut f: impl FnMut(usize, u64) -> bool) -> Result<(), BadAddress> {
-        // The caller has checked this: the kernel's own addresses lie behind.
+        // The caller must have checked this, because the kernel's own addresses lie above.
         assert!(
             at.checked_add(len as u64).is_some_and(|end| end <= USER_END),
             "{len} bytes at {at:#x} are outside of the program's memory"
@@ -54,7 +55,7 @@ impl Memory {
     }
 }
 
-// SAFETY: only pages of this value are touched, and the range that the caller vouches for.
+// SAFETY: the functions access only pages of this value, and the range that the caller guarantees to be valid.
 unsafe impl UserAccess for Memory {
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
         // SAFETY: by the trait's contract `to` is valid for `len` bytes.

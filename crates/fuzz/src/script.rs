@@ -1,8 +1,8 @@
-//! `#!` lines: the parsed parts can be written down again and mean the same.
+//! `#!` lines: when the parsed parts are written down again, they must parse to the same parts.
 
 use quire_linux::exec::script::{HEAD_LEN, Line, parse};
 
-/// The bytes are the first ones of a file.
+/// Parses the bytes as the beginning of a file.
 pub fn run(data: &[u8]) {
     let head = &data[..data.len().min(HEAD_LEN)];
     let Ok(found) = parse(head) else { return };

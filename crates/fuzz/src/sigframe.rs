@@ -1,5 +1,5 @@
-//! Signal frames, which a program may change before it returns. It gets the registers that Linux's layout says, and no
-//! kernel-only state.
+//! Signal frames, which a program may change before it returns. The return must load the registers from the places of
+//! Linux's layout, and must not load kernel-only state.
 
 use crate::Input;
 use crate::memory::Memory;
@@ -8,14 +8,14 @@ use quire_linux_state::UserRegs;
 use quire_linux_state::user::{USER_END, UserMemory};
 use quire_vm::PAGE_SIZE;
 
-/// Offsets of `uc_mcontext`, `uc_stack` and `uc_sigmask` in a frame, behind the return address (asm/ucontext.h).
+/// Offsets of `uc_mcontext`, `uc_stack` and `uc_sigmask` in a frame, in bytes from the return address (asm/ucontext.h).
 const CONTEXT: usize = 8 + 40;
 const STACK: usize = 8 + 16;
 const MASK: usize = 8 + 296;
-/// Bytes of the floating-point state: legacy area, header, AVX.
+/// The bytes of the floating-point state: legacy area, header, AVX.
 const FLOAT: usize = 832;
 
-/// The bytes are the frame's address, and the frame.
+/// The bytes are the frame's address, and then the frame.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let top = match input.below(4) {
@@ -65,7 +65,7 @@ fn frame(at: u64, missing: bool, input: &mut Input<'_>) {
     assert!(got.iter().enumerate().all(|(n, value)| *value == register(n)));
     assert!(r.rip < 1 << 47 && r.cs == UserRegs::USER_CS && r.ss == UserRegs::USER_SS);
     assert_eq!(r.orig_rax, UserRegs::NOT_A_SYSCALL);
-    // Interrupts stay on; no I/O privilege, no nested task, no virtual mode.
+    // Interrupts must stay enabled, and I/O privilege, nested task and virtual mode must stay off.
     assert_eq!(r.rflags, (register(17) & 0x5_0dd5) | 0x202);
     assert_eq!((saved.mask.0, saved.float), (word(MASK), word(CONTEXT + 184)));
     assert_eq!((saved.stack.base, saved.stack.size), (word(STACK), word(STACK + 16)));
@@ -81,7 +81,7 @@ fn float(input: &mut Input<'_>) {
         assert!(u64::from(header[0]) & !features == 0 && header[1..].iter().all(|b| *b == 0));
         let mxcsr = u32::from_le_bytes(state[24..28].try_into().expect("four bytes"));
         assert_eq!(mxcsr & !0xffbf, 0);
-        // The kernel leaves the program's other bytes there as they are.
+        // The kernel must not change the program's other bytes.
         assert!(state[..24] == before[..24] && state[28..512] == before[28..512]);
     }
 }

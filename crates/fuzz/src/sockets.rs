@@ -1,6 +1,6 @@
-//! Calls of sockets with addresses, control messages, options and netlink requests that are right or nearly so.
+//! Socket calls with addresses, control messages, options and netlink requests that are right or nearly so.
 //!
-//! The rules of the target `calls` hold, and no socket is left when the processes of an input have ended.
+//! The rules of the target `calls` must hold. No socket may be left when the processes of an input have ended.
 
 use crate::Input;
 use crate::calls;
@@ -44,12 +44,12 @@ const NETLINK: u64 = 16;
 const NONBLOCK: u64 = 0o4000;
 const DONTWAIT: u64 = 0x40;
 
-/// The bytes choose calls and their memory.
+/// Runs the calls that the bytes choose, with their memory.
 pub fn run(data: &[u8]) {
     let _results = calls::results(&steps::of(data, step));
 }
 
-/// A descriptor: mostly a low one.
+/// Chooses a file descriptor, mostly a low one.
 fn descriptor(input: &mut Input<'_>) -> u64 {
     match input.byte() {
         255 => u64::MAX,
@@ -58,14 +58,14 @@ fn descriptor(input: &mut Input<'_>) -> u64 {
     }
 }
 
-/// Flags of a call, which mostly does not wait.
+/// Chooses the flags of a call, which mostly does not wait.
 fn flags(input: &mut Input<'_>) -> u64 {
     let wait = if input.byte() < 224 { DONTWAIT } else { 0 };
-    // MSG_PEEK, MSG_TRUNC, MSG_WAITALL, MSG_NOSIGNAL, MSG_MORE, MSG_CMSG_CLOEXEC, MSG_OOB.
+    // The flags are MSG_PEEK, MSG_TRUNC, MSG_WAITALL, MSG_NOSIGNAL, MSG_MORE, MSG_CMSG_CLOEXEC, MSG_OOB.
     wait | one_of(input, &[0, 0, 0, 0x2, 0x20, 0x100, 0x4000, 0x8000, 0x4000_0000, 0x1])
 }
 
-/// A socket address and its length.
+/// Makes a socket address, and a length.
 fn address(input: &mut Input<'_>) -> (Vec<u8>, u64) {
     let port = [0u16, 5000, 5001, 5002][input.below(4)].to_be_bytes();
     let mut bytes = Vec::new();
@@ -113,7 +113,7 @@ fn address(input: &mut Input<'_>) -> (Vec<u8>, u64) {
     (bytes, len)
 }
 
-/// A netlink request, or several.
+/// Makes one netlink request or several.
 fn request(input: &mut Input<'_>) -> Vec<u8> {
     let mut all = Vec::new();
     for _ in 0..1 + input.below(3) {
@@ -139,7 +139,7 @@ fn request(input: &mut Input<'_>) -> Vec<u8> {
     all
 }
 
-/// The bytes that a call sends.
+/// Makes the bytes that a call sends.
 fn payload(input: &mut Input<'_>) -> Vec<u8> {
     match input.below(4) {
         0 => request(input),
@@ -153,7 +153,7 @@ fn payload(input: &mut Input<'_>) -> Vec<u8> {
     }
 }
 
-/// Control messages: descriptors, credentials, others.
+/// Makes control messages: descriptors, credentials and others.
 fn control(input: &mut Input<'_>) -> Vec<u8> {
     let mut all = Vec::new();
     for _ in 0..input.below(4) {
@@ -174,7 +174,7 @@ fn control(input: &mut Input<'_>) -> Vec<u8> {
     all
 }
 
-/// A `msghdr` for sending or receiving.
+/// Makes a `msghdr` for sending or receiving.
 fn header(input: &mut Input<'_>, steps: &mut Steps, sends: bool) -> Vec<u8> {
     let (name, name_len) = match input.below(3) {
         0 if sends => {
@@ -198,7 +198,7 @@ fn header(input: &mut Input<'_>, steps: &mut Steps, sends: bool) -> Vec<u8> {
     [name, name_len & 0xffff_ffff, vectors, count, control, control_len, 0].map(u64::to_le_bytes).concat()
 }
 
-/// The level, the name and the value of an option.
+/// Chooses the level, the name and the value of an option.
 fn option(input: &mut Input<'_>, steps: &mut Steps) -> (u64, u64, u64, u64) {
     let level = one_of(input, &[1, 1, 1, 6, 0, 41, 270, 17]);
     let name = if input.byte() < 240 { u64::from(input.byte()) % 80 } else { input.long() };
@@ -215,7 +215,7 @@ fn option(input: &mut Input<'_>, steps: &mut Steps) -> (u64, u64, u64, u64) {
     (level, name, at, about(input, value.len()))
 }
 
-/// Descriptors 3 to 5 become a listener, a client, and its connection.
+/// Makes descriptors 3 to 5 a listener, a client, and the accepted connection.
 fn connection(input: &mut Input<'_>, steps: &mut Steps) {
     let (family, kind) = (one_of(input, &[UNIX, INET]), one_of(input, &[1, 1, 5]));
     let name = match family {
@@ -303,7 +303,7 @@ fn step(input: &mut Input<'_>, steps: &mut Steps) {
         }
         19 => {
             let at = steps.poke(&[[b"lo\0".to_vec(), vec![0; 37]].concat(), vec![0; 8]][input.below(2)]);
-            // FIONREAD, FIONBIO, FIOASYNC, SIOCATMARK, SIOCGIFCONF and other SIOCGIF*.
+            // The requests are FIONREAD, FIONBIO, FIOASYNC, SIOCATMARK, SIOCGIFCONF and other SIOCGIF*.
             let request = one_of(input, &[0x541b, 0x5421, 0x5452, 0x8905, 0x8912, 0x8913, 0x8915, 0x8927, 0x8933]);
             steps.call(number::IOCTL, &[fd, request, at]);
         }

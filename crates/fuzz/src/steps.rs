@@ -1,14 +1,14 @@
-//! Inputs of the target `calls`, made of whole calls and the memory that they read. Bytes that choose freely among all
-//! calls and all memory hardly ever make a control message or a netlink request. These are made of likely parts, of
-//! which some are wrong.
+//! Builds inputs of the target `calls` from whole calls and the memory that they read. Bytes that choose freely among
+//! all calls and all memory hardly ever form a control message or a netlink request. The inputs here consist of likely
+//! parts, some of which are wrong.
 
 use crate::Input;
 use crate::calls::{DATA, MOST_CALLS, OBJECTS_FIRST};
 
-/// Where steps put their memory: the program's second page and the next.
+/// The addresses of the memory that steps use: the program's second and third page.
 const FIRST: u64 = DATA + 0x1000;
 const END: u64 = DATA + 0x3000;
-/// Bytes that one poke can have.
+/// The most bytes of one poke.
 const POKE: usize = 64;
 /// The most steps of an input.
 const MOST: usize = 400;
@@ -25,7 +25,7 @@ impl Steps {
         Steps { bytes: Vec::new(), steps: 0, next: FIRST }
     }
 
-    /// The input that does them.
+    /// Returns the input that does these steps.
     fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
@@ -34,13 +34,13 @@ impl Steps {
         self.steps >= MOST
     }
 
-    /// A value of nine bytes.
+    /// Adds a value in the encoding of nine bytes.
     fn value(&mut self, value: u64) {
         self.bytes.push(0xff);
         self.bytes.extend(value.to_le_bytes());
     }
 
-    /// Puts `bytes` where no recent step has put any, and gives the address.
+    /// Puts `bytes` where no recent step has put any. Returns the address.
     pub fn poke(&mut self, bytes: &[u8]) -> u64 {
         let room = bytes.len().max(1).next_multiple_of(16) as u64;
         if self.next + room > END {
@@ -57,7 +57,7 @@ impl Steps {
         at
     }
 
-    /// Makes a call.
+    /// Adds a call.
     pub fn call(&mut self, number: u16, arguments: &[u64]) {
         self.bytes.push(2);
         self.bytes.extend(number.to_le_bytes());
@@ -65,14 +65,15 @@ impl Steps {
         self.steps += 1;
     }
 
-    /// The next call uses the last object of its kind that was made or found, or the one before, and so on.
+    /// Makes the next call use an object of its kind. Object 0 is the last one made or found, 1 the one before, and so
+    /// on.
     pub fn name(&mut self, object: usize) {
         self.bytes.push(2);
         self.bytes.extend((OBJECTS_FIRST as u16 + object as u16 % 4).to_le_bytes());
         self.steps += 1;
     }
 
-    /// The next call's allocation of that number, from 0 on, is refused.
+    /// Makes the next call's allocation of that number fail, counted from 0.
     pub fn refuse(&mut self, number: usize) {
         self.bytes.push(2);
         self.bytes.extend((MOST_CALLS as u16 + number as u16 % 32).to_le_bytes());
@@ -80,7 +81,7 @@ impl Steps {
     }
 }
 
-/// The input for the target `calls` that `data` chooses by `step`.
+/// Returns the input for the target `calls` that `step` makes from `data`.
 pub fn of(data: &[u8], step: fn(&mut Input<'_>, &mut Steps)) -> Vec<u8> {
     let (mut input, mut steps) = (Input::new(data), Steps::new());
     while !input.is_over() && !steps.is_full() {
@@ -89,7 +90,7 @@ pub fn of(data: &[u8], step: fn(&mut Input<'_>, &mut Steps)) -> Vec<u8> {
     steps.into_bytes()
 }
 
-/// The numbers of the calls that succeeded in one of many random inputs.
+/// Returns the numbers of the calls that succeeded in at least one of many random inputs.
 #[cfg(test)]
 pub fn done_by_random_inputs(step: fn(&mut Input<'_>, &mut Steps)) -> std::collections::BTreeSet<u16> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -109,7 +110,7 @@ pub fn done_by_random_inputs(step: fn(&mut Input<'_>, &mut Steps)) -> std::colle
     done
 }
 
-/// One of `likely`, or any number now and then.
+/// Returns one of `likely`, or sometimes any number.
 pub fn one_of(input: &mut Input<'_>, likely: &[u64]) -> u64 {
     match input.byte() {
         255 => input.long(),
@@ -118,7 +119,7 @@ pub fn one_of(input: &mut Input<'_>, likely: &[u64]) -> u64 {
     }
 }
 
-/// `right`, or a little more or less now and then.
+/// Returns `right`, or sometimes a little more or less, or any number.
 pub fn about(input: &mut Input<'_>, right: usize) -> u64 {
     match input.byte() {
         0..216 => right as u64,

@@ -1,4 +1,4 @@
-//! Page tables, and the hardware's walk of them, against a sorted map.
+//! Page tables, and the hardware's walk of them, compared with a sorted map.
 
 use crate::Input;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated, Sv39, X86_64};
@@ -22,7 +22,7 @@ std::thread_local! {
     static RISCV: V<Sv39> = boot();
 }
 
-/// Addresses that share tables at every level, and some that do not.
+/// Chooses an address. Some share tables at every level, some do not.
 fn address<F: Simulate>(input: &mut Input<'_>) -> u64 {
     let half = F::USER.end + PAGE_SIZE;
     let bases = [0x1000, 0x1f_f000, 0x4000_0000, half / 4, half - 0x20_0000];
@@ -37,12 +37,12 @@ fn range(start: u64, pages: u64) -> VirtRange {
     VirtRange { start, end: start + pages * PAGE_SIZE }
 }
 
-/// The range that user page tables cover.
+/// Returns the range that user page tables cover.
 fn everything<F: Simulate>() -> VirtRange {
     VirtRange { start: 0, end: F::USER.end + PAGE_SIZE }
 }
 
-/// The bytes are operations; the first one's lowest bit says on which architecture.
+/// Runs the bytes as operations. The lowest bit of the first byte chooses the architecture.
 pub fn run(data: &[u8]) {
     let input = &mut Input::new(data);
     if input.byte() & 1 == 0 { operate(X86.with(|vm| *vm), input) } else { operate(RISCV.with(|vm| *vm), input) }
@@ -50,15 +50,15 @@ pub fn run(data: &[u8]) {
 
 fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     let cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
-    // The frame of every leaf.
+    // All leaves map this frame.
     let shown = vm.alloc_frame(Fill::Zeroed, For::User).expect("a frame").into_pfn();
-    // SAFETY: the frame is this target's.
+    // SAFETY: the frame belongs to this target.
     let page = unsafe { vm.descriptor(shown) };
     page.set_kind(FrameKind::Object);
     page.set(State::DIRTY);
-    // SAFETY: used with this machine alone, and destroyed below.
+    // SAFETY: the pmap is used only with this machine, and destroyed below.
     let mut pmap = Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.expect("page tables"));
-    // SAFETY: the CPU leaves them before they go; where something is wrong the process ends.
+    // SAFETY: the CPU leaves the tables before they are freed. If a check fails, the process ends.
     unsafe { cpu.load(&pmap) };
     let mut model: BTreeMap<u64, Prot> = BTreeMap::new();
     while !input.is_over() {
@@ -72,14 +72,14 @@ fn operate<F: Simulate>(vm: V<F>, input: &mut Input<'_>) {
     }
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
-    // SAFETY: the tables were cleared, and the one CPU has left them.
+    // SAFETY: the tables were cleared, and the only CPU has left them.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
-    // SAFETY: no table shows it any more.
+    // SAFETY: no table maps the frame any more.
     unsafe { vm.free_pfn(shown) };
 }
 
-/// Checks the hardware's translation of an address. Where a leaf gained rights, the first access may still fault on the
-/// weaker one.
+/// Checks the hardware's translation of an address. If a leaf gained rights, the first access may still fault on the
+/// weaker cached translation.
 fn look<F: Simulate>(cpu: &Cpu<F>, va: u64, prot: Option<Prot>) {
     let twice = |f: &dyn Fn() -> bool| f() || f();
     let allows = |p: Prot| prot.is_some_and(|has| has.contains(p));
@@ -134,7 +134,8 @@ fn operation<F: Simulate>(
                 count += Table::<Simulated<F>>::sweep(table, part, keep, owed, |leaf| met.push(leaf.prot));
             });
             assert_eq!(count, met.len() as u64);
-            // If only store rights are removed, read-only leaves may be skipped; all others come, each once, in order.
+            // If only store rights are removed, read-only leaves may be skipped. All other leaves must be visited, once
+            // each, in order.
             let only_stores = keep.is_some_and(|k| k.contains(Prot::READ | Prot::EXEC) && !k.contains(Prot::WRITE));
             let must_come = |p: &Prot| !only_stores || p.contains(Prot::WRITE);
             let mut there = model.range(r.start..r.end).map(|(_, p)| *p);
@@ -151,7 +152,7 @@ fn operation<F: Simulate>(
     }
 }
 
-/// Reduces the leaves in `r` to the rights `keep`; without it, removes them.
+/// Reduces the model's leaves in `r` to the rights `keep`. If `keep` is `None` or empty, removes them.
 fn keep_of(model: &mut BTreeMap<u64, Prot>, r: VirtRange, keep: Option<Prot>) {
     let keys: Vec<u64> = model.range(r.start..r.end).map(|(k, _)| *k).collect();
     for k in keys {

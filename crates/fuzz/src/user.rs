@@ -1,5 +1,5 @@
-//! Copies between system calls and a program's memory: values, arrays, strings, the vectors of execve. They are tried
-//! at every address and compared byte by byte.
+//! Copies between system calls and a program's memory: values, arrays, strings, the vectors of execve. The target tries
+//! them at every address and compares them byte by byte.
 
 use crate::Input;
 use crate::memory::Memory;
@@ -8,7 +8,7 @@ use quire_linux_state::Errno;
 use quire_linux_state::user::{USER_END, UserMemory};
 use quire_vm::PAGE_SIZE;
 
-/// The neighbourhoods of addresses: the ends of user space, somewhere within, and the other half.
+/// Addresses near which copies are tried: the ends of user space, places within it, and the kernel's half.
 const NEAR: [u64; 6] = [0, 0x40_0000, 0x7000_0000_0000, USER_END - 2 * PAGE_SIZE, 1 << 47, u64::MAX - PAGE_SIZE + 1];
 
 fn address(input: &mut Input<'_>) -> u64 {
@@ -16,7 +16,7 @@ fn address(input: &mut Input<'_>) -> u64 {
     near.wrapping_add(u64::from(input.short()) % (3 * PAGE_SIZE))
 }
 
-/// The bytes are operations.
+/// Runs the bytes as copies.
 pub fn run(data: &[u8]) {
     let mut input = Input::new(data);
     let memory = Memory::default();
@@ -25,7 +25,8 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// The bytes from `at` on, `None` where there is none; all `None` if any lies outside of user space.
+/// Returns the bytes from `at` on; `None` for a byte that is not mapped. All are `None` if any lies outside of user
+/// space.
 fn there(memory: &Memory, at: u64, len: usize) -> Vec<Option<u8>> {
     let inside = at.checked_add(len as u64).is_some_and(|end| end <= USER_END);
     (0..len as u64).map(|i| if inside { memory.byte(at + i) } else { None }).collect()
@@ -53,7 +54,7 @@ fn step(memory: &Memory, input: &mut Input<'_>) {
             let bytes = input.take(64);
             let before = there(memory, at, bytes.len());
             let wrote = user.write_bytes(at, bytes);
-            // Up to the first missing byte.
+            // The copy stops at the first missing byte.
             let done = before.iter().take_while(|b| b.is_some()).count();
             assert_eq!(
                 wrote.map_err(|bad| bad.left),
@@ -102,7 +103,7 @@ fn inside(at: u64, len: usize) -> bool {
     at.checked_add(len as u64).is_some_and(|end| end <= USER_END)
 }
 
-/// The string at `at`, of at most `most` bytes.
+/// Reads the string at `at`, of at most `most` bytes, as the copy should.
 fn string(memory: &Memory, at: u64, most: usize) -> Result<Vec<u8>, Errno> {
     let mut out = Vec::new();
     loop {
@@ -117,7 +118,7 @@ fn string(memory: &Memory, at: u64, most: usize) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// A vector of strings as execve takes it, and the stack that is made of it.
+/// Checks a vector of strings as execve takes it, and the stack that is made from it.
 fn vectors(memory: &Memory, array: u64) {
     const STACK: u64 = 8 << 20;
     const TOP: u64 = 0x7fff_0000_0000;
@@ -128,7 +129,7 @@ fn vectors(memory: &Memory, array: u64) {
     strings.arguments_end();
     let mut wanted = Vec::new();
     let mut at = array;
-    // Nowhere is an empty list.
+    // Address 0 stands for an empty list.
     while at != 0 {
         let word = there(memory, at, 8).into_iter().map(|b| b.expect("it was read")).collect::<Vec<u8>>();
         match u64::from_le_bytes(word.try_into().expect("eight bytes")) {

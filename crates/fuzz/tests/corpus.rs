@@ -1,10 +1,10 @@
-//! Every input of the committed corpora goes through its target.
+//! Runs every input of the committed corpora through its target.
 
 use quire_fuzz::TARGETS;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A corpus holds the few inputs that seed others, not everything that a fuzzer ever saw.
+/// The most bytes of an input. A corpus holds the few inputs that seed others, not everything that a fuzzer has found.
 const LARGEST: u64 = 4096;
 
 fn corpora() -> PathBuf {

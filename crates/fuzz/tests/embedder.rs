@@ -1,5 +1,5 @@
-//! The committed corpus of the target `embedder` does each of its operations: an operation that never ran would test
-//! nothing.
+//! Checks that the committed corpus of the target `embedder` runs each operation. An operation that never ran would
+//! test nothing.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,9 @@
-//! Embedding the memory core in an ordinary process, without the hosted machine. It needs some memory, one CPU, real
-//! x86-64 page tables, and software that walks them. `cargo run -p quire-hosted --example embed`
+//! Embeds the memory core in an ordinary process, without the hosted machine. The example needs some memory, one CPU,
+//! real x86-64 page tables, and software that walks them. Run: `cargo run -p quire-hosted --example embed`
 //!
-//! An embedder brings a [`Phys`] (where frames lie) and a [`Machine`] (how many CPUs, which page tables). This one also
-//! brings a [`Hardware`] (how translations are loaded and dropped). `quire-sync`'s hooks come from its feature `std`.
+//! An embedder implements [`Phys`] (where frames lie) and [`Machine`] (how many CPUs there are, and which page tables
+//! they use). This example also implements [`Hardware`] (how translations are loaded and dropped). The feature `std` of
+//! `quire-sync` provides its hooks.
 
 use quire_pmap::format::index;
 use quire_pmap::{Hardware, KernelTables, Mmu, Request, Tables};
@@ -14,16 +15,16 @@ use quire_vm::{Access, Config, FaultError, Machine, PAGE_SIZE, Pfn, Phys, PhysRa
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Frames of RAM: 32 MiB.
+/// The number of frames of RAM: 32 MiB.
 const FRAMES: u64 = 8192;
 
-/// One CPU whose RAM is a vector. It has no TLB: every access walks the tables.
+/// A machine with one CPU, whose RAM is a vector. The CPU has no TLB: every access walks the tables.
 struct Toy {
     ram: Ram,
     mmu: Mmu<X86_64>,
 }
 
-/// The vector, where page 0 begins in it. It is leaked, so nothing else uses it.
+/// The address of page 0 in the vector. The vector is leaked, so nothing else uses it.
 #[derive(Clone, Copy)]
 struct Ram(NonNull<u8>);
 
@@ -40,7 +41,7 @@ impl Ram {
     }
 }
 
-// SAFETY: one aligned piece of memory that does not move; frame n lies n pages behind its start.
+// SAFETY: RAM is one aligned piece of memory that does not move, and frame n begins n pages after its start.
 unsafe impl Phys for Ram {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         assert!(pfn.0 < FRAMES, "{pfn:?} is not RAM");
@@ -95,22 +96,22 @@ fn boot() -> &'static Vm<Toy> {
     let kernel = KernelTables::<X86_64>::new(&ram, Pfn(0));
     let memory = vec![0u128; Mmu::<X86_64>::bytes(1).div_ceil(16) + 8].leak().as_mut_ptr().cast::<u8>();
     let memory = memory.wrapping_add(memory.align_offset(128));
-    // SAFETY: leaked, aligned and large enough.
+    // SAFETY: the memory is leaked, aligned and large enough.
     let mmu = unsafe { Mmu::new(NonNull::new(memory).expect("not null"), 1, kernel, false) };
     let all = PhysRange { start: Pfn(1), end: Pfn(FRAMES) };
-    // This thread is the one CPU from now on. Per-CPU functions refuse threads that are no CPU.
+    // This thread is the only CPU from now on. Per-CPU functions refuse threads that are not a CPU.
     quire_sync::hooks::threads::set_cpu(0);
     // SAFETY: the frames are leaked, so nothing else uses them.
     unsafe { Vm::new(Toy { ram, mmu }, &[all], Config::default()) }.expect("32 MiB are enough")
 }
 
-/// Translates as hardware would: walks the tables, sets accessed and dirty. `None`: a page fault.
+/// Translates as hardware would: walks the tables, and sets accessed and dirty. `None`: a page fault.
 fn translate(space: &Space<Toy>, va: u64, access: Access) -> Option<*mut AtomicU64> {
     let machine = space.vm().machine();
     // SAFETY: the walk below only loads and reads them, as hardware does.
     let mut table = unsafe { space.page_tables() }.root()?;
     for level in (0..4).rev() {
-        // SAFETY: table pages are RAM, and touched as atomics by all.
+        // SAFETY: table pages are RAM, and all code accesses them as atomics.
         let slot = unsafe { &*machine.frame_ptr(table).cast::<AtomicU64>().add(index(va, level)) };
         let w = slot.load(Ordering::Acquire);
         if !word::present(w) || (access == Access::Write && w & word::WRITE == 0) {
@@ -125,12 +126,13 @@ fn translate(space: &Space<Toy>, va: u64, access: Access) -> Option<*mut AtomicU
     Some(machine.frame_ptr(table).wrapping_add((va % PAGE_SIZE) as usize).cast())
 }
 
-/// A program's access to an aligned word: translated, served by the core if it faults, and tried again.
+/// Accesses an aligned word as a program does. If the access faults, the core handles the fault, and the access is
+/// tried again.
 fn access(space: &Space<Toy>, va: u64, store: Option<u64>) -> Result<u64, FaultError> {
     let kind = if store.is_some() { Access::Write } else { Access::Read };
     loop {
         if let Some(at) = translate(space, va, kind) {
-            // SAFETY: a translation of a mapped page, which no other CPU can take away.
+            // SAFETY: this is the translation of a mapped page, and there is no other CPU that could unmap it.
             let word = unsafe { &*at };
             return Ok(match store {
                 Some(value) => word.swap(value, Ordering::AcqRel),
@@ -141,7 +143,7 @@ fn access(space: &Space<Toy>, va: u64, store: Option<u64>) -> Result<u64, FaultE
     }
 }
 
-/// Maps, faults, forks and unmaps; returns the values that parent and child see at the end.
+/// Maps, faults, forks and unmaps. Returns the values that parent and child read at the end.
 fn run(vm: &'static Vm<Toy>) -> Result<[u64; 2], Box<dyn std::error::Error>> {
     let failed = |e| format!("{e:?}");
     let parent: SpaceRef<Toy> = Space::new(vm).map_err(|_| "out of memory")?;

@@ -1,4 +1,4 @@
-//! The account of an idle memory system, to detect leaks.
+//! A count of the resources of an idle memory system, by which tests detect leaks.
 
 use crate::machine::Simulated;
 use crate::simulate::Simulate;
@@ -7,20 +7,21 @@ use quire_vm::sleep::MaySleep;
 use quire_vm::{Machine, Pmap, Vm};
 use std::fmt;
 
-/// Frames, objects of each slab, swap slots, as counted by [`Account::of`].
+/// The numbers of free frames, free swap slots, and objects of each slab, as counted by [`Account::of`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Account {
-    /// Free frames.
+    /// The number of free frames.
     pub free: u64,
-    /// Free swap slots.
+    /// The number of free swap slots.
     pub free_slots: u64,
-    /// Objects in use, by slab.
+    /// The objects in use, with the name of their slab.
     pub objects: Vec<(&'static str, u64)>,
 }
 
 impl Account {
-    /// Finishes all pending work, then counts. Pending are reads and writes, memory that waits for readers, the CPUs'
-    /// caches, and the reaper's pages. The calling thread is a CPU that holds nothing; all other CPUs do nothing.
+    /// Finishes all pending work, then counts. Pending are reads and writes, memory retired to the epoch, the CPUs'
+    /// caches of free objects, and pages for the reaper. The calling thread is a CPU that holds nothing. All other CPUs
+    /// are idle.
     ///
     /// # Panics
     /// If a slab or a queue is inconsistent.
@@ -36,18 +37,18 @@ impl Account {
             || vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
-                // Only the CPU itself reads its cache.
-                // SAFETY: the caches are those of `vm`, which they are given.
+                // Each cache is read as its own CPU.
+                // SAFETY: the caches belong to `vm`, which they get as an argument.
                 caches().for_each(|c| unsafe {
                     c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));
                 });
-                // SAFETY: the caches are those of `vm`, which they are given.
+                // SAFETY: the caches belong to `vm`, which they get as an argument.
                 caches().for_each(|c| unsafe { c.drain(vm) });
             });
         }
         vm.check(true).unwrap_or_else(|broken| panic!("{broken}"));
         let count = |c: &quire_vm::phys::slab::Cache| {
-            // SAFETY: the cache is one of `vm`'s, which it is given.
+            // SAFETY: the cache belongs to `vm`, which it gets as an argument.
             unsafe { c.in_use(vm) }.unwrap_or_else(|broken| panic!("{broken}"))
         };
         Account {
@@ -57,7 +58,8 @@ impl Account {
         }
     }
 
-    /// The differences of `now` from this account, one line each: empty if nothing was lost or gained.
+    /// Returns the differences of `now` from this account, one line for each. The list is empty if nothing was lost or
+    /// gained.
     pub fn lost(&self, now: &Account) -> Vec<String> {
         let mut lost = Vec::new();
         let mut compare = |name: &dyn fmt::Display, before: u64, now: u64| {
@@ -73,10 +75,10 @@ impl Account {
         lost
     }
 
-    /// Counts again.
+    /// Counts again and compares with this account.
     ///
     /// # Panics
-    /// If something was lost or gained since; the message lists it.
+    /// If a count has changed; the message lists the differences.
     #[track_caller]
     pub fn assert_settled<F: Simulate>(&self, vm: &'static Vm<Simulated<F>>) {
         let lost = self.lost(&Account::of(vm));

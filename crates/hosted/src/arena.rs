@@ -1,4 +1,4 @@
-//! RAM: one anonymous mapping of the host, from frame [`FIRST`] on.
+//! RAM: one anonymous memory mapping of the host, whose first frame has the number [`FIRST`].
 
 use memmap2::MmapMut;
 use quire_vm::{PAGE_SIZE, Pfn, PhysRange};
@@ -6,20 +6,20 @@ use quire_vm::{PAGE_SIZE, Pfn, PhysRange};
 /// The number of the first frame. Not zero, so that "frame zero" is always a bug here.
 pub const FIRST: Pfn = Pfn(0x100);
 
-/// The machine's memory; the host gives it zeroed, page by page as it is touched.
+/// The machine's memory. The host zeroes each page when it is first touched.
 pub struct Arena {
     memory: MmapMut,
     frames: u64,
 }
 
 impl Arena {
-    /// `frames` frames of RAM.
+    /// Allocates `frames` frames of RAM.
     pub fn new(frames: u64) -> std::io::Result<Self> {
         let bytes = usize::try_from(frames * PAGE_SIZE).map_err(std::io::Error::other)?;
         Ok(Arena { memory: MmapMut::map_anon(bytes)?, frames })
     }
 
-    /// The range of its frames.
+    /// The range of the arena's frames.
     pub fn range(&self) -> PhysRange {
         PhysRange { start: FIRST, end: Pfn(FIRST.0 + self.frames) }
     }
@@ -27,14 +27,14 @@ impl Arena {
     /// The address of frame `pfn` in this process.
     ///
     /// # Panics
-    /// If there is no such frame: a page table or a list was corrupted.
+    /// If there is no such frame. Then a page table or a list was corrupted.
     pub fn ptr(&self, pfn: Pfn) -> *mut u8 {
         let range = self.range();
         assert!(range.start <= pfn && pfn < range.end, "frame {pfn:?} is not RAM");
         self.memory.as_ptr().wrapping_add(((pfn.0 - FIRST.0) * PAGE_SIZE) as usize).cast_mut()
     }
 
-    /// The frame at `ptr`.
+    /// Returns the frame that contains `ptr`.
     pub fn pfn(&self, ptr: *const u8) -> Pfn {
         let offset = ptr as usize - self.memory.as_ptr() as usize;
         let pfn = Pfn(FIRST.0 + offset as u64 / PAGE_SIZE);

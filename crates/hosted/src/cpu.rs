@@ -1,4 +1,5 @@
-//! A CPU: translating and touching memory as the hardware does, with every use of a translation checked.
+//! A simulated CPU: it translates addresses and accesses memory as the hardware does, and checks every use of a
+//! translation.
 
 use crate::machine::{AttachError, Simulated, serve_own};
 use crate::simulate::Simulate;
@@ -17,14 +18,14 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The report of the hardware when it cannot translate.
+/// A page fault, as the hardware reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PageFault {
-    /// The address.
+    /// The address of the access.
     pub va: u64,
     /// The kind of access.
     pub access: Access,
-    /// Whether a present entry forbade it.
+    /// Whether a present entry forbade the access. If not, there was no present entry.
     pub present: bool,
 }
 
@@ -46,7 +47,8 @@ enum Mode {
     Kernel,
 }
 
-/// Faults of one access beyond which the core loops: other CPUs may take the page away a few times.
+/// The number of faults of one access from which on the core must be in a loop. Other CPUs may cause a few by removing
+/// the page.
 const FAULTS: u32 = 100_000;
 
 std::thread_local! {
@@ -54,9 +56,9 @@ std::thread_local! {
     static PAUSES: std::cell::Cell<u64> = const { std::cell::Cell::new(512) };
 }
 
-/// The calling thread as a CPU. Detaches when dropped. A thread can be several CPUs. Work through one of these handles
-/// is done as that CPU; while the thread waits, it serves interrupts for all of them. So one thread plays a protocol of
-/// many CPUs step by step.
+/// The calling thread as a CPU. Dropping this value detaches the thread. A thread can be attached to several CPUs. Work
+/// through one of these handles is done as that CPU. While the thread waits, it serves interrupts for all its CPUs. So
+/// one thread can play a protocol of many CPUs step by step.
 pub struct Cpu<F: Simulate = X86_64> {
     vm: &'static Vm<Simulated<F>>,
     id: CpuId,
@@ -64,20 +66,20 @@ pub struct Cpu<F: Simulate = X86_64> {
     _this_thread: PhantomData<Rc<()>>,
 }
 
-/// The root that a CPU has loaded, as far as its owner has reported it.
+/// The root that a CPU has loaded, as its thread last recorded it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Loaded {
-    /// The kernel's own root.
+    /// The kernel's own root; no space is loaded.
     Nothing,
     /// Page tables that a test made.
     Tables,
-    /// The space of that number.
+    /// The page tables of the space of that number.
     Space(u64),
 }
 
 impl<F: Simulate> Cpu<F> {
-    /// Makes the calling thread CPU `id`, until the caller drops the returned handle. An error where there is no such
-    /// CPU, or a thread is that CPU already.
+    /// Attaches the calling thread to CPU `id`, until the returned handle is dropped. Fails if there is no such CPU, or
+    /// if a thread is attached to it already.
     pub fn attach(vm: &'static Vm<Simulated<F>>, id: CpuId) -> Result<Cpu<F>, AttachError> {
         vm.machine().attach(id)?;
         threads::set_cpu(id);
@@ -95,7 +97,7 @@ impl<F: Simulate> Cpu<F> {
         self.vm
     }
 
-    /// Does `f` as this CPU, if the thread is several.
+    /// Runs `f` as this CPU. This matters if the thread is attached to several.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
         threads::as_cpu(self.id, f)
     }
@@ -103,7 +105,7 @@ impl<F: Simulate> Cpu<F> {
     /// Loads the page tables of a space.
     ///
     /// # Safety
-    /// The pmap is not moved or dropped without `destroy` while any CPU has it loaded.
+    /// The pmap is not moved while a CPU has it loaded. It is not dropped without `destroy`.
     pub unsafe fn load(&self, pmap: &Tables<F>) {
         self.interrupts();
         // SAFETY: this thread is the CPU; flushes are served only between steps.
@@ -111,7 +113,7 @@ impl<F: Simulate> Cpu<F> {
         self.loaded.set(Loaded::Tables);
     }
 
-    /// Keeps the space loaded, but without running it (lazy). The idle CPU zeroes
+    /// Makes the CPU idle (lazy): it keeps the space loaded without running it. The idle CPU zeroes up to
     /// [`Settings::zero_stock`](crate::Settings) frames for later, and serves interrupts meanwhile.
     ///
     /// # Safety
@@ -130,7 +132,7 @@ impl<F: Simulate> Cpu<F> {
     /// Loads the kernel's own root.
     pub fn leave(&self) {
         self.interrupts();
-        // SAFETY: this thread is the CPU, and flushes come in between steps only.
+        // SAFETY: this thread is the CPU, and flushes are served only between steps.
         self.run(|| unsafe { self.machine().mmu().leave(self.machine(), self.id) });
         self.loaded.set(Loaded::Nothing);
     }
@@ -140,13 +142,13 @@ impl<F: Simulate> Cpu<F> {
         self.machine().serve(self.id);
     }
 
-    /// Makes this CPU yield at random moments inside the core, before it takes a lock. The moments follow from `seed`
-    /// and from the CPU's own steps.
+    /// Makes this CPU yield at random moments inside the core, before it acquires a lock. `seed` and the CPU's own
+    /// steps determine the moments.
     pub fn disturb(&self, seed: u64) {
         self.disturb_every(512, seed);
     }
 
-    /// As [`Cpu::disturb`], but about one in `pauses` of the random moments is a long pause. It lets other CPUs finish
+    /// As [`Cpu::disturb`], but about one of `pauses` random moments is a long pause, in which other CPUs can finish
     /// whole operations.
     pub fn disturb_every(&self, pauses: u64, seed: u64) {
         ask_for_short_slices();
@@ -159,10 +161,10 @@ impl<F: Simulate> Cpu<F> {
             x ^= x << 17;
             DISTURBANCE.set(x);
             if x.is_multiple_of(PAUSES.get()) {
-                // Long enough for other CPUs to do whole operations.
+                // The pause is long enough for other CPUs to do whole operations.
                 std::thread::sleep(std::time::Duration::from_micros(50));
             } else if x.is_multiple_of(36) {
-                // One at a time: beside other work of the host, each costs the rest of a time slice.
+                // One yield at a time, because on a busy host each yield costs the rest of a time slice.
                 std::thread::yield_now();
             }
         }));
@@ -198,13 +200,14 @@ impl<F: Simulate> Cpu<F> {
         Ok(())
     }
 
-    /// The kernel's fault handler for its own addresses: where a page is mapped, the hardware walks again.
+    /// The kernel's fault handler for its own addresses. `Ok` if a page is mapped at `va`, so that a new walk will
+    /// succeed.
     pub fn kernel_look_again(&self, va: u64) -> Result<(), PageFault> {
         let there = quire_pmap::kernel_pages::look_again(self.machine(), va);
         if there { Ok(()) } else { Err(PageFault { va, access: Access::Read, present: false }) }
     }
 
-    /// The kernel on this CPU loads the aligned word at `va`, an address of its own.
+    /// Loads the aligned word at `va`, a kernel address, as the kernel on this CPU.
     pub fn kernel_load(&self, va: u64) -> Result<u64, PageFault> {
         let e = self.translate(va, Access::Read, Mode::Kernel)?;
         let value = apart(|| self.word(&e, va).load(Ordering::Acquire));
@@ -212,7 +215,7 @@ impl<F: Simulate> Cpu<F> {
         Ok(value)
     }
 
-    /// The kernel on this CPU stores to the aligned word at `va`, an address of its own.
+    /// Stores to the aligned word at `va`, a kernel address, as the kernel on this CPU.
     pub fn kernel_store(&self, va: u64, value: u64) -> Result<(), PageFault> {
         let e = self.translate(va, Access::Write, Mode::Kernel)?;
         apart(|| self.word(&e, va).store(value, Ordering::Release));
@@ -220,35 +223,35 @@ impl<F: Simulate> Cpu<F> {
         Ok(())
     }
 
-    /// Loads the page tables of `space`, whose last handle removes them from all CPUs. An error if the space belongs to
-    /// another machine; the CPU then keeps its loaded tables.
+    /// Loads the page tables of `space`. When the last handle of the space is dropped, they are removed from all CPUs.
+    /// Fails if the space belongs to another machine; the CPU then keeps its loaded tables.
     pub fn enter(&self, space: &SpaceRef<Simulated<F>>) -> Result<(), ForeignSpace> {
         if !space.is_of(self.vm) {
             return Err(ForeignSpace);
         }
-        // SAFETY: a space destroys its pmap when its last handle goes, and stays where it is until then.
+        // SAFETY: a space destroys its pmap when its last handle is dropped, and does not move before that.
         unsafe { self.load(space.page_tables()) };
         self.loaded.set(Loaded::Space(space.id()));
         Ok(())
     }
 
-    /// Loads the aligned word at `va` in `space`, which is loaded; faults as a program would.
+    /// Loads the aligned word at `va` in `space`, which is loaded, as a program: the core handles page faults.
     pub fn read(&self, space: &Space<Simulated<F>>, va: u64) -> Result<u64, FaultError> {
         self.served(space, || self.load_word(va))
     }
 
-    /// Stores to the aligned word at `va` in `space`, which is loaded; faults as a program would.
+    /// Stores to the aligned word at `va` in `space`, which is loaded, as a program: the core handles page faults.
     pub fn write(&self, space: &Space<Simulated<F>>, va: u64, value: u64) -> Result<(), FaultError> {
         self.served(space, || self.store_word(va, value))
     }
 
-    /// Executes at `va` in `space`, which is loaded; faults as a program would.
+    /// Executes the instruction at `va` in `space`, which is loaded, as a program: the core handles page faults.
     pub fn execute(&self, space: &Space<Simulated<F>>, va: u64) -> Result<(), FaultError> {
         self.served(space, || self.fetch(va))
     }
 
-    /// Retries until the access succeeds or the core refuses it. The CPU must have loaded the space: it would fault for
-    /// ever in another one.
+    /// Retries `access` until it succeeds or the core refuses it. The CPU must have loaded the space. With another one
+    /// loaded, the access would fault for ever.
     fn served<R>(
         &self,
         space: &Space<Simulated<F>>,
@@ -270,14 +273,14 @@ impl<F: Simulate> Cpu<F> {
         panic!("no progress: an access still faults after {FAULTS} faults were served");
     }
 
-    /// The memory type of a load at `va` through the loaded tables.
+    /// Returns the memory type that a load at `va` has through the loaded tables.
     pub fn memory_type(&self, va: u64) -> Result<MemoryType, PageFault> {
         let e = self.translate(va, Access::Read, Mode::Program)?;
         self.interrupts();
         Ok(e.memory)
     }
 
-    /// Fetches an instruction at `va`: only the translation counts.
+    /// Fetches an instruction at `va`. Only the translation is done; nothing is executed.
     pub fn fetch(&self, va: u64) -> Result<(), PageFault> {
         self.translate(va, Access::Exec, Mode::Program)?;
         self.interrupts();
@@ -285,18 +288,18 @@ impl<F: Simulate> Cpu<F> {
     }
 
     fn page(&self, frame: Pfn) -> &'static Page {
-        // SAFETY: a translation led there, so it is RAM in use; the machine only reads.
+        // SAFETY: a translation led to the frame, so it is RAM in use; the descriptor is only read.
         unsafe { self.vm.descriptor(frame) }
     }
 
     fn word(&self, e: &Entry, va: u64) -> &AtomicU64 {
         assert!(va.is_multiple_of(8), "accesses are aligned words");
         let p = self.machine().frame_ptr(e.frame).wrapping_add((va % PAGE_SIZE) as usize);
-        // SAFETY: within a frame of RAM; memory of programs is accessed as atomics here.
+        // SAFETY: the word lies within a frame of RAM. Memory of programs is accessed here only as atomics.
         unsafe { &*p.cast::<AtomicU64>() }
     }
 
-    /// One translation, as the hardware makes it, checked.
+    /// Translates `va` as the hardware does, with all checks.
     fn translate(&self, va: u64, access: Access, mode: Mode) -> Result<Entry, PageFault> {
         apart(|| self.look_up(va, access, mode))
     }
@@ -306,14 +309,14 @@ impl<F: Simulate> Cpu<F> {
         let page = va >> PAGE_SHIFT;
         let fault = |present: bool| {
             if F::CACHES_ABSENT {
-                // The entries that were seen stay cached until they are fenced.
+                // The entries that the walk has seen stay cached until they are fenced.
                 self.machine().with_tlb(self.id, |t| {
                     if !present {
                         t.put_absent(tag, page)
                     }
                 });
             } else {
-                // A fault takes the page's translation with it, and the upper levels that led there.
+                // A fault drops the page's translation, and the upper levels that led to it.
                 let prefixes = (1..F::LEVELS).map(|l| (l, prefix(va, l)));
                 self.machine().with_tlb(self.id, |t| t.faulted(tag, page, prefixes));
             }
@@ -329,7 +332,7 @@ impl<F: Simulate> Cpu<F> {
                 if !allows(&e, access, mode) {
                     return Err(fault(true));
                 }
-                // A store through a translation that is not known to be dirty walks the tables again.
+                // If a store's translation is not known to be dirty, the hardware walks the tables again.
                 if access == Access::Write && !e.dirty { self.walk(va, access, mode, tag).map_err(fault)? } else { e }
             }
             None => self.walk(va, access, mode, tag).map_err(fault)?,
@@ -338,7 +341,8 @@ impl<F: Simulate> Cpu<F> {
         Ok(entry)
     }
 
-    /// The heart of the oracle: a translation is used only in the life of the frame that it was made for.
+    /// The central check of the oracle: a translation is used only while its frame has the life that the translation
+    /// was made for.
     fn check(&self, e: &Entry, va: u64, mode: Mode, how: &str) {
         if self.machine().is_device(e.frame) {
             return;
@@ -358,7 +362,7 @@ impl<F: Simulate> Cpu<F> {
         );
     }
 
-    /// Translates `va` ahead of any use, as speculation and prefetch do.
+    /// Translates `va` without a use, as speculation and prefetch do.
     pub fn speculate(&self, va: u64) {
         let (_, tag) = self.machine().loaded(self.id);
         if self.machine().with_tlb(self.id, |t| t.get(tag, va >> PAGE_SHIFT)).is_none() {
@@ -367,11 +371,12 @@ impl<F: Simulate> Cpu<F> {
         self.interrupts();
     }
 
-    /// Walks the tables; the error says whether something was present that forbade the access.
+    /// Walks the tables. The error is `true` if a present entry forbade the access, and `false` if no entry was
+    /// present.
     fn walk(&self, va: u64, access: Access, mode: Mode, tag: u16) -> Result<Entry, bool> {
         let m = self.machine();
         let (root, _) = m.loaded(self.id);
-        // From the lowest cached upper level.
+        // The walk begins at the lowest cached upper level.
         let cached =
             m.with_tlb(self.id, |t| (1..F::LEVELS).find_map(|l| t.get_upper(tag, l, prefix(va, l)).map(|u| (l, u))));
         let (mut level, mut at) = match cached {
@@ -407,7 +412,7 @@ impl<F: Simulate> Cpu<F> {
                     }
                     let seen = w | F::ACCESSED | if store { F::DIRTY } else { 0 };
                     if let Err(now) = slot.compare_exchange(w, seen, Ordering::AcqRel, Ordering::Acquire) {
-                        // The entry changed during the walk: hardware walks again.
+                        // The entry changed during the walk, so the hardware reads it again.
                         if !F::present(now) {
                             return Err(false);
                         }
@@ -415,8 +420,8 @@ impl<F: Simulate> Cpu<F> {
                         continue;
                     }
                     e.dirty = seen & F::DIRTY != 0;
-                    // The frame cannot be freed before this CPU has answered a flush, so this is its life in the
-                    // tables.
+                    // The frame cannot be freed before this CPU has answered a flush. So the frame still has the life
+                    // in which the leaf was made.
                     e.life = m.life(e.frame);
                     m.with_tlb(self.id, |t| t.put(tag, va >> PAGE_SHIFT, e, leaf.global));
                     return Ok(e);
@@ -430,8 +435,8 @@ impl<F: Simulate> Cpu<F> {
     }
 
     fn check_table(&self, u: &Upper, va: u64) {
-        // SAFETY: the descriptor is only read. The kernel's own root lies in a section that may not be open: boot has
-        // reserved it, as it has all frames without a descriptor that tables lead to.
+        // SAFETY: the descriptor is only read. The descriptor of the kernel's own root may not be initialised yet. Boot
+        // has reserved that frame, like all frames without a descriptor that tables lead to.
         let page = unsafe { self.vm.find_descriptor(u.table) };
         let (life, kind) = (self.machine().life(u.table), page.map_or(FrameKind::Reserved, Page::kind));
         assert!(
@@ -446,17 +451,17 @@ impl<F: Simulate> Cpu<F> {
 
     fn slot(&self, table: Pfn, i: usize) -> &AtomicU64 {
         debug_assert!(i < FANOUT);
-        // SAFETY: a frame of RAM; table pages are accessed as atomics only.
+        // SAFETY: the slot lies in a frame of RAM. Table pages are accessed only as atomics.
         unsafe { &*self.machine().frame_ptr(table).cast::<AtomicU64>().add(i) }
     }
 }
 
-/// Asks the host for short time slices of the calling thread. A yield gives up the rest of a slice, so it costs less
-/// beside other work. Hosts that know no such slices ignore it.
+/// Asks the host for short time slices of the calling thread. A yield gives up the rest of a slice, so short slices
+/// make yields cheaper on a busy host. Hosts without such slices ignore the request.
 fn ask_for_short_slices() {
     #[cfg(all(target_os = "linux", not(miri)))]
-    // SAFETY: `attr` is a `sched_attr` of its stated size, and zeroes are a value of it. The calls concern this thread
-    // alone.
+    // SAFETY: `attr` is a `sched_attr` of its stated size, for which all zeroes are a valid value. The calls affect
+    // only this thread.
     unsafe {
         let mut attr: libc::sched_attr = std::mem::zeroed();
         attr.size = size_of::<libc::sched_attr>() as u32;
@@ -466,7 +471,7 @@ fn ask_for_short_slices() {
     }
 }
 
-/// The address bits that an entry at `level` is found by.
+/// The address bits by which a cached entry of `level` is found.
 fn prefix(va: u64, level: u32) -> u64 {
     va / span(level)
 }

@@ -1,19 +1,21 @@
-//! A machine in a process. Threads stand for CPUs, and one mapping of the host for RAM. A simulated MMU walks the page
-//! tables that the memory core builds there.
+//! A simulated machine in a process. Threads stand for CPUs, and a memory mapping of the host stands for RAM. A
+//! simulated MMU walks the page tables that the memory core builds there.
 //!
 //! # Principles
-//! - **The real code.** This machine has no pmap of its own. `quire-pmap` keeps its tables in the arena, as x86-64's or
-//!   as RISC-V's ([`Simulated`]; [`Hosted`] is the former, [`HostedSv39`] the latter).
+//! - **The real code.** This machine has no pmap of its own. `quire-pmap` builds its tables in the arena, in the format
+//!   of x86-64 ([`Hosted`]) or of RISC-V ([`HostedSv39`]); [`Simulated`] is generic over both.
 //! - **As hostile as the manuals allow.** Translations and cached upper levels stay until an instruction drops them.
 //!   CPUs translate addresses speculatively. Atomic writes set accessed and dirty bits at any time.
-//! - **Every access is checked.** A translation records the life of its frame. Using it after the frame was freed ends
-//!   the run. So does a store through which no page was marked dirty.
+//! - **Every access is checked.** A translation records how often its frame was freed. If it is used after the frame
+//!   was freed again, the run ends. The run also ends if a store goes through a translation whose page is not marked
+//!   dirty.
 //!
 //! # How it runs
 //! A thread becomes a CPU with [`Cpu::attach`]. An access ([`Cpu::read`], [`Cpu::write`]) is one uninterruptible step:
-//! translate, check, touch memory. A CPU serves interrupts (the flush requests of other CPUs) between such steps and
-//! wherever the core spins or sleeps. [`Cpu::disturb`] makes a CPU yield before it takes a lock, so that two cores of
-//! the host show races of many. [`model`] says which contents memory must have; `tests/random` puts it all together.
+//! translate, check, access memory. A CPU serves interrupts (the flush requests of other CPUs) between such steps, and
+//! wherever the core spins or sleeps. [`Cpu::disturb`] makes a CPU yield before it acquires a lock, so that two cores
+//! of the host show races of many CPUs. [`model`] computes which contents memory must have. `tests/random` combines all
+//! these.
 #![deny(missing_docs)]
 
 mod account;
@@ -33,8 +35,8 @@ pub use quire_pmap_x86_64::X86_64;
 pub use simulate::{Seen, Simulate};
 pub use tlb::Tlb;
 
-/// Makes tests of functions that are generic over an architecture: `fn name<F: Simulate>()`, each run for x86-64 and
-/// for RISC-V. The sanitizers take long to compile, and run the former.
+/// Makes tests from functions `fn name<F: Simulate>()` that are generic over an architecture. Each test runs for x86-64
+/// and for RISC-V. Builds for sanitizers compile slowly, so they run only x86-64.
 #[macro_export]
 macro_rules! of_each_architecture {
     ($($name:ident),* $(,)?) => {
@@ -48,7 +50,7 @@ macro_rules! of_each_architecture {
     };
 }
 
-/// The documents' example, compiled and run with the tests.
+/// Compiles and runs the example of docs/embedding.md with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/embedding.md")]
 struct Embedding;

@@ -20,15 +20,15 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Mutex, MutexGuard};
 
 std::thread_local! {
-    /// The CPUs that the thread is, of one or several machines.
+    /// The simulated CPUs that this thread runs, of one or several machines.
     static OWN: RefCell<Vec<(&'static dyn Inboxes, CpuId)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A machine, for a thread that is CPUs of several.
+/// A machine without its architecture's type, because a thread may run CPUs of several machines.
 trait Inboxes {
-    /// Distinguishes machines.
+    /// The address of the machine, which identifies it.
     fn address(&self) -> usize;
-    /// As [`Simulated::serve`].
+    /// Serves the requests to `cpu`, as [`Simulated::serve`] does.
     fn serve(&self, cpu: CpuId);
 }
 
@@ -41,7 +41,7 @@ impl<F: Simulate> Inboxes for Simulated<F> {
     }
 }
 
-/// Serves the requests to the CPUs that the calling thread is.
+/// Serves the requests to all CPUs that the calling thread runs.
 pub(crate) fn serve_own() {
     let mut n = 0;
     while let Some((machine, cpu)) = OWN.with_borrow(|own| own.get(n).copied()) {
@@ -53,34 +53,36 @@ pub(crate) fn serve_own() {
 /// The configuration of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Number of CPUs: threads that may attach.
+    /// The number of CPUs, each of which a thread may attach to.
     pub cpus: usize,
-    /// Frames of RAM.
+    /// The number of frames of RAM, of 4 KiB.
     pub frames: u64,
     /// Whether the CPUs have address-space tags (PCIDs and INVPCID; ASIDs).
     pub pcid: bool,
-    /// Overwrite freed frames.
+    /// Whether freed frames are overwritten with a pattern.
     pub poison: bool,
-    /// Frames behind RAM that belong to a device: programs reach them through device objects only.
+    /// The number of frames after the end of RAM that belong to a device. Programs reach them only through device
+    /// objects.
     pub device_frames: u64,
-    /// Whether the hardware sets accessed and dirty bits, or faults where they are missing (RISC-V may do either).
+    /// Whether the hardware sets accessed and dirty bits. If not, it faults when they are missing. RISC-V allows both.
     pub sets_accessed: bool,
     /// When the core checks its structures.
     pub check: Level,
-    /// Frames kept back for the core's own structures; `None`: the default of [`Config`].
+    /// The frames that are reserved for the core's own structures. `None`: the default of [`Config`].
     pub reserve: Option<u64>,
-    /// Zeroed frames that an idle CPU makes ([`Cpu::idle`](crate::Cpu::idle)) and keeps for first touches; 0: none.
+    /// The number of zeroed frames that an idle CPU prepares ([`Cpu::idle`](crate::Cpu::idle)) and keeps for first
+    /// touches. 0: none.
     pub zero_stock: u32,
-    /// The most pages that a first touch makes after touches of consecutive pages ([`Config::zero_window`]).
+    /// The most pages that one first touch makes if touches were consecutive ([`Config::zero_window`]).
     pub zero_window: u32,
-    /// Layers of a private chain before copies begin ([`Config::layers`]).
+    /// The number of layers of a private chain from which copies begin ([`Config::layers`]).
     pub layers: u8,
 }
 
-/// Why there is no machine.
+/// Why a machine could not be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoMachine {
-    /// The host gives no memory for the RAM.
+    /// The host has no memory for the RAM.
     Host,
     /// The core refuses these settings.
     Core(BootError),
@@ -102,15 +104,15 @@ impl fmt::Display for NoMachine {
 }
 impl std::error::Error for NoMachine {}
 
-/// Why the calling thread cannot become a CPU. Its state is unchanged.
+/// Why the calling thread cannot become a CPU. After this error the thread's state is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AttachError {
-    /// The machine has no CPU of that number; its CPUs count from 0.
+    /// The machine has no CPU of that number. CPUs are numbered from 0.
     NoSuchCpu {
-        /// How many CPUs it has.
+        /// The number of CPUs of the machine.
         cpus: usize,
     },
-    /// A thread is that CPU already.
+    /// A thread is already attached to that CPU.
     Taken,
 }
 
@@ -142,8 +144,8 @@ impl Default for Settings {
     }
 }
 
-/// A flush request of another CPU. It lives on the requester's stack until `pending` says that all targets have
-/// answered.
+/// A flush request of another CPU. It lives on the requester's stack until `pending`, the number of missing answers, is
+/// zero.
 #[derive(Clone, Copy)]
 struct Call {
     request: *const (),
@@ -154,16 +156,16 @@ unsafe impl Send for Call {}
 
 #[derive(Default)]
 struct Inbox {
-    /// A thread is this CPU. Otherwise the CPU is off: it runs no space, and begins with empty caches when it comes
-    /// back.
+    /// Whether a thread is attached to this CPU. If not, the CPU is off: it runs no space, and its caches are empty
+    /// when it is attached again.
     attached: bool,
     calls: Vec<Call>,
-    /// The calls that the thread is serving now. There are several if serving one waits for a lock, and serves others
-    /// meanwhile.
+    /// The calls that the thread is serving now. There are several if the service of one waits for a lock, and serves
+    /// others meanwhile.
     serving: Vec<Call>,
 }
 
-/// A call that is being served. Dropping it ends that, answered or not.
+/// Marks a call as being served. Dropping this value removes the mark, even if a panic prevented the answer.
 struct Serving<'a, F: Simulate> {
     machine: &'a Simulated<F>,
     cpu: CpuId,
@@ -178,7 +180,7 @@ impl<F: Simulate> Drop for Serving<'_, F> {
 /// One CPU. Only the attached thread changes its caches; other threads only put calls into its inbox.
 #[derive(Default)]
 struct CpuState {
-    /// Root's frame number and tag.
+    /// The frame number of the loaded root; `tag` is the loaded tag.
     root: AtomicU64,
     tag: AtomicU16,
     tlb: Mutex<Tlb>,
@@ -187,32 +189,33 @@ struct CpuState {
     interrupts: AtomicU64,
 }
 
-/// The machine in a process whose page tables are x86-64's.
+/// A hosted machine with the page tables of x86-64.
 pub type Hosted = Simulated<X86_64>;
-/// The machine in a process whose page tables are RISC-V's.
+/// A hosted machine with the page tables of RISC-V.
 pub type HostedSv39 = Simulated<Sv39>;
 
-/// A machine in a process, with the page tables and the translation caches of one architecture.
+/// A hosted machine, with the page tables and the translation caches of one architecture.
 pub struct Simulated<F: Simulate> {
     arena: Arena,
     mmu: Mmu<F>,
     devices: PhysRange,
     sets_accessed: bool,
     cpus: Vec<CachePadded<CpuState>>,
-    /// How often each frame was freed: a translation is stale where it was made in an earlier life.
+    /// How often each frame was freed: its *life*. A translation is stale if it was made in an earlier life of its
+    /// frame.
     lives: Vec<AtomicU32>,
-    /// Idle CPUs zero frames.
+    /// Whether idle CPUs zero frames.
     zeroes: bool,
-    /// A CPU has panicked: the run is over, and the other CPUs must not wait for it.
+    /// Whether a CPU has panicked. Then the run is over, and the other CPUs must not wait for it.
     failed: AtomicBool,
 }
 
 impl<F: Simulate> Simulated<F> {
-    /// The addresses where the kernel may map something: the first GiB of its half.
+    /// The addresses at which the kernel may map pages: the first GiB of its half.
     pub const KERNEL_WINDOW: VirtRange = VirtRange { start: F::KERNEL_HALF, end: F::KERNEL_HALF + (1 << 30) };
 
-    /// Builds a machine and the memory system over its RAM. Both live until the process ends. Fails, without a trace,
-    /// if the host has no memory for it or the settings are impossible.
+    /// Builds a machine and the memory system over its RAM. Both live until the process ends. On failure nothing
+    /// remains. Fails if the host has no memory for the RAM, or if the settings are impossible.
     pub fn boot(settings: Settings) -> Result<&'static Vm<Simulated<F>>, NoMachine> {
         if settings.cpus == 0 || settings.cpus > MAX_CPUS {
             return Err(BootError::BadCpus(settings.cpus).into());
@@ -225,7 +228,7 @@ impl<F: Simulate> Simulated<F> {
         let arena = Arena::new(frames).map_err(|_| NoMachine::Host)?;
         let all = arena.range();
         let range = PhysRange { start: all.start, end: Pfn(all.start.0 + settings.frames) };
-        // The first frames are the kernel's tables; the core gets the rest.
+        // The first frames hold the kernel's tables; the core gets the rest.
         let mut taken = range.start.0;
         let boot = BootPhys(&arena);
         let mut frame = || {
@@ -234,7 +237,7 @@ impl<F: Simulate> Simulated<F> {
         };
         let too_little = || NoMachine::Core(BootError::TooLittleMemory(settings.frames));
         let mut kernel = KernelTables::<F>::new(&boot, frame().ok_or_else(too_little)?);
-        // The window is the first of the kernel's half, so only a lack of frames can make this fail.
+        // The window begins the kernel's half, so this can fail only for lack of frames.
         kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame).map_err(|_| too_little())?;
         if taken >= range.end.0 {
             return Err(too_little());
@@ -242,7 +245,7 @@ impl<F: Simulate> Simulated<F> {
         let memory = vec![0u128; Mmu::<F>::bytes(settings.cpus).div_ceil(16) + 8].leak();
         let at = memory.as_mut_ptr().cast::<u8>();
         let at = at.wrapping_add(at.align_offset(128));
-        // SAFETY: leaked, aligned, large enough.
+        // SAFETY: the memory is leaked, aligned and large enough.
         let mmu = unsafe { Mmu::new(NonNull::new(at).expect("not null"), settings.cpus, kernel, settings.pcid) };
         let lives = (0..frames).map(|_| AtomicU32::new(0)).collect();
         let cpus = (0..settings.cpus).map(|_| CachePadded(CpuState::default())).collect::<Vec<_>>();
@@ -269,7 +272,7 @@ impl<F: Simulate> Simulated<F> {
             layers: settings.layers,
             ..Config::default()
         };
-        // The system is built on CPU 0, which no thread can be before there is a machine.
+        // The system is built as CPU 0. No thread can be attached to it yet, because the machine is new.
         // SAFETY: the frames are the arena's, which the machine owns for ever.
         Ok(as_cpu(0, || unsafe { Vm::new(machine, &ram, config) })?)
     }
@@ -303,7 +306,7 @@ impl<F: Simulate> Simulated<F> {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Detaches the thread from `cpu`. Returns another simulated CPU that it still runs.
+    /// Detaches the thread from `cpu`. Returns another simulated CPU that the thread is attached to, if there is one.
     pub(crate) fn detach(&self, cpu: CpuId) -> Option<CpuId> {
         let none = OWN.with_borrow_mut(|own| {
             own.retain(|(machine, own)| (machine.address(), *own) != (self.address(), cpu));
@@ -323,7 +326,7 @@ impl<F: Simulate> Simulated<F> {
         }
     }
 
-    /// Root and tag that `cpu` has loaded.
+    /// The root and the tag that `cpu` has loaded.
     pub(crate) fn loaded(&self, cpu: CpuId) -> (Pfn, u16) {
         let state = self.state(cpu);
         (Pfn(state.root.load(Ordering::Relaxed)), state.tag.load(Ordering::Relaxed))
@@ -348,18 +351,18 @@ impl<F: Simulate> Simulated<F> {
         f(&mut self.state(cpu).tlb.lock().expect("no thread panics with a TLB locked"))
     }
 
-    /// The life of frame `pfn`.
+    /// The life of frame `pfn`: how often it was freed.
     pub(crate) fn life(&self, pfn: Pfn) -> u32 {
         self.lives[(pfn.0 - self.arena.range().start.0) as usize].load(Ordering::Acquire)
     }
 
-    /// The address of RAM in this process, and its size in bytes.
+    /// The address of RAM in this process, and its size in bytes, the device's frames included.
     pub fn memory(&self) -> (*const u8, usize) {
         let all = self.arena.range();
         (self.arena.ptr(all.start), ((all.end.0 - all.start.0) * PAGE_SIZE) as usize)
     }
 
-    /// Serves the requests of other CPUs to `cpu`, which the calling thread is: a simulated interrupt.
+    /// Serves the requests of other CPUs to `cpu`, which the calling thread is attached to: a simulated interrupt.
     pub fn serve(&self, cpu: CpuId) {
         let state = self.state(cpu);
         if state.calls.load(Ordering::Acquire) == 0 {
@@ -378,8 +381,8 @@ impl<F: Simulate> Simulated<F> {
             let _serving = Serving { machine: self, cpu };
             state.calls.fetch_sub(1, Ordering::AcqRel);
             state.interrupts.fetch_add(1, Ordering::Relaxed);
-            // SAFETY: the requester waits for `pending` before it frees either, or has seen that no CPU serves the call
-            // (`take_back`).
+            // SAFETY: both pointers are valid. The requester frees neither before `pending` is zero, or before
+            // `take_back` has seen that no CPU serves the call.
             as_cpu(cpu, || unsafe {
                 (*call.request.cast::<Request<'_, F>>()).serve(self);
                 (*call.pending).fetch_sub(1, Ordering::AcqRel);
@@ -387,7 +390,7 @@ impl<F: Simulate> Simulated<F> {
         }
     }
 
-    /// A CPU has failed: withdraws its calls, so that no CPU answers those that name `pending`.
+    /// Withdraws the calls that name `pending` after a CPU has failed, so that no CPU answers them later.
     fn take_back(&self, asked: &[CpuId], pending: &AtomicUsize) {
         let ours = |call: &Call| std::ptr::eq(call.pending, pending);
         for cpu in asked {
@@ -396,19 +399,19 @@ impl<F: Simulate> Simulated<F> {
             calls.retain(|call| !ours(call));
             self.state(*cpu).calls.fetch_sub(before - calls.len(), Ordering::AcqRel);
         }
-        // A CPU that serves one of them now finishes it, or panics, which ends it too.
+        // A CPU that serves one of these calls now finishes it, or panics. Both remove it from `serving`.
         while asked.iter().any(|cpu| self.inbox(*cpu).serving.iter().any(ours)) {
             std::thread::yield_now();
         }
     }
 
-    /// Shootdown interrupts that `cpu` has served.
+    /// The number of shootdown interrupts that `cpu` has served.
     pub fn interrupts(&self, cpu: CpuId) -> u64 {
         self.state(cpu).interrupts.load(Ordering::Relaxed)
     }
 }
 
-/// RAM before there is a machine.
+/// RAM at a time when the machine is not built yet.
 struct BootPhys<'a>(&'a Arena);
 
 // SAFETY: the arena does not move, and its frames are consecutive.
@@ -433,7 +436,7 @@ unsafe impl<F: Simulate> Phys for Simulated<F> {
     #[inline(always)]
     fn prefetch(&self, at: *const u8) {
         use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        // SAFETY: a hint, which touches nothing.
+        // SAFETY: a prefetch is a hint, which accesses nothing.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
     }
     unsafe fn frame_freed(&self, pfn: Pfn) {
@@ -503,7 +506,7 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
     }
 
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R {
-        // Calls are served between steps, never inside one.
+        // Nothing to mask: calls are served only between steps, never inside one.
         f()
     }
 
@@ -526,7 +529,8 @@ unsafe impl<F: Simulate> Hardware for Simulated<F> {
         }
         while pending.load(Ordering::Acquire) != 0 {
             if self.has_failed() {
-                // The machine's state is lost, but this thread's stack may now go.
+                // The machine's state is lost. Once the calls are withdrawn, this thread's stack, where they lie, may
+                // be freed.
                 self.take_back(&others, &pending);
                 if std::thread::panicking() {
                     return;

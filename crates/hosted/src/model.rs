@@ -1,10 +1,11 @@
-//! The model of memory contents: one lane of a space. It is exact where one CPU works alone, and as narrow as possible
-//! where other CPUs look on.
+//! The model of the contents of one lane of a space. The model is exact where one CPU works alone. Where other CPUs
+//! access the lane, it is as narrow as possible.
 //!
-//! A *lane* is a set of pages that only one CPU maps, unmaps, protects and stamps. Other CPUs may read them, store
-//! beside the stamp, or fork the space at any moment. So a page's state is a set of candidates. The owner knows one
-//! state. A forked child has all states that the parent's page had during the fork, until an access decides. An access
-//! that no candidate explains is an error of the core (or of the model).
+//! A *lane* is a set of pages that only one CPU, its owner, maps, unmaps, protects and stamps. (A stamp is a word that
+//! identifies the store.) Other CPUs may read the pages, store beside the stamp, or fork the space at any moment. So a
+//! page's state is a set of candidates. The owner's own operations leave one candidate. In a forked child the
+//! candidates are all states that the parent's page had during the fork. Each access removes candidates that do not
+//! explain its result. If none is left, that is an error of the core (or of the model).
 
 use quire_vm::{Access, FaultError, Prot};
 use std::sync::Arc;
@@ -14,9 +15,10 @@ use std::sync::Arc;
 pub enum State {
     /// Not mapped.
     Unmapped,
-    /// Private memory: its stamp, and the stamp that comes back if it is dropped.
+    /// Private memory: its rights, its stamp, and the stamp that a read finds after the memory was dropped.
     Private(Prot, u64, u64),
-    /// Page `1` of the lane's part of shared object `0`; the stamp is the object's.
+    /// Shared memory: its rights, the number of the shared object, and the page in the lane's part of that object. The
+    /// object has the stamp.
     Shared(Prot, usize, usize),
 }
 
@@ -29,7 +31,7 @@ impl State {
         }
     }
 
-    /// The state of the same memory with other rights.
+    /// Returns the state of the same memory with other rights.
     pub fn with_prot(self, prot: Prot) -> State {
         match self {
             State::Unmapped => State::Unmapped,
@@ -42,13 +44,13 @@ impl State {
 /// The way in which a fork treats a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// The child inherits it.
+    /// The child inherits the page.
     Keep,
-    /// The child has nothing there.
+    /// The child has no mapping there.
     Leave,
     /// The child has empty memory there.
     Wipe,
-    /// One of these three.
+    /// The model does not know which of these three.
     Unknown,
 }
 
@@ -65,7 +67,7 @@ impl Fate {
 /// How an access ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
-    /// The access succeeded; for a read of the stamp, with its value.
+    /// The access succeeded. A read of the stamp has the value that was read.
     Value(Option<u64>),
     /// The access failed.
     Failed(FaultError),
@@ -83,11 +85,11 @@ pub enum Content {
 }
 
 impl State {
-    /// Whether an access that found the page in this state could end like that. `shared` returns the content of a
-    /// shared page.
+    /// Whether an access to a page in this state could have the result `seen`. `shared` returns the content of a shared
+    /// page.
     pub fn explains(self, access: Access, seen: Seen, shared: impl Fn(usize, usize) -> Content) -> bool {
         match (seen, self.prot()) {
-            // Only the test knows whether there was reason for either.
+            // Always possible for a mapped page, because only the test knows whether allocations or the pager can fail.
             (Seen::Failed(FaultError::OutOfMemory | FaultError::Pager), Some(_)) => true,
             (Seen::Failed(FaultError::NotMapped), None) => true,
             (Seen::Failed(FaultError::Protection), Some(p)) => !p.contains(access.needs()),
@@ -112,9 +114,9 @@ impl State {
 /// A span of the test's logical clock, both ends included.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// Before the operation began.
+    /// The time before the operation began.
     pub from: u64,
-    /// After it ended.
+    /// The time after the operation ended.
     pub to: u64,
 }
 
@@ -124,21 +126,21 @@ struct Past {
     span: Span,
 }
 
-/// One page of a lane.
+/// The model of one page of a lane.
 #[derive(Clone, Debug)]
 pub struct Page {
     now: Vec<State>,
     /// The earliest time at which `now` may have begun.
     since: u64,
-    /// Earlier states, kept while another CPU looks on.
+    /// Earlier states, kept while another CPU watches the space.
     past: Vec<Past>,
-    /// Its fates in forks, and when: the last entry holds now.
+    /// The page's fates in forks, with the span of each. The last entry holds now.
     fates: Vec<(Fate, Span)>,
     /// The last operations on the page, for error messages.
     log: Vec<(Span, Arc<str>)>,
 }
 
-/// Length of a page's log.
+/// The number of operations in a page's log.
 const LOG: usize = 8;
 
 impl Page {
@@ -152,7 +154,7 @@ impl Page {
         Page { now: candidates, since: 0, past: Vec::new(), fates: Vec::new(), log: Vec::new() }
     }
 
-    /// Logs that `what` was done to the page.
+    /// Logs that `operation` was done to the page during `span`.
     pub fn note(&mut self, span: Span, operation: &Arc<str>) {
         if self.log.len() == LOG {
             self.log.remove(0);
@@ -160,7 +162,7 @@ impl Page {
         self.log.push((span, operation.clone()));
     }
 
-    /// The page in the child of a fork that took the whole of `span`.
+    /// Returns the model of the page in the child of a fork that ran during `span`.
     pub fn inherited(&self, span: Span, operation: &Arc<str>) -> Page {
         let mut states: Vec<State> = Vec::new();
         for fate in self.fates_during(span) {
@@ -171,7 +173,7 @@ impl Page {
             }
         }
         let mut page = Page::of(states);
-        // The child's memory has the same fate as its parent's, if that is known.
+        // The child's memory has the same fate in later forks as its parent's, if that fate is known.
         let forever = Span { from: 0, to: u64::MAX };
         match self.fates_during(span)[..] {
             [Fate::Keep] => {}
@@ -183,13 +185,13 @@ impl Page {
         page
     }
 
-    /// The fates that forks during `span` may have given the page.
+    /// The fates that forks during `span` may have had for the page.
     fn fates_during(&self, span: Span) -> Vec<Fate> {
         let mut fates: Vec<Fate> =
             self.fates.iter().filter(|(_, s)| s.from <= span.to && span.from <= s.to).map(|(f, _)| *f).collect();
         match self.fates.first() {
             None => fates.push(Fate::Keep),
-            // Longer ago than the list goes back.
+            // The span begins before the first entry of the list.
             Some((_, s)) if s.from > span.from => fates.push(Fate::Unknown),
             Some(_) => {}
         }
@@ -200,12 +202,12 @@ impl Page {
         fates
     }
 
-    /// The page's fate in a fork now, if it is known.
+    /// The page's fate in a fork now; `Unknown` if the model does not know it.
     pub fn fate(&self) -> Fate {
         self.fates.last().map_or(Fate::Keep, |(f, _)| *f)
     }
 
-    /// An operation that ran during `span` set the page's fate in forks.
+    /// Records that an operation during `span` set the page's fate in forks.
     pub fn set_fate(&mut self, fate: Fate, span: Span) {
         if let Some((last, held)) = self.fates.last_mut() {
             if *last == fate {
@@ -227,18 +229,18 @@ impl Page {
         &self.log
     }
 
-    /// The candidates now.
+    /// The present candidates.
     pub fn now(&self) -> &[State] {
         &self.now
     }
 
-    /// The state, if there is one candidate only.
+    /// The state, if there is only one candidate.
     pub fn certain(&self) -> Option<State> {
         if let [one] = self.now[..] { Some(one) } else { None }
     }
 
-    /// An operation of the owner, which ran during `span`, made the page one of `states`. `watched`: another CPU may
-    /// use moments before its end.
+    /// Records that an operation of the owner, which ran during `span`, made the page one of `states`. If `watched`,
+    /// the old states are kept: an access of another CPU may have begun before the end of `span`.
     pub fn become_one_of(&mut self, mut states: Vec<State>, span: Span, watched: bool) {
         states.dedup();
         let old = std::mem::replace(&mut self.now, states);
@@ -250,13 +252,13 @@ impl Page {
         self.since = span.from;
     }
 
-    /// Changes every candidate by `f`.
+    /// Changes every candidate by `f`, as an operation during `span`.
     pub fn change(&mut self, span: Span, watched: bool, f: impl Fn(State) -> State) {
         let states = self.now.iter().map(|s| f(*s)).collect();
         self.become_one_of(states, span, watched);
     }
 
-    /// Keeps the candidates that explain the result of the owner's access. `false` if none does.
+    /// Keeps only the candidates that explain the result of the owner's access. Returns `false` if none does.
     pub fn narrow(&mut self, explains: impl Fn(State) -> bool) -> bool {
         if self.now.iter().all(|s| explains(*s)) {
             return true;

@@ -1,4 +1,4 @@
-//! The simulated hardware of each architecture: how it reads its tables, and how its instructions change its caches.
+//! The simulated hardware of each architecture: how it decodes entries, and which cached entries its instructions drop.
 
 use crate::tlb::Tlb;
 use quire_pmap::Format;
@@ -7,20 +7,20 @@ use quire_pmap_x86_64::registers::PAT;
 use quire_pmap_x86_64::{X86_64, word as x86};
 use quire_vm::{MemoryType, PAGE_SHIFT};
 
-/// A present entry, decoded as the hardware does: its rights for everything below it.
+/// A present entry, decoded as the hardware does. Its rights limit everything below it.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
-    /// Programs may use the pages below.
+    /// Whether programs may use the pages below.
     pub user: bool,
-    /// Stores are allowed below.
+    /// Whether stores are allowed below.
     pub write: bool,
-    /// Instruction fetches are allowed below.
+    /// Whether instruction fetches are allowed below.
     pub execute: bool,
-    /// The translation is for every address space.
+    /// Whether the translation holds in every address space.
     pub global: bool,
-    /// Has been translated through.
+    /// Whether an address was translated through the entry.
     pub accessed: bool,
-    /// Has been stored through.
+    /// Whether a store went through the leaf.
     pub dirty: bool,
     /// How accesses through a leaf are cached.
     pub memory: MemoryType,
@@ -31,14 +31,14 @@ pub trait Simulate: Format {
     /// The dirty bit of a leaf.
     const DIRTY: u64;
 
-    /// Decodes a present entry; `leaf` if it is a leaf.
+    /// Decodes a present entry; `leaf` says whether it is a leaf.
     fn see(word: u64, leaf: bool) -> Seen;
 
-    /// The instruction that drops the translation of `va`, with `tag` loaded.
+    /// Executes the instruction that drops the translation of `va`, with `tag` loaded.
     fn drop_page(tlb: &mut Tlb, tag: u16, va: u64);
 }
 
-/// By way of the PAT (SDM volume 3, 11.12.2): bits 4 and 3 of a leaf name one of its entries.
+/// The memory type of an x86-64 leaf. Bits 4 and 3 of the leaf select an entry of the PAT (SDM volume 3, 11.12.2).
 fn x86_memory(word: u64) -> MemoryType {
     let entry = (word & (x86::NO_CACHE | x86::WRITE_THROUGH)) >> 3;
     match (PAT >> (8 * entry)) & 0xff {
@@ -49,7 +49,7 @@ fn x86_memory(word: u64) -> MemoryType {
     }
 }
 
-/// By the leaf itself (Svpbmt).
+/// The memory type of an Sv39 leaf, which its own bits 62 and 61 encode (Svpbmt).
 fn sv39_memory(word: u64) -> MemoryType {
     match (word >> 61) & 3 {
         0 => MemoryType::WriteBack,
@@ -74,7 +74,7 @@ impl Simulate for X86_64 {
         }
     }
 
-    /// INVLPG (SDM volume 3, 4.10.4.1).
+    /// INVLPG, which also drops all cached upper levels of the tag (SDM volume 3, 4.10.4.1).
     fn drop_page(tlb: &mut Tlb, tag: u16, va: u64) {
         tlb.drop_page(tag, va >> PAGE_SHIFT);
         tlb.drop_upper(tag);
@@ -86,7 +86,7 @@ impl Simulate for Sv39 {
 
     fn see(word: u64, leaf: bool) -> Seen {
         if !leaf {
-            // Bits of leaves are reserved in entries that point to table pages.
+            // Bits that only leaves have are reserved in entries that point to table pages.
             assert_eq!(word & (sv39::USER | sv39::ACCESSED | sv39::DIRTY), 0, "reserved bits are set in {word:#x}");
             return Seen {
                 user: true,
@@ -110,7 +110,7 @@ impl Simulate for Sv39 {
         }
     }
 
-    /// SFENCE.VMA with an address, for all address spaces: leaves only.
+    /// SFENCE.VMA with an address, for all address spaces. It drops only leaves.
     fn drop_page(tlb: &mut Tlb, _tag: u16, va: u64) {
         tlb.drop_page_of_all(va >> PAGE_SHIFT);
     }

@@ -1,6 +1,6 @@
-//! One CPU's translation caches, as hostile as the manuals (Intel SDM volume 3, 4.10; RISC-V privileged 12.2) allow. An
-//! entry of a page table that was once seen stays until an instruction drops it. That holds for the TLB and for the
-//! paging-structure caches. Eviction is random and rare.
+//! The translation caches of one CPU, as hostile as the manuals allow (Intel SDM volume 3, 4.10; RISC-V privileged
+//! 12.2). A page-table entry that the CPU has once used stays cached until an instruction drops it. That holds for the
+//! TLB and for the paging-structure caches. Eviction is random and rare.
 
 use quire_vm::{MemoryType, Pfn};
 use std::collections::{HashMap, HashSet};
@@ -8,53 +8,53 @@ use std::collections::{HashMap, HashSet};
 /// A cached translation.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Physical address of the page's first byte.
+    /// The number of the 4 KiB frame.
     pub frame: Pfn,
-    /// Programs may use it.
+    /// Whether programs may use it.
     pub user: bool,
-    /// Stores are allowed.
+    /// Whether stores are allowed.
     pub write: bool,
-    /// Instruction fetches are allowed.
+    /// Whether instruction fetches are allowed.
     pub execute: bool,
-    /// The dirty bit is known to be set in the page table.
+    /// Whether the dirty bit is known to be set in the page table.
     pub dirty: bool,
     /// How accesses are cached.
     pub memory: MemoryType,
-    /// The life of the frame for which the translation was made.
+    /// The life of the frame in which the translation was made (see `Simulated::lives` in `machine`).
     pub life: u32,
 }
 
-/// A cached upper level: the table page below an entry.
+/// A cached upper level: the table page that an entry above the last level names.
 #[derive(Clone, Copy, Debug)]
 pub struct Upper {
     /// The table page.
     pub table: Pfn,
-    /// Whether all entries on the way allowed programs.
+    /// Whether all entries from the root to this one allowed programs.
     pub user: bool,
-    /// Whether all entries on the way allowed stores.
+    /// Whether all entries from the root to this one allowed stores.
     pub write: bool,
-    /// The life of the table page's frame.
+    /// The life of the table page's frame when the level was cached.
     pub life: u32,
 }
 
-/// Translations beyond this number are evicted, a quarter at a time.
+/// The most translations of a TLB. When they are reached, a quarter is evicted.
 const CAPACITY: usize = 8192;
 
 /// TLB and paging-structure caches of one CPU.
 #[derive(Default)]
 pub struct Tlb {
-    /// By tag (PCID, ASID) and page number.
+    /// The translations of one tag, by tag (PCID, ASID) and page number.
     pages: HashMap<(u16, u64), Entry>,
-    /// Global translations, by page number: under every tag.
+    /// Global translations, which hold under every tag, by page number.
     global: HashMap<u64, Entry>,
-    /// By tag, level (1: the table that holds leaves) and the address bits above it.
+    /// Cached upper levels, by tag, level (1: the table that holds leaves) and the address bits that the level covers.
     upper: HashMap<(u16, u32, u64), Upper>,
-    /// Pages without a mapping, by tag, on hardware that caches absence.
+    /// Pages without a mapping, by tag and page number, on hardware that caches absent entries.
     absent: HashSet<(u16, u64)>,
 }
 
 impl Tlb {
-    /// The translation of page number `page` under `tag`.
+    /// Returns the translation of page number `page` under `tag`.
     pub fn get(&self, tag: u16, page: u64) -> Option<Entry> {
         self.global.get(&page).or_else(|| self.pages.get(&(tag, page))).copied()
     }
@@ -75,7 +75,7 @@ impl Tlb {
         self.pages.insert((tag, page), entry);
     }
 
-    /// The table page that translates the addresses with `prefix` below level `level`.
+    /// Returns the table page that translates the addresses with `prefix` below level `level`.
     pub fn get_upper(&self, tag: u16, level: u32, prefix: u64) -> Option<Upper> {
         self.upper.get(&(tag, level, prefix)).copied()
     }
@@ -85,36 +85,36 @@ impl Tlb {
         self.upper.insert((tag, level, prefix), upper);
     }
 
-    /// The page's translation under one tag and the global one.
+    /// Drops the page's translation under one tag, and its global one.
     pub fn drop_page(&mut self, tag: u16, page: u64) {
         self.pages.remove(&(tag, page));
         self.absent.remove(&(tag, page));
         self.global.remove(&page);
     }
 
-    /// The page's translations under every tag, and the global one.
+    /// Drops the page's translations under every tag, and its global one.
     pub fn drop_page_of_all(&mut self, page: u64) {
         self.pages.retain(|k, _| k.1 != page);
         self.absent.retain(|k| k.1 != page);
         self.global.remove(&page);
     }
 
-    /// All upper levels of one tag.
+    /// Drops all upper levels of one tag.
     pub fn drop_upper(&mut self, tag: u16) {
         self.upper.retain(|k, _| k.0 != tag);
     }
 
-    /// Caches that nothing is mapped there.
+    /// Caches the fact that the page is not mapped under `tag`.
     pub fn put_absent(&mut self, tag: u16, page: u64) {
         self.absent.insert((tag, page));
     }
 
-    /// Whether the absence of a mapping is cached.
+    /// Whether it is cached that the page is not mapped.
     pub fn is_absent(&self, tag: u16, page: u64) -> bool {
         self.absent.contains(&(tag, page))
     }
 
-    /// A page fault at the page: drops its translation, and the upper levels that led to it.
+    /// Handles a page fault at the page: drops its translation, and the upper levels that led to it.
     pub fn faulted(&mut self, tag: u16, page: u64, prefixes: impl Iterator<Item = (u32, u64)>) {
         self.pages.remove(&(tag, page));
         for (level, prefix) in prefixes {
@@ -122,7 +122,7 @@ impl Tlb {
         }
     }
 
-    /// Drops all entries of one tag but global translations.
+    /// Drops all entries of one tag; global translations stay.
     pub fn drop_tag(&mut self, tag: u16) {
         self.pages.retain(|k, _| k.0 != tag);
         self.absent.retain(|k| k.0 != tag);
@@ -134,7 +134,7 @@ impl Tlb {
         *self = Tlb::default();
     }
 
-    /// Number of cached translations.
+    /// The number of cached translations.
     pub fn len(&self) -> usize {
         self.pages.len() + self.global.len()
     }

@@ -1,14 +1,15 @@
 //! RISC-V Sv39 page tables for Quire: three levels, and the hardware's encoding (RISC-V privileged architecture, 12.4).
-//! The architecture-independent code is in [`quire_pmap`]. No kernel of Quire's runs on RISC-V. The hosted machine
-//! simulates the hardware, with the same tests as for x86-64, so that the memory core depends on neither architecture.
+//! The architecture-independent code is in [`quire_pmap`]. Quire's kernel does not run on RISC-V. The hosted machine
+//! simulates the hardware, and runs the same tests as for x86-64. They show that the memory core depends on neither
+//! architecture.
 //!
 //! Differences from x86-64, beyond the bits:
 //! - The hardware may cache absent entries. After a leaf was entered, the CPU that faulted fences the address
-//!   ([`Format::CACHES_ABSENT`]); others do so when they fault in turn.
-//! - A fence of one address keeps upper levels, so freeing a table page costs a fence of the whole space
+//!   ([`Format::CACHES_ABSENT`]). Other CPUs fence it when they fault in turn.
+//! - A fence of one address keeps cached upper levels. So freeing a table page needs a fence of the whole space
 //!   ([`Format::PAGE_DROPS_UPPER`]).
-//! - The hardware sets accessed and dirty (Svadu), or faults where they are missing (Svade). Both work: leaves are
-//!   entered with both preset, and a fault that finds the leaf in place sets them again.
+//! - The hardware sets accessed and dirty (Svadu), or faults if they are missing (Svade). Both work: leaves are entered
+//!   with both preset, and a fault that finds the leaf in place sets them again.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]
 
@@ -25,8 +26,8 @@ pub type Sv39Pmap = quire_pmap::Tables<Sv39>;
 /// `satp`'s mode field for Sv39.
 const SATP_SV39: u64 = 8 << 60;
 
-/// The value for `satp`: the root and the address-space identifier. Writing it drops nothing, so a CPU that gives an
-/// identifier to another space fences it.
+/// The value for `satp`: the root and the address-space identifier. Writing `satp` drops no translations. So a CPU that
+/// gives an identifier to another space fences that identifier.
 pub const fn satp(root: Pfn, asid: u16) -> u64 {
     SATP_SV39 | (asid as u64) << 44 | root.0
 }

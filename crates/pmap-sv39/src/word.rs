@@ -4,21 +4,21 @@ use quire_pmap::{Format, Rights};
 use quire_vm::machine::{Enter, Leaf};
 use quire_vm::{MemoryType, Pfn, Prot, VirtRange};
 
-/// Entry is present.
+/// The entry is present.
 pub const VALID: u64 = 1;
-/// Loads are allowed. An entry with none of read, write and execute points to a table page.
+/// Loads are allowed. An entry with none of the bits for read, write and execute points to a table page.
 pub const READ: u64 = 1 << 1;
 /// Stores are allowed; never without [`READ`].
 pub const WRITE: u64 = 1 << 2;
 /// Instruction fetches are allowed.
 pub const EXECUTE: u64 = 1 << 3;
-/// Only programs may use it. Zero in an entry that points to a table page.
+/// Only programs may use the page. Zero in an entry that points to a table page.
 pub const USER: u64 = 1 << 4;
 /// The translation is the same in every address space.
 pub const GLOBAL: u64 = 1 << 5;
-/// An address was translated through the leaf. Zero in an entry that points to a table page, as [`DIRTY`].
+/// An address was translated through the leaf. Like [`DIRTY`], it is zero in an entry that points to a table page.
 pub const ACCESSED: u64 = 1 << 6;
-/// A leaf was stored through.
+/// A store went through the leaf.
 pub const DIRTY: u64 = 1 << 7;
 /// Memory type (Svpbmt): not cached, weakly ordered.
 pub const NOT_CACHED: u64 = 1 << 61;
@@ -49,7 +49,7 @@ const fn rights_bits(rights: Rights) -> u64 {
 
 impl Format for Sv39 {
     const LEVELS: u32 = 3;
-    // As on x86-64, neither the first page nor the last.
+    // As on x86-64, programs may map neither the first page nor the last.
     const USER: VirtRange = VirtRange { start: 0x1000, end: (1 << 38) - 0x1000 };
     const KERNEL_HALF: u64 = 0xffff_ffc0_0000_0000;
     const PAGE_DROPS_UPPER: bool = false;

@@ -7,23 +7,23 @@ use quire_pmap::{Format, Rights};
 use quire_vm::machine::{Enter, Leaf};
 use quire_vm::{MemoryType, PAGE_SHIFT, Pfn, Prot, VirtRange};
 
-/// Levels of tables; level 0 is the last one, whose entries are leaves.
+/// The number of levels of tables. Level 0 is the last one, whose entries are leaves.
 pub const LEVELS: u32 = 4;
 
-/// Entry is present.
+/// The entry is present.
 pub const PRESENT: u64 = 1;
 /// Stores are allowed.
 pub const WRITE: u64 = 1 << 1;
-/// Programs may use it.
+/// Programs may use the page.
 pub const USER: u64 = 1 << 2;
-/// Alone: write-combining memory (PAT entry 1 as [`registers::PAT`](crate::registers::PAT) has it). With [`NO_CACHE`]:
-/// strong uncacheable memory (entry 3).
+/// Alone: write-combining memory, because [`registers::PAT`](crate::registers::PAT) changes PAT entry 1 to that. With
+/// [`NO_CACHE`]: strong uncacheable memory (entry 3).
 pub const WRITE_THROUGH: u64 = 1 << 3;
 /// Not cached.
 pub const NO_CACHE: u64 = 1 << 4;
 /// An address was translated through the entry.
 pub const ACCESSED: u64 = 1 << 5;
-/// A leaf was stored through.
+/// A store went through the leaf.
 pub const DIRTY: u64 = 1 << 6;
 /// The entry is a leaf above the last level (2 MiB at level 1, 1 GiB at level 2).
 pub const LARGE: u64 = 1 << 7;
@@ -44,18 +44,20 @@ pub const fn present(word: u64) -> bool {
     word & PRESENT != 0
 }
 
-/// An entry for a table page below a user table. Accessed is preset, so that hardware need not write it.
+/// Returns an entry of a user table that names a table page. Accessed is preset, so that the hardware need not write
+/// it.
 pub const fn user_table(pfn: Pfn) -> u64 {
     pfn.address() | PRESENT | WRITE | USER | ACCESSED
 }
 
-/// An entry for a table page below a kernel table.
+/// Returns an entry of a kernel table that names a table page.
 pub const fn kernel_table(pfn: Pfn) -> u64 {
     pfn.address() | PRESENT | WRITE | ACCESSED
 }
 
-/// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is marked
-/// dirty already (relies on C2). Each present leaf is readable, because the hardware has no other encoding.
+/// Returns a user leaf. Accessed is preset. Dirty is preset if stores are allowed: a writable leaf implies that the
+/// page is marked dirty already (relies on C2). Each present leaf is readable, because the hardware has no other
+/// encoding.
 pub const fn user_leaf(new: Enter) -> u64 {
     let mut word = new.pfn.address() | PRESENT | USER | ACCESSED | cache_bits(new.memory);
     if new.prot.contains(Prot::WRITE) {
@@ -104,8 +106,8 @@ const fn rights_bits(rights: Rights) -> u64 {
 
 impl Format for X86_64 {
     const LEVELS: u32 = LEVELS;
-    // Not page 0, and not the last page before the hole, from which a system call's return address would lie in the
-    // hole (as Linux).
+    // Programs may not map page 0, nor the last page before the hole in the address space, as on Linux. A system call
+    // at the end of that page would have its return address in the hole.
     const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
     const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
     const PAGE_DROPS_UPPER: bool = true;
@@ -178,8 +180,8 @@ mod tests {
 
     #[test]
     fn memory_types_are_the_pats_entries() {
-        // Entry n of the PAT is its n-th byte; 6 is write-back, 1 write-combining, 0 uncached. The entry's number is
-        // made of the word's bits 4 and 3.
+        // Entry n of the PAT is its n-th byte. The value 6 is write-back, 1 is write-combining, 0 is uncached. Bits 4
+        // and 3 of the leaf are the number of its PAT entry.
         for (memory, kind) in [(MemoryType::WriteBack, 6), (MemoryType::WriteCombining, 1), (MemoryType::Uncached, 0)] {
             let word = user_leaf(Enter { memory, ..Enter::new(Pfn(1), Prot::READ) });
             let entry = (word >> 3) & 3;

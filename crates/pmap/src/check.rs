@@ -8,8 +8,8 @@ use quire_vm::Pfn;
 use quire_vm::check::Broken;
 
 impl<F: Format, A: Memory> Tree<'_, F, A> {
-    /// Checks all table pages; of the root the first `user` entries. `is_table`: whether a frame is a table page at
-    /// all. Other CPUs may walk, link, enter, remove and prune meanwhile, unless the caller says that none does
+    /// Checks all table pages, but of the root only the first `user` entries. `is_table` returns whether a frame is a
+    /// table page at all. Other CPUs may walk, link, enter, remove and prune meanwhile, unless the caller excludes that
     /// (`quiet`). Returns the number of checked entries.
     pub(crate) fn check(&self, user: usize, is_table: &dyn Fn(Pfn) -> bool, quiet: bool) -> Result<u64, Broken> {
         let _pin = self.memory.pin();
@@ -17,7 +17,7 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
         self.check_table(root, F::LEVELS - 1, 0, user, is_table, quiet)
     }
 
-    /// The table page `t` at `level`, which begins at `va`, and those below.
+    /// Checks the table page `t` at `level`, which begins at `va`, and all table pages below it.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -34,7 +34,8 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
         {
             let _held = view.state.lock();
             if view.state.is_dead() {
-                // Taken out since its parent was checked. Under the parent's lock a dead child is already unlinked.
+                // The page was unlinked since its parent was checked. Under the parent's lock a dead child is already
+                // unlinked.
                 return Ok(0);
             }
             self.check_locked(&view, level, va, entries, is_table, quiet)?;
@@ -52,7 +53,7 @@ impl<F: Format, A: Memory> Tree<'_, F, A> {
         Ok(cost)
     }
 
-    /// One table page by itself.
+    /// Checks one table page by itself.
     ///
     /// # Requires
     /// The caller holds its lock.

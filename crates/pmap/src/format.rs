@@ -1,19 +1,19 @@
 //! The encoding of page-table entries, and the place of an address in the tables.
 //!
-//! All tables are one page of 64-bit entries: 512 to a table, nine bits of the address a level, on x86-64 and on RISC-V
-//! alike. The encoding of an entry depends on the architecture.
+//! On x86-64 and on RISC-V each table is one page of 512 entries of 64 bits, so each level translates nine bits of the
+//! address. The encoding of an entry depends on the architecture.
 
 use quire_vm::machine::{Enter, Leaf};
 use quire_vm::{MemoryType, PAGE_SHIFT, Pfn, Prot, VirtRange};
 
-/// log2 of the entries in a table.
+/// log2 of the number of entries in a table.
 #[cfg(not(any(loom, shuttle)))]
 pub const BITS: u32 = 9;
-/// log2 of the entries in a table; fewer under the model checkers.
+/// log2 of the number of entries in a table; fewer under the model checkers.
 #[cfg(any(loom, shuttle))]
 pub const BITS: u32 = 1;
 
-/// Entries in a table.
+/// The number of entries in a table.
 pub const FANOUT: usize = 1 << BITS;
 
 /// Rights of a kernel mapping. "Store and execute" cannot be expressed (W^X).
@@ -27,69 +27,69 @@ pub enum Rights {
     Execute,
 }
 
-/// Page-table entries of one architecture. An entry that is not present is zero. It never keeps a frame number, so a
-/// speculative load cannot follow it (L1TF on x86-64).
+/// The encoding of page-table entries of one architecture. An entry that is not present is zero. It never keeps a frame
+/// number, so a speculative load cannot follow it (L1TF on x86-64).
 pub trait Format: Send + Sync + Sized + 'static {
-    /// Levels of tables; level 0 is the last one, whose entries are leaves.
+    /// The number of levels of tables. Level 0 is the last one, whose entries are leaves.
     const LEVELS: u32;
-    /// The addresses that programs may map. The entries of the root below the middle belong to programs.
+    /// The addresses that programs may map. They lie below the root entries of the root's lower half.
     const USER: VirtRange;
     /// The first address of the kernel's half.
     const KERNEL_HALF: u64;
-    /// Dropping one page's translation also drops every cached upper level of that space (x86-64's INVLPG does,
-    /// RISC-V's SFENCE.VMA with an address does not).
+    /// Whether dropping one page's translation also drops every cached upper level of that space. INVLPG of x86-64
+    /// does; SFENCE.VMA of RISC-V with an address does not.
     const PAGE_DROPS_UPPER: bool;
-    /// The hardware may cache absent entries, so a new entry is not seen before a local fence (RISC-V). x86-64 never
-    /// caches absent entries, and a page fault drops the translation that caused it.
+    /// Whether the hardware may cache absent entries (RISC-V). Then a CPU may not see a new entry before it has fenced
+    /// the address. CPUs of x86-64 never cache absent entries, and a page fault drops the translation that caused it.
     const CACHES_ABSENT: bool;
-    /// An address was translated through the entry.
+    /// The accessed bit: the hardware has translated an address through the entry.
     const ACCESSED: u64;
-    /// The bit of an entry above the last level that stores need besides the leaf's own right. 0 where there is no such
-    /// bit (RISC-V).
+    /// The bit of an entry above the last level that allows stores below it. A store needs this bit and the leaf's own
+    /// right. 0 if the architecture has no such bit (RISC-V).
     const STORES_BELOW: u64;
 
     /// Whether the entry is present.
     fn present(word: u64) -> bool;
     /// The frame that an entry names.
     fn frame(word: u64) -> Pfn;
-    /// An entry for a table page below a table of programs.
+    /// Returns an entry of a user table that names the table page `child`.
     fn user_table(child: Pfn) -> u64;
-    /// An entry for a table page below a table of the kernel's.
+    /// Returns an entry of a kernel table that names the table page `child`.
     fn kernel_table(child: Pfn) -> u64;
     /// Whether a present user leaf allows stores.
     fn writable(word: u64) -> bool;
-    /// A user leaf. Accessed is preset, and dirty where stores are allowed: a writable leaf implies that the page is
-    /// marked dirty already (relies on C2).
+    /// Returns a user leaf. Accessed is preset. Dirty is preset if stores are allowed: a writable leaf implies that the
+    /// page is marked dirty already (relies on C2).
     fn user_leaf(new: Enter) -> u64;
     /// The content of a user leaf, if it is present.
     fn read_leaf(word: u64) -> Option<Leaf>;
-    /// The leaf `old` with the rights of `add`, which maps the same frame, besides its own. Accessed and dirty stay.
+    /// Returns the leaf `old` with the rights of `add` added. Both map the same frame. Accessed and dirty stay.
     fn strengthen(old: u64, add: u64) -> u64;
-    /// The leaf `old` with no more rights than `keep`, which is not empty. Where the right to store is taken, dirty is
-    /// cleared.
+    /// Returns the leaf `old` with only those of its rights that are in `keep`, which is not empty. If the right to
+    /// store is removed, dirty is cleared.
     fn weaken(old: u64, keep: Prot) -> u64;
-    /// A kernel leaf at `level` for the physical address `pa`, aligned to what it covers. Accessed and dirty are
-    /// preset, because no code reads them, and hardware need not write them.
+    /// Returns a kernel leaf at `level` for the physical address `pa`, which is aligned to the leaf's size. Accessed
+    /// and dirty are preset: no code reads them, and so the hardware need not write them.
     fn kernel_leaf(pa: u64, level: u32, rights: Rights, memory: MemoryType) -> u64;
-    /// The kernel leaf `word` with these rights.
+    /// Returns the kernel leaf `word` with its rights replaced by `rights`.
     fn with_rights(word: u64, rights: Rights) -> u64;
     /// The rights of a kernel leaf.
     fn rights(word: u64) -> Rights;
-    /// Whether a present entry of a table at `level` is a leaf.
+    /// Whether the present entry `word` of a table at `level` is a leaf.
     fn is_leaf(word: u64, level: u32) -> bool;
 }
 
-/// Bytes that one entry of a table at `level` covers.
+/// The number of bytes that one entry of a table at `level` covers.
 pub const fn span(level: u32) -> u64 {
     1 << (PAGE_SHIFT + BITS * level)
 }
 
-/// The entry of a table at `level` that covers `va`.
+/// The index of the entry that covers `va` in a table at `level`.
 pub const fn index(va: u64, level: u32) -> usize {
     (va >> (PAGE_SHIFT + BITS * level)) as usize & (FANOUT - 1)
 }
 
-/// The first address that the entry covers which covers `va` at `level`.
+/// The first address covered by the entry at `level` that covers `va`.
 pub const fn base(va: u64, level: u32) -> u64 {
     va & !(span(level) - 1)
 }

@@ -1,5 +1,5 @@
-//! The machine trait of page tables, beyond [`quire_vm::Machine`]: the instructions that load and drop translations,
-//! and running a flush on other CPUs.
+//! The machine trait of page tables, beyond [`quire_vm::Machine`]. It has the instructions that load and drop
+//! translations, and runs a flush on other CPUs.
 
 use crate::format::Format;
 use crate::mmu::{CpuMmu, Mmu};
@@ -11,7 +11,8 @@ use quire_vm::{Machine, Pfn};
 /// A machine whose page tables are [`Tables`]: real (a kernel) or simulated (the hosted machine).
 ///
 /// A *tag* names an address space to a CPU's translation caches: a PCID on x86-64, an ASID on RISC-V. Each CPU gives
-/// out its own. Where tags are off ([`Mmu::tags`]) every tag is zero and loading a root drops all cached translations.
+/// out its own tags. If tags are off ([`Mmu::tags`]), every tag is zero and loading a root drops all cached
+/// translations.
 ///
 /// # Safety
 /// The instructions must have the effects described here, on the calling CPU. `shoot` must return only when the request
@@ -20,11 +21,11 @@ pub unsafe trait Hardware: Machine<Pmap = Tables<Self::Format>> {
     /// The encoding of page-table entries.
     type Format: Format;
 
-    /// The per-CPU translation state and the kernel's tables: one value a machine, made at boot.
+    /// The per-CPU translation state and the kernel's tables. Each machine has one such value, made at boot.
     fn mmu(&self) -> &Mmu<Self::Format>;
 
-    /// Translates through `root` from now on, under `tag`. Keeps the translations cached for the tag where `keep` says
-    /// so, else drops them (global translations stay).
+    /// Makes this CPU translate through `root` from now on, under `tag`. Keeps the translations that are cached for the
+    /// tag if `keep` is true. Otherwise drops them, except global translations.
     ///
     /// # Safety
     /// The root maps the running kernel. Preemption and interrupts (shootdowns) are off on this CPU.
@@ -33,35 +34,35 @@ pub unsafe trait Hardware: Machine<Pmap = Tables<Self::Format>> {
     /// Drops this CPU's translation of `va` under the loaded tag, a global one too; see [`Format::PAGE_DROPS_UPPER`].
     fn drop_page(&self, va: u64);
 
-    /// Drops all that this CPU has cached under `tag`, upper levels included; global translations stay. `root` and
-    /// `tag` are loaded.
+    /// Drops all translations that this CPU has cached under `tag`, upper levels included; global translations stay.
+    /// `root` and `tag` are the loaded ones.
     fn drop_loaded(&self, root: Pfn, tag: u16);
 
-    /// Drops everything, global translations included.
+    /// Drops all translations of this CPU, global ones included.
     fn drop_all(&self);
 
     /// Runs `f` with interrupts masked on this CPU.
     fn masked<R>(&self, f: impl FnOnce() -> R) -> R;
 
-    /// Makes every CPU in `targets` call [`Request::serve`], and returns when all of them have. The caller's own CPU
-    /// may be among them: it serves the request itself, after it has interrupted the others and before it waits for
-    /// them.
+    /// Makes every CPU in `targets` call [`Request::serve`], and returns when all of them have done so. The caller's
+    /// own CPU may be among them. It serves the request itself, after it has interrupted the others and before it waits
+    /// for them.
     ///
-    /// Called with preemption off, interrupts on, and possibly with spin locks held that no interrupt handler takes.
+    /// The caller has preemption off and interrupts on. It may hold spin locks that no interrupt handler acquires.
     /// While it waits it serves requests of other CPUs, so that two shooters never wait for each other. The request
-    /// lives on the caller's stack: no target may touch it after its last acknowledgement.
+    /// lives on the caller's stack: no target may access it after its last acknowledgement.
     fn shoot(&self, targets: &CpuMask, request: &Request<'_, Self::Format>);
 }
 
-/// The drop operations of a flush on its CPU.
+/// The operations by which a flush drops translations on its own CPU. The models implement them too.
 pub(crate) trait Drops {
     /// See [`Format::PAGE_DROPS_UPPER`].
     const PAGE_DROPS_UPPER: bool;
 
-    /// The translation of one page, in the loaded space.
+    /// Drops the translation of one page of the loaded space.
     fn drop_page(&self, va: u64);
 
-    /// All translations cached for the loaded space; global ones stay.
+    /// Drops all translations cached for the loaded space; global ones stay.
     fn drop_loaded(&self, state: &CpuMmu);
 }
 
@@ -73,8 +74,8 @@ impl<M: Hardware> Drops for M {
     }
 
     fn drop_loaded(&self, state: &CpuMmu) {
-        // Masked: without tags the root is loaded again. It must not be a root that a handler has just left and that is
-        // about to be freed.
+        // Masked, because without tags this loads the root again. A handler must not leave that root in between,
+        // because then it could be freed while it is loaded again.
         self.masked(|| {
             let (root, tag) = state.root();
             Hardware::drop_loaded(self, root, tag);

@@ -1,5 +1,5 @@
-//! [`KernelPages`](quire_vm::machine::KernelPages) on [`KernelTables`](crate::KernelTables): a machine implements that
-//! trait by these three calls.
+//! The three calls by which a machine implements [`KernelPages`](quire_vm::machine::KernelPages) on
+//! [`KernelTables`](crate::KernelTables).
 
 use crate::format::Rights;
 use crate::hardware::Hardware;
@@ -17,12 +17,12 @@ use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, VirtRange};
 /// Maps the page at `va` for loads and stores; see [`quire_vm::machine::KernelPages::map_kernel`].
 ///
 /// # Panics
-/// Where `va` was not reserved at boot or is mapped: the kernel's map hands an address out once.
+/// If `va` was not reserved at boot, or is mapped already. The kernel's map gives an address out only once.
 pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: MemoryType) -> Result<(), OutOfMemory> {
     let machine = vm.machine();
     let mut frames = || {
         let pfn = vm.alloc_frame(Fill::Any, For::Kernel).ok()?.into_pfn();
-        // SAFETY: taken just now, to be a table page.
+        // SAFETY: the frame was allocated just now, and becomes a table page.
         unsafe { vm.descriptor(pfn) }.set_kind(FrameKind::Table);
         vm.stats().count(Event::TableAlloc);
         Some(pfn)
@@ -35,9 +35,9 @@ pub fn map<M: Hardware>(vm: &'static Physical<M>, va: u64, pfn: Pfn, memory: Mem
     }
 }
 
-/// Whether a kernel fault at `va` came only from a cached absent entry, so that a retry suffices: the page is mapped,
-/// and this CPU has fenced. ([`Format::CACHES_ABSENT`](crate::Format::CACHES_ABSENT); on x86-64 there are no such
-/// faults.)
+/// Whether a retry suffices after a kernel fault at `va`. It does if the page is mapped: this CPU then had cached the
+/// absent entry, and this function has fenced the address. Such faults exist only if
+/// [`Format::CACHES_ABSENT`](crate::Format::CACHES_ABSENT); x86-64 has none.
 pub fn look_again<M: Hardware>(machine: &M, va: u64) -> bool {
     let there = machine.mmu().kernel().lookup(machine, va).is_some();
     if there {
@@ -46,7 +46,7 @@ pub fn look_again<M: Hardware>(machine: &M, va: u64) -> bool {
     there
 }
 
-/// Takes the mapping of the page at `va` away; see [`quire_vm::machine::KernelPages::unmap_kernel`].
+/// Removes the mapping of the page at `va`; see [`quire_vm::machine::KernelPages::unmap_kernel`].
 pub fn unmap<M: Hardware>(machine: &M, va: u64) -> Option<Pfn> {
     machine.mmu().kernel().take(machine, va)
 }

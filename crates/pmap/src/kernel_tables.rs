@@ -1,8 +1,8 @@
 //! The kernel's half of every address space: made at boot, shared by all roots, never freed.
 //!
-//! The root entries of the ranges that the kernel will ever use are filled once, before the first space exists, and
-//! copied into every new root; below them everything is shared, so a kernel mapping made later is at once in every
-//! space. Table pages of the kernel are never freed and their entries change under one lock: kernel mappings are rare.
+//! The root entries of the ranges that the kernel will ever use are filled once, before the first space exists. They
+//! are copied into every new root. All levels below are shared, so a later kernel mapping appears at once in every
+//! space. Table pages of the kernel are never freed. One lock guards all changes, because kernel mappings are rare.
 
 use crate::format::{FANOUT, Format, Rights, base, index, span};
 use core::marker::PhantomData;
@@ -10,17 +10,17 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock};
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Phys, VirtRange};
 
-/// Bytes that a large kernel leaf covers.
+/// The bytes that a large kernel leaf covers.
 pub const LARGE_PAGE: u64 = span(1);
 
-/// Why a kernel mapping could not be made. Mappings made before the error stay; no existing mapping is replaced.
+/// Why a kernel mapping could not be made. Mappings made before the error stay. No existing mapping is replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KernelMapError {
-    /// Addresses that are misaligned, not in the kernel's half, or outside what was reserved at boot.
+    /// The address is misaligned, not in the kernel's half, or outside the ranges that were reserved at boot.
     Invalid(u64),
     /// Another mapping exists at this address.
     Exists(u64),
-    /// No frame for a table page.
+    /// No frame was free for a table page.
     OutOfMemory,
 }
 
@@ -34,26 +34,26 @@ impl From<OutOfMemory> for KernelMapError {
 pub struct KernelTables<F: Format> {
     root: Pfn,
     format: PhantomData<F>,
-    /// Root entries that are filled: one bit for each of the upper 256.
+    /// The root entries that are filled: one bit for each entry of the upper half.
     used: [u64; FANOUT.div_ceil(128)],
     lock: SpinLock<()>,
 }
 
 impl<F: Format> KernelTables<F> {
-    /// Empty tables in the frame `root`, which belongs to them from now on.
+    /// Makes empty tables in the frame `root`, which belongs to them from now on.
     pub fn new(phys: &impl Phys, root: Pfn) -> Self {
-        // SAFETY: the caller owns the frame and gives it up.
+        // SAFETY: the caller owns the frame and does not use it any more.
         unsafe { phys.zero_frame(root) };
         KernelTables { root, format: PhantomData, used: [0; _], lock: SpinLock::new(Rank::TABLE_UPPER, ()) }
     }
 
-    /// The kernel's own root: what a CPU has in CR3 when it runs no program.
+    /// The kernel's own root, which a CPU has loaded (in CR3 on x86-64) when it runs no program.
     pub fn root(&self) -> Pfn {
         self.root
     }
 
-    /// Fills the root entries over `range`, so that mappings can be made there at any time later. Only before the first
-    /// space exists: the table pages taken here are in every root.
+    /// Fills the root entries over `range`, so that mappings can be made there at any later time. The table pages come
+    /// from `frames`. This is allowed only before the first space exists, because every root copies these entries.
     pub fn reserve(
         &mut self,
         phys: &impl Phys,
@@ -71,9 +71,9 @@ impl<F: Format> KernelTables<F> {
         Ok(())
     }
 
-    /// Maps `range` to the physical addresses from `physical` on, with 2 MiB leaves where both sides allow it. New
-    /// table pages come from `frames`. An existing mapping is left alone and is an error. No flush is needed: entries
-    /// that are not present are never cached.
+    /// Maps `range` to the physical addresses from `physical` on, with 2 MiB leaves where both addresses are aligned to
+    /// them. New table pages come from `frames`. An existing mapping stays and is an error. The mapping needs no flush:
+    /// no CPU has the absent entry cached, or a fault fences and retries.
     pub fn map(
         &self,
         phys: &impl Phys,
@@ -103,15 +103,14 @@ impl<F: Format> KernelTables<F> {
         Ok(())
     }
 
-    /// Takes the 4 KiB mappings in `range` away; gaps are allowed. The caller then shoots
-    /// [`Request::kernel`](crate::Request::kernel) at every CPU before it uses the addresses or the frames for anything
-    /// else.
+    /// Removes the 4 KiB mappings in `range`; gaps are allowed. The caller then sends
+    /// [`Request::kernel`](crate::Request::kernel) to every CPU before it reuses the addresses or the frames.
     pub fn unmap(&self, phys: &impl Phys, range: VirtRange) -> Result<(), KernelMapError> {
         self.change(phys, range, |_| 0)
     }
 
-    /// Takes the 4 KiB mapping of `va` away and returns its frame, if there is one. The caller then shoots as after
-    /// [`unmap`](Self::unmap).
+    /// Removes the 4 KiB mapping of `va` and returns its frame, or `None` if there is no such mapping. The caller then
+    /// flushes as after [`unmap`](Self::unmap).
     pub fn take(&self, phys: &impl Phys, va: u64) -> Option<Pfn> {
         let _guard = self.lock.lock();
         match self.find(phys, va) {
@@ -120,8 +119,8 @@ impl<F: Format> KernelTables<F> {
         }
     }
 
-    /// Changes the rights of the mappings in `range`; gaps are allowed. The caller then shoots as after
-    /// [`unmap`](Self::unmap). Large leaves must lie wholly inside.
+    /// Changes the rights of the mappings in `range`; gaps are allowed. Large leaves must lie wholly inside. The caller
+    /// then flushes as after [`unmap`](Self::unmap).
     pub fn protect(&self, phys: &impl Phys, range: VirtRange, rights: Rights) -> Result<(), KernelMapError> {
         self.change(phys, range, |old| F::with_rights(old, rights))
     }
@@ -133,7 +132,7 @@ impl<F: Format> KernelTables<F> {
             let found = self.find(phys, va);
             let (FoundEntry::Leaf(_, level) | FoundEntry::Absent(level)) = found;
             let start = base(va, level);
-            // The last entry of the address space has no address behind it.
+            // `None` for the last entry of the address space, which has no address behind it.
             let end = start.checked_add(span(level));
             if let FoundEntry::Leaf(slot, _) = found {
                 if va != start || end.is_none_or(|end| end > range.end) {
@@ -146,7 +145,7 @@ impl<F: Format> KernelTables<F> {
         Ok(())
     }
 
-    /// The physical address behind kernel address `va`, and whether it may be stored to.
+    /// Returns the physical address that `va` is mapped to, and the mapping's rights; `None` if `va` is not mapped.
     pub fn lookup(&self, phys: &impl Phys, va: u64) -> Option<(u64, Rights)> {
         let FoundEntry::Leaf(slot, level) = self.find(phys, va) else { return None };
         let w = slot.load(Ordering::Acquire);
@@ -157,17 +156,17 @@ impl<F: Format> KernelTables<F> {
     /// Copies the kernel's half into a new root.
     ///
     /// # Requires
-    /// Only the caller has `root`, and it is zeroed.
+    /// Only the caller uses `root`, and it is zeroed.
     pub fn share(&self, phys: &impl Phys, root: Pfn) {
         self.each_used(|i| {
             slot(phys, root, i).store(slot(phys, self.root, i).load(Ordering::Relaxed), Ordering::Relaxed);
         });
     }
 
-    /// Empties the kernel's half of a dying root.
+    /// Clears the kernel's half of a root that is about to be freed.
     ///
     /// # Requires
-    /// No CPU has `root` in CR3.
+    /// No CPU has `root` loaded.
     pub(crate) fn unshare(&self, phys: &impl Phys, root: Pfn) {
         self.each_used(|i| slot(phys, root, i).store(0, Ordering::Relaxed));
     }
@@ -182,7 +181,7 @@ impl<F: Format> KernelTables<F> {
         }
     }
 
-    /// The table page at `level` over `va`.
+    /// Returns the table page at `level` over `va`, and makes missing levels from `frames`.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -204,8 +203,8 @@ impl<F: Format> KernelTables<F> {
         Ok(t)
     }
 
-    /// The table page below entry `i` of `t`, which stands at `level`, made where it is missing; `None` where a large
-    /// leaf stands there.
+    /// Returns the table page below entry `i` of `t`, a table at `level`, and makes it if it is missing. Returns `None`
+    /// if the entry is a large leaf.
     fn descend(
         &self,
         phys: &impl Phys,
@@ -250,7 +249,7 @@ enum FoundEntry<'p> {
 
 fn slot(phys: &impl Phys, t: Pfn, i: usize) -> &AtomicU64 {
     debug_assert!(i < FANOUT);
-    // SAFETY: `t` is a table page, reachable by the trait's contract and never freed; entries are accessed only as
-    // atomics.
+    // SAFETY: `t` is a table page, which is reachable by the contract of `Phys` and never freed. Entries are accessed
+    // only as atomics.
     unsafe { &*phys.frame_ptr(t).cast::<AtomicU64>().add(i) }
 }

@@ -1,7 +1,8 @@
-//! The protocols of this crate under loom and shuttle, on the production code over tiny tables: three levels of two
-//! entries.
+//! The models of this crate's protocols under loom and shuttle. They run the production code over tiny tables: three
+//! levels of two entries.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p quire-pmap` and the same with `shuttle`; see `quire_sync::protocol`.
+//! Run: `RUSTFLAGS="--cfg loom" cargo test --release -p quire-pmap`, and the same with `shuttle`; see
+//! `quire_sync::protocol`.
 
 use crate::format::{Format, Rights, index};
 use crate::hardware::Drops;
@@ -22,12 +23,12 @@ use quire_vm::machine::{Enter, Leaf};
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{MemoryType, OutOfMemory, PAGE_SIZE, Pfn, Prot, VirtRange};
 
-/// A leaf that maps "the frame".
+/// The leaf that the models enter; it maps frame 7.
 const LEAF: u64 = 1 | 7 << 12;
 const LEVELS: u32 = Tiny::LEVELS;
 const EVERYTHING: VirtRange = VirtRange { start: 0, end: PAGE_SIZE << LEVELS };
 
-/// Three levels; an entry is a frame number and a bit.
+/// The format of the models: three levels; an entry is a frame number and a present bit.
 struct Tiny;
 
 impl Format for Tiny {
@@ -86,13 +87,13 @@ struct Cell {
     writable: AtomicU64,
 }
 
-/// Table pages in an array. None is reused, because the model assumes the epoch. A use of an unlinked table page shows
-/// by the leaf that is lost in it.
+/// Table pages in an array. None is reused, because the model assumes the epoch. If a thread uses an unlinked table
+/// page, the leaf that it enters there is lost, and the model finds this.
 struct Pages {
     cells: Vec<Cell>,
     next: AtomicUsize,
     root: Root,
-    /// Number of the next root: from the last cell down.
+    /// The number of the next root to make; roots are taken from the last cell down.
     next_root: AtomicUsize,
     space: Residency,
     fan: Fan,
@@ -103,10 +104,10 @@ impl Pages {
         Pages::with_roots(n, 0)
     }
 
-    /// With cells for `roots` further roots.
+    /// As `new`, with cells for `roots` further roots.
     fn with_roots(n: usize, roots: usize) -> Pages {
-        // Level by number: the root, then from the top down; the models allocate in that order. Further roots stand
-        // last.
+        // The level of a cell follows from its number: the root first, then one table page a level from the top down.
+        // The models allocate in that order. Further roots are the last cells.
         let level = |i: usize| if i < n { (LEVELS - 1).saturating_sub(i as u32) } else { LEVELS - 1 };
         let cell = |i| Cell {
             slots: core::array::from_fn(|_| AtomicU64::new(0)),
@@ -124,13 +125,13 @@ impl Pages {
         }
     }
 
-    /// As `Tables::make_root`, without the request.
+    /// As `Tables::make_root`, but returns the CPUs that run the space instead of sending them the request.
     fn make_root(&self) -> Result<CpuMask, OutOfMemory> {
         let new = Pfn(self.next_root.fetch_sub(1, Ordering::Relaxed) as u64);
         Ok(self.root.put(new, &self.space).unwrap_or_else(|| CpuMask::first(0)))
     }
 
-    /// As `Pmap::drop_root`, without the request.
+    /// As `Pmap::drop_root`, but returns the root and the CPUs to ask instead of sending the request.
     fn drop_root(&self) -> Option<(Pfn, CpuMask)> {
         self.root.take(self, &self.space, &self.fan)
     }
@@ -167,13 +168,13 @@ fn tree(memory: &Pages) -> Tree<'_, Tiny, Pages> {
     Tree { memory, root: &memory.root, fan: &memory.fan, format: PhantomData }
 }
 
-/// As `Pmap::table`.
+/// Locks the last-level table page over `va`, as `Pmap::table` does.
 fn lock_last(memory: &Pages, va: u64) -> Locked<'_> {
     let make = || memory.make_root().map(drop);
     tree(memory).lock_last(va, &memory.pin(), make).expect("the model has table pages enough")
 }
 
-/// As `Pmap::prune`.
+/// Prunes all empty table pages, as `Pmap::prune` does. Returns the first unlinked page.
 fn prune(memory: &Pages) -> Option<Pfn> {
     let (mut dead, mut at) = (Dead::new(), 0);
     while at < EVERYTHING.end {
@@ -190,13 +191,13 @@ fn enter(memory: &Pages, va: u64) {
     }
 }
 
-/// The leaf that a hardware walk would find.
+/// Returns the leaf that a hardware walk of `va` would find; zero if there is none.
 fn walk(memory: &Pages, va: u64) -> u64 {
     let t = tree(memory).lock_next(VirtRange { start: va, end: va + PAGE_SIZE });
     t.map_or(0, |t| t.view.slots[index(va, 0)].load(Ordering::Relaxed))
 }
 
-/// A fault enters a leaf while the empty table page that it would use is pruned.
+/// Model: a fault enters a leaf while the empty table page that it would use is pruned.
 fn fault_against_prune() {
     let pages = Arc::new(Pages::new(8));
     drop(lock_last(&pages, 0));
@@ -214,7 +215,7 @@ protocol! {
     PruneNoChildLock: "dead table page";
 }
 
-/// Two faults need the same absent table page.
+/// Model: two faults need the same absent table page.
 fn fault_against_fault() {
     let pages = Arc::new(Pages::new(8));
     let other = pages.clone();
@@ -230,8 +231,8 @@ protocol! {
     LinkUnlooked: "a leaf is in a table page that is not linked";
 }
 
-/// Model of C3: a writer marks an entry stale, fences, and skips absent table pages. A fault that links one finds the
-/// mark.
+/// Model of C3: a writer marks an entry stale, fences, and skips absent table pages. If a fault links such a page
+/// meanwhile, it must find the mark.
 fn stale_against_link() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(false)));
     let other = world.clone();
@@ -262,7 +263,7 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2, unflushed removals. One CPU has cleared a leaf and not flushed yet, and a pruner runs. A remover that
+/// Model of C2, unflushed removals. One CPU has cleared a leaf and not flushed yet, while a pruner runs. A remover that
 /// finds no leaf must still flush before it frees the frame.
 fn remover_against_unflushed(prunes: bool) {
     struct World {
@@ -284,16 +285,16 @@ fn remover_against_unflushed(prunes: bool) {
             prune(&w.pages);
         }
         w.cached.swap(false, Ordering::AcqRel);
-        // As `Pmap::settle`, by the number of the table page.
+        // As `Pmap::settle`, for the number of the table page.
         if !mutant(Mutant::TakeNotCounted) {
             let _last = w.pages.state(Pfn(2)).settle();
         }
     });
-    // The remover has set busy and fenced.
+    // The remover has marked the page busy and fenced.
     fence_full();
     let (found, owes) = match tree(&world.pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
         Some(t) if t.view.slots[0].load(Ordering::Relaxed) != 0 => {
-            // Still there: the unmapper has not begun, and will flush its removal.
+            // The leaf is still there. The unmapper has not begun, and will flush its own removal.
             (true, false)
         }
         Some(t) => (false, t.view.state.unflushed()),
@@ -318,12 +319,12 @@ protocol! {
     PruneUnflushed: "a frame of another owner";
 }
 
-/// Model of C2 and C4. One CPU removes a leaf and counts it as flushed where no CPU runs the space. Another begins to
-/// run the space with an old translation under its tag. A remover that finds the leaf gone gives the frame to a new
+/// Model of C2 and C4. One CPU removes a leaf, and counts it as flushed if no CPU runs the space. Another CPU begins to
+/// run the space, with an old translation under its tag. A remover that finds the leaf gone gives the frame to a new
 /// owner.
 fn remover_against_flushed_at_once() {
-    /// The user CPU has the translation cached; the frame belongs to the program. One word, because the CPU does both
-    /// at one moment.
+    /// Bits of `World::frame`. `CACHED`: the user CPU has the translation cached. `OURS`: the frame belongs to the
+    /// program. One word has both, because the CPU tests both at one moment.
     const CACHED: u64 = 1;
     const OURS: u64 = 2;
     struct World {
@@ -332,7 +333,7 @@ fn remover_against_flushed_at_once() {
         frame: AtomicU64,
     }
     impl World {
-        /// A flush, as `Pmap::flush`.
+        /// Flushes the space, as `Pmap::flush` does.
         fn flush(&self) {
             if self.space.bump(false).1.contains(0) {
                 self.frame.fetch_and(!CACHED, Ordering::AcqRel);
@@ -367,7 +368,7 @@ fn remover_against_flushed_at_once() {
             let _last = w.pages.state(Pfn(2)).settle();
         }
     });
-    // The remover has set busy and fenced.
+    // The remover has marked the page busy and fenced.
     fence_full();
     let found = match tree(&world.pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
         Some(t) if t.view.slots[0].load(Ordering::Relaxed) != 0 => None,
@@ -404,7 +405,7 @@ fn switch_in_against_flush() {
             w.cached.store(w.pte.load(Ordering::Acquire), Ordering::Relaxed);
         }
         w.space.arrived(0);
-        // From here on it runs; it answers requests before the frame is freed.
+        // From here on the CPU runs the space. It answers requests before the frame is freed.
         w.cached.load(Ordering::Relaxed)
     });
     world.pte.swap(false, Ordering::AcqRel);
@@ -422,8 +423,8 @@ protocol! {
     BumpNoFence: "completed flush";
 }
 
-/// A CPU leaves a space while another destroys it and interrupts the CPUs that have it loaded. Then its memory becomes
-/// another space.
+/// Model: a CPU leaves a space while another CPU destroys it and interrupts the CPUs that have it loaded. Then the
+/// memory of the space becomes another space.
 fn leave_against_destroy() {
     let space = Arc::new(Residency::new(1));
     let _caught_up = space.arrive(0);
@@ -434,7 +435,7 @@ fn leave_against_destroy() {
     };
     let gone = space.loaded().is_empty();
     if gone {
-        // The same CPU is lazy in the space that is made there.
+        // The memory is now a new space, in which the same CPU is lazy.
         space.idle(0);
     }
     leaver.join().unwrap();
@@ -447,13 +448,13 @@ protocol! {
     LeaveLooksLate: "a CPU that has left a space writes into it";
 }
 
-/// A CPU with some translations of the space that it runs. It may walk the tables again at any time.
+/// A CPU with some cached translations of the space that it runs. It may walk the tables again at any time.
 struct Target {
     space: Residency,
     state: CpuMmu,
     pte: [AtomicBool; 3],
     cached: [AtomicBool; 3],
-    /// The generation of a flush of that page whose interrupt has arrived; zero: none.
+    /// For each page, the generation of a flush whose interrupt has arrived at the CPU; zero if there is none.
     asked: [AtomicU64; 3],
 }
 
@@ -472,7 +473,7 @@ impl Target {
         target
     }
 
-    /// Removes the leaf of page `i`; returns the generation of the flush.
+    /// Removes the leaf of page `i`, and raises the generation. Returns the new generation.
     fn unmap(&self, i: usize) -> u64 {
         self.pte[i].store(false, Ordering::Release);
         let (generation, targets) = self.space.bump(false);
@@ -481,7 +482,7 @@ impl Target {
     }
 
     fn ask(&self, i: usize, generation: u64) {
-        // Not a plain store, because loom would let the target miss it.
+        // A swap, because with a plain store loom would let the target miss it.
         self.asked[i].swap(generation, Ordering::AcqRel);
     }
 
@@ -519,8 +520,8 @@ impl Drops for Target {
     }
 }
 
-/// Model of C4: three CPUs flush a page each at the same time. The CPU that runs the space is interrupted also while it
-/// answers, and may serve the first flush last.
+/// Model of C4: three CPUs flush one page each at the same time. The CPU that runs the space is interrupted again while
+/// it serves a flush, so it may serve the first flush last.
 fn flush_against_flush() {
     let target = Arc::new(Target::new());
     let first = target.unmap(0);
@@ -544,7 +545,7 @@ protocol! {
     NewestAfterFlush: "the translation is still cached";
 }
 
-/// Model of C4: a table page is freed while a CPU stops running the space but keeps it loaded, and runs it again.
+/// Model of C4: a table page is freed while a CPU goes lazy in the space, and runs it again if `again` is true.
 fn idle_against_structure_flush(again: bool) {
     let space = Arc::new(Residency::new(1));
     let (seen, _) = space.arrive(0);
@@ -574,7 +575,7 @@ protocol! {
     ArriveNoFence: "a freed table page";
 }
 
-/// Model of C9: one CPU copies an entry of the root and uses the tables below it. Another removes a leaf below and
+/// Model of C9: one CPU copies an entry of the root and walks the tables below it. Another CPU removes a leaf below and
 /// flushes that entry.
 fn copy_against_flush(cpus: usize) {
     struct World {
@@ -599,7 +600,7 @@ fn copy_against_flush(cpus: usize) {
     let cpu = thread::spawn(move || {
         let reach = w.roots.reach(0).expect("the part is there");
         w.roots.join(0, &w.own, 0, reach);
-        // The walk through the copied entry.
+        // This is the walk through the copied entry.
         w.pte.load(Ordering::Acquire)
     });
     world.pte.swap(false, Ordering::AcqRel);
@@ -616,13 +617,13 @@ protocol! {
     CopyNoFence: "completed flush";
 }
 protocol! {
-    // The set of running CPUs is not read then.
+    // With one CPU in the machine, a flush does not read the set of running CPUs.
     a_sole_copier_of_an_entry_is_asked_or_finds_the_leaf_gone = || copy_against_flush(1), None;
     #[cfg(loom)]
     CopyNoFence: "completed flush";
 }
 
-/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while another prunes.
+/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while another CPU prunes.
 fn fan_out_against_prune() {
     let world = Arc::new((Pages::new(8), Roots::new()));
     drop(lock_last(&world.0, 0));
@@ -650,8 +651,8 @@ protocol! {
     KeepsRootEarly: "a copied entry has disappeared";
 }
 
-/// A CPU that holds a translation switches in while one entry is flushed and the regime ends. The flush interrupts it,
-/// or the end of the regime does, or it drops its translations.
+/// Model: a CPU with a cached translation switches in while another CPU flushes one entry and then closes the regime.
+/// The flush or the closing must interrupt the first CPU, or it must drop its translations.
 fn switch_in_against_close() {
     struct World {
         space: Residency,
@@ -672,7 +673,7 @@ fn switch_in_against_close() {
     world.space.arrive(0);
     world.roots.adopt(0, (&raw const world.own).cast_mut());
     world.roots.join(0, &world.own, 0, world.roots.reach(0).expect("the part is there"));
-    // It runs another space, and has the leaf cached as of this regime.
+    // The CPU runs another space, and has the leaf cached under the present regime.
     world.space.leave(0);
     let regime = world.roots.regime();
     let w = world.clone();
@@ -701,7 +702,7 @@ protocol! {
     CloseNoFence: "a CPU keeps a freed root loaded";
 }
 
-/// A fault enters a leaf while the empty root that it would use is dropped.
+/// Model: a fault enters a leaf while the empty root that it would use is dropped.
 fn fault_against_drop_root() {
     let pages = Arc::new(Pages::with_roots(4, 1));
     let other = pages.clone();
@@ -717,7 +718,7 @@ protocol! {
     TakeRootNoLock: "below a dropped root";
 }
 
-/// Two faults need the root that a space has lost.
+/// Model: two faults need the root that a space has lost.
 fn fault_against_fault_without_a_root() {
     let pages = Arc::new(Pages::with_roots(7, 2));
     pages.drop_root().expect("it is empty");
@@ -734,7 +735,7 @@ protocol! {
     PutRootUnlooked: "a root that is not the space's";
 }
 
-/// Model of C3: as [`stale_against_link`], where the fault makes the root too.
+/// Model of C3: as [`stale_against_link`], but the fault must make the root too.
 fn stale_against_make_root() {
     let world = Arc::new((Pages::with_roots(4, 1), AtomicBool::new(false)));
     world.0.drop_root().expect("it is empty");
@@ -766,7 +767,7 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2: as [`remover_against_unflushed`], where the remover may find no root.
+/// Model of C2: as [`remover_against_unflushed`], but the remover may find no root.
 fn remover_against_drop_root() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(true)));
     enter(&world.0, 0);
@@ -778,17 +779,17 @@ fn remover_against_drop_root() {
             t.view.owe();
             t.view.take(0);
         }
-        // Stays, because its table page owes a flush.
+        // Neither the table page nor the root is freed, because the table page owes a flush.
         prune(pages);
         pages.drop_root();
         cached.swap(false, Ordering::AcqRel);
-        // As `Pmap::settle`, by the number of the table page.
+        // As `Pmap::settle`, for the number of the table page.
         let _last = pages.state(Pfn(2)).settle();
         prune(pages);
         pages.drop_root();
     });
     let (pages, cached) = &*world;
-    // The remover has set busy and fenced.
+    // The remover has marked the page busy and fenced.
     fence_full();
     let gone = match tree(pages).lock_next(VirtRange { start: 0, end: PAGE_SIZE }) {
         Some(t) => t.view.slots[0].load(Ordering::Relaxed) == 0 && !t.view.state.unflushed(),
@@ -803,7 +804,8 @@ protocol! {
     PruneUnflushed: "a frame of another owner";
 }
 
-/// A CPU that was elsewhere switches in while the root is dropped. It is asked to leave the root, or loads none.
+/// Model: a CPU switches in while another CPU drops the root. It must receive the request to leave the root, or load no
+/// root.
 fn switch_in_against_drop_root() {
     let pages = Arc::new(Pages::new(1));
     let w = pages.clone();
@@ -828,7 +830,7 @@ protocol! {
     ArriveNoFence: "a CPU keeps a freed root loaded";
 }
 
-/// A CPU that runs the space goes idle and keeps it loaded, while the root is dropped.
+/// Model: a CPU that runs the space goes lazy while another CPU drops the root.
 fn idle_against_drop_root() {
     let pages = Arc::new(Pages::new(1));
     let root = pages.root.enter(&pages.space, 0).root;
@@ -848,7 +850,8 @@ protocol! {
     LazyAfterRunning: "a CPU keeps a freed root loaded";
 }
 
-/// A CPU switches in while another makes the root that the space has lost. It is asked to load the root, or finds it.
+/// Model: a CPU switches in while another CPU makes the root that the space has lost. It must receive the request to
+/// load the root, or find the root.
 fn switch_in_against_make_root() {
     let pages = Arc::new(Pages::with_roots(1, 1));
     pages.drop_root().expect("it is empty");
@@ -872,8 +875,8 @@ protocol! {
     ArriveNoFence: "without its root for ever";
 }
 
-/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while another prunes and
-/// drops the root.
+/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root. Another CPU prunes and
+/// drops the root meanwhile.
 fn fan_out_against_drop_root() {
     let world = Arc::new((Pages::with_roots(7, 1), Roots::new()));
     let w = world.clone();
@@ -882,7 +885,7 @@ fn fan_out_against_drop_root() {
         assert!(pages.fan.put((&raw const *roots).cast_mut()));
         {
             let _held = roots.lock.lock();
-            // As `Tables::with_root_locked`.
+            // This locks as `Tables::with_root_locked` does.
             let _word = pages.root.lock();
             let _root = pages.root.get().map(|root| pages.state(root).lock_child());
             roots.open();

@@ -1,17 +1,18 @@
-//! Steps of this crate's protocols that models leave out, to show that they would find the omission.
+//! The mutants of this crate: steps of its protocols that a build leaves out, to show that the models find the
+//! omission.
 
 quire_sync::mutants! {
-    /// A step that can be left out; each names the protocol and the step.
+    /// A step that can be left out. Each comment describes the protocol without the step.
     pub enum Mutant {
-        /// Switch-in reads the generation before the shooter can see the CPU in the set.
+        /// A CPU that switches in reads the generation before the shooter can see the CPU in the set.
         ArriveNoFence,
         /// A flush reads the set before arriving CPUs can see the new generation.
         BumpNoFence,
-        /// A CPU that leaves a space reads it again when it is no target any more.
+        /// A CPU that leaves a space reads it again when no flush targets the CPU any more.
         LeaveLooksLate,
-        /// A CPU that has missed a flush counts it as seen with the next.
+        /// A CPU that has missed a flush counts it as seen when it serves the next one.
         MissedCountAsSeen,
-        /// A CPU that drops everything reads the generation afterwards.
+        /// A CPU that drops all translations reads the generation afterwards.
         NewestAfterFlush,
         /// A CPU that goes idle leaves the running set before it enters the lazy set.
         LazyAfterRunning,
@@ -19,37 +20,39 @@ quire_sync::mutants! {
         TableNoDeadCheck,
         /// A table page is linked below a dead parent.
         LinkNoDeadCheck,
-        /// A CPU that links a table page does not check again, under its parent's lock, whether there is one.
+        /// A CPU that links a table page does not check again, under its parent's lock, whether another CPU has linked
+        /// one.
         LinkUnlooked,
-        /// The caller's checks under the lock may read before the table was linked.
+        /// The checks that a caller makes under the lock may read before the table page was linked.
         TableNoFence,
-        /// A leaf is cleared before its removal is counted, or without.
+        /// A leaf is cleared, but its removal is not counted.
         TakeNotCounted,
-        /// A removal that is flushed at once does not check whether a CPU runs the space.
+        /// A removal counts as flushed at once, without a check whether a CPU runs the space.
         TakenUnasked,
         /// A table page whose removals are not flushed yet is pruned.
         PruneUnflushed,
-        /// The pruner trusts the count that it read without the child's lock.
+        /// The pruner relies on the count of present entries that it read without the child's lock.
         PruneNoChildLock,
-        /// A CPU that copies an entry of the root reads its generation before a flush can see it in the set.
+        /// A CPU that copies an entry of the root reads the entry's generation before a flush can see the CPU in the
+        /// set.
         CopyNoFence,
-        /// A CPU that closes a regime reads its targets before CPUs that switch in can see it closed.
+        /// A CPU that closes a regime reads its targets before CPUs that switch in can see that it is closed.
         CloseNoFence,
-        /// A step of pruning reads at its beginning whether entries of the root stay, not under the root's lock.
+        /// A step of pruning reads whether root entries must stay at its beginning, instead of under the root's lock.
         KeepsRootEarly,
         /// A CPU that switches in reads which root to load before it joins the CPUs that run the space.
         RootReadEarly,
-        /// A CPU that makes a root does not check again, under the word's lock, whether there is one.
+        /// A CPU that makes a root does not check again, under the word's lock, whether another CPU has made one.
         PutRootUnlooked,
         /// A CPU that makes a root reads the running CPUs before CPUs that switch in can see the root.
         PutRootNoFence,
-        /// The root goes without its own lock.
+        /// The root is dropped without its own lock.
         TakeRootNoLock,
-        /// The root goes although CPUs have copies of its entries.
+        /// The root is dropped although CPUs have copies of its entries.
         TakeRootCopied,
-        /// A CPU that drops the root reads its targets before CPUs that switch in can see that there is none.
+        /// A CPU that drops the root reads its targets before CPUs that switch in can see that there is no root.
         TakeRootNoFence,
-        /// Of the CPUs that have the space loaded, those that do not run it keep a dropped root.
+        /// Only CPUs that run the space leave a dropped root; lazy CPUs keep it loaded.
         TakeRootAsksRunning,
     }
 }

@@ -1,15 +1,16 @@
-//! The root table of a space: an atomic word that names a table page or none.
+//! The root table of a space: an atomic word that names a table page, or says that there is none.
 //!
 //! A space that no CPU runs may lose its root too, so that it has no table page at all. A CPU that runs a space without
 //! a root has the kernel's own root loaded, which has no user half. Its first fault makes a root.
 //!
 //! # The protocol
-//! The word has a lock, which stands above the root as a parent's lock stands above a table page. A root is made and
-//! goes under it. It goes only if it is empty and owes no flush, and is marked dead under its own lock. The thread that
-//! changed the word fences, reads which CPUs have the space loaded, and sends them a request
+//! The word has a lock. That lock is above the root as a parent's lock is above a table page. A root is made and
+//! dropped under this lock. It is dropped only if it is empty and owes no flush, and is marked dead under its own lock.
+//!
+//! The thread that changed the word fences, and reads which CPUs have the space loaded. It sends them a request
 //! ([`Request`](crate::Request)). A CPU that serves the request loads the table that the word names at that moment. A
-//! CPU that switches in joins the CPUs that run the space, fences, and then reads the word. So it sees the change, or
-//! is asked. The frame of a dropped root goes to the epoch when all have answered.
+//! CPU that switches in joins the CPUs that run the space, fences, and then reads the word. So the CPU sees the change,
+//! or receives the request. The frame of a dropped root is retired to the epoch when all CPUs have answered.
 //!
 //! | | switch in | walk and link | make | drop |
 //! |---|---|---|---|---|
@@ -18,11 +19,11 @@
 //! | **make** | | | the word's lock; the loser frees its page | the word's lock; a request serves the newest word |
 //! | **drop** | | | | the word's lock; a root goes once |
 //!
-//! An absent root is an absent level (relies on C2). Nothing below it owes a flush, because a table page that owes
-//! flushes stays linked.
+//! An absent root counts as an absent level (relies on C2). Nothing below it owes a flush, because a table page that
+//! owes flushes stays linked.
 //!
-//! CPUs may have roots of their own ([`roots`](crate::roots)), whose entries are copies of the root's. The root stays
-//! while they have.
+//! CPUs may have roots of their own ([`roots`](crate::roots)), whose entries are copies of the root's entries. The root
+//! stays as long as such copies exist.
 
 use crate::mutant::{Mutant, mutant};
 use crate::roots::Fan;
@@ -33,23 +34,23 @@ use quire_sync::cpuset::CpuMask;
 use quire_sync::{CpuId, Rank, SpinGuard, SpinLock};
 use quire_vm::Pfn;
 
-/// The word of a space without a root. No frame has this number.
+/// The value of the word in a space without a root. No frame has this number.
 const NONE: u64 = u64::MAX;
 
 /// The root of one space.
 pub(crate) struct Root {
     word: AtomicU64,
-    /// Held while the word changes, and while the map begins or ceases to fan out.
+    /// Held while the word changes, and while the use of per-CPU roots begins or ends.
     lock: SpinLock<()>,
 }
 
-/// A CPU's first step into a space.
+/// The result of a CPU's first step into a space.
 pub(crate) struct Entered {
-    /// The generation to catch up with.
+    /// The generation of the space that the CPU must catch up with.
     pub generation: u64,
-    /// The CPU did not run the space until now.
+    /// Whether the CPU begins to run the space with this step.
     pub new: bool,
-    /// The root to load.
+    /// The space's root, if it has one.
     pub root: Option<Pfn>,
 }
 
@@ -59,7 +60,7 @@ impl Root {
         Root { word: AtomicU64::new(word), lock: SpinLock::new(Rank::TABLE_UPPER, ()) }
     }
 
-    /// The root, where there is one. A walker that is pinned in the epoch may read it for as long as it is pinned.
+    /// Returns the root, if there is one. A walker that is pinned in the epoch may read it for as long as it is pinned.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<Pfn> {
         match self.word.load(Ordering::Acquire) {
@@ -68,7 +69,7 @@ impl Root {
         }
     }
 
-    /// Keeps the word as it is.
+    /// Acquires the word's lock: the word does not change while the guard lives.
     pub(crate) fn lock(&self) -> SpinGuard<'_, ()> {
         self.lock.lock()
     }
@@ -81,8 +82,8 @@ impl Root {
         Entered { generation, new, root: early.unwrap_or_else(|| self.get()) }
     }
 
-    /// Publishes `new`, an empty root, and returns the CPUs that run `space`: they load it at the caller's request.
-    /// `None` where the space has a root already.
+    /// Publishes `new`, an empty root, and returns the CPUs that run `space`. The caller sends them a request to load
+    /// it. Returns `None` if the space has a root already.
     pub(crate) fn put(&self, new: Pfn, space: &Residency) -> Option<CpuMask> {
         {
             let _held = self.lock.lock();
@@ -98,14 +99,15 @@ impl Root {
         Some(space.running())
     }
 
-    /// Takes the root away where no CPU runs `space`, and the root is empty, owes no flush and has no copies. Returns
-    /// it, marked dead, with the CPUs that have the space loaded: they leave it at the caller's request. Then the
-    /// caller retires it.
+    /// Drops the root, if no CPU runs `space`, and the root is empty, owes no flush and has no copies. Returns the
+    /// root, which is marked dead, and the CPUs that have the space loaded. The caller sends them a request to leave
+    /// the root, and then retires it.
     pub(crate) fn take<A: Memory>(&self, memory: &A, space: &Residency, fan: &Fan) -> Option<(Pfn, CpuMask)> {
         let root = {
             let _held = self.lock.lock();
             let root = self.get()?;
-            // A hint: a CPU may begin to run the space at any moment, and is asked below then.
+            // This check is only a hint, because a CPU may begin to run the space at any moment. Then it is among the
+            // CPUs returned below.
             if !space.running().is_empty() {
                 return None;
             }
@@ -117,7 +119,7 @@ impl Root {
             self.word.swap(NONE, Ordering::AcqRel);
             root
         };
-        // As in `put`.
+        // As in `put`: a CPU that is not in the set yet reads the word after it has joined.
         if !mutant(Mutant::TakeRootNoFence) {
             fence_after_rmw();
         }

@@ -1,22 +1,22 @@
-//! Per-CPU root tables for a space whose map has fanned out (relies on C9). A CPU that has never used an arena's
-//! addresses gets no shootdowns for them.
+//! Per-CPU root tables for a space whose map has fanned out (relies on C9): each CPU then works in an arena of its own.
+//! They spare a CPU the shootdowns for arenas whose addresses it has never used.
 //!
-//! A CPU's own root begins empty. The entry over an address is copied into it from the space's root when the CPU first
-//! faults there. Shootdowns below a root entry target only the CPUs that have copied that entry. All levels below the
-//! root are shared, so nothing else about page tables changes. CPUs without a root of their own use the space's, and
-//! are always targets.
+//! A CPU's own root has an empty user half at first. When the CPU first faults on an address, it copies the root entry
+//! over that address from the space's root. Shootdowns below a root entry target only the CPUs that have copied that
+//! entry. All levels below the root are shared, so nothing else about page tables changes. CPUs without a root of their
+//! own use the space's root, and are always targets.
 //!
 //! # The protocol
-//! Each entry of the root has a generation and the set of CPUs that copied it, as a space has for all of it
-//! ([`shootdown`](crate::shootdown)):
-//! - a flush raises the generation, fences, reads the set;
-//! - a copying CPU joins the set, fences, reads the generation;
-//! - a CPU that switches in joins the CPUs that run the space, fences, and compares the generations of all copied
-//!   entries.
+//! A space has a generation and a set of CPUs ([`shootdown`](crate::shootdown)). With per-CPU roots, each entry of the
+//! root has a generation and a set too: the CPUs that copied the entry.
+//! - A flush raises the entry's generation, fences, and reads the entry's set.
+//! - A CPU that copies an entry joins the entry's set, fences, and reads the entry's generation.
+//! - A CPU that switches in joins the CPUs that run the space, fences, and compares the generations of all entries that
+//!   it has copied.
 //!
-//! A *regime* number is odd while there are such roots. A flush reads it to choose its targets, after the leaves were
-//! cleared. A CPU reads it at switch-in, after it joined, and drops translations made under another regime. So a
-//! translation that no flush of one entry covered never outlives the regime.
+//! A *regime* number is odd while per-CPU roots are in use. A flush reads it after the leaves were cleared, to choose
+//! its targets. A CPU reads it at switch-in, after it joined the CPUs that run the space. It drops translations that
+//! were made under another regime. So a translation that a flush of one entry did not reach never outlives the regime.
 //!
 //! | | copy | flush of an entry | switch in | open | close |
 //! |---|---|---|---|---|---|
@@ -24,8 +24,8 @@
 //! | **flush of an entry** | | each its own generation | set of running CPUs before generations | regime after the leaves | superset, or dropped by a CPU that left the regime |
 //! | **switch in** | | | own CPU | regime after joining | regime after joining |
 //!
-//! While the regime is odd, and until every CPU is back on the space's root, entries of the space's root are not
-//! unlinked.
+//! Entries of the space's root are not unlinked while the regime is odd, and until every CPU has the space's root
+//! loaded again.
 
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
@@ -38,21 +38,21 @@ use quire_sync::{CpuId, Rank, SpinLock};
 use quire_vm::PAGE_SIZE;
 use quire_vm::Pfn;
 
-/// Entries of the root that belong to programs.
+/// The number of root entries that belong to programs.
 pub(crate) const USER_HALF: usize = FANOUT / 2;
-/// Entries whose state shares a frame.
+/// The number of entries whose state shares a frame.
 const PART: usize = if USER_HALF < 64 { USER_HALF } else { 64 };
 const PARTS: usize = USER_HALF / PART;
 const WORDS: usize = USER_HALF.div_ceil(64);
 
-/// One entry of the root: the CPUs that have copied it, and the number of flushes below it.
+/// The shared state of one root entry: the number of flushes below it, and the CPUs that have copied it.
 #[repr(align(64))]
 pub(crate) struct Reach {
     generation: AtomicU64,
     copied: CpuSet,
 }
 
-/// The state of as many entries as fit into a frame.
+/// The state of the entries that share a frame.
 pub(crate) struct Part([Reach; PART]);
 
 impl Part {
@@ -68,8 +68,8 @@ impl Reach {
     }
 }
 
-/// One CPU's own root. Only that CPU uses it, with interrupts off or from a shootdown handler, until every CPU is back
-/// on the space's root.
+/// One CPU's own root. Until every CPU has the space's root loaded again, only that CPU uses this value, with
+/// interrupts off or from a shootdown handler.
 pub(crate) struct Own {
     root: Pfn,
     copied: [AtomicU64; WORDS],
@@ -89,13 +89,13 @@ impl Own {
         self.root
     }
 
-    /// Whether entry `i` was copied.
+    /// Whether entry `i` was copied into this root.
     #[inline]
     pub(crate) fn has(&self, i: usize) -> bool {
         self.copied[i / 64].load(Ordering::Relaxed) & 1 << (i % 64) != 0
     }
 
-    /// The entries that were copied.
+    /// Calls `f` with each entry that was copied into this root.
     pub(crate) fn each(&self, mut f: impl FnMut(usize)) {
         for (w, word) in self.copied.iter().enumerate() {
             let mut bits = word.load(Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Own {
         }
     }
 
-    /// The generation of entry `i` that this CPU has caught up with.
+    /// The generation up to which this CPU has served the flushes of entry `i`.
     pub(crate) fn seen(&self, i: usize) -> u64 {
         self.seen[i].load(Ordering::Relaxed)
     }
@@ -124,19 +124,19 @@ impl Fan {
         Fan(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The roots, where they were made.
+    /// The roots, if they were made already.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&Roots> {
-        // SAFETY: made once, and freed with the space, of which this is a part.
+        // SAFETY: the pointer is set once, and the value is freed together with the space, of which `self` is a part.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Puts `new` here; `false` where another CPU was first.
+    /// Publishes `new`. Returns `false` if another CPU was first; `new` is then still the caller's.
     pub(crate) fn put(&self, new: *mut Roots) -> bool {
         self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether entries of the space's root stay.
+    /// Whether entries of the space's root must not be unlinked.
     ///
     /// # Requires
     /// The caller holds the root's lock; without it the value may be old.
@@ -145,31 +145,32 @@ impl Fan {
     }
 }
 
-/// The result of a CPU's switch-in.
+/// The state of the per-CPU roots that a CPU finds when it switches in.
 pub(crate) struct Arrival<'a> {
     /// The current regime; translations made under another one are dropped.
     pub regime: u64,
-    /// The CPU's own root, where it has one.
+    /// The CPU's own root, if it has one.
     pub own: Option<&'a Own>,
-    /// The CPU may have missed a flush of one entry.
+    /// Whether the CPU may have missed a flush of one entry.
     pub stale: bool,
 }
 
-/// The CPUs' own roots of one space. It stays once it was made, and is closed where it is not used.
+/// The per-CPU roots of one space. Once made, this value lives as long as the space; it is closed while it is not in
+/// use.
 pub(crate) struct Roots {
-    /// Odd while open.
+    /// The number of the regime, which is odd while per-CPU roots are in use.
     regime: AtomicU64,
-    /// Entries of the space's root stay while it is set. Changed under that root's lock too.
+    /// While it is set, entries of the space's root are not unlinked. It changes under that root's lock too.
     pub keeps_root: AtomicBool,
-    /// CPUs that have a root of their own, and nothing else loaded of this space.
+    /// The CPUs that have a root of their own. They load no other root of this space.
     own_root: CpuSet,
     parts: [AtomicPtr<Part>; PARTS],
     own: [AtomicPtr<Own>; MAX_CPUS],
-    /// Opening, closing, and giving a CPU its root.
+    /// Guards opening, closing, and giving a root to a CPU.
     pub lock: SpinLock<()>,
 }
 
-// The checkers' atomics are larger, and their values lie elsewhere.
+// The atomics of the model checkers are larger, and there the values do not live in frames.
 #[cfg(not(any(loom, shuttle)))]
 const _: () = {
     assert!(size_of::<Roots>() <= PAGE_SIZE as usize);
@@ -201,8 +202,10 @@ impl Roots {
         self.regime() & 1 != 0
     }
 
+    /// Begins the use of per-CPU roots.
+    ///
     /// # Requires
-    /// The caller holds the lock, and the space's root's; the regime is even.
+    /// The caller holds this lock and the lock of the space's root; the regime is even.
     pub(crate) fn open(&self) {
         self.keeps_root.store(true, Ordering::Release);
         self.regime.fetch_add(1, Ordering::AcqRel);
@@ -221,12 +224,12 @@ impl Roots {
         space.loaded()
     }
 
-    /// Takes the CPUs' own roots, to be freed, after every CPU is back on the space's root.
+    /// Removes all per-CPU roots and passes each to `free`. Every CPU has the space's root loaded again.
     ///
     /// # Requires
     /// The caller holds the lock.
     pub(crate) fn take(&self, mut free: impl FnMut(*mut Own)) {
-        // First, because a CPU in neither set is a target of every flush.
+        // This set is emptied first, because a CPU outside it is a target of every flush.
         self.own_root.snapshot().iter().for_each(|cpu| self.own_root.remove(cpu));
         for own in &self.own {
             let own = own.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -241,7 +244,7 @@ impl Roots {
         }
     }
 
-    /// How many CPUs have roots of their own.
+    /// Returns the number of CPUs that have roots of their own.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -254,30 +257,31 @@ impl Roots {
         self.parts.iter().filter_map(|p| unsafe { p.load(Ordering::Acquire).as_ref() })
     }
 
-    /// The pointer to the frame with the state of entry `i`.
+    /// The pointer to the frame that has the state of entry `i`.
     pub(crate) fn part_of(&self, i: usize) -> &AtomicPtr<Part> {
         &self.parts[i / PART]
     }
 
-    /// All parts, to be freed with the space.
+    /// Passes each part to `f`, to be freed with the space.
     pub(crate) fn each_part(&self, f: impl FnMut(*mut Part)) {
         self.parts.iter().map(|p| p.load(Ordering::Acquire)).filter(|p| !p.is_null()).for_each(f);
     }
 
-    /// The state of entry `i`, where a CPU has copied an entry of its frame.
+    /// The state of entry `i`. `None` if no CPU has yet copied an entry whose state is in the same frame.
     pub(crate) fn reach(&self, i: usize) -> Option<&Reach> {
         // SAFETY: a part lives as long as the space.
         unsafe { self.parts[i / PART].load(Ordering::Acquire).as_ref() }.map(|p| &p.0[i % PART])
     }
 
-    /// The root that `cpu` has for itself.
+    /// The own root of `cpu`, if it has one.
     pub(crate) fn own(&self, cpu: CpuId) -> Option<&Own> {
-        // SAFETY: freed only when every CPU is back on the space's root; the caller is that CPU, or holds the lock.
+        // SAFETY: an own root is freed only when every CPU has the space's root loaded again. The caller is that CPU,
+        // or holds the lock.
         unsafe { self.own[cpu].load(Ordering::Acquire).as_ref() }
     }
 
-    /// From now on `cpu`, which has just loaded `own` with nothing cached, is a target only for the entries that it
-    /// copies.
+    /// Makes `own` the root of `cpu`. From now on flushes target `cpu` only below the entries that it copies. The CPU
+    /// has just loaded `own`, with nothing cached.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off; the caller holds the lock, and the regime is odd.
@@ -286,7 +290,7 @@ impl Roots {
         self.own_root.insert(cpu);
     }
 
-    /// `cpu` is about to copy entry `i`: flushes below it target this CPU from now on.
+    /// Announces that `cpu` is about to copy entry `i`: flushes below that entry target this CPU from now on.
     ///
     /// # Requires
     /// Runs on that CPU, which has `own` loaded, with interrupts off.
@@ -299,11 +303,12 @@ impl Roots {
         own.copied[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
     }
 
-    /// First half of a flush below entry `i`: raises its generation, and returns which of the machine's `cpus` CPUs to
-    /// interrupt. `None`: the regime is even, or no CPU has copied an entry of its frame.
+    /// First half of a flush below entry `i`. Raises the entry's generation. Returns its state, the new generation, and
+    /// which of the machine's `cpus` CPUs to interrupt. Returns `None` if the regime is even, or if the entry has no
+    /// state because no CPU has copied it or its neighbours.
     ///
-    /// Where only the calling CPU can be concerned, the set of running CPUs is not read, because CPUs that go idle and
-    /// come back write it.
+    /// If the calling CPU is the only possible target, the set of running CPUs is not read. CPUs that go idle and come
+    /// back write the cache line of that set.
     ///
     /// # Requires
     /// The leaves were cleared before.
@@ -314,7 +319,7 @@ impl Roots {
         structure: bool,
         cpus: usize,
     ) -> Option<(&Reach, u64, CpuMask)> {
-        // The regime is read after the leaves were cleared: a removal ends in a read-modify-write, a weakening too.
+        // The regime must be read after the read-modify-writes that removed or weakened the leaves.
         fence_full();
         if !self.is_open() {
             return None;
@@ -325,8 +330,8 @@ impl Roots {
         let own_root = self.own_root.snapshot();
         let copied = reach.copied.snapshot();
         let concerned = CpuMask::first(cpus).in_or_not_in(&copied, &own_root);
-        // The thread may have moved to another CPU by now. Then the first CPU is a target, whether or not it runs the
-        // space.
+        // The thread may have moved to another CPU since it cleared the leaves. Then the first CPU is a target, whether
+        // or not it runs the space.
         if concerned.and(&CpuMask::only(quire_sync::current_cpu())) == concerned {
             return Some((reach, generation, concerned));
         }
@@ -334,7 +339,7 @@ impl Roots {
         Some((reach, generation, asked.and(&concerned)))
     }
 
-    /// Switch-in of a CPU; `new`: it did not run the space until now.
+    /// The part of a switch-in that concerns per-CPU roots. `new`: the CPU did not run the space until now.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off, after it joined the CPUs that run the space, and a full fence.
@@ -344,7 +349,7 @@ impl Roots {
             return Arrival { regime, own: None, stale: false };
         }
         let Some(own) = self.own(cpu) else {
-            // Flushes of single entries while it did not run are not recorded for it.
+            // Flushes of single entries are not recorded for a CPU that has no own root and does not run the space.
             return Arrival { regime, own: None, stale: new };
         };
         let mut stale = false;

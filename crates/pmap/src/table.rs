@@ -1,10 +1,12 @@
 //! The descriptor of a table page, and the memory of table pages.
 //!
 //! # The descriptor
-//! Eight bytes in the page descriptor of the table's frame: {lock, live count or dead, unflushed}. It names neither an
-//! address nor a pmap, so that table pages can be shared later. Beside it stands `occupied`, one bit for each group of
-//! entries that was ever used: scans skip the others. `writable` has one bit for each group in which a leaf got the
-//! right to store. Write-protection reads no other group.
+//! The descriptor is eight bytes in the page descriptor of the table's frame: {lock, live count or dead, unflushed}. It
+//! names neither an address nor a pmap, so that table pages can be shared later.
+//!
+//! The page descriptor has two more words for a table page. `occupied` has one bit for each group of entries that was
+//! ever used; scans skip the other groups. `writable` has one bit for each group in which a leaf got the right to
+//! store; write-protection reads only those groups.
 //!
 //! | field | guarded by |
 //! |---|---|
@@ -25,7 +27,7 @@ use quire_vm::{OutOfMemory, Pfn};
 /// The entries of a table page.
 pub(crate) type TableEntries = [AtomicU64; FANOUT];
 
-/// Entries to one bit of `occupied`: a cache line of them.
+/// The number of entries that share one bit of `occupied`: the entries of one cache line.
 pub(crate) const GROUP: usize = if FANOUT < 64 { 1 } else { FANOUT / 64 };
 
 /// The value of `live` in a table page that was unlinked for ever.
@@ -41,11 +43,11 @@ pub(crate) struct TableState {
     unflushed: AtomicU32,
 }
 
-// It overlays one word of the frame's page descriptor.
+// The state overlays one word of the frame's page descriptor.
 quire_sync::assert_layout!(TableState { size: 8, align: 4 });
 
 impl TableState {
-    /// An empty table page at `level` (0 is the last).
+    /// Makes the state of an empty table page at `level` (0 is the last).
     pub(crate) fn new(level: u32) -> Self {
         let rank = if level == 0 { Rank::TABLE } else { Rank::TABLE_UPPER };
         TableState { lock: SpinLock::new(rank, ()), live: AtomicU16::new(0), unflushed: AtomicU32::new(0) }
@@ -56,7 +58,7 @@ impl TableState {
         self.lock.lock()
     }
 
-    /// Takes the lock of a child while its parent's is held: parent before child is the fixed order.
+    /// Acquires the lock of a child while its parent's lock is held. The order is always parent before child.
     pub(crate) fn lock_child(&self) -> SpinGuard<'_, ()> {
         self.lock.lock_below()
     }
@@ -74,6 +76,8 @@ impl TableState {
         }
     }
 
+    /// Adds `by` to the number of present entries.
+    ///
     /// # Requires
     /// The caller holds the lock.
     #[inline]
@@ -83,18 +87,20 @@ impl TableState {
         self.live.store(live.wrapping_add_signed(by), Ordering::Relaxed);
     }
 
+    /// Marks the table page dead, for ever.
+    ///
     /// # Requires
     /// The caller holds this lock and the parent's.
     fn kill(&self) {
         self.live.store(DEAD, Ordering::Release);
     }
 
-    /// Whether removals are not flushed yet.
+    /// Whether the table page has removals that are not flushed yet.
     pub(crate) fn unflushed(&self) -> bool {
         self.unflushed.load(Ordering::Acquire) & !STORE_PROTECTED != 0
     }
 
-    /// Whether the entry above allows no stores.
+    /// Whether the table page is store-protected: the entry above it allows no stores.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -114,18 +120,19 @@ impl TableState {
         };
     }
 
-    /// Settles one obligation; returns whether it was the last, and the page is empty.
+    /// Settles one obligation. Returns `true` if it was the last one and the table page is empty.
     pub(crate) fn settle(&self) -> bool {
         let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(old & !STORE_PROTECTED != 0, "more removals are settled than were counted");
-        // A hint: once the count is zero the table page may be freed.
+        // The result is a hint: once the count is zero, another CPU may free the table page.
         old & !STORE_PROTECTED == 1 && self.live.load(Ordering::Relaxed) == 0
     }
 }
 
-/// Where table pages live: natively in frames, described in page descriptors; in the models in checked arrays.
+/// The storage of table pages. In production they are frames, described by page descriptors; in the models they are
+/// arrays that check each access.
 pub(crate) trait Memory {
-    /// Keeps table pages that a walker may reach from being reused.
+    /// While a pin lives, table pages that a walker may reach are not reused.
     type Pin<'a>
     where
         Self: 'a;
@@ -135,13 +142,14 @@ pub(crate) trait Memory {
     fn state(&self, t: Pfn) -> &TableState;
     fn occupied(&self, t: Pfn) -> &AtomicU64;
     fn writable(&self, t: Pfn) -> &AtomicU64;
-    /// A zeroed table page for `level`, its descriptor fresh.
+    /// Allocates a zeroed table page for `level`, with a fresh descriptor.
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory>;
-    /// Takes back a table page that no walker can reach; it is empty where its count of present entries is zero.
+    /// Frees a table page that no walker can reach. Its entries are all zero if its count of present entries is zero.
     fn free(&self, t: Pfn);
-    /// Takes back, after the walkers, a dead table page that has left every paging-structure cache.
+    /// Frees a dead table page after the walkers that may still read it have finished. It has left every
+    /// paging-structure cache.
     fn retire(&self, t: Pfn);
-    /// The list of dead table pages that wait for one flush: `t`'s link.
+    /// Sets the link of `t` in the list of dead table pages that wait for one flush.
     fn set_next(&self, t: Pfn, next: Option<Pfn>);
     fn next(&self, t: Pfn) -> Option<Pfn>;
 }
@@ -176,13 +184,13 @@ impl<'a> View<'a> {
         self.put_uncounted(i, word);
     }
 
-    /// As [`put`](Self::put), where the caller counts it.
+    /// As [`put`](Self::put), but leaves the count of present entries to the caller.
     #[inline]
     pub(crate) fn put_uncounted(&self, i: usize, word: u64) {
         let bit = 1u64 << (i / GROUP);
         let occupied = self.occupied.load(Ordering::Relaxed);
         if occupied & bit == 0 {
-            // Before the entry, so that no scan skips the group of an entry that it could see.
+            // The bit is set before the entry, so that a scan that could see the entry does not skip its group.
             self.occupied.store(occupied | bit, Ordering::Release);
         }
         let old = self.slots[i].swap(word, Ordering::AcqRel);
@@ -202,8 +210,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Notes that no leaf from entry `from` to `last` allows stores any more. Clears the bits of groups wholly inside,
-    /// and of border groups where no other leaf `allows` stores.
+    /// Notes that no leaf from entry `from` to `last` allows stores any more. Clears the bits of the groups that lie
+    /// wholly in that range. Clears the bits of the two border groups too, where no other leaf `allows` stores.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -233,33 +241,34 @@ impl<'a> View<'a> {
         self.tidy(i / GROUP);
     }
 
-    /// Empties the entry `i` of a table above the last level that no walker can reach any more.
+    /// Empties the entry `i` of a table above the last level. No walker can reach that table any more.
     pub(crate) fn unlink_last(&self, i: usize) {
         self.slots[i].store(0, Ordering::Relaxed);
         self.state.change_live(-1);
     }
 
-    /// Empties the present leaf `i`.
+    /// Empties the present leaf `i`, and returns its word.
     ///
     /// # Requires
-    /// The caller holds the lock. If the removal is not flushed, it counts that ([`owe`](Self::owe)) before it releases
-    /// the lock.
+    /// The caller holds the lock. If the removal is not flushed, the caller counts it ([`owe`](Self::owe)) before it
+    /// releases the lock.
     #[inline]
     pub(crate) fn take(&self, i: usize) -> u64 {
         self.state.change_live(-1);
         self.slots[i].swap(0, Ordering::AcqRel)
     }
 
-    /// As [`take`](Self::take), and then counts the removal as not flushed, by `owe`, only where a CPU runs `space`.
-    /// Else raising the generation is the flush, and CPUs that switch in later catch up. Relies on C2: all of it
-    /// happens under the lock, so a CPU that finds the entry empty finds the count raised or the flush done.
+    /// As [`take`](Self::take). Then calls `owe`, which counts the removal as not flushed, but only if a CPU runs
+    /// `space`. If no CPU runs it, the raised generation is the flush, because CPUs that switch in later compare it.
+    /// Relies on C2: all this happens under the lock. So a CPU that finds the entry empty finds the count raised or the
+    /// flush done.
     ///
     /// # Requires
     /// The caller holds the lock.
     #[inline]
     pub(crate) fn take_alone(&self, i: usize, space: &Residency, owe: impl FnOnce()) -> u64 {
         let word = self.take(i);
-        // The leaf was taken by a read-modify-write, before the generation rises.
+        // `bump` needs this order: the read-modify-write above cleared the leaf before the generation rises.
         let (_, targets) = space.bump(false);
         if !targets.is_empty() && !mutant(Mutant::TakenUnasked) {
             owe();
@@ -267,8 +276,8 @@ impl<'a> View<'a> {
         word
     }
 
-    /// Counts one more obligation that is not settled. Relies on C2: called under the same hold of the lock that clears
-    /// the entry, so that a CPU that finds the entry empty finds the count.
+    /// Counts one more obligation that is not settled. Relies on C2: the lock is held from the clearing of the entry to
+    /// this call. So a CPU that finds the entry empty finds the count.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -279,7 +288,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Clears the occupied bit of group `g` where it is empty.
+    /// Clears the occupied bit of group `g` if all its entries are zero.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -291,7 +300,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first entry at or above `from`, and not above `last`, that is not zero, with its word.
+    /// Returns the first entry from `from` to `last` that is not zero, with its word.
     #[inline]
     pub(crate) fn next(&self, from: usize, last: usize) -> Option<(usize, u64)> {
         let mut i = from;
@@ -316,14 +325,14 @@ impl<'a> View<'a> {
         None
     }
 
-    /// As [`next`](Self::next), and clears the occupied bits of groups that it finds empty.
+    /// As [`next`](Self::next), but also clears the occupied bits of groups that it finds empty.
     ///
     /// # Requires
     /// The caller holds the lock.
     pub(crate) fn next_locked(&self, from: usize, last: usize) -> Option<(usize, u64)> {
         let found = self.next(from, last);
         let end = found.map_or(last + 1, |(i, _)| i);
-        // Groups wholly inside the range that was just found empty.
+        // These groups lie wholly inside the range that was just found empty.
         for g in from.div_ceil(GROUP)..end / GROUP {
             let occupied = self.occupied.load(Ordering::Relaxed);
             if occupied & (1 << g) != 0 {
@@ -333,7 +342,8 @@ impl<'a> View<'a> {
         found
     }
 
-    /// The groups from entry `from` to `last` that are occupied and may have a leaf that allows stores.
+    /// Returns a bit for each group from entry `from` to `last` that is occupied and may have a leaf that allows
+    /// stores.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -343,8 +353,8 @@ impl<'a> View<'a> {
         self.occupied.load(Ordering::Relaxed) & self.writable.load(Ordering::Relaxed) & within
     }
 
-    /// The entries of group `g`, and a bit for each of those from entry `from` to `last`, of which there is at least
-    /// one.
+    /// Returns the entries of group `g`, and a bit for each of them that lies from entry `from` to `last`. At least one
+    /// does.
     #[inline]
     pub(crate) fn group(&self, g: usize, from: usize, last: usize) -> (&'a [AtomicU64; GROUP], u64) {
         let (groups, _) = self.slots.as_chunks::<GROUP>();
@@ -352,14 +362,14 @@ impl<'a> View<'a> {
         (&groups[g], (!0 << first) & (!0 >> (u64::BITS as usize - end)))
     }
 
-    /// Calls `f` with each entry from `from` to `last` that is not zero, in order, and its word; returns their number.
-    /// Clears the occupied bits of groups that it finds empty.
+    /// Calls `f` with each entry from `from` to `last` that is not zero, in order, with its word. Returns the number of
+    /// calls. Clears the occupied bits of groups that it finds empty.
     ///
     /// # Requires
     /// The caller holds the lock.
     #[inline]
     pub(crate) fn scan_locked(&self, from: usize, last: usize, mut f: impl FnMut(usize, &AtomicU64, u64)) -> u64 {
-        // Written under the lock only.
+        // `occupied` is written only under the lock, so a relaxed load suffices.
         let occupied = self.occupied.load(Ordering::Relaxed);
         let mut rest = occupied & (!0 << (from / GROUP));
         let (mut seen, mut empty) = (0, 0u64);
@@ -389,14 +399,14 @@ impl<'a> View<'a> {
         seen
     }
 
-    /// Marks the table page dead where it is empty and owes nothing.
+    /// Marks the table page dead if it is empty and owes no flush. Returns whether it did.
     ///
     /// # Requires
     /// The caller holds this lock and the parent's.
     pub(crate) fn kill_if_empty(&self) -> bool {
         let empty = self.state.live.load(Ordering::Relaxed) == 0;
-        // A table page that owes flushes stays: removers must find the count, and its number must not be reused before
-        // it is settled.
+        // A table page that owes flushes stays, for two reasons. Removers must find its count, and its frame must not
+        // be reused before the count is settled.
         if !empty || (self.state.unflushed() && !mutant(Mutant::PruneUnflushed)) {
             return false;
         }

@@ -1,12 +1,12 @@
 //! Walking, linking and pruning the tree of table pages of one address space.
 //!
 //! # The protocol
-//! Walkers go down without locks, pinned in the epoch, and lock only the searched table page. Then they check that it
-//! is not dead, else they begin again. A table page is linked under its parent's lock, where the parent is not dead.
-//! The pruner locks parent, then child, verifies that the child is empty and owes no flush, marks it dead, and clears
-//! the parent's entry. Then it releases both locks, flushes paging-structure caches, and only then gives the page to
-//! the epoch. The root is made and dropped by the same rules, under the lock of the word that names it
-//! ([`root`](crate::root)).
+//! Walkers go down without locks, pinned in the epoch, and lock only the table page that they searched for. Then they
+//! check that it is not dead; if it is, they begin again. A table page is linked under its parent's lock, if the parent
+//! is not dead. The pruner locks the parent, then the child, and verifies that the child is empty and owes no flush. It
+//! marks the child dead, and clears the parent's entry. Then it releases both locks and flushes paging-structure
+//! caches. Only after that it retires the page to the epoch. The root is made and dropped by the same rules, under the
+//! lock of the word that names it ([`root`](crate::root)).
 //!
 //! | | walk and lock | link | prune |
 //! |---|---|---|---|
@@ -25,10 +25,10 @@ use quire_sync::SpinGuard;
 use quire_sync::atomic::{AtomicU64, Ordering, fence_after_rmw};
 use quire_vm::{OutOfMemory, Pfn, VirtRange};
 
-/// Last-level table pages that are pruned under one pin: preemption is off meanwhile.
+/// The most last-level table pages that are pruned under one pin. Preemption is off for that time.
 #[cfg(not(any(loom, shuttle)))]
 const STEP: u32 = 32;
-/// One, so that steps meet under the checkers.
+/// One, so that the model checkers interleave steps.
 #[cfg(any(loom, shuttle))]
 const STEP: u32 = 1;
 
@@ -40,11 +40,11 @@ pub(crate) struct Locked<'a> {
     _guard: SpinGuard<'a, ()>,
 }
 
-/// Table pages that were unlinked, and wait for one flush.
+/// A list of table pages that were unlinked, and wait for one flush.
 pub(crate) struct Dead {
-    /// The first, linked through their descriptors.
+    /// The first page of the list. The pages are linked through their descriptors.
     pub first: Option<Pfn>,
-    /// Their addresses, or more.
+    /// A range that covers the addresses of all these pages.
     pub covered: VirtRange,
 }
 
@@ -58,13 +58,13 @@ impl Dead {
 pub(crate) struct Tree<'m, F: Format, A: Memory> {
     pub memory: &'m A,
     pub root: &'m Root,
-    /// Says whether entries of the root stay, because CPUs have copies of them. This may begin at any moment, so it is
-    /// read under the root's lock.
+    /// Says whether entries of the root must stay linked, because CPUs have copies of them. This may begin at any
+    /// moment, so it is read under the root's lock.
     pub fan: &'m Fan,
     pub format: PhantomData<F>,
 }
 
-/// A table page that was allocated but is linked nowhere yet: goes back when it was not needed.
+/// A table page that was allocated but is not linked yet. Dropping this value frees the page, if it was not used.
 struct SpareTable<'m, A: Memory> {
     memory: &'m A,
     page: Option<(Pfn, u32)>,
@@ -93,8 +93,8 @@ impl<A: Memory> Drop for SpareTable<'_, A> {
 }
 
 impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
-    /// Locks the last-level table page over `va`, linking missing levels. A full fence stands between the lock and the
-    /// return. `make` makes and publishes a root, where the space has none.
+    /// Locks the last-level table page over `va`, and links missing levels. A full fence follows the locking, before
+    /// the return. If the space has no root, `make` makes and publishes one.
     #[inline(always)]
     pub(crate) fn lock_last(
         &self,
@@ -103,19 +103,20 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         make: impl Fn() -> Result<(), OutOfMemory>,
     ) -> Result<Locked<'m>, OutOfMemory> {
         loop {
-            // Only the number comes from the called function: the locked value is built here, in registers.
+            // `last_linking` returns only the frame number. The locked value is built here, so that it stays in
+            // registers.
             let t = match self.last(va) {
                 Some(t) => t,
                 None => self.last_linking(va, pin, &make)?,
             };
-            // Where it is dead, its parent no longer names it.
+            // If the page is dead, its parent no longer names it, and the next turn links another.
             if let Some(locked) = self.lock_live(t, va) {
                 return Ok(locked);
             }
         }
     }
 
-    /// The last-level table page over `va`, where it exists.
+    /// Returns the last-level table page over `va`, if it exists.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -132,7 +133,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         Some(t)
     }
 
-    /// The entry that names the last-level table page over `va`, which is locked and live: so the entry stays.
+    /// Returns the entry that names the last-level table page over `va`. That page is locked and live, so the entry
+    /// stays.
     pub(crate) fn above(&self, va: u64) -> &'m AtomicU64 {
         let above = |t, level| &self.memory.slots(t)[index(va, level)];
         let below = |t, level| F::frame(above(t, level).load(Ordering::Acquire));
@@ -140,7 +142,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         above((2..F::LEVELS).rev().fold(root, below), 1)
     }
 
-    /// As [`last`](Self::last), and links missing levels.
+    /// As [`last`](Self::last), but links missing levels. If the space has no root, calls `make` first.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -173,8 +175,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// Links a table page into the empty entry over `va` of `parent`, which stands at `level`; `None` where the parent
-    /// is dead.
+    /// Links a table page into the empty entry over `va` of `parent`, a table at `level`. Returns the table page of
+    /// that entry, or `None` if the parent is dead.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -186,7 +188,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         va: u64,
         spare: &mut SpareTable<'_, A>,
     ) -> Result<Option<Pfn>, OutOfMemory> {
-        // Before the lock: zeroing a page under it would delay every other fault below this parent.
+        // The page is provided before the lock, because zeroing it under the lock would delay every other fault below
+        // this parent.
         spare.provide(level - 1)?;
         let parent = View::of(self.memory, parent);
         let _guard = parent.state.lock();
@@ -203,7 +206,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         Ok(Some(child))
     }
 
-    /// Locks `t` where it is not dead, and fences.
+    /// Locks `t` and fences. Returns `None` if `t` is dead.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -211,8 +214,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     fn lock_live(&self, t: Pfn, va: u64) -> Option<Locked<'m>> {
         let view = View::of(self.memory, t);
         let guard = view.state.lock();
-        // Relies on C2: the caller's checks from here on (stale marks, busy pages) read after this table page became
-        // reachable for a remover's scan.
+        // Relies on C2: the caller checks stale marks and busy pages after this point. The fence orders these reads
+        // after the point where a remover's scan can reach this table page.
         if !mutant(Mutant::TableNoFence) {
             fence_after_rmw();
         }
@@ -222,15 +225,15 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         Some(Locked { view, base: base(va, 1), _guard: guard })
     }
 
-    /// Locks the first existing last-level table page that covers an address of `range`.
+    /// Locks the first existing last-level table page that covers an address of `range`; `None` if there is none.
     ///
     /// # Requires
-    /// The caller has fenced since it published its marks.
+    /// The caller has fenced since it published its marks (stale entries, busy pages).
     #[inline]
     pub(crate) fn lock_next(&self, range: VirtRange) -> Option<Locked<'m>> {
         loop {
             let _pin = self.memory.pin();
-            // Most often a table page covers the start.
+            // Most often there is a table page over the start of the range.
             let (t, va) = match self.last(range.start) {
                 Some(t) if !range.is_empty() => (t, range.start),
                 _ => self.find(self.root.get()?, F::LEVELS - 1, range.start, range.end)?,
@@ -241,8 +244,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// The first last-level table page below `t`, which stands at `level`, over an address of `from..to`, with the
-    /// first address that it covers.
+    /// Searches below `t`, a table at `level`. Returns the first last-level table page that covers an address of
+    /// `from..to`, with the first address that it covers.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -269,8 +272,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         None
     }
 
-    /// Whether a removal in the last-level table page over `va` is not flushed yet. Where that page is absent, the
-    /// lowest existing level counts, and a space without a root owes nothing.
+    /// Whether a removal in the last-level table page over `va` is not flushed yet. If that page is absent, the lowest
+    /// existing level is asked instead. A space without a root owes nothing.
     pub(crate) fn unflushed(&self, va: u64) -> bool {
         let _pin = self.memory.pin();
         let Some(mut t) = self.root.get() else { return false };
@@ -284,10 +287,10 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         self.memory.state(t).unflushed()
     }
 
-    /// One step of pruning `range`. Visits at most [`STEP`] last-level table pages and unlinks the empty ones wholly
-    /// inside, and the tables above that become empty. Adds them to `dead`, to be flushed from paging-structure caches
-    /// and then retired. Returns the start of the next step, `range.end` where none is left. Between steps nothing is
-    /// pinned, so each begins at the root again.
+    /// Does one step of pruning `range`. Visits at most [`STEP`] last-level table pages. Unlinks the empty ones that
+    /// lie wholly inside, and upper tables that become empty. Adds them to `dead`; the caller flushes them from
+    /// paging-structure caches and then retires them. Returns the start of the next step, or `range.end` if nothing is
+    /// left. Between steps nothing is pinned, so each step begins at the root again.
     pub(crate) fn prune_some(&self, range: VirtRange, dead: &mut Dead) -> u64 {
         let _pin = self.memory.pin();
         let mut left = STEP;
@@ -295,7 +298,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         self.prune_below(root, F::LEVELS - 1, range.start, range.end, &mut left, dead).unwrap_or(range.end)
     }
 
-    /// Prunes below `t`, which stands at `level`; `Some`: not finished, continue at this address.
+    /// Prunes below `t`, a table at `level`. Returns the address where the next step continues, or `None` if it has
+    /// finished.
     ///
     /// # Requires
     /// The caller is pinned.
@@ -333,7 +337,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         None
     }
 
-    /// Unlinks `child` from entry `i` of `parent` where it is still there, empty and settled; returns whether it did.
+    /// Unlinks `child` from entry `i` of `parent`, if it is still there, empty and owes no flush. Returns whether it
+    /// did.
     fn unlink(&self, parent: &View<'m>, i: usize, child: Pfn, dead: &mut Dead) -> bool {
         let _parent = parent.state.lock();
         let word = parent.slots[i].load(Ordering::Acquire);
@@ -355,7 +360,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         empty
     }
 
-    /// Gives dead table pages to the epoch.
+    /// Retires dead table pages to the epoch.
     ///
     /// # Requires
     /// The pages have left every paging-structure cache.
@@ -367,7 +372,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         }
     }
 
-    /// Frees the table page `t` at `level` and all below, which no walker can reach any more. They are left empty.
+    /// Frees the table page `t` at `level` and all table pages below, which no walker can reach any more. Their entries
+    /// above the last level are cleared first.
     pub(crate) fn free_below(&self, t: Pfn, level: u32) {
         if level > 0 {
             let view = View::of(self.memory, t);

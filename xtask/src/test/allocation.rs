@@ -1,8 +1,9 @@
-//! The kernel cannot allocate infallibly (C10): functions that end a program when memory is short are not linked into
-//! it.
+//! Checks that the kernel cannot allocate infallibly (relies on C10). Functions that end the program when memory is
+//! exhausted must not be linked into it.
 //!
-//! All of `alloc`'s infallible functions end in a few that do not return. The self-checking kernel is linked without
-//! link-time optimisation, function by function. So it contains one of these exactly where something refers to it.
+//! All infallible functions of `alloc` end in a few functions that do not return. The self-checking kernel is linked
+//! without link-time optimisation, function by function. So it contains one of these functions if and only if something
+//! refers to it.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +21,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// The functions in which infallible ones end, by name without the hash.
+/// The functions in which infallible functions end, by name without the hash.
 const ENDS: [&str; 4] = [
     "alloc::alloc::handle_alloc_error",
     "alloc::raw_vec::handle_error",
@@ -31,12 +32,12 @@ const ENDS: [&str; 4] = [
 const KERNEL: &str = "allocation/the kernel links no function that panics without memory";
 const SEEDED: &str = "allocation/an infallible container in a kernel crate is found";
 
-/// Two checks: the kernel, and the check itself.
+/// The names of both checks: of the kernel, and of the check itself.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec![KERNEL.into(), SEEDED.into()])
 }
 
-/// Judges the kernel, and a crate with a mistake.
+/// Checks the kernel, and a crate with a deliberate error.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.selects(KERNEL) {
         let kernel = build::checked_kernel(context.places)?;
@@ -49,13 +50,13 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// The members of `ENDS` that an executable has.
+/// Returns the members of `ENDS` that an executable contains.
 fn linked(kernel: &Path) -> Result<BTreeSet<String>> {
     let bytes = fs::read(kernel).doing(|| format!("cannot read {}", kernel.display()))?;
     let file = object::File::parse(&*bytes).doing(|| format!("{} is no kernel", kernel.display()))?;
     let defined: Vec<String> =
         file.symbols().filter(|s| s.is_definition()).filter_map(|s| s.name().ok().map(plain)).collect();
-    // Without its symbols the check would find nothing.
+    // An executable without symbols would always pass.
     if !defined.iter().any(|name| name.contains("quire_heap")) {
         return Err(Failure::usage(format!("{} has no symbols", kernel.display())));
     }
@@ -67,7 +68,7 @@ fn report(linked: &BTreeSet<String>, referrers: &BTreeSet<String>) -> String {
     format!("linked:{}\nreferred to by:{}", list(linked), list(referrers))
 }
 
-/// A name without its hash.
+/// Demangles a name and removes its hash.
 fn plain(name: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(name))
 }
@@ -76,7 +77,8 @@ fn is_end(name: &str) -> bool {
     ENDS.iter().any(|end| name.contains(end))
 }
 
-/// The functions of the libraries beside `kernel` that refer to an end, except those of `alloc` itself.
+/// Returns the functions, in the libraries beside `kernel`, that refer to a member of `ENDS`. Those of `alloc` itself
+/// are left out.
 fn referrers_of(kernel: &Path) -> Result<BTreeSet<String>> {
     let libraries = kernel.with_file_name("deps");
     let entries = fs::read_dir(&libraries).doing(|| format!("cannot read {}", libraries.display()))?;
@@ -89,7 +91,7 @@ fn referrers_of(kernel: &Path) -> Result<BTreeSet<String>> {
     Ok(all)
 }
 
-/// The functions of a library that refer to an end.
+/// Returns the functions of a library that refer to a member of `ENDS`.
 fn referrers(library: &Path) -> Result<BTreeSet<String>> {
     let doing = || format!("cannot read {}", library.display());
     let bytes = fs::read(library).doing(doing)?;
@@ -97,7 +99,7 @@ fn referrers(library: &Path) -> Result<BTreeSet<String>> {
     let mut all = BTreeSet::new();
     for member in archive.members() {
         let member = member.doing(doing)?;
-        // The archive has metadata beside objects.
+        // The archive also contains metadata, which does not parse as an object.
         if let Ok(file) = object::File::parse(member.data(&*bytes).doing(doing)?) {
             collect(&file, &mut all);
         }
@@ -113,7 +115,7 @@ fn collect(file: &object::File<'_>, all: &mut BTreeSet<String>) {
             _ => false,
         });
         if refers {
-            // Each function has a section of its own, which bears its name.
+            // Each function has its own section, whose name contains the function's name.
             let section = section.name().unwrap_or_default();
             let function = section.strip_prefix(".text.").unwrap_or(section);
             all.insert(plain(function.strip_prefix("unlikely.").unwrap_or(function)));
@@ -121,7 +123,7 @@ fn collect(file: &object::File<'_>, all: &mut BTreeSet<String>) {
     }
 }
 
-/// The check's verdict on two libraries: one allocates infallibly in three ways, the other does not.
+/// Tests the check on several small libraries, some of which allocate infallibly.
 fn seeded(context: &Context<'_>) -> Result<std::result::Result<(), String>> {
     const HEAD: &str = "#![no_std]\nextern crate alloc;\nuse alloc::{collections::BTreeMap, sync::Arc, vec::Vec};\n";
     let cases = [
@@ -143,7 +145,7 @@ fn seeded(context: &Context<'_>) -> Result<std::result::Result<(), String>> {
     Ok(Ok(()))
 }
 
-/// Compiles a file as the kernel's crates are.
+/// Compiles a file as the kernel's crates are compiled.
 fn compile(context: &Context<'_>, source: &Path) -> Result<PathBuf> {
     let library = source.with_extension("rlib");
     let mut command: Command = Toolchain::for_kernel(context.places)?.rustc();

@@ -1,8 +1,8 @@
-//! `docs/api.md`: every public item of the memory core, as rustdoc sees them.
+//! `docs/api.md` lists every public item of the memory core, from rustdoc.
 //!
-//! The list is made from rustdoc's JSON, with all features and with items that are hidden from the documentation. Both
-//! can be used from outside. The JSON format is not stable, so a stable toolchain prints it only with
-//! `RUSTC_BOOTSTRAP`. The fields read here (the index, names, visibilities, kinds) have been the same for many
+//! The list is made from rustdoc's JSON, with all features and with items that are hidden from the documentation,
+//! because other crates can use both. The JSON format is not stable, so a stable toolchain prints it only with
+//! `RUSTC_BOOTSTRAP`. The fields that are read here (the index, names, visibilities, kinds) have not changed for many
 //! versions.
 
 use std::{
@@ -37,7 +37,7 @@ the pagers of\n\
 `paging::pager` and the requests of `paging::io`, and implements the traits of `machine`. The rest counts and \
 checks.\n";
 
-/// Compares the file with the code, and shows the differences line by line.
+/// Compares the file with the code, and reports the differences line by line.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(NAME) {
         return Ok(());
@@ -60,7 +60,7 @@ pub fn write(places: &Places) -> Result<()> {
     Ok(())
 }
 
-/// The functions that another crate can call without `unsafe`, as the file lists them.
+/// Returns the functions that another crate can call without `unsafe`, as the file lists them.
 pub fn safe_functions(places: &Places) -> Result<BTreeSet<String>> {
     let path = places.root.join(FILE);
     let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
@@ -68,7 +68,7 @@ pub fn safe_functions(places: &Places) -> Result<BTreeSet<String>> {
     Ok(text.lines().filter_map(name).collect())
 }
 
-/// The lines that only one of the two has: `-` before lines of `kept`, `+` before lines of `now`.
+/// Returns the lines that only one of the texts has: `-` before lines of `kept`, `+` before lines of `now`.
 fn differences(kept: &str, now: &str) -> Option<String> {
     if kept == now {
         return None;
@@ -81,7 +81,7 @@ fn differences(kept: &str, now: &str) -> Option<String> {
     Some(lines.into_iter().map(|(sign, line)| format!("{sign} {line}\n")).collect())
 }
 
-/// The contents that the file should have.
+/// Returns the contents that the file should have.
 fn text(places: &Places) -> Result<String> {
     let target = places.target.join("api");
     let mut command = Command::new("cargo");
@@ -102,7 +102,7 @@ fn text(places: &Places) -> Result<String> {
     Ok(text)
 }
 
-/// One line for each item that another crate can name, by the shortest of its paths.
+/// Returns one line for each item that another crate can name, with the shortest of its paths.
 fn items(docs: &Value) -> Option<BTreeSet<String>> {
     let mut walk = Walk { index: docs.get("index")?, found: BTreeMap::new(), within: Vec::new() };
     let root = walk.index.get(&id(docs.get("root")?)?)?;
@@ -110,16 +110,16 @@ fn items(docs: &Value) -> Option<BTreeSet<String>> {
     Some(walk.found.into_values().map(|(path, what)| format!("`{path}`: {what}")).collect())
 }
 
-/// An item's key in the index: a number, or a string in older formats.
+/// Returns an item's key in the index: a number, or a string in older formats.
 fn id(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned).or_else(|| value.as_u64().map(|n| n.to_string()))
 }
 
 struct Walk<'d> {
     index: &'d Value,
-    /// By the item's key: its path and its kind.
+    /// Each item's path and kind, by the item's key.
     found: BTreeMap<String, (String, String)>,
-    /// Items that the walk is inside of, because items may contain each other.
+    /// The items that contain the present one. They end the recursion, because items may contain each other.
     within: Vec<String>,
 }
 
@@ -130,7 +130,7 @@ impl<'d> Walk<'d> {
         }
     }
 
-    /// Adds the item and the items in it. `name` is the name that a re-export gives it.
+    /// Adds an item and the items that it contains. `name` is the name that a re-export gives it.
     fn item(&mut self, id_of_item: &str, path: &str, name: Option<&str>) {
         // An item that is not in the index belongs to another crate.
         let Some(item) = self.index.get(id_of_item) else { return };
@@ -151,7 +151,7 @@ impl<'d> Walk<'d> {
             }
             return;
         }
-        // Items of traits and variants have the visibility of the item that they are in.
+        // Items of traits and variants have the visibility of the item that contains them.
         let seen = item.get("visibility").and_then(Value::as_str).is_some_and(|v| matches!(v, "public" | "default"));
         let Some(name) = name.or_else(|| item.get("name").and_then(Value::as_str)).filter(|_| seen) else { return };
         let path = if path.is_empty() { name.to_owned() } else { format!("{path}::{name}") };

@@ -1,14 +1,14 @@
-//! Code that the model checkers may run uses the atomics of `quire-sync`, which the checkers replace. An atomic of core
-//! would be invisible to them, and a protocol with it could not have a model.
+//! Checks that code which the model checkers may run uses the atomics of `quire-sync`, because the checkers replace
+//! those. The checkers cannot see an atomic of `core`, so a protocol that uses one could not have a model.
 
 /// The crates whose code may be part of a model.
 const CRATES: [&str; 9] = ["vm", "task", "lookup", "fs", "net", "ipc", "linux-state", "linux", "procfs"];
-/// Files with atomics that no checker must see, and why.
+/// Files whose atomics the checkers need not see, and why.
 const EXCEPTIONS: [(&str, &str); 2] = [
     ("crates/vm/src/machine/bytes.rs", "bytes that programs store into meanwhile race by intent"),
     ("crates/vm/src/mutant.rs", "the switches of the mutants are no part of a protocol"),
 ];
-/// Parts of paths of tests, whose threads are the host's.
+/// Parts of the paths of tests. Tests may use any atomics, because their threads are the host's.
 const TESTS: [&str; 9] = [
     "tests.rs",
     "/tests/",
@@ -20,10 +20,10 @@ const TESTS: [&str; 9] = [
     "_model.rs",
     "_tests.rs",
 ];
-/// The paths of other atomics.
+/// The paths of the other atomics.
 const FOREIGN: [&str; 2] = ["core::sync::atomic", "std::sync::atomic"];
 
-/// The lines of a file that name such atomics, each with its place.
+/// Returns the lines of a file that name such atomics, each with its place.
 pub fn judge(path: &str, text: &str) -> Vec<String> {
     let ours = CRATES.iter().any(|krate| path.starts_with(&format!("crates/{krate}/src/")));
     if !ours || TESTS.iter().any(|part| path.contains(part)) || EXCEPTIONS.iter().any(|(file, _)| *file == path) {
@@ -38,7 +38,7 @@ pub fn judge(path: &str, text: &str) -> Vec<String> {
     lines.map(|(n, _)| format!("{path}:{}: use `quire_sync::atomic`, which models replace", n + 1)).collect()
 }
 
-/// Exceptions whose file is gone, or has no such atomics any more.
+/// Returns the exceptions whose file is gone, or no longer uses such atomics.
 pub fn stale(sources: &[(String, String)]) -> Vec<String> {
     let used = |file: &str| sources.iter().any(|(path, text)| path == file && FOREIGN.iter().any(|f| text.contains(f)));
     EXCEPTIONS.iter().filter(|(file, _)| !used(file)).map(|(file, _)| format!("{file} needs no exception")).collect()

@@ -1,8 +1,8 @@
-//! Random system calls of root's and of a user's, beside memory pressure, a fork bomb and a heartbeat
-//! (`programs/siege.c`), in rounds of one boot each.
+//! Rounds of random system calls by root and by a user, while memory is short, a fork bomb runs and a heartbeat is
+//! checked (`programs/siege.c`). Each round is one boot.
 //!
-//! A seed determines a round: the machine, how its time is counted, and every call. Where instructions are counted, the
-//! same seed gives the same run. Elsewhere CPUs really race. `--soak` saves its progress in `target/attack.json` after
+//! A seed determines a round: the machine, how its time is counted, and every call. If instructions are counted, the
+//! same seed gives the same run. Otherwise CPUs really race. `--soak` saves its progress in `target/attack.json` after
 //! each round, and the next soak continues from there.
 
 use std::{
@@ -24,9 +24,9 @@ use crate::{
 };
 
 const NAME: &str = "attack/random calls beside memory pressure and a fork bomb";
-/// A round that takes so long hangs, because its program ends by itself after its seconds of guest time.
+/// The time after which a round hangs. Its program should end by itself after its seconds of guest time.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Seconds of guest time: of a round in every run of the tests, and of one in a soak.
+/// The seconds of guest time of a round: in every run of the tests (`SHORT`), and in a soak (`LONG`).
 const SHORT: u32 = 8;
 const LONG: u32 = 20;
 
@@ -35,11 +35,11 @@ const LONG: u32 = 20;
 struct State {
     /// The seed of the first round.
     seed: u64,
-    /// Finished rounds.
+    /// The number of finished rounds.
     rounds: u64,
-    /// Real seconds that they took.
+    /// The seconds of real time that they took.
     seconds: u64,
-    /// The seeds of rounds that found something, and the findings.
+    /// The seeds of failed rounds, with their failures.
     found: Vec<(u64, String)>,
 }
 
@@ -53,7 +53,7 @@ impl State {
     fn keep(&self, file: &Path) -> Result<()> {
         let about = || format!("cannot keep {}", file.display());
         let text = serde_json::to_vec_pretty(self).doing(about)?;
-        // The rename is atomic: the file is whole whenever this process is interrupted.
+        // The rename is atomic, so the file is complete even if this process is interrupted.
         let fresh = file.with_extension("new");
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, file)).doing(about)
     }
@@ -65,13 +65,14 @@ struct Round {
     seed: u64,
     seconds: u32,
     cpus: u32,
-    /// In MiB: the machine's memory, its swap, and the memory that the pressure touches.
+    /// The machine's memory in MiB. `swap` is its swap, and `pressure` the memory that the pressure touches, also in
+    /// MiB.
     memory: u64,
     swap: u64,
     pressure: u64,
-    /// QEMU counts instructions: a seed repeats exactly, and time is the guest's own.
+    /// Whether QEMU counts instructions. Then a seed repeats exactly, and time is the guest's own.
     counted: bool,
-    /// On the self-checking kernel.
+    /// Whether the round runs on the self-checking kernel.
     checked: bool,
 }
 
@@ -84,23 +85,23 @@ impl Round {
         Round { seed, seconds: LONG, cpus, memory: 320, swap: 96, pressure, counted, checked }
     }
 
-    /// Seconds that a shell of root's may take.
+    /// The seconds that a shell of root may take.
     fn patience(&self) -> u32 {
-        // Without counting, guest time advances while the host runs other processes.
+        // Without counting, guest time continues while the host runs other processes.
         if self.counted { 10 } else { 100 }
     }
 }
 
-/// The round of every run of the tests, on a machine with memory for all.
+/// The round in every run of the tests, on a machine with enough memory for all programs.
 const FEW: [Round; 1] =
     [Round { seed: 1, seconds: SHORT, cpus: 2, memory: 320, swap: 64, pressure: 100, counted: false, checked: false }];
 
-/// One name.
+/// The name of the stage's only check.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec![NAME.to_owned()])
 }
 
-/// Runs a short round, or rounds of a soak until its minutes are over.
+/// Runs a short round. In a soak, runs rounds until its minutes are over.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(NAME) {
         return Ok(());
@@ -115,7 +116,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// The round's failure, with the command that repeats it.
+/// Adds to a round's failure the command that repeats it.
 fn failure(round: &Round, result: Result<(), String>) -> Result<(), String> {
     result.map_err(|why| {
         format!("{why}\n{round:?}; repeat a soak's round: ./quire test --soak --seed {} attack", round.seed)
@@ -181,8 +182,8 @@ fn attack(context: &Context<'_>, round: &Round) -> Result<Result<(), String>> {
     Ok(judge(round, &ended))
 }
 
-/// Requires that the program's own checks hold and that the machine ends orderly. A report of a stuck CPU counts only
-/// where instructions are counted.
+/// Requires that the program's own checks hold, and that the machine ends orderly. A report of a stuck CPU counts only
+/// if instructions are counted.
 fn judge(round: &Round, ended: &relay::GuestOutput) -> Result<(), String> {
     let log = &ended.report.log_tail;
     let said = || format!("{}{}", String::from_utf8_lossy(&ended.output), String::from_utf8_lossy(&ended.errors));

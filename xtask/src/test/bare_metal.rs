@@ -1,4 +1,5 @@
-//! The smallest kernel with the memory core (`examples/bare-metal`) is built as an embedder would build it, and boots.
+//! Checks that the smallest kernel with the memory core (`examples/bare-metal`) builds as an embedder would build it,
+//! and boots.
 
 use std::{
     path::{Path, PathBuf},
@@ -14,19 +15,19 @@ use crate::{
 };
 
 const NAME: &str = "embed/a kernel of three hundred lines boots";
-/// QEMU's status after a good run: its debug exit device makes 2 n + 1 of n.
+/// QEMU's exit status after a good run. For a value n, its debug exit device makes the status 2 n + 1.
 const GOOD: i32 = 33;
-/// The output that the kernel must have printed by then.
+/// The output that the kernel must have printed before it ends.
 const SAID: &str = "the parent sees 8, the child 7";
-/// The kernel needs a second, and less on a machine that does nothing else.
+/// The time limit. The kernel needs a second, and less on an idle machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// One name.
+/// The name of the stage's only check.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec![NAME.to_owned()])
 }
 
-/// Builds and boots it.
+/// Builds the kernel and boots it.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("embed") || !context.selects(NAME) {
         return Ok(());
@@ -61,7 +62,8 @@ fn build(context: &Context<'_>) -> Result<PathBuf> {
     Ok(target.join(KERNEL_TARGET).join("debug/quire-bare-metal"))
 }
 
-/// The kernel's output on its serial port, and QEMU's status. A machine that had to be stopped has no status.
+/// Boots the kernel. Returns its output on the serial port, and QEMU's status. The status is `None` if QEMU had to be
+/// stopped.
 fn boot(context: &Context<'_>, kernel: &Path) -> Result<(String, Option<i32>)> {
     use std::os::unix::process::CommandExt;
     let about = || "cannot run QEMU".to_string();

@@ -1,5 +1,5 @@
-//! Unit and property tests, documentation tests, the models under both checkers, and the tests of the recording build.
-//! All run through cargo, and each counts by name.
+//! Runs unit and property tests, documentation tests, the models under both checkers, and the tests of the recording
+//! build. All run through cargo, and each test is a check with its own name.
 
 use std::{
     fmt::Write as _,
@@ -20,37 +20,37 @@ use crate::{
     machine::qemu,
 };
 
-/// Crates whose types have checked layouts in the recording build, or whose costs are counted there.
+/// The crates whose types have checked layouts in the recording build, or whose costs are counted in it.
 const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
-/// Keeps the memory core's mutants, by which tests of whole machines prove that a step is needed.
+/// The flag that compiles the memory core's mutants. Tests of whole machines prove by them that a step is needed.
 const MUTANTS: &str = "--cfg mutants";
-/// A test program that hangs is a failure with a name. It hangs if it prints nothing for so long. Its whole time has no
-/// limit: random tests of the hosted machine take long where other work runs beside them.
+/// The time without output after which a test program hangs; the hang is a failure with a name. The total time has no
+/// limit, because random tests of the hosted machine take long on a busy host.
 const LIMIT: Duration = Duration::from_secs(900);
-/// The limit of the debugger that prints where a program hangs.
+/// The time limit of the debugger, which prints where a program hangs.
 const DEBUGGER: Duration = Duration::from_secs(60);
 /// The factor by which random tests run longer with `--soak`.
 const SOAK: u32 = 10;
-/// The seed of random tests and of property tests. Only a soak and a long run of the sanitizers draw fresh ones.
+/// The seed of random tests and of property tests. Only a soak and a long run of the sanitizers use new seeds.
 const SEED: u64 = 1;
-/// Settings of the C library's allocator for a model. It keeps what it has freed, because each schedule makes a machine
-/// anew, and the host would clear its memory each time.
+/// Settings of the C library's allocator for a model, by which it keeps freed memory. Each schedule makes a new
+/// machine, and otherwise the host would clear its memory each time.
 const KEEP: [(&str, &str); 3] =
     [("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "4294967296"), ("MALLOC_TOP_PAD_", "67108864")];
 
 /// One compiled test program.
 pub(super) struct Binary {
-    /// `unit/quire-vm` or, for a file of `tests/`, `unit/quire-vm/file`.
+    /// The prefix of its tests' names: `unit/quire-vm` or, for a file of `tests/`, `unit/quire-vm/file`.
     pub(super) prefix: String,
     file: PathBuf,
     /// The directory in which cargo would run it.
     directory: PathBuf,
-    /// Variables of its environment.
+    /// The variables to set in its environment.
     settings: &'static [(&'static str, &'static str)],
 }
 
-/// Compiles tests and finds their programs. `group` is the first part of their names.
+/// Compiles tests and returns their programs. `group` is the first part of their names.
 fn build(context: &Context<'_>, group: &str, log: &str, prepare: impl FnOnce(&mut Command)) -> Result<Vec<Binary>> {
     let mut command = cargo(context);
     command.arg("test");
@@ -58,7 +58,7 @@ fn build(context: &Context<'_>, group: &str, log: &str, prepare: impl FnOnce(&mu
     compile(context, group, log, command)
 }
 
-/// As `build`, by a `cargo test` that the caller has made.
+/// As `build`, but with a `cargo test` command that the caller has made.
 pub(super) fn compile(context: &Context<'_>, group: &str, log: &str, mut command: Command) -> Result<Vec<Binary>> {
     command.args(["--locked", "--no-run", "--message-format=json-render-diagnostics"]).stdin(Stdio::null());
     let out = command.stderr(context.log(log)?).output().doing(|| "cannot run cargo".to_string())?;
@@ -71,7 +71,7 @@ pub(super) fn compile(context: &Context<'_>, group: &str, log: &str, mut command
     Ok(text.lines().filter_map(|l| artifact(l, group)).collect())
 }
 
-/// The test program that a line of cargo's messages announces, if it announces one.
+/// Returns the test program that a line of cargo's messages announces; `None` for another line.
 fn artifact(line: &str, group: &str) -> Option<Binary> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
@@ -95,7 +95,7 @@ impl Binary {
         command
     }
 
-    /// All of its tests, by full name.
+    /// Returns the full names of all its tests.
     fn names(&self) -> Result<Vec<String>> {
         let out = self.command().args(["--list", "--format", "terse"]).output().doing(|| self.prefix.clone())?;
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
@@ -126,7 +126,7 @@ impl Binary {
                 Some((_, Said::Failed)) => {
                     Check::failed(name, format!("{}\nlog: {}", section(&text, short), log.display()))
                 }
-                // Where the program's threads are is printed only once.
+                // The backtraces of the program's threads are printed only once.
                 None => {
                     let how = std::mem::replace(&mut how, in_short);
                     Check::failed(name, format!("gave no result: {how}\nlog: {}", log.display()))
@@ -137,7 +137,7 @@ impl Binary {
     }
 }
 
-/// Runs a command until it ends or prints nothing for too long, with all output in a log. Returns that output and how
+/// Runs a command until it ends or prints nothing for too long, with all output in a log. Returns the output, and how
 /// the command ended.
 pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -> Result<(String, String)> {
     use std::os::unix::process::CommandExt;
@@ -177,8 +177,8 @@ pub(super) fn capture(context: &Context<'_>, command: &mut Command, log: &str) -
     Ok((text, ended))
 }
 
-/// The debugger's backtraces in a log, shortened. Each thread has one line with its functions of this project, the
-/// innermost first. A test report with these lines is enough to begin the search.
+/// Shortens the debugger's backtraces in a log. Each thread has one line with its functions of this project, the
+/// innermost first. These lines in a test report are enough to begin the search for an error.
 fn stacks(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -202,7 +202,7 @@ fn stacks(text: &str) -> String {
     out.trim_start().to_owned()
 }
 
-/// Appends to a log where each thread of a hanging program is, as far as the debugger can say.
+/// Appends to a log the backtrace of each thread of a hanging program, if the debugger can get them.
 fn backtraces(pid: u32, log: &Path) {
     use std::os::unix::process::CommandExt;
     let Ok(file) = OpenOptions::new().append(true).open(log) else { return };
@@ -219,7 +219,7 @@ fn backtraces(pid: u32, log: &Path) {
     }
 }
 
-/// The test harness's result of one test.
+/// The result of one test, from the test harness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Said {
     Ok,
@@ -227,7 +227,7 @@ enum Said {
     Ignored,
 }
 
-/// The lines `test NAME ... RESULT`. A test's output may stand between name and result.
+/// Reads the lines `test NAME ... RESULT`. The test's output may be between name and result.
 fn parse(text: &str) -> Vec<(String, Said)> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -243,7 +243,7 @@ fn parse(text: &str) -> Vec<(String, Said)> {
     found
 }
 
-/// The output of a failed test.
+/// Returns the output of a failed test.
 fn section(text: &str, name: &str) -> String {
     let start = format!("---- {name} stdout ----");
     let lines = text.lines().skip_while(|l| *l != start).skip(1).take_while(|l| !l.starts_with("---- "));
@@ -254,15 +254,15 @@ fn section(text: &str, name: &str) -> String {
     if out.is_empty() { "it failed".into() } else { out.trim_end().to_owned() }
 }
 
-/// The cargo command for programs of this machine.
+/// Returns a cargo command for programs of this host.
 fn cargo(context: &Context<'_>) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(&context.places.root).stdin(Stdio::null()).env("CARGO_TERM_COLOR", "never");
     command
 }
 
-/// Compiles our own crates with [`MUTANTS`]. Foreign crates are compiled without it, and are thus those of the command
-/// itself, which `./quire` has built before. A flag for all crates would compile them a second time.
+/// Compiles our own crates with [`MUTANTS`]. Other crates are compiled without the flag, and so need no new build:
+/// `./quire` has built them before for the command itself. A flag for all crates would compile them a second time.
 fn with_mutants(context: &Context<'_>, command: &mut Command) {
     command.env("RUSTC_WORKSPACE_WRAPPER", context.places.root.join("xtask/src/test/with-mutants"));
 }
@@ -275,22 +275,23 @@ fn unit_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
     })
 }
 
-/// Unit and property tests of all crates.
+/// The names of the unit and property tests of all crates.
 pub fn unit_names(context: &Context<'_>) -> Result<Vec<String>> {
     let key = Key::of(&context.places.root)?;
     kept_names(context, "unit", &key, &unit_binaries(context)?)
 }
 
-/// The names of all tests of a stage, also kept for `--list`. `key`: the sources before the build.
+/// Returns the names of all tests of a stage, and keeps them for `--list`. `key` is the digest of the sources before
+/// the build.
 fn kept_names(context: &Context<'_>, stage: &str, key: &Key, binaries: &[Binary]) -> Result<Vec<String>> {
     let names = binaries.iter().map(Binary::names).collect::<Result<Vec<_>>>()?.concat();
     names::keep(context.places, stage, key, &names);
     Ok(names)
 }
 
-/// See [`unit_names`].
+/// Compiles and runs the tests of [`unit_names`].
 pub fn unit(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
-    // Compiles only if a name can match. Without a filter that names another stage, a name always can.
+    // Compiles only if a name can match. A name can match unless the filter names another stage.
     if context.names_another("unit") {
         return Ok(());
     }
@@ -300,7 +301,7 @@ pub fn unit(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     binaries.iter().try_for_each(|binary| binary.run(context, done))
 }
 
-/// The documentation's examples, whose names are known only once they are compiled.
+/// The placeholder for the documentation's examples, whose names are known only once they are compiled.
 pub fn doc_names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec!["doc/...".to_owned()])
 }
@@ -350,7 +351,7 @@ fn model_binaries(context: &Context<'_>, checker: &str) -> Result<Vec<Binary>> {
     Ok(binaries)
 }
 
-/// The protocols' models.
+/// The names of the protocols' models.
 pub fn model_names(context: &Context<'_>) -> Result<Vec<String>> {
     let key = Key::of(&context.places.root)?;
     let mut names = Vec::new();
@@ -362,14 +363,14 @@ pub fn model_names(context: &Context<'_>) -> Result<Vec<String>> {
     Ok(kept_models(context, &key, names))
 }
 
-/// Keeps the names of the models for `--list`, with that of their table.
+/// Keeps the names of the models for `--list`, together with the name of the check of their table.
 fn kept_models(context: &Context<'_>, key: &Key, mut names: Vec<String>) -> Vec<String> {
     names.push(MODEL_TABLE.to_owned());
     names::keep(context.places, "model", key, &names);
     names
 }
 
-/// See [`model_names`].
+/// Compiles and runs the models of [`model_names`].
 pub fn models(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("model") {
         return Ok(());
@@ -408,19 +409,20 @@ fn record_binaries(context: &Context<'_>) -> Result<Vec<Binary>> {
     })
 }
 
-/// The lab's program as the unit tests and the recording tests start it. Nothing is compiled after their stages.
+/// Builds the lab's program as the unit tests and the recording tests start it. After those stages this compiles
+/// nothing.
 pub(super) fn build_lab(context: &Context<'_>) -> Result<()> {
     unit_binaries(context)?;
     record_binaries(context).map(drop)
 }
 
-/// The checks of the recording build: layouts, shared lines, locks taken.
+/// The names of the checks of the recording build: layouts, shared lines, acquired locks.
 pub fn record_names(context: &Context<'_>) -> Result<Vec<String>> {
     let key = Key::of(&context.places.root)?;
     kept_names(context, "record", &key, &record_binaries(context)?)
 }
 
-/// See [`record_names`].
+/// Compiles and runs the checks of [`record_names`].
 pub fn records(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("record") {
         return Ok(());

@@ -1,9 +1,10 @@
-//! Tests judge by counts and states, and do not sleep: the host's clock goes on while it suspends a thread.
+//! Checks that tests judge by counts and states, and do not sleep. The host's clock continues while the host suspends a
+//! thread, so times are not reliable.
 
-/// Words of the host's clock, and of sleeps by it.
+/// Words that use the host's clock, or sleep by it.
 const CLOCK: [&str; 4] = ["thread::sleep", "Instant", "park_timeout", "recv_timeout"];
 
-/// Files whose tests may use the clock, each with its reason.
+/// The files whose tests may use the clock, each with its reason.
 const EXCEPTIONS: [(&str, &str); 7] = [
     (
         "crates/hosted/tests/machine/changes.rs",
@@ -17,7 +18,8 @@ const EXCEPTIONS: [(&str, &str); 7] = [
     ("lab/report/tests/page/browser.rs", "a browser that does not end is killed"),
 ];
 
-/// The uses of the clock in tests of these files, each with its place; and exceptions without such a use.
+/// Returns the uses of the clock in tests of these files, each with its place. Also returns exceptions whose file has
+/// no such use.
 pub fn judge(sources: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut excepted = [false; EXCEPTIONS.len()];
@@ -33,10 +35,10 @@ pub fn judge(sources: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-/// The uses of the clock in the tests of a file.
+/// Returns the uses of the clock in the tests of a file.
 fn uses(path: &str, text: &str) -> Vec<String> {
     let whole = path.contains("/tests/") || path.ends_with("tests.rs") || path.ends_with("test_host.rs");
-    // The indentation of the module of tests around a line.
+    // `Some` inside a module of tests: the module's indentation.
     let mut inside = whole.then_some(usize::MAX);
     let mut announced = false;
     let mut found = Vec::new();
@@ -61,7 +63,7 @@ fn uses(path: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// Whether `word` stands in `code` as a whole word.
+/// Whether `code` contains `word` as a whole word.
 fn has_word(code: &str, word: &str) -> bool {
     let inside = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     let is_whole =

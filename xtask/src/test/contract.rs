@@ -1,18 +1,18 @@
-//! The contracts. ARCHITECTURE.md states them in one table. Each has one home in the code. All other code relies on a
-//! contract of that table.
+//! Checks the contracts. ARCHITECTURE.md states them in one table. Each has one home in the code. Other code may only
+//! rely on contracts of that table.
 
-/// A contract's number, and the file that the table names as its home, without `crates/` and `src/`.
+/// A contract's number, and its home: the file in the table, without `crates/` and `src/`.
 pub type Row<'t> = (u32, &'t str);
 
-/// The rows of the table of contracts: `| C1 | text | `home` |`.
+/// Returns the rows of the table of contracts: `| C1 | text | `home` |`.
 pub fn table(text: &str) -> Vec<Row<'_>> {
     let rows = text.lines().filter_map(|line| line.strip_prefix("| C")?.strip_suffix("` |"));
     let rows = rows.filter_map(|row| Some((row.split_once(" |")?.0.parse().ok()?, row.rsplit_once('`')?.1)));
     rows.collect()
 }
 
-/// Lines that break a rule. A contract has one home, under the heading `# Contract Cn: `, in the file that the table
-/// names. Other comments do not call themselves the contract. They name only contracts of the table.
+/// Returns the lines that break a rule. A contract has one home, under the heading `# Contract Cn: `, in the file that
+/// the table names. Other comments must not call themselves the contract, and must name only contracts of the table.
 pub fn judge(table: &[Row<'_>], sources: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut homes: Vec<(u32, &str)> = Vec::new();
@@ -52,12 +52,12 @@ pub fn judge(table: &[Row<'_>], sources: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-/// Whether `name` stands in the comment with a number behind.
+/// Whether the comment contains `name` directly before a number.
 fn names_a_number(comment: &str, name: &str) -> bool {
     comment.match_indices(name).any(|(at, _)| comment[at + name.len()..].starts_with(|c: char| c.is_ascii_digit()))
 }
 
-/// The contracts that a comment mentions: words like `C2`.
+/// Returns the numbers of the contracts that a comment mentions by words like `C2`.
 fn mentioned(comment: &str) -> impl Iterator<Item = u32> {
     let words = comment.split(|c: char| !c.is_alphanumeric() && c != '_');
     words.filter_map(|word| word.strip_prefix('C')?.parse().ok())

@@ -1,5 +1,5 @@
 //! The costs of operations: instructions of the kernel in a guest, and counts of the memory core on the hosted machine.
-//! No row may rise above its value in `lab/counts.toml` ([`crate::counts`]).
+//! No row may be higher than its value in `lab/counts.toml` ([`crate::counts`]).
 
 use super::{Context, verdict::Check};
 use crate::{
@@ -13,7 +13,7 @@ fn name(section: Section, row: &str) -> String {
     format!("counts/{}/{row}", section.name())
 }
 
-/// One name a row.
+/// The checks' names: one for each row.
 pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     let kept = kept::read(context.places)?;
     Ok(Section::ALL
@@ -22,7 +22,7 @@ pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
         .collect())
 }
 
-/// Counts each section of which a row is selected.
+/// Measures each section of which a row is selected.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("counts") {
         return Ok(());
@@ -33,7 +33,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         if !values.keys().any(|row| context.selects(&name(section, row))) {
             continue;
         }
-        // Another compiler makes another kernel, whose values are kept in a commit of its own.
+        // Another compiler makes another kernel. The values for it must be kept by a separate commit.
         let compiler = toolchain::compiler(context.places)?;
         if section != Section::Hosted && compiler != kept.compiler {
             let why = format!("the values are of {}, and this kernel is by {compiler}", kept.compiler);

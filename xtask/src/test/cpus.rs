@@ -1,6 +1,6 @@
-//! Other processors than the usual one: models of QEMU, and features left out. The kernel runs without each optional
-//! feature. If a required feature is absent, the kernel names it. Each run boots two CPUs, keeps every register through
-//! threads, signals and forks (`programs/processor.c`), and powers off.
+//! Runs the kernel on other processors than the usual one: models of QEMU, and models without some features. The kernel
+//! must run without each optional feature. If a required feature is absent, the kernel must name it. Each run boots two
+//! CPUs, keeps every register through threads, signals and forks (`programs/processor.c`), and powers off.
 
 use std::{
     fs::File,
@@ -19,18 +19,19 @@ use crate::{
     setup::qemu,
 };
 
-/// A processor in QEMU's words, and the width in bytes of the widest vectors that programs must have there.
+/// A processor in QEMU's syntax, and the width in bytes of the widest vectors that programs must have on it.
 type Model = (&'static str, u32);
 
-/// Two very different ones for every run of the tests: without and with XSAVE and AVX.
+/// Two very different processors, for every run of the tests: without and with XSAVE and AVX.
 const FEW: &[(Board, Model)] = &[(Board::Q35, ("qemu64", 16)), (Board::Microvm, ("EPYC", 32))];
 
-/// For long runs, on both boards: fifteen models, the oldest and the newest of QEMU 7.2, and left-out features.
+/// The processors for long runs, on both boards: fifteen models, among them the oldest and the newest of QEMU 7.2, and
+/// models without some features.
 const MANY: &[Model] = &[
     ("qemu64", 16),
     ("kvm64", 16),
     ("Opteron_G1", 16),
-    // It has AVX, but not in the emulator: see `hangs_on_xsave` in the kernel.
+    // This model has AVX, but not in the emulator: see `hangs_on_xsave` in the kernel.
     ("Opteron_G5", 16),
     ("phenom", 16),
     ("EPYC", 32),
@@ -56,7 +57,7 @@ const MANY: &[Model] = &[
     ("max,-hypervisor", 32),
 ];
 
-/// For long runs on the newer QEMU, which emulates x2APIC and PCIDs, and knows newer models.
+/// The processors for long runs on the newer QEMU, which emulates x2APIC and PCIDs, and has newer models.
 const NEWER: &[Model] = &[
     ("qemu64", 16),
     ("EPYC-Genoa", 32),
@@ -71,8 +72,8 @@ const NEWER: &[Model] = &[
     ("max,-x2apic,-pcid,-invpcid,-xsave", 16),
 ];
 
-/// The features that the kernel requires, by QEMU's names, which the kernel uses too
-/// (`crates/kernel/src/boot/required.rs`).
+/// The features that the kernel requires. QEMU and the kernel (`crates/kernel/src/boot/required.rs`) use the same
+/// names.
 const REQUIRED: [&str; 16] = [
     "fpu", "tsc", "msr", "pae", "mce", "cx8", "apic", "pge", "cmov", "pat", "fxsr", "sse", "sse2", "syscall", "nx",
     "lm",
@@ -82,7 +83,7 @@ const REFUSED: &str = "cpus/required and absent features are named";
 const MESSAGE: &str = "cpus/the user's error message names the missing features";
 const MOST: &str = "cpus/newer/64 CPUs with x2APIC";
 
-/// A run takes seconds, and longer on a busy host.
+/// The time limit. A run takes seconds, and longer on a busy host.
 const LIMIT: Duration = Duration::from_secs(180);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -94,14 +95,14 @@ enum Board {
 /// One run of one model.
 struct Run {
     name: String,
-    /// On the newer QEMU.
+    /// Whether it runs on the newer QEMU.
     newer: bool,
     board: Board,
     cpus: u32,
     model: Model,
 }
 
-/// All runs: few, or with [`Context::soak`] all models on both boards.
+/// All runs: few, or with `soak` all models on both boards.
 fn runs(soak: bool) -> Vec<Run> {
     let run = |newer: bool, board, model: Model| {
         let on = if board == Board::Q35 { "q35" } else { "microvm" };
@@ -162,7 +163,7 @@ fn image(context: &Context<'_>, kernel: &Kernel) -> Result<File> {
     kernel.image(tree, &Order { args: vec![at.into()], env: vec![], cwd: "/".into(), ..Order::default() })
 }
 
-/// Boots, runs the program, and powers off.
+/// Boots the machine, runs the program, and powers off.
 fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     let q35 = run.board == Board::Q35;
     let shape = Shape {
@@ -176,7 +177,7 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     let ended = kernel.kept(image, &shape, LIMIT).map_err(|e| e.message)?;
     let log = &ended.report.log_tail;
     let last = || format!("{:?}; the log ends:\n{}", ended.report.outcome, crate::run::last_lines(log, 15));
-    // On q35 there are no ports: the program's output is in the log, and only an orderly end can be seen.
+    // The board q35 has no ports. So the program's output is in the log, and only an orderly end can be detected.
     let (said, well) = match &ended.report.outcome {
         Outcome::Exit(0) if !q35 => (String::from_utf8_lossy(&ended.output).into_owned(), true),
         Outcome::Died(how) if q35 => (log.clone(), how.contains("powered off")),
@@ -192,13 +193,13 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     }
 }
 
-/// Boots without each required feature alone, and with a processor that has none of them. The kernel must name the
+/// Boots once without each required feature, and once with a processor that has none of them. The kernel must name the
 /// absent ones.
 fn names_absent_features(kernel: &Kernel, image: &File) -> Result<(), String> {
     let emulated = kernel.clone().emulated();
     let one = REQUIRED.iter().map(|name| (format!("max,-{name}"), (*name).to_owned()));
-    // The oldest model has an FPU. The kernel looks for SYSCALL in 64-bit mode, because Intel's processors announce it
-    // only there.
+    // The oldest model has an FPU, and Intel's processors report SYSCALL only in 64-bit mode. So these two are not
+    // missing there.
     let all = REQUIRED.into_iter().filter(|name| !["fpu", "syscall"].contains(name)).collect::<Vec<_>>().join(", ");
     for (cpu, lacks) in one.chain([("486".to_owned(), all)]) {
         let shape = Shape { cpus: 1, memory: 128, cpu: Some(cpu.clone()), ..Shape::default() };
@@ -215,7 +216,7 @@ fn names_absent_features(kernel: &Kernel, image: &File) -> Result<(), String> {
     Ok(())
 }
 
-/// The command ends with status 2 and prints one line.
+/// Checks that `./quire run` ends with status 2 and prints one line that names the missing features.
 fn names_the_missing(context: &Context<'_>) -> Result<(), String> {
     let run = || -> Result<_> {
         let quire: PathBuf = std::env::current_exe().doing(|| "cannot find this program".to_string())?;

@@ -1,5 +1,5 @@
-//! The names in the documents exist in the code: files that they name, functions that the walkthrough names, items that
-//! the page on embedding names.
+//! Checks that names in the documents exist in the code: files, functions that the walkthrough names, and items that
+//! the page on embedding names. The checks of comments on contracts, clocks, `unsafe` and atomics run here too.
 
 use std::{
     fs,
@@ -89,15 +89,15 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Violations of the rules for contracts in the sources below `root`.
+/// Returns violations of the rules for contracts in the sources below `root`.
 fn contracts(root: &Path) -> Result<Vec<String>> {
     let path = root.join("ARCHITECTURE.md");
     let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
     Ok(contract::judge(&contract::table(&text), &sources(root, &["crates", "lab"])?))
 }
 
-/// Files that a document names with their folder, and that do not exist. Tables of files without their crate are
-/// generated.
+/// Returns the files that a document names with their folder but that do not exist. Generated tables are left out,
+/// because they name files without their crate.
 fn files(root: &Path) -> Result<Vec<String>> {
     let mut documents: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)).into();
@@ -116,7 +116,7 @@ fn files(root: &Path) -> Result<Vec<String>> {
     for path in documents {
         let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
         let names = file_names(&text).into_iter();
-        // A name may begin at the root, at a crate's folder, or at one of the last folders.
+        // A name may be relative to the root, to a crate's folder, or to a folder below.
         let there = |name: &str| {
             let ends = format!("/{name}");
             candidates(&root.join("crates"), name).iter().any(|place| place.exists())
@@ -132,7 +132,8 @@ fn files(root: &Path) -> Result<Vec<String>> {
     Ok(missing)
 }
 
-/// Rust files that a text names between backquotes, with a folder, and without a star or a `NAME` as a variable part.
+/// Returns the Rust files that a text names between backquotes with a folder. Names with a variable part (a star or
+/// `NAME`) are left out.
 fn file_names(text: &str) -> Vec<&str> {
     let prose = text.split("```").step_by(2);
     prose
@@ -141,35 +142,35 @@ fn file_names(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Uses of the host's clock in tests.
+/// Returns the uses of the host's clock in tests.
 fn clocks(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates", "lab", "xtask", "fuzz", "plugin", "examples"])?;
-    // The examples in the judge's own file are no tests.
+    // The examples in `clocks.rs` itself are not uses.
     let sources: Vec<_> = sources.into_iter().filter(|(path, _)| path != "xtask/src/test/clocks.rs").collect();
     Ok(clocks::judge(&sources))
 }
 
-/// Comments on `unsafe` code without an argument.
+/// Returns the comments on `unsafe` code that contain no argument.
 fn safeties(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates", "lab", "fuzz", "plugin", "examples", "programs", "xtask"])?;
-    // The examples in the judge's own file are no code.
+    // The examples in `safety.rs` itself are not such comments.
     let sources = sources.iter().filter(|(path, _)| path != "xtask/src/test/safety.rs");
     Ok(sources.flat_map(|(path, text)| safety::judge(path, text)).collect())
 }
 
-/// Atomics in modelled code that the checkers do not replace.
+/// Returns the uses of atomics in modelled code that the model checkers do not replace.
 fn foreign_atomics(root: &Path) -> Result<Vec<String>> {
     let sources = sources(root, &["crates"])?;
     let wrong = sources.iter().flat_map(|(path, text)| atomics::judge(path, text));
     Ok(wrong.chain(atomics::stale(&sources)).collect())
 }
 
-/// All Rust files below these folders of `root`: their paths from there, and their text.
+/// Returns all Rust files below these folders of `root`, as (path from `root`, text).
 pub(super) fn sources(root: &Path, folders: &[&str]) -> Result<Vec<(String, String)>> {
     files_below(root, folders, &["rs"])
 }
 
-/// All files with such endings below these folders of `root`, in order: their paths from there, and their text.
+/// Returns all files with such endings below these folders of `root`, sorted, as (path from `root`, text).
 pub(super) fn files_below(root: &Path, folders: &[&str], endings: &[&str]) -> Result<Vec<(String, String)>> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> = folders.iter().map(|f| root.join(f)).collect();
@@ -177,7 +178,7 @@ pub(super) fn files_below(root: &Path, folders: &[&str], endings: &[&str]) -> Re
         for entry in fs::read_dir(&folder).doing(|| format!("cannot read {}", folder.display()))? {
             let path = entry.doing(|| folder.display().to_string())?.path();
             if path.is_dir() {
-                // What cargo makes is not ours.
+                // Build results are not ours.
                 if path.file_name().is_some_and(|name| name != "target") {
                     folders.push(path);
                 }
@@ -191,7 +192,7 @@ pub(super) fn files_below(root: &Path, folders: &[&str], endings: &[&str]) -> Re
     Ok(found)
 }
 
-/// All Rust text below `directory`.
+/// Appends all Rust text below `directory` to `code`.
 fn collect(directory: &Path, code: &mut String) -> Result<()> {
     for entry in fs::read_dir(directory).doing(|| format!("cannot read {}", directory.display()))? {
         let path = entry.doing(|| directory.display().to_string())?.path();
@@ -204,25 +205,25 @@ fn collect(directory: &Path, code: &mut String) -> Result<()> {
     Ok(())
 }
 
-/// The texts between backquotes.
+/// Returns the texts between backquotes.
 fn quoted(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The items between backquotes that begin with one of our crates' names, with the crate's directory. Blocks of code
-/// are not read, because they are compiled.
+/// Returns the items between backquotes whose path begins with one of our crates, as (crate's directory, item). Blocks
+/// of code are not read, because they are compiled.
 fn items(text: &str) -> Vec<(&str, &str)> {
     let prose = text.split("```").step_by(2);
     let paths = prose.flat_map(quoted).filter_map(|name| name.strip_prefix("quire_")?.split_once("::"));
     paths.map(|(krate, path)| (krate, path.rsplit("::").next().unwrap_or(path).trim_end_matches('!'))).collect()
 }
 
-/// The directory of a crate from its Rust name without `quire_`: a dash replaces the first underscore.
+/// Returns the directory of a crate from its Rust name without `quire_`: a dash replaces the first underscore.
 fn directory(krate: &str) -> String {
     krate.replacen('_', "-", 1)
 }
 
-/// Whether the text has an item of that name.
+/// Whether the text declares an item of that name.
 fn declares(code: &str, item: &str) -> bool {
     let kinds = ["struct ", "enum ", "trait ", "type ", "fn ", "mod ", "const ", "macro_rules! "];
     let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
@@ -240,7 +241,7 @@ enum Named<'a> {
     Other,
 }
 
-/// The kind of a quoted name: paths have a slash or an ending, types begin with a capital.
+/// Returns the kind of a quoted name. Paths contain a slash or end in `.rs`; types begin with a capital.
 fn named(name: &str) -> Named<'_> {
     if name.contains('/') || name.ends_with(".rs") {
         return Named::File;
@@ -252,11 +253,12 @@ fn named(name: &str) -> Named<'_> {
     if last.starts_with(|c: char| c.is_ascii_uppercase()) {
         return Named::Type(last);
     }
-    // A crate's own name is no function.
+    // A crate's own name is not a function.
     if ["linux", "pmap", "kernel"].contains(&last) { Named::Other } else { Named::Function(last) }
 }
 
-/// The paths where a file may lie: below the core's sources, or below those of the crate that it begins with.
+/// Returns the paths at which a file may be: below the sources of `vm`, or below those of the crate with which the name
+/// begins.
 fn candidates(crates: &Path, name: &str) -> Vec<PathBuf> {
     let mut found = vec![crates.join("vm/src").join(name), crates.join(name)];
     if let Some((krate, rest)) = name.split_once('/') {

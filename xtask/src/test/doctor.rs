@@ -1,5 +1,5 @@
-//! `./quire doctor` on this machine, and where things are missing: it reports the state, and its status says whether
-//! guests run.
+//! Checks `./quire doctor` on this host, and where parts are missing. It must report the state, and its status must say
+//! whether guests can run.
 
 use std::{
     path::Path,
@@ -27,7 +27,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Runs the command with `variables` set. The caller gives a cache of its own, so that nothing is left behind.
+/// Runs the command with `variables` set. The caller provides a temporary cache, so that nothing is left behind.
 fn doctor(context: &Context<'_>, cache: &Path, variables: &[(&str, &str)]) -> Result<(Output, String), String> {
     let quire = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut command = Command::new(quire);

@@ -1,8 +1,9 @@
-//! Runs the in-guest tests: the machines, the reference on this Linux, and the comparison.
+//! Runs the in-guest tests on machines, runs the same programs on this Linux as a reference, and compares the results.
 //!
-//! The stage `guest` counts the clock (`-icount`), and boots a machine for each test. A result then depends on the
-//! kernel and the image only: not on the host's load, not on the test before, and not on FILTER. The stage `races` runs
-//! some of the tests again, with CPUs that really run at once, in one boot for each number of CPUs.
+//! The stage `guest` counts instructions as the clock (`-icount`), and boots a machine for each test. So a result
+//! depends only on the kernel and the image, not on the host's load, on the test before, or on FILTER. The stage
+//! `races` runs some of the tests again, with CPUs that really run at once. It boots one machine for each number of
+//! CPUs.
 
 use std::{
     collections::BTreeMap,
@@ -37,41 +38,42 @@ use crate::{
     programs,
 };
 
-/// The machines, by their number of CPUs.
+/// The machines, by their numbers of CPUs.
 const MACHINES: [u32; 3] = [1, 2, 4];
-/// The machines of a test that names none.
+/// The machines of a test that lists none.
 const EVERY: [u32; 2] = [1, 2];
 /// The machines of the stage `races`.
 const RACES: [u32; 2] = [2, 4];
 const MEMORY: u64 = 512;
-/// A machine that had to be started this often is not started again.
+/// How often a machine is started at most. After that its tests fail.
 const MOST_BOOTS: usize = 6;
 const LIMIT: Duration = Duration::from_secs(60);
-/// A counted machine shares a core with the host's other work, so its limit only ends a hanging guest.
+/// The factor of the limit of a counted machine. Such a machine shares a core with the host's other work, so its limit
+/// only ends a hanging guest.
 const COUNTED_LIMIT: u32 = 5;
-/// The file of a counted machine's order.
+/// The file in the guest with the order for a counted machine.
 const ORDERS: &str = "/.quire/orders";
 
-/// A test on one machine.
+/// A test on one machine, with its full name.
 struct Placed<'a> {
     name: String,
     case: &'a Case,
 }
 
-/// The board without ports: only the log and the orderly end can be seen there.
+/// The test of the board without ports. There only the log and an orderly end can be observed.
 const BOARD: &str = "guest/q35/4 CPUs start, a program runs, the machine powers off";
 
-/// The check of the programs that race.
+/// The check that programs of the stage `races` read no clock.
 const CLOCKLESS: &str = "races/no program of a race reads a clock";
 
-/// The kernel that the suite runs on, and how.
+/// The kernel on which the suite runs, and how its clock works.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Suite {
     /// The shipped kernel with a counted clock, or Linux.
     Plain(On),
     /// The self-checking kernel with a counted clock.
     Checked,
-    /// The shipped kernel, whose CPUs run at once.
+    /// The shipped kernel, with CPUs that run at once.
     Races,
 }
 
@@ -102,7 +104,7 @@ impl Suite {
         }
     }
 
-    /// The time that a test may take. The self-checking kernel is several times as slow.
+    /// The time that a test may take. It is longer for the self-checking kernel, which is several times slower.
     fn limit(self, case: &Case) -> Duration {
         let limit = case.seconds.map_or(LIMIT, Duration::from_secs);
         let limit = if self.counts() { limit * COUNTED_LIMIT } else { limit };
@@ -122,12 +124,12 @@ fn names_in(context: &Context<'_>, suite: Suite) -> Result<Vec<String>> {
     Ok(suite.machines().iter().flat_map(|cpus| placed(&cases, suite, *cpus).into_iter().map(|p| p.name)).collect())
 }
 
-/// The names of the same tests on the self-checking kernel: a part of long runs only.
+/// The names of the same tests on the self-checking kernel, which run only in a soak.
 pub fn checked_names(context: &Context<'_>) -> Result<Vec<String>> {
     if context.soak { names_in(context, Suite::Checked) } else { Ok(Vec::new()) }
 }
 
-/// See [`checked_names`].
+/// Runs the tests of [`checked_names`].
 pub fn run_checked(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.soak { run_suite(context, Suite::Checked, done) } else { Ok(()) }
 }
@@ -145,7 +147,7 @@ pub fn race_names(context: &Context<'_>) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// See [`race_names`].
+/// Runs the tests of [`race_names`].
 pub fn run_races(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.selects(CLOCKLESS) {
         let found = races::find_clocks(&context.places.root)?;
@@ -154,7 +156,7 @@ pub fn run_races(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<(
     run_suite(context, Suite::Races, done)
 }
 
-/// Runs the selected tests and hands each result to `done`.
+/// Runs the selected tests, and passes each result to `done`.
 pub fn run(context: &Context<'_>, on: On, done: &mut dyn FnMut(Check)) -> Result<()> {
     run_suite(context, Suite::Plain(on), done)
 }
@@ -223,7 +225,7 @@ fn run_suite(context: &Context<'_>, suite: Suite, done: &mut dyn FnMut(Check)) -
     Ok(())
 }
 
-/// Boots the q35 board, with a program that ends at once.
+/// Boots the q35 board with a program that ends at once.
 fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     let order = Order { args: vec!["/bin/true".into()], env: vec![], cwd: "/".into(), ..Order::default() };
     let image = root::tree().and_then(|tree| kernel.image(tree, &order)).map_err(|e| e.to_string())?;
@@ -232,7 +234,7 @@ fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     let guest = kernel.start(&image, &shape).map_err(|e| e.to_string())?;
     let log = context.log("guest-q35").map_err(|e| e.to_string())?;
     let report = relay::unattended(guest, [nothing.as_fd(); 2], Some(log), LIMIT).map_err(|e| e.to_string())?;
-    // No port reports the status there, so the check requires only an orderly end.
+    // This board has no port that reports the status, so the check requires only an orderly end.
     let orderly = matches!(&report.outcome, Outcome::Died(how) if how.contains("powered off"));
     if orderly && report.log_tail.contains("4 CPUs") && !report.log_tail.contains("damaged") {
         return Ok(());
@@ -240,14 +242,14 @@ fn boots_on_q35(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     Err(format!("{:?}; the log ends:\n{}", report.outcome, crate::run::last_lines(&report.log_tail, 12)))
 }
 
-/// The machines that tests of a suite run on.
+/// The machines on which tests of a suite run.
 enum Machine<'a> {
     Counted(Counted<'a>),
     Shared(Shared<'a>),
 }
 
-/// A machine for each test. It has a counted clock, and its image has the order for the test, so that nothing reaches
-/// the guest at a time of the host's.
+/// Boots one machine for each test. The machine has a counted clock, and its image contains the order for the test. So
+/// the host sends nothing to the guest while it runs.
 struct Counted<'a> {
     suite: Suite,
     bench: &'a Bench,
@@ -264,7 +266,7 @@ impl Counted<'_> {
         let guest = image.and_then(|image| self.kernel.start(&image, &shape));
         let ended = guest.and_then(|guest| session::alone(guest, self.suite.limit(case)));
         let (answer, log) = ended.map_err(|e| e.to_string())?;
-        // Two runs of one kernel and one image write the same log, which a comparison of files shows.
+        // Two runs of one kernel and one image write the same log. So a comparison of log files shows a difference.
         let said = match &answer {
             Ok(Answer { end, stdout, stderr }) => {
                 format!("{end}, output {}, errors {}", digest(stdout), digest(stderr))
@@ -276,7 +278,7 @@ impl Counted<'_> {
     }
 }
 
-/// One machine for many tests, started again after a test that killed it.
+/// One machine for many tests. It is started again after a test that killed it.
 struct Shared<'a> {
     context: &'a Context<'a>,
     suite: Suite,
@@ -325,13 +327,14 @@ impl Shared<'_> {
             .context
             .log(&format!("{}-{}cpu-boot{}", self.suite.group(), self.cpus, self.boots))
             .map_err(|e| e.to_string())?;
-        // Linux has ticks of its own. It may leap to a timer while it waits for an order, which no test sees.
+        // Linux keeps its own ticks, so its clock can be counted here too. While it waits for an order it may skip to
+        // a timer, which no test notices.
         let count = self.suite == Suite::Plain(On::Linux);
         let shape = Shape { cpus: self.cpus, memory: MEMORY, count, ..Shape::default() };
         Session::boot(self.kernel, &self.image, shape, log).map_err(|e| e.to_string())
     }
 
-    /// Powers off a running machine. Returns how its end was not orderly.
+    /// Powers off a running machine. Returns why its end was not orderly, or `None`.
     fn finish(self) -> Option<String> {
         match self.session?.finish() {
             Ok(report) => complaint(&report),
@@ -340,13 +343,13 @@ impl Shared<'_> {
     }
 }
 
-/// The programs that both sides run.
+/// The programs that run both in the guest and on this host.
 struct Bench {
     busybox: PathBuf,
-    /// A directory with busybox under all its names, for this host.
+    /// A directory on this host that has busybox under the names of all its programs.
     names: PathBuf,
     programs: BTreeMap<String, PathBuf>,
-    /// The files of each guest.
+    /// The files of the guest's root.
     tree: Tree,
 }
 
@@ -362,8 +365,8 @@ impl Bench {
             let name = applet.rsplit('/').next().unwrap_or_default();
             symlink(&busybox, names.join(name)).doing(about)?;
         }
-        // A background parent may have set these signals to be ignored. Programs inherit ignored signals, but not
-        // handlers, so install handlers.
+        // A parent in the background may have set these signals to be ignored. Programs inherit that, but they do not
+        // inherit handlers. So handlers are installed here.
         for signal in [SIGINT, SIGQUIT] {
             let ends = Arc::new(AtomicBool::new(true));
             signal_hook::flag::register_conditional_default(signal, ends)
@@ -377,7 +380,8 @@ impl Bench {
         Ok(Self { busybox, names: names.clone(), programs, tree })
     }
 
-    /// The image of a machine that reads its orders from the host, or has them itself.
+    /// Returns the image of a machine. `orders`: the order that the image contains; `None` if the machine reads its
+    /// orders from the host.
     fn image(&self, kernel: &Kernel, orders: Option<Vec<u8>>) -> Result<File> {
         let mut tree = self.tree.clone();
         let mut args = vec!["/.quire/testd".into()];
@@ -403,7 +407,7 @@ impl Bench {
         }
     }
 
-    /// Runs the case here, in an empty directory, without this environment.
+    /// Runs the case on this host, in an empty directory, without this process's environment.
     fn on_host(&self, case: &Case) -> Result<Answer> {
         let about = || format!("cannot run {} on this machine", case.name);
         let place = tempfile::tempdir().doing(about)?;
@@ -458,7 +462,7 @@ impl Bench {
     }
 }
 
-/// Judges the answer by the case's expectations, or by the answer of this Linux.
+/// Compares the answer with the case's expectations, or with the answer of this Linux.
 fn judge(case: &Case, got: &Answer, expected: Option<&Answer>) -> Result<(), String> {
     let text = String::from_utf8_lossy(&got.stdout);
     let end = match (case.signal, case.status) {
@@ -502,7 +506,7 @@ fn judge(case: &Case, got: &Answer, expected: Option<&Answer>) -> Result<(), Str
     Err(wrong.join("\n"))
 }
 
-/// The number of the line `name NUMBER UNIT`.
+/// Returns the number of the line `name NUMBER UNIT`.
 fn figure(text: &str, name: &str) -> Option<f64> {
     text.lines().find_map(|l| {
         let mut words = l.split_whitespace();
@@ -510,7 +514,7 @@ fn figure(text: &str, name: &str) -> Option<f64> {
     })
 }
 
-/// The difference of two texts, by hash and by the first line that differs.
+/// Describes the difference of two texts by hash and by the first line that differs; `None` if they are equal.
 fn difference(what: &str, got: &[u8], expected: &[u8]) -> Option<String> {
     if got == expected {
         return None;
@@ -531,7 +535,7 @@ fn difference(what: &str, got: &[u8], expected: &[u8]) -> Option<String> {
     ))
 }
 
-/// The beginning of the SHA-256 of these bytes.
+/// Returns the beginning of the SHA-256 of these bytes.
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().take(6).map(|b| format!("{b:02x}")).collect()
 }
@@ -543,7 +547,7 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// The directory of the data of the suite's own tests.
+/// The directory of the suite's tests.
 #[cfg(test)]
 fn directory() -> &'static std::path::Path {
     std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/guest"))

@@ -1,5 +1,5 @@
-//! Quire under KVM, on every machine. The emulator has AMD's virtualisation, so Debian's Linux runs in it as a host.
-//! There `./quire run` starts a guest as it does for a user.
+//! Runs Quire under KVM on every host. The emulator has AMD's virtualisation, so Debian's Linux can run in it as a host
+//! of KVM. In that Linux `./quire run` starts a guest as it does for a user.
 
 use std::{fs::File, path::Path, time::Duration};
 
@@ -13,24 +13,24 @@ use crate::{
 };
 
 const RUNS: &str = "kvm/a program on two CPUs, with all features and with few";
-/// The host and both guests take half a minute on an idle machine.
+/// The time limit. The host and both guests take half a minute on an idle machine.
 const LIMIT: Duration = Duration::from_secs(400);
-/// The host's memory in MiB, for its files and a guest of 512 MiB.
+/// The host's memory in MiB. It is enough for its files and a guest of 512 MiB.
 pub const MEMORY: u64 = 2048;
 
-/// The path of the kernel under test in the host, and that of this program.
+/// The path of the kernel under test in the host.
 const KERNEL: &str = "/.quire/kernel";
-/// The firmware that QEMU loads into guests on these boards.
+/// The firmware files that QEMU loads into guests on these boards, and the directories that may have them.
 const FIRMWARE: [&str; 6] =
     ["bios-256k.bin", "bios-microvm.bin", "qboot.rom", "linuxboot_dma.bin", "kvmvapic.bin", "pvh.bin"];
 const FIRMWARE_PLACES: [&str; 2] = ["/usr/share/qemu", "/usr/share/seabios"];
 
-/// One name.
+/// The name of the stage's only check.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec![RUNS.to_owned()])
 }
 
-/// Runs it.
+/// Runs the check.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(RUNS) {
         return Ok(());
@@ -46,7 +46,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// A tree with this program, QEMU and the kernel under test, and this program's path there.
+/// Returns a file tree with this program, QEMU and the kernel under test, and this program's path in it.
 pub fn tree(context: &Context<'_>) -> Result<(Tree, String)> {
     let mut tree = root::tree()?;
     let own = std::env::current_exe().doing(|| "cannot find this program".to_string())?;
@@ -62,7 +62,7 @@ pub fn tree(context: &Context<'_>) -> Result<(Tree, String)> {
     Ok((tree, quire))
 }
 
-/// An order to the host: `args` with the environment in which `./quire` runs guests under KVM.
+/// Returns an order for the host: `args`, with the environment in which `./quire` runs guests under KVM.
 pub fn order(args: Vec<String>) -> Order {
     let env = [
         format!("PATH={}", root::PATH),
@@ -78,7 +78,7 @@ pub fn order(args: Vec<String>) -> Order {
     Order { args, env, cwd: "/".into(), ..Order::default() }
 }
 
-/// Boots the host once, and in it a guest with each of two processors.
+/// Boots the host once. In it, boots a guest with each of two processors.
 fn runs(context: &Context<'_>, host: &Kernel) -> Result<(), String> {
     let prepare = || -> Result<File> {
         let (mut tree, quire) = tree(context)?;
@@ -99,7 +99,7 @@ fn runs(context: &Context<'_>, host: &Kernel) -> Result<(), String> {
     if ended.report.outcome != Outcome::Exit(0) {
         return wrong("the runs did not succeed");
     }
-    // The emulator decides how wide vectors are: before QEMU 8 it loses the features that a nested guest may use.
+    // The emulator determines the width of vectors. Before QEMU 8 it loses the features that a nested guest may use.
     let [first, second] = [said.lines().next(), said.lines().nth(2)];
     if !first.is_some_and(|l| l.starts_with("vectors ")) || second != Some("vectors 16 bytes") {
         return wrong("the processor's vector width differs from the announced one");

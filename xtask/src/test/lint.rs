@@ -1,5 +1,4 @@
-//! The checks of the compiler's tools: format, lints for the host's crates and for the kernel, documentation,
-//! dependencies.
+//! Checks by the compiler's tools: format, lints for the host's crates and for the kernel, documentation, dependencies.
 
 use std::process::{Command, Stdio};
 
@@ -11,15 +10,15 @@ use crate::{
 
 /// Turns warnings into errors.
 const DENY: [&str; 3] = ["--", "-D", "warnings"];
-/// Also lints the code of the mutants, which foreign crates do not have.
+/// Also lints the code of the mutants. Only our own crates have such code.
 const DENY_MUTANTS: [&str; 5] = ["--", "-D", "warnings", "--cfg", "mutants"];
 
-/// One name: the format of all sources.
+/// The names of the two checks of formats.
 pub fn format_names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec!["format/rustfmt".to_owned(), "format/entry script".to_owned()])
 }
 
-/// `cargo fmt --check`, and the entry script's syntax.
+/// Runs `cargo fmt --check`, and checks the syntax of the entry script.
 pub fn format(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     let mut rustfmt = plain(context, "fmt");
     rustfmt.args(["--all", "--check"]);
@@ -60,15 +59,15 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     tool(context, "lint/rustdoc", rustdoc, done)
 }
 
-/// The name of the one check of dependencies.
+/// The name of the only check of dependencies.
 pub fn dependency_names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec![DEPENDENCIES.to_owned()])
 }
 
 const DEPENDENCIES: &str = "dependencies/cargo deny";
 
-/// Checks licences, sources and advisories of all dependencies. cargo-deny is compiled once into the cache. A machine
-/// that cannot get it skips the check under an exception by name.
+/// Checks licences and sources of all dependencies. cargo-deny is compiled once into the cache. A machine that cannot
+/// get it skips the check, by a named exception.
 pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(DEPENDENCIES) {
         return Ok(());
@@ -92,20 +91,21 @@ pub fn dependencies(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Resul
             return Ok(());
         }
     }
-    // The advisories' repository is not reachable everywhere. Licences and sources need no network.
+    // Advisories are not checked, because their repository is not reachable everywhere. Licences and sources need no
+    // network.
     let mut deny = Command::new(program);
     deny.args(["--color", "never", "check", "licenses", "bans", "sources"]).current_dir(&context.places.root);
     tool(context, DEPENDENCIES, deny, done)
 }
 
-/// cargo for this machine.
+/// Returns a cargo command for this host.
 pub(super) fn plain(context: &Context<'_>, subcommand: &str) -> Command {
     let mut command = Command::new("cargo");
     command.arg(subcommand).current_dir(&context.places.root).env("CARGO_TERM_COLOR", "never");
     command
 }
 
-/// Runs one tool; its exit status is the verdict, its output the log.
+/// Runs one tool. Its exit status decides the check, and its output is the log.
 pub(super) fn tool(context: &Context<'_>, name: &str, command: Command, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(name) {
         return Ok(());
@@ -113,7 +113,7 @@ pub(super) fn tool(context: &Context<'_>, name: &str, command: Command, done: &m
     tool_of(context, name, command, done)
 }
 
-/// Runs the tool as [`tool`] does, selected or not, because another check needs the tool's output.
+/// Runs the tool as [`tool`] does, even if the check is not selected, because another check needs the tool's output.
 pub(super) fn tool_of(
     context: &Context<'_>,
     name: &str,
@@ -149,7 +149,7 @@ mod tests {
     use super::super::docs;
     use crate::places::Places;
 
-    /// rustfmt leaves long strings, comments and tables as they are, and does not see C.
+    /// This test is needed, because rustfmt does not shorten strings, comments and tables, and does not read C.
     #[test]
     fn no_line_is_longer_than_120_columns() {
         let root = Places::find().root;

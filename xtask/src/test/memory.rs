@@ -1,7 +1,7 @@
-//! Machines without free memory, or with just enough: which process ends, how soon, and which ones continue
+//! Machines without free memory, or with just enough: which process is killed, how soon, and which ones continue
 //! (`programs/hold.c`, `overload.c`, `workingset.c`).
 //!
-//! Time is counted (`-icount`): guest seconds are instructions, whatever else this machine does.
+//! Guest time counts instructions (`-icount`), so it does not depend on other work of this host.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use crate::image::{order::Order, root};
 use crate::machine::{outcome::Outcome, relay};
 use crate::programs;
 
-/// A machine that takes so long hangs.
+/// The time after which a machine counts as hanging.
 const LIMIT: Duration = Duration::from_secs(1800);
 
 /// One machine, in which process 1 is a shell that must live to the end.
 struct Case {
     name: &'static str,
     cpus: &'static [u32],
-    /// MiB.
+    /// The machine's memory in MiB.
     memory: u64,
     append: &'static str,
     script: &'static str,
-    /// Text that the kernel's log must have.
+    /// Text that the kernel's log must contain.
     logged: &'static str,
-    /// Text that it must not have.
+    /// Text that the log must not contain.
     not_logged: Option<&'static str>,
-    /// The script's output.
+    /// The expected output of the script.
     printed: &'static str,
 }
 
@@ -81,7 +81,7 @@ fn name(case: &Case, cpus: u32) -> String {
     format!("memory/{cpus}cpu/{}", case.name)
 }
 
-/// One name a machine.
+/// The checks' names: one for each machine.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(CASES.iter().flat_map(|case| case.cpus.iter().map(|cpus| name(case, *cpus))).collect())
 }

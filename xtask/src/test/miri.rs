@@ -1,6 +1,6 @@
-//! Miri, where it is installed: undefined behaviour in code that needs no machine. These are the containers of
-//! `quire-heap`, the primitives of `quire-sync`, and the data structures of `quire-vm` and `quire-task`. `./quire test
-//! --miri` takes minutes.
+//! Runs Miri, if it is installed, to find undefined behaviour in code that needs no machine. That code is the
+//! containers of `quire-heap`, the primitives of `quire-sync`, and the data structures of `quire-vm` and `quire-task`.
+//! `./quire test --miri` takes minutes.
 
 use std::{
     path::Path,
@@ -10,7 +10,7 @@ use std::{
 use super::{Context, cargo::capture, verdict::Check};
 use crate::failure::Result;
 
-/// A crate, and those of its tests that an interpreter can finish.
+/// A crate, and those of its tests that an interpreter can run in reasonable time.
 struct Program {
     package: &'static str,
     tests: &'static [&'static str],
@@ -27,7 +27,7 @@ fn name_of(program: &Program) -> String {
     format!("miri/{}", program.package)
 }
 
-/// One name a crate.
+/// The checks' names: one for each crate.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(PROGRAMS.iter().map(name_of).collect())
 }
@@ -45,7 +45,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         let mut command = cargo_miri(&context.places.root, toolchain);
         command.args(["test", "--locked", "-p", program.package, "--lib", "--target-dir"]);
         command.arg(context.places.target.join("miri")).arg("--").args(program.tests);
-        // Property tests read the clock and the seed of the host.
+        // The interpreter is not isolated, because property tests read the clock and the random seed of the host.
         command.env("MIRIFLAGS", "-Zmiri-disable-isolation").env("PROPTEST_CASES", "4");
         let (text, ended) = capture(context, &mut command, &name)?;
         let right = ended == "exit status: 0" && !text.contains("running 0 tests");
@@ -58,7 +58,8 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// The toolchain that has Miri: this one, or rustup's nightly.
+/// Returns the toolchain that has Miri: `Some(None)` for the current one, otherwise rustup's nightly. `None` if neither
+/// has it.
 fn toolchain(root: &Path) -> Option<Option<&'static str>> {
     [None, Some("+nightly")].into_iter().find(|toolchain| {
         let mut command = cargo_miri(root, *toolchain);
@@ -70,13 +71,13 @@ fn toolchain(root: &Path) -> Option<Option<&'static str>> {
 fn cargo_miri(root: &Path, toolchain: Option<&str>) -> Command {
     let mut command = Command::new("cargo");
     command.args(toolchain).arg("miri").current_dir(root).env("CARGO_TERM_COLOR", "never");
-    // Rustup must not install toolchains unasked. The variables of the toolchain that built this program would select a
-    // wrong one.
+    // Rustup must not install toolchains without a request. The variables are removed, because they would select the
+    // toolchain that built this program.
     command.env("RUSTUP_AUTO_INSTALL", "0").env_remove("RUSTUP_TOOLCHAIN").env_remove("RUSTC").env_remove("CARGO");
     command
 }
 
-/// The error, and the lines of our own code in its backtrace.
+/// Extracts the error, and the lines of our own code in its backtrace.
 fn report(text: &str) -> String {
     let mut lines = text.lines().skip_while(|l| !l.starts_with("error"));
     let Some(first) = lines.next() else {

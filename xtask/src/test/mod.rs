@@ -1,9 +1,9 @@
-//! `./quire test` runs all checks, in three lanes, and ends in one line that counts them.
+//! `./quire test` runs all checks in three lanes, and ends with one line that counts the results.
 //!
 //! A stage reports each check by its full name, and FILTER selects by a part of that name. One lane compiles and runs
-//! the checks on this machine. The second runs the checks in guests. Both take their stages in order. The third, and a
-//! lane that has no more stages, takes those that the others have not begun, the last first. Two lanes leave a quarter
-//! of two processors idle, because many stages wait for one thread.
+//! the checks on this host. The second lane runs the checks in guests. Both run their stages in order. The third lane
+//! runs stages that the others have not begun, the last first. A lane that has no more stages does that too. Two lanes
+//! would leave a quarter of two processors idle, because many stages wait for one thread.
 
 mod allocation;
 pub mod api;
@@ -71,32 +71,32 @@ pub struct Context<'a> {
     /// The directories.
     pub places: &'a Places,
     filter: Option<String>,
-    /// The random tests of the memory core run ten times as long.
+    /// Whether this is a soak: the random tests of the memory core run ten times as long.
     pub soak: bool,
-    /// Minutes that a soak of the attack lasts, and the seed of its only round.
+    /// The minutes that a soak of the attack lasts; `seed` is the seed of its only round, if given.
     pub minutes: u32,
     pub seed: Option<u64>,
-    /// The sanitizers run for long.
+    /// Whether the sanitizers run for long.
     pub sanitize: bool,
     logs: PathBuf,
     kernel: OnceLock<Result<PathBuf>>,
 }
 
 impl Context<'_> {
-    /// Whether FILTER takes the check of this name.
+    /// Whether FILTER selects the check of this name.
     pub fn selects(&self, name: &str) -> bool {
         self.filter.as_deref().is_none_or(|f| name.contains(f))
     }
 
-    /// Whether FILTER begins with the name of another stage. Then this stage selects nothing, and need not compile to
-    /// know it.
+    /// Whether FILTER begins with the name of another stage. Then this stage need not compile to find out that it has
+    /// no selected check.
     pub fn names_another(&self, stage: &str) -> bool {
         let Some(filter) = self.filter.as_deref() else { return false };
         let word = filter.split('/').next().unwrap_or_default();
         word != stage && HERE.iter().chain(GUESTS).any(|s| s.name == word)
     }
 
-    /// The kernel, built once, so that the tested kernel does not change under the tests.
+    /// The path of the kernel under test. It is built once and copied, so that it does not change during the tests.
     pub fn kernel(&self) -> Result<PathBuf> {
         let built = self.kernel.get_or_init(|| {
             let built = build::kernel(self.places)?;
@@ -104,7 +104,7 @@ impl Context<'_> {
             if fs::canonicalize(&built).ok() == fs::canonicalize(&kept).ok() {
                 return Ok(kept);
             }
-            // The rename is atomic, so that a run beside this one boots a whole kernel.
+            // The rename is atomic, so that another run at the same time boots a complete kernel.
             let fresh = kept.with_extension(format!("new-{}", std::process::id()));
             fs::copy(built, &fresh)
                 .and_then(|_| fs::rename(&fresh, &kept))
@@ -114,26 +114,26 @@ impl Context<'_> {
         built.clone()
     }
 
-    /// A log file that stays after the run.
+    /// Makes a log file that is kept after the run.
     pub fn log(&self, name: &str) -> Result<File> {
         let path = self.log_path(name);
         File::create(&path).doing(|| format!("cannot make {}", path.display()))
     }
 
-    /// The path of that file.
+    /// The path of the log file of that name.
     pub fn log_path(&self, name: &str) -> PathBuf {
         self.logs.join(format!("{}.log", name.replace('/', "-")))
     }
 }
 
-/// A group of checks: how their names are found without running them, and how they are run.
+/// A group of checks. `names` finds their names without running them; `run` runs them.
 struct Stage {
     name: &'static str,
     names: fn(&Context<'_>) -> Result<Vec<String>>,
     run: fn(&Context<'_>, &mut dyn FnMut(Check)) -> Result<()>,
 }
 
-/// Stages that compile and run on this machine. No stage needs the results of one before it.
+/// The stages that compile and run on this host. No stage needs the results of an earlier one.
 const HERE: &[Stage] = &[
     Stage { name: "format", names: lint::format_names, run: lint::format },
     Stage { name: "layers", names: layers::names, run: layers::run },
@@ -154,7 +154,7 @@ const HERE: &[Stage] = &[
 /// The stage that runs only with `--miri`.
 const MIRI: Stage = Stage { name: "miri", names: miri::names, run: miri::run };
 
-/// Stages that boot machines.
+/// The stages that boot machines.
 const GUESTS: &[Stage] = &[
     Stage { name: "guest", names: guest::names, run: |context, done| guest::run(context, On::Quire, done) },
     Stage { name: "races", names: guest::race_names, run: guest::run_races },
@@ -177,7 +177,7 @@ const GUESTS: &[Stage] = &[
     Stage { name: "readme", names: readme::names, run: readme::run },
 ];
 
-/// Runs the selected checks. The status is 1 if a check failed.
+/// Runs the selected checks. The exit status is 1 if a check failed.
 pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let logs = places.target.join("test-logs");
     fs::create_dir_all(&logs).doing(|| format!("cannot make {}", logs.display()))?;
@@ -213,7 +213,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
         return Ok(0);
     }
     progress::keeps(format!("builds are kept, and logs in {}", context.logs.display()));
-    // Programs on this machine must see the umask that they see in the guest.
+    // Programs on this host must have the umask that they have in the guest, because their results are compared.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let strict = std::env::var("CI").is_ok_and(|v| v == "true" || v == "1");
     let board = Board::new(strict, options);
@@ -244,7 +244,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     let (again, longest) = (board.again.clone(), board.longest());
     if longest.is_some() {
         let path = context.log_path("times");
-        // The results count more than this list.
+        // An error here does not end the run, because the results matter more than this list.
         if let Err(e) = fs::write(&path, board.long()) {
             eprintln!("quire: cannot write {}: {e}", path.display());
         }
@@ -274,7 +274,7 @@ pub fn command(places: &Places, options: &cli::Test) -> Result<u8> {
     Ok(u8::from(checks.iter().any(|c| matches!(c.outcome, Outcome::Failed(_))) || checks.is_empty()))
 }
 
-/// Writes the command that repeats a check.
+/// Makes the commands that repeat a check.
 #[derive(Clone)]
 struct Again {
     /// The options of this run that change its checks.
@@ -294,18 +294,18 @@ impl Again {
         Self { options: words + &options.seed.map(|seed| format!("--seed {seed} ")).unwrap_or_default() }
     }
 
-    /// For the check of this name, with the shell's quotes.
+    /// Returns the command for the check of this name, quoted for the shell.
     fn of(&self, name: &str) -> String {
         format!("./quire test {}'{}'", self.options, name.replace('\'', r"'\''"))
     }
 }
 
-/// Collects and shows the reports of all lanes: a line for each stage, and a bar on a terminal.
+/// Collects and shows the results of all lanes: a line for each stage, and a progress bar on a terminal.
 struct Board {
     checks: Mutex<Vec<Check>>,
     /// The seconds of each stage that ran.
     times: Mutex<Vec<(&'static str, f32)>>,
-    /// The seconds between two results of a stage, with the name of the second.
+    /// The seconds between two consecutive results of a stage, with the name of the second check.
     between: Mutex<Vec<(f32, String)>>,
     again: Again,
     strict: bool,
@@ -364,15 +364,15 @@ impl Board {
         }
     }
 
-    /// The stage that took longest, and the time of the whole run. A run of one stage has none.
+    /// Returns the stage that took longest, and the time of the whole run; `None` for a run of one stage.
     fn longest(&self) -> Option<String> {
         let times = self.times.lock().ok().filter(|times| times.len() > 1)?;
         let (name, took) = times.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
         Some(format!("the longest stage is {name}: {took:.0} s of {} s", self.start.elapsed().as_secs()))
     }
 
-    /// A line for each check that came a second or more after the one before it in its stage, the longest first. A
-    /// program of tests gives all its results at its end, so its time stands beside its first test.
+    /// Returns a line for each check whose result came a second or more after the previous result of its stage, the
+    /// longest first. A test program reports all its results at its end, so its whole time is beside its first test.
     fn long(&self) -> String {
         let mut all = self.between.lock().map(|all| all.clone()).unwrap_or_default();
         all.retain(|(waited, _)| *waited >= 1.0);
@@ -380,7 +380,7 @@ impl Board {
         all.iter().map(|(waited, name)| format!("{waited:7.1} s  {name}\n")).collect()
     }
 
-    /// Prints a line: above the bar on a terminal, plain elsewhere.
+    /// Prints a line, above the progress bar if there is one.
     fn say(&self, line: &str) {
         if self.bar.is_hidden() { eprintln!("{line}") } else { self.bar.println(line) }
     }

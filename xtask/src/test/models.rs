@@ -1,11 +1,11 @@
-//! The facts in the names of the models' tests: the protocols, the necessary steps of each, and the checkers that find
-//! a missing step. The table of docs/models.md is made from them and checked against them.
+//! The names of the models' tests contain facts: the protocols, the necessary steps of each, and the checkers that find
+//! a missing step. The table of docs/models.md is made from these names and checked against them.
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path};
 
 use crate::failure::{Doing, Result};
 
-/// Crates whose protocols have models.
+/// The crates whose protocols have models.
 pub const MODELLED: [&str; 10] = [
     "quire-sync",
     "quire-lookup",
@@ -18,14 +18,14 @@ pub const MODELLED: [&str; 10] = [
     "quire-linux-state",
     "quire-linux",
 ];
-/// The two checkers: loom knows weak memory, shuttle more schedules.
+/// The two checkers. Loom models weak memory; shuttle tries more schedules.
 pub const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 /// The document with the table.
 const DOCUMENT: &str = "docs/models.md";
-/// The header of its table of steps whose absence only another test than a model finds.
+/// The header of the table in that document with the steps whose absence no model finds, but another test.
 const OTHERS: &str = "| crate | step |";
 
-/// Under which of [`CHECKERS`].
+/// A set of [`CHECKERS`].
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Under([bool; 2]);
 
@@ -40,14 +40,14 @@ impl Under {
     }
 }
 
-/// One protocol: where its model runs, and which checker finds which missing step.
+/// A protocol: the checkers under which its model runs, and for each missing step the checkers that find its absence.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Protocol {
     holds: Under,
     without: BTreeMap<String, Under>,
 }
 
-/// All protocols, by crate and sentence.
+/// All protocols, by crate and by the sentence that names the model.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Models(BTreeMap<(String, String), Protocol>);
 
@@ -80,7 +80,7 @@ impl Models {
         all
     }
 
-    /// Every step, with the checkers that find its absence in some model.
+    /// Returns every step, with the checkers that find its absence in some model.
     fn mutants(&self) -> BTreeMap<(&str, &str), Under> {
         let mut all: BTreeMap<(&str, &str), Under> = BTreeMap::new();
         for ((package, _), protocol) in &self.0 {
@@ -92,7 +92,8 @@ impl Models {
         all
     }
 
-    /// `N models (N under loom, N under shuttle), N mutants: N found by both, N by loom alone, N by shuttle alone`.
+    /// Returns `N models (N under loom, N under shuttle), N mutants: N found by both, N by loom alone, N by shuttle
+    /// alone`.
     pub fn summary(&self) -> String {
         let count = |of: &dyn Fn(&Protocol) -> bool| self.0.values().filter(|p| of(p)).count();
         let mutants = self.mutants();
@@ -110,7 +111,7 @@ impl Models {
         )
     }
 
-    /// The table's lines.
+    /// Returns the lines of the table.
     pub fn table(&self) -> String {
         let mut out = String::from("| crate | what holds | under | but not without |\n|---|---|---|---|\n");
         for ((package, sentence), protocol) in &self.0 {
@@ -120,7 +121,7 @@ impl Models {
         out
     }
 
-    /// Lines in which the document and the tests differ.
+    /// Returns the lines in which the document and the tests differ.
     pub fn differences(&self, root: &Path) -> Result<Vec<String>> {
         let text = read(&root.join(DOCUMENT))?;
         let (made, there) = (self.table(), rows(&text));
@@ -130,12 +131,12 @@ impl Models {
     }
 }
 
-/// Lines of the table in a document.
+/// Returns the lines of the main table in a document.
 fn rows(text: &str) -> Vec<&str> {
     below(text, "| crate | what holds |")
 }
 
-/// Lines of the table with this header.
+/// Returns the lines of the table with this header.
 fn below<'t>(text: &'t str, header: &str) -> Vec<&'t str> {
     text.lines().skip_while(|l| !l.starts_with(header)).take_while(|l| l.starts_with('|')).collect()
 }
@@ -144,7 +145,7 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).doing(|| format!("cannot read {}", path.display()))
 }
 
-/// The names in `enum Mutant`, by crate.
+/// Returns the names in `enum Mutant` of each crate, as (crate, name).
 fn declared(root: &Path) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     for package in MODELLED.map(|p| p.trim_start_matches("quire-")) {
@@ -161,7 +162,7 @@ fn variants(text: &str) -> impl Iterator<Item = &str> {
         .filter_map(|l| l.split([',', ' ']).next())
 }
 
-/// Steps that can be left out and are in no row of the document, and steps of rows that the code no longer has.
+/// Returns the mutants that are in no row of the document, and those of rows that the code no longer has.
 pub fn undocumented(root: &Path) -> Result<Vec<String>> {
     let text = read(&root.join(DOCUMENT))?;
     let mut listed = Vec::new();

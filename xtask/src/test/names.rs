@@ -1,7 +1,9 @@
-//! The names of tests that are known only once they are compiled, kept from the last build for `./quire test --list`.
+//! Keeps names of tests from the last build, for `./quire test --list`. These tests are known only once they are
+//! compiled.
 //!
-//! A list is kept in `target/test-names/` with a digest of the sources. If the sources have changed since, the list is
-//! printed with a note, unless the user asked for this stage: then the tests are compiled, with an announcement.
+//! Each list is kept in `target/test-names/` with a digest of the sources. If the sources have changed since, the list
+//! is printed with a note. If the user asked for exactly this stage, its tests are compiled instead, with an
+//! announcement.
 
 use std::{
     fs,
@@ -28,7 +30,7 @@ const SOURCES: [&str; 5] = ["crates", "lab", "xtask", "plugin", "examples"];
 pub struct Key(String);
 
 impl Key {
-    /// Reads the sources; some tenths of a second.
+    /// Reads the sources, which takes some tenths of a second.
     pub fn of(root: &Path) -> Result<Self> {
         let mut files = Vec::new();
         SOURCES.iter().try_for_each(|folder| sources(&root.join(folder), &mut files))?;
@@ -45,7 +47,7 @@ impl Key {
     }
 }
 
-/// The Rust sources and manifests below `folder`, without build results.
+/// Collects the Rust sources and manifests below `folder`, without build results.
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     if !folder.is_dir() {
         return Ok(());
@@ -67,24 +69,24 @@ fn list_of(places: &Places, stage: &str) -> PathBuf {
     places.target.join("test-names").join(stage)
 }
 
-/// Keeps the names of a stage's tests, compiled from the sources of `key`. A failure only costs a later listing its
-/// time, so it is no error.
+/// Keeps the names of a stage's tests, which were compiled from the sources of `key`. An error is ignored, because it
+/// only makes a later listing slower.
 pub fn keep(places: &Places, stage: &str, key: &Key, names: &[String]) {
     let path = list_of(places, stage);
     let _ = path.parent().map(fs::create_dir_all);
-    // The rename is atomic, so that a listing beside this run reads a whole list.
+    // The rename is atomic, so that a concurrent listing reads a complete list.
     let fresh = path.with_extension(format!("new-{}", std::process::id()));
     let _ = fs::write(&fresh, format!("{}\n{}\n", key.0, names.join("\n"))).and_then(|()| fs::rename(&fresh, &path));
 }
 
-/// The knowledge of a stage's names.
+/// The knowledge about a stage's names.
 #[derive(Debug, PartialEq, Eq)]
 enum Known {
-    /// The names in these sources.
+    /// The names in the present sources.
     Now(Vec<String>),
-    /// The names in other sources.
+    /// The names in earlier sources.
     Before(Vec<String>),
-    /// Nothing.
+    /// No names are known.
     Nothing,
 }
 
@@ -98,8 +100,8 @@ fn known(places: &Places, stage: &str, key: &Key) -> Known {
     }
 }
 
-/// Prints the names of the checks that the filter selects, stage by stage. `compiled` finds the names of a stage in any
-/// case, at the price of a build.
+/// Prints the names of the checks that the filter selects, stage by stage. `compiled` finds the names of a stage by a
+/// build.
 pub fn print<'s>(
     context: &Context<'_>,
     stages: impl Iterator<Item = &'s str>,
@@ -131,7 +133,7 @@ pub fn print<'s>(
                 }
             }
         };
-        // Names that are not known may have the words of the filter.
+        // Unknown names may match the filter, so their placeholder is printed.
         let unknown = |name: &str| name.ends_with("/...") && !context.names_another(stage);
         names.iter().filter(|name| context.selects(name) || unknown(name)).for_each(|name| println!("{name}"));
     }
@@ -167,7 +169,7 @@ mod tests {
         keep(&places, "unit", &key, &names);
         assert_eq!(known(&places, "unit", &key), Known::Now(names.clone()));
         assert_eq!(known(&places, "model", &key), Known::Nothing);
-        // A file that is no source, and one of a build, change nothing.
+        // A file that is not a source, and a file of a build, do not change the digest.
         fs::write(home.path().join("lab/notes.md"), "x").unwrap();
         fs::create_dir(home.path().join("lab/target")).unwrap();
         fs::write(home.path().join("lab/target/b.rs"), "x").unwrap();

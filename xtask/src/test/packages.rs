@@ -1,5 +1,6 @@
-//! The library crates, as others use them. They can be packaged for a registry, contain everything that a reader of the
-//! package needs, and build with each set of their features. All other crates say that they are not published.
+//! Checks the library crates as others use them. They can be packaged for a registry, contain everything that a reader
+//! of the package needs, and build with each set of their features. All other crates must declare that they are not
+//! published.
 
 use std::{
     fs, io,
@@ -15,7 +16,7 @@ use super::{
 };
 use crate::failure::{Doing, Failure, Result};
 
-/// The crates that others embed.
+/// The crates that other projects embed.
 const LIBRARIES: [&str; 8] = [
     "quire-heap",
     "quire-sync",
@@ -29,12 +30,12 @@ const LIBRARIES: [&str; 8] = [
 
 const PACKAGE: &str = "packages/cargo package";
 const MANIFESTS: &str = "packages/every crate states whether it is published";
-/// The files of the root that each package contains unchanged.
+/// The files of the root that each package must contain unchanged.
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
-/// The fields that cargo's metadata must have for a library, because a registry shows them.
+/// The fields that cargo's metadata must have for a library, because a registry displays them.
 const SHOWN: [&str; 5] = ["description", "license", "readme", "documentation", "rust_version"];
 
-/// One name for the manifests, one for the packaging, and two for each crate: its contents and its features.
+/// The checks' names: one for the manifests, one for the packaging, and two for each crate (contents and features).
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     let one = [MANIFESTS, PACKAGE].map(str::to_owned);
     Ok(one.into_iter().chain(LIBRARIES.map(contents_of)).chain(LIBRARIES.map(features_of)).collect())
@@ -48,8 +49,8 @@ fn features_of(package: &str) -> String {
     format!("packages/features of {package}")
 }
 
-/// Checks the manifests, then packages the libraries, and unpacks and builds the packages. Then checks their contents,
-/// and builds each library with each set of its features.
+/// Runs the checks. Checks the manifests, packages the libraries, and unpacks and builds the packages. Then checks
+/// their contents, and builds each library with each set of its features.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if context.names_another("packages") {
         return Ok(());
@@ -60,13 +61,14 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         done(if wrong.is_empty() { Check::passed(MANIFESTS) } else { Check::failed(MANIFESTS, wrong.join("\n")) });
     }
     let target = context.places.target.join("packages");
-    // Removes builds of earlier packages, because cargo takes two packages of one version for the same sources.
+    // Builds of earlier packages are removed, because cargo would assume that a package of the same version has the
+    // same sources.
     if target.exists() {
         fs::remove_dir_all(&target).doing(|| format!("cannot remove {}", target.display()))?;
     }
     let mut package = lint::plain(context, "package");
     package.env("CARGO_HOME", home(&target)?);
-    // Uncommitted changes do not matter here. The compiled sources come from the packages themselves.
+    // Uncommitted changes are allowed here, because the compiled sources come from the packages.
     package.args(["--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(&target);
     for library in LIBRARIES {
         package.args(["-p", library]);
@@ -103,8 +105,8 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Links cargo's home without its unpacked sources. Those of our packages would be a former run's, because cargo
-/// distinguishes them only by version and by the place of packaging.
+/// Makes a home for cargo that links to the user's home, without its unpacked sources. The sources of our packages
+/// there would be those of an earlier run. Cargo distinguishes them only by version and by the place of packaging.
 fn home(target: &Path) -> Result<PathBuf> {
     let about = || "a home for cargo".to_string();
     let theirs = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -139,8 +141,9 @@ fn metadata(context: &Context<'_>) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
-/// Manifests that break a rule. A library has all fields that a registry shows, and may be published. Any other crate
-/// says that it may not. A mutant's switch is no library's feature.
+/// Returns the manifests that break a rule. A library must have all fields that a registry displays, and may be
+/// published. Any other crate must declare that it is not published. The switch of a mutant must not be a library's
+/// feature.
 fn unfit(metadata: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
@@ -167,7 +170,8 @@ fn unfit(metadata: &Value) -> Vec<String> {
     wrong
 }
 
-/// The missing files of an unpacked package: the licences' text as the root has it, and a README of its own.
+/// Returns the missing files of an unpacked package: the licences with the text of the root's files, and a README of
+/// its own.
 fn lacking(package: &str, unpacked: &Path, root: &Path) -> Result<Vec<String>> {
     let read = |path: PathBuf| fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()));
     let mut wrong = Vec::new();
@@ -189,7 +193,7 @@ fn version<'m>(metadata: &'m Value, package: &str) -> Result<&'m str> {
     found.ok_or_else(|| Failure::usage(format_args!("cargo finds no package {package}")))
 }
 
-/// The features that a package names.
+/// Returns the features that a package declares.
 fn features(metadata: &Value, package: &str) -> Result<Vec<String>> {
     let packages = metadata["packages"].as_array().into_iter().flatten();
     let found = packages.clone().find(|p| p["name"] == package);
@@ -197,7 +201,7 @@ fn features(metadata: &Value, package: &str) -> Result<Vec<String>> {
     Ok(found["features"].as_object().map(|f| f.keys().cloned().collect()).unwrap_or_default())
 }
 
-/// All sets of features, the empty one among them.
+/// Returns all sets of features, the empty set included.
 fn subsets(features: &[String]) -> Vec<Vec<String>> {
     let take = |set: usize| (0..features.len()).filter(move |i| set >> i & 1 == 1).map(|i| features[i].clone());
     (0..1usize << features.len()).map(|set| take(set).collect()).collect()

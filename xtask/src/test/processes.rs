@@ -1,5 +1,5 @@
 //! Machines with very many processes (`programs/sleepers.c`, `programs/storms.c`). The programs check their results and
-//! their memory themselves. With `--soak` they run in the sizes for which Quire is made.
+//! their memory themselves. With `--soak` they run with the largest numbers of processes that Quire is made for.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ const GIB: u64 = 1024;
 struct Case {
     name: &'static str,
     cpus: &'static [u32],
-    /// MiB.
+    /// The machine's memory in MiB.
     memory: u64,
-    /// Text for the shell.
+    /// The script for the shell.
     script: &'static str,
     /// Names of lines that the output must have.
     lines: &'static [&'static str],
-    /// Seconds after which the machine hangs.
+    /// The seconds after which the machine counts as hanging.
     seconds: u64,
-    /// Only with `--soak`.
+    /// Whether the case runs only with `--soak`.
     soak: bool,
 }
 
@@ -74,7 +74,7 @@ const CASES: &[Case] = &[
     large("4,000 ids are used up, and come back", 512, "storms --large 1 --part limits"),
 ];
 
-/// A storm of a soak.
+/// A large case, for a soak.
 const fn large(name: &'static str, memory: u64, script: &'static str) -> Case {
     Case { name, cpus: &[1, 2], memory, script, lines: &["parts_passed"], seconds: 3 * 3600, soak: true }
 }
@@ -83,14 +83,14 @@ fn name(case: &Case, cpus: u32) -> String {
     format!("processes/{cpus}cpu/{}", case.name)
 }
 
-/// The machines of this run.
+/// Returns the cases of this run, with their numbers of CPUs.
 fn placed(context: &Context<'_>) -> impl Iterator<Item = (&'static Case, u32)> {
     let soak = context.soak;
     let cases = CASES.iter().filter(move |case| soak || !case.soak);
     cases.flat_map(|case| case.cpus.iter().map(move |cpus| (case, *cpus)))
 }
 
-/// One name a machine.
+/// The checks' names: one for each machine.
 pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     Ok(placed(context).map(|(case, cpus)| name(case, cpus)).collect())
 }
@@ -120,7 +120,7 @@ fn boot(context: &Context<'_>, case: &Case, cpus: u32) -> Result<GuestOutput> {
     let image = kernel.image(tree, &order)?;
     let shape = Shape { cpus, memory: case.memory, ..Shape::default() };
     let ended = kernel.kept(&image, &shape, Duration::from_secs(case.seconds))?;
-    // The figures stay, because a soak is run for them, too.
+    // The figures are kept, because they are a purpose of a soak too.
     let figures = [&ended.output[..], &ended.errors[..], ended.report.log_tail.as_bytes()].concat();
     std::fs::write(context.log_path(&name(case, cpus)), figures).doing(|| "cannot keep the figures".to_string())?;
     Ok(ended)

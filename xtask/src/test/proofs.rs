@@ -1,9 +1,9 @@
-//! The commands that documents name as proofs work: each is found in the documents and runs, in a short form. The kept
-//! runs of the lab are recent, and the figures that documents state are theirs.
+//! Checks that the commands which documents name as proofs work. Each is found in the documents and runs, in a short
+//! form. The kept runs of the lab must be recent, and the documents must state their figures.
 //!
-//! A command stands between backquotes or in a block, and begins with `./quire`. [`WAYS`] says how one runs here, or
-//! which other check runs it. Figures of `./quire bench` and `./quire lab` come from one short run of each, by the
-//! programs that the stages `unit` and `record` have built.
+//! A command is a text between backquotes or a line of a block, and begins with `./quire`. [`WAYS`] says how the
+//! command is run here, or which other check runs it. Figures of `./quire bench` and `./quire lab` come from one short
+//! run of each. The stages `unit` and `record` have built the programs for these runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,22 +30,22 @@ const EXPERIMENTS: &str = "proofs/every experiment of the lab runs";
 const AGES: &str = "proofs/the kept runs of the lab are recent";
 const FIGURES: &str = "proofs/documents state the figures of the kept run";
 
-/// Experiments whose cases are machines of the stage `servers`: each takes minutes.
+/// Experiments whose cases are machines of the stage `servers`, which run for minutes each.
 const SERVERS: [&str; 4] = ["postgres", "redis", "prometheus", "bulk-build"];
 
 /// How a command is tried.
 enum Way {
-    /// It runs with these words replaced.
+    /// The command runs with these words replaced.
     Runs(&'static [(&'static str, &'static str)]),
-    /// The checks whose names begin with this run the same.
+    /// Checks whose names begin with this text run the same command.
     Elsewhere(&'static str),
-    /// It is not tried, for this reason.
+    /// The command is not tried, for this reason.
     Untried(&'static str),
 }
 
 use Way::{Elsewhere, Runs, Untried};
 
-/// The ways of all commands except `bench`, `lab NAME` and `test`. The first row that a command begins with is its way.
+/// How all commands except `bench`, `lab NAME` and `test` are tried. A command uses the first row with which it begins.
 #[rustfmt::skip] // A command a row.
 const WAYS: &[(&str, Way)] = &[
     ("--help", Runs(&[])),
@@ -78,10 +78,10 @@ const WAYS: &[(&str, Way)] = &[
     ("lab status", Elsewhere("proofs/documents state")),
 ];
 
-/// The commands of the documents, each with the documents that name it.
+/// The commands of the documents, each with the names of the documents.
 type Commands = BTreeMap<String, BTreeSet<String>>;
 
-/// The commands of all documents, without `./quire` and without those that only show a form.
+/// Returns the commands of all documents, without the word `./quire`. Those that only show a form are left out.
 fn commands(places: &Places) -> Result<Commands> {
     let mut found = Commands::new();
     let mut take = |path: &Path| {
@@ -101,7 +101,7 @@ fn commands(places: &Places) -> Result<Commands> {
     Ok(found)
 }
 
-/// The words behind `./quire` of each command in a text.
+/// Returns the words after `./quire` of each command in a text.
 fn named(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let (mut fenced, mut prose, mut open) = (false, String::new(), None::<String>);
@@ -115,7 +115,7 @@ fn named(text: &str) -> Vec<String> {
             prose.push('\n');
             continue;
         }
-        // A comment stands behind several blanks, or behind a hash.
+        // A comment follows several blanks, or a hash.
         let code = line.trim_start();
         let code = code.strip_prefix("$ ").unwrap_or(code);
         let code = code.split("  ").next().unwrap_or_default().split(" #").next().unwrap_or_default();
@@ -136,11 +136,11 @@ fn named(text: &str) -> Vec<String> {
     found
 }
 
-/// Whether a command only shows a form: a word of it is a variable part in capitals, optional, or left out.
+/// Whether a command only shows a form: a word of it is variable (in capitals), optional, or left out.
 fn is_form(command: &str) -> bool {
     let variable = |word: &str| {
         let word = word.split('=').next_back().unwrap_or_default();
-        // A single capital may be the N of a boot word, which has a row.
+        // A single capital may be the N of a boot word, which has a row in `WAYS`.
         word.len() > 1 && word.chars().all(|c| c.is_ascii_uppercase())
     };
     command.contains('[') || command.contains("...") || command.split(' ').any(|w| variable(w) || w == "N")
@@ -156,12 +156,12 @@ fn name_of(command: &str) -> String {
     format!("proofs/./quire {command}")
 }
 
-/// Whether this stage runs a command, alone or as a part of a short run.
+/// Whether this stage runs a command, by itself or as a part of a short run.
 fn runs(command: &str) -> bool {
     figures(command).is_some() || matches!(way(command), Some(Runs(_)))
 }
 
-/// The row of a command.
+/// Returns the row of a command.
 fn way(command: &str) -> Option<&'static Way> {
     let begins = |begin: &str| {
         command
@@ -171,7 +171,7 @@ fn way(command: &str) -> Option<&'static Way> {
     WAYS.iter().find(|(begin, _)| begins(begin)).map(|(_, way)| way)
 }
 
-/// The kind of a command that measures, `bench` or `lab`, and its parts of names.
+/// Returns the kind of a command that measures (`bench` or `lab`), and the parts of names by which it selects figures.
 fn figures(command: &str) -> Option<(&str, Vec<&str>)> {
     let mut words = command.split(' ');
     let what = words.next().filter(|w| ["bench", "lab"].contains(w))?;
@@ -237,7 +237,7 @@ fn check(name: &str, wrong: Vec<String>) -> Check {
     if wrong.is_empty() { Check::passed(name) } else { Check::failed(name, wrong.join("\n")) }
 }
 
-/// Commands that nothing here knows, and rows that no command needs.
+/// Returns the commands that this stage does not know, and the rows that no command needs.
 fn unknown(context: &Context<'_>, all: &Commands) -> Result<Vec<String>> {
     let mut wrong = Vec::new();
     let mut say = |command: &str, what: String| {
@@ -248,7 +248,7 @@ fn unknown(context: &Context<'_>, all: &Commands) -> Result<Vec<String>> {
         let words = ["quire"].into_iter().chain(command.split(' '));
         if let Err(e) = cli::Cli::try_parse_from(words.filter(|w| !w.contains('\'')))
             && e.use_stderr()
-            // A document may name a command without its program.
+            // This error is allowed, because a document may name a command without its program.
             && e.kind() != clap::error::ErrorKind::MissingRequiredArgument
         {
             say(command, e.to_string().lines().next().unwrap_or_default().to_owned());
@@ -270,7 +270,7 @@ fn unknown(context: &Context<'_>, all: &Commands) -> Result<Vec<String>> {
             wrong.push(format!("the row `{begin}` is of no document's command; remove it"));
         }
         if let Elsewhere(check) = way {
-            // Names of compiled tests are not asked for: that would compile them.
+            // The names of compiled tests are not checked, because that would compile them.
             let stage = HERE.iter().chain(GUESTS).find(|s| check.split('/').next() == Some(s.name));
             let there = match stage {
                 Some(s) if ["record", "proofs"].contains(&s.name) => true,
@@ -290,7 +290,7 @@ fn unknown(context: &Context<'_>, all: &Commands) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Fails for a run that is too old. Where no age is known, the check cannot run.
+/// Fails if a run is too old. Skips the check if no age is known.
 fn recent(ages: &[(String, kept::Age)]) -> Check {
     let old = |(file, age): &(String, kept::Age)| match age {
         Ok(n) if *n > kept::OLDEST => Some(format!(
@@ -306,15 +306,15 @@ fn recent(ages: &[(String, kept::Age)]) -> Check {
     }
 }
 
-/// The results of a short run: the expected figures or cases, and the trouble of each that is missing.
+/// The results of a short run: the expected figures or cases, and an error for each that is missing.
 struct Measured {
     found: BTreeMap<String, Option<String>>,
-    /// How the run ended, if not well.
+    /// How the run ended, if it failed.
     ended: Option<String>,
 }
 
 impl Measured {
-    /// The troubles of the names that contain one of these words, or of all.
+    /// Returns the errors of the names that contain one of these words, or of all names.
     fn wrong(&self, words: &[&str]) -> Vec<String> {
         let asked = |name: &str| words.is_empty() || words.iter().any(|w| name.contains(w));
         let mut wrong: Vec<String> = words
@@ -335,7 +335,7 @@ impl Measured {
     }
 }
 
-/// Measures all figures of the benches, shortly.
+/// Measures all figures of the benches in short runs.
 fn benches(context: &Context<'_>) -> Result<Measured> {
     let list = quire(context, "bench --list", "proofs-bench-list")?;
     let named = list.output.lines().filter(|l| !l.starts_with(' ')).filter_map(|l| l.split(" [").next());
@@ -351,10 +351,10 @@ fn benches(context: &Context<'_>) -> Result<Measured> {
     Ok(Measured { found, ended: done.failed() })
 }
 
-/// Does the smallest case of each experiment.
+/// Runs the smallest case of each experiment.
 fn experiments(context: &Context<'_>) -> Result<Measured> {
     let out = context.places.target.join("test-proofs");
-    // The results of an earlier run would be set aside, once more each time.
+    // Removes the results of an earlier run, because the lab would keep another copy of them each time.
     let _ = fs::remove_dir_all(&out);
     let done = quire(context, &format!("lab --short --out {}", out.display()), "proofs-lab")?;
     let run = Results::read(&out.join("results.json")).map_err(Failure::usage).and_then(|mut results| {
@@ -377,7 +377,7 @@ fn experiments(context: &Context<'_>) -> Result<Measured> {
     Ok(Measured { found, ended: done.failed() })
 }
 
-/// The trouble of an experiment's cases: each figure needs a sample.
+/// Returns the errors of an experiment's cases. Each figure needs a sample.
 fn missing(experiment: &Experiment) -> Option<String> {
     let cases = experiment.cases.iter().filter_map(|case| {
         let finite = |m: &quire_results::Measure| m.samples.iter().any(|s| s.is_finite());
@@ -394,7 +394,7 @@ fn missing(experiment: &Experiment) -> Option<String> {
     none.or((!cases.is_empty()).then(|| cases.join("; ")))
 }
 
-/// Runs a command with the words replaced.
+/// Runs a command in its short form. `replaced`: words to replace, and their replacements.
 fn shortened(context: &Context<'_>, command: &str, replaced: &[(&str, &str)]) -> std::result::Result<(), String> {
     let mut short = command.to_owned();
     for (from, to) in replaced {
@@ -411,7 +411,7 @@ fn shortened(context: &Context<'_>, command: &str, replaced: &[(&str, &str)]) ->
     }
 }
 
-/// The end of a command.
+/// The result of a command.
 struct Done {
     output: String,
     errors: String,
@@ -419,7 +419,7 @@ struct Done {
 }
 
 impl Done {
-    /// The status and the last words of a command that did not end well.
+    /// Returns the status and the last lines of a command that failed.
     fn failed(&self) -> Option<String> {
         let mut last: Vec<&str> = self.errors.lines().rev().filter(|l| !l.trim().is_empty()).take(4).collect();
         last.reverse();
@@ -427,11 +427,12 @@ impl Done {
     }
 }
 
-/// Runs this program with these words, the tested kernel and the lab of the tests. Its output is kept in a log.
+/// Runs this program with these words, the kernel under test, and the lab as the tests have built it. Keeps the output
+/// in a log.
 fn quire(context: &Context<'_>, words: &str, log: &str) -> Result<Done> {
     let own = std::env::current_exe().doing(|| "cannot find this program".to_string())?;
     let mut command = Command::new("sh");
-    // The words may have the shell's quotes.
+    // The shell runs it, because the words may be quoted for the shell.
     command.args(["-c", &format!("exec \"$0\" {words}")]).arg(own).current_dir(&context.places.root);
     command
         .env("QUIRE_KERNEL", context.kernel()?)

@@ -1,7 +1,8 @@
-//! The programs of the stage `races` judge nothing by a clock. There CPUs really run at once, and the host may pause
-//! each of them for any time. So the source of such a program reads no clock, sets no timer, and counts no sleeps.
+//! Checks that the programs of the stage `races` judge nothing by a clock. There CPUs really run at once, and the host
+//! may pause each of them for any time. So the source of such a program must read no clock, set no timer, and count no
+//! sleeps.
 //!
-//! The headers of all programs are exempt: `report.h` reads the clock to end a measurement and to print a rate.
+//! The headers of all programs are exempt, because `report.h` reads the clock to end a measurement and to print a rate.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -30,17 +31,17 @@ const CLOCKS: &[&str] = &[
     "sem_timedwait",
     "pthread_mutex_timedlock",
 ];
-/// Calls that sleep. A loop that counts them has a deadline.
+/// Calls that sleep. They are refused in loops, because a loop that counts sleeps has a deadline.
 const SLEEPS: &[&str] = &["usleep", "nanosleep", "sleep", "short_sleep"];
 
-/// The uses of a clock by programs of the tests that race, one line each.
+/// Returns the uses of a clock by programs of the tests that race, one line for each.
 pub fn find_clocks(root: &Path) -> Result<Vec<String>> {
     let cases = suite::load(&root.join("tests/guest"))?;
     let names: BTreeSet<&str> = cases.iter().filter(|(_, case)| case.races).flat_map(|(_, c)| programs_of(c)).collect();
     let mut found = Vec::new();
     for name in names {
         let path = format!("programs/{name}.c");
-        // Other names are programs of the root, which no source here describes.
+        // Other names are programs of the root, whose source is not here.
         if !root.join(&path).exists() {
             continue;
         }
@@ -50,7 +51,7 @@ pub fn find_clocks(root: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The programs of `programs/` that a test names: by its `run`, or by their paths in its script.
+/// Returns the programs of `programs/` that a test names by its `run`, or by their paths in its script.
 fn programs_of(case: &Case) -> Vec<&str> {
     let mut names: Vec<&str> = case.run.first().map(String::as_str).into_iter().collect();
     let script = case.script.as_deref().unwrap_or_default();
@@ -59,7 +60,7 @@ fn programs_of(case: &Case) -> Vec<&str> {
     names
 }
 
-/// The uses of a clock, each with its line.
+/// Returns the uses of a clock, each with its line.
 fn clocks_in(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -77,7 +78,7 @@ fn clocks_in(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The words before an opening parenthesis.
+/// Returns the words before an opening parenthesis.
 fn calls(code: &str) -> impl Iterator<Item = &str> {
     code.match_indices('(').filter_map(|(at, _)| {
         let before = &code[..at];

@@ -1,15 +1,17 @@
-//! The fuzz target `embedder` calls every safe public function of the memory core: those that `docs/api.md` lists, less
-//! the exceptions below.
+//! Checks that the fuzz target `embedder` calls every safe public function of the memory core. These are the functions
+//! that `docs/api.md` lists, except those in `EXCEPTIONS`.
 //!
-//! Calls are relocations of the target's object, built without any inlining, as `./quire test layers` reads them. A
-//! method of a trait that the target implements counts too, because the core calls it there.
+//! Calls are the relocations of the target's object, which is built without any inlining, and are read as `./quire test
+//! layers` does. A method of a trait that the target implements counts too, because the core calls it there.
 //!
 //! # Limits
-//! - A call counts whether or not an input reaches it. `crates/fuzz/tests/embedder.rs` checks that the corpus does each
-//!   operation.
+//! - A call counts whether or not an input executes it. `crates/fuzz/tests/embedder.rs` checks that the corpus executes
+//!   each operation.
 //! - A call that the compiler evaluates does not count: a `const fn` in a constant.
-//! - A function that is passed by its path is called by the function that receives it. The target writes closures.
-//! - Two functions differ by their name and that of their type or trait. Two that share both are an error here.
+//! - If a function is passed by its path, the function that receives it makes the call, so the check does not see it.
+//!   The target writes closures instead.
+//! - Functions are distinguished by their name and that of their type or trait. Two functions that share both are an
+//!   error.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,7 +34,7 @@ use crate::{
 /// The check's name.
 pub const NAME: &str = "fuzz/embedder calls every safe function of the core";
 
-/// Functions that the target does not call, and why.
+/// Functions that the target does not call, and the reason.
 struct Exceptions {
     why: &'static str,
     /// The module of `crates/fuzz` that calls them instead, if there is one.
@@ -40,7 +42,8 @@ struct Exceptions {
     functions: &'static [&'static str],
 }
 
-/// The list only shrinks: an exception fails if the target calls the function, or if the function no longer exists.
+/// The list can only become shorter: an exception fails if the target calls the function, or if the function no longer
+/// exists.
 const EXCEPTIONS: &[Exceptions] = &[
     Exceptions {
         why: "the core's maps do not know of leaves that the core has not entered or removed",
@@ -124,7 +127,7 @@ const CORE: &str = "quire_vm::";
 /// A function: its type or trait, if it has one, and its own name.
 type Function = (Option<String>, String);
 
-/// Compares the list with the target.
+/// Compares the list of safe functions with the calls of the target.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     if !context.selects(NAME) {
         return Ok(());
@@ -144,12 +147,12 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// The functions of the core that each module of `crates/fuzz` calls or implements.
+/// Returns the functions of the core that each module of `crates/fuzz` calls or implements.
 fn called(places: &Places, log: fs::File) -> Result<BTreeMap<String, BTreeSet<Function>>> {
     let target = places.target.join("reach");
     let mut command = Command::new("cargo");
     command.args(["rustc", "--profile", "structure", "--locked", "-p", "quire-fuzz", "--lib", "--color", "never"]);
-    // The memory core's targets alone.
+    // Builds only the targets of the memory core.
     command.arg("--no-default-features");
     command.arg("--target-dir").arg(&target).current_dir(&places.root);
     // Mangled names must distinguish traits and types. These flags also keep the compiler from inlining
@@ -188,13 +191,13 @@ fn called(places: &Places, log: fs::File) -> Result<BTreeMap<String, BTreeSet<Fu
     Ok(called)
 }
 
-/// The module of `crates/fuzz` in which a function stands, or the type that it is a method of.
+/// Returns the module of `crates/fuzz` that contains a function, or the type of which the function is a method.
 fn module_of(name: &str) -> Option<String> {
     let rest = name.trim_start_matches(['<', '&']).strip_prefix(CRATE)?;
     Some(rest.split("::").next().unwrap_or_default().to_owned())
 }
 
-/// A function of the core by its demangled name, or `None` for a closure.
+/// Returns a function of the core by its demangled name, or `None` for a closure.
 fn function_of(name: &str) -> Option<Function> {
     let Some(inner) = name.strip_prefix('<') else {
         let path = without_arguments(name.strip_prefix(CORE)?);
@@ -208,7 +211,7 @@ fn function_of(name: &str) -> Option<Function> {
     (!rest.contains("::") && !rest.contains('{')).then_some((Some(of), rest))
 }
 
-/// The place of the bracket that closes one opened before `text`.
+/// Returns the position of the bracket that closes the bracket before `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, byte) in text.bytes().enumerate() {
@@ -226,7 +229,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// A path without its type arguments and the `::` before them.
+/// Returns a path without its type arguments and the `::` before them.
 fn without_arguments(path: &str) -> String {
     let mut plain = String::new();
     let mut rest = path;
@@ -237,7 +240,7 @@ fn without_arguments(path: &str) -> String {
     plain + rest
 }
 
-/// The differences, a line each.
+/// Returns the differences, one line for each.
 fn compare(
     listed: &BTreeSet<String>,
     called: &BTreeMap<String, BTreeSet<Function>>,
@@ -270,11 +273,11 @@ fn compare(
     wrong
 }
 
-/// A path of the list, in the form of [`function_of`].
+/// Converts a path of the list to the form of [`function_of`].
 fn by_type(path: &str) -> Function {
     let mut parts = path.rsplit("::");
     let name = parts.next().unwrap_or_default().to_owned();
-    // Module names are lowercase.
+    // A lowercase name is a module's, not a type's.
     (parts.next().filter(|of| of.starts_with(char::is_uppercase)).map(str::to_owned), name)
 }
 

@@ -1,6 +1,7 @@
-//! The README's commands run, and print the output that the README shows.
+//! Checks that the README's commands run, and print the output that the README shows.
 //!
-//! A block of the kind `console` has lines `$ COMMAND`, each followed by its output. `...` stands for any lines.
+//! A block of the kind `console` has lines `$ COMMAND`, each followed by its output. A line `...` stands for any number
+//! of lines.
 
 use std::{
     fs,
@@ -22,7 +23,7 @@ fn load(context: &Context<'_>) -> Result<Vec<Example>> {
     Ok(parse(&fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?))
 }
 
-/// One check a command.
+/// The checks' names: one for each command.
 pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     Ok(load(context)?.iter().map(|e| format!("readme/{}", e.command)).collect())
 }
@@ -34,7 +35,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         if !context.selects(&name) {
             continue;
         }
-        // The README shows `./quire test`, which is the command that runs now. It does not run within itself.
+        // The README shows `./quire test`. This command is running now, so it is not run again.
         if example.command == "./quire test" {
             done(Check::passed(name));
             continue;
@@ -73,7 +74,7 @@ fn parse(text: &str) -> Vec<Example> {
     found
 }
 
-/// Whether the lines match, where `...` stands for any number of them.
+/// Whether the lines match. An expected line `...` stands for any number of lines.
 fn matches(expected: &[String], got: &[&str]) -> bool {
     match expected.split_first() {
         None => got.is_empty(),

@@ -1,5 +1,5 @@
-//! Runs every system call and refuses its allocations one after the other (`programs/refusals.c`), in the self-checking
-//! kernel.
+//! Runs every system call, and makes its allocations fail one after the other (`programs/refusals.c`), in the
+//! self-checking kernel.
 
 use std::{fs, time::Duration};
 
@@ -13,17 +13,17 @@ use crate::{
     programs,
 };
 
-/// A machine that takes so long hangs.
+/// The time after which a machine counts as hanging.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// CPUs of the machines.
+/// The numbers of CPUs of the machines.
 const MACHINES: [u32; 2] = [1, 2];
 
 fn name(cpus: u32) -> String {
     format!("refusals/{cpus}cpu/each call fails without memory, leaks nothing, and succeeds afterwards")
 }
 
-/// One name a machine.
+/// The checks' names: one for each machine.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(MACHINES.map(name).to_vec())
 }

@@ -1,12 +1,13 @@
-//! Comments that argue for an `unsafe` block must make a claim that could be wrong: a fact of the code, or a contract.
+//! Checks comments that argue for an `unsafe` block. Such a comment must make a claim that could be wrong: a fact of
+//! the code, or a contract.
 
-/// A comment of fewer characters argues nothing.
+/// A comment with fewer characters cannot argue.
 const LEAST: usize = 25;
-/// Words that refer to another comment instead of arguing. The other comment may change, and the two blocks are not
-/// equal.
+/// Words by which a comment refers to another comment instead of arguing. They are refused, because the other comment
+/// may change, and the two blocks are not equal.
 const ELSEWHERE: [&str; 5] = ["as above", "as below", "as it says", "likewise", "same"];
 
-/// The comments of a file that argue too little, each with its place.
+/// Returns the comments of a file that argue too little, each with its place.
 pub fn judge(path: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let mut wrong = Vec::new();
@@ -24,7 +25,7 @@ pub fn judge(path: &str, text: &str) -> Vec<String> {
     wrong
 }
 
-/// Whether `words` stand in the text as whole words.
+/// Whether the text contains `words` as whole words.
 fn has_words(text: &str, words: &str) -> bool {
     let text = text.to_lowercase();
     let inside = |c: Option<char>| c.is_some_and(char::is_alphanumeric);

@@ -1,6 +1,6 @@
-//! ThreadSanitizer and AddressSanitizer on the programs that stress the memory core and the scheduler from many
-//! threads. Every run has a few seconds of each, and `--sanitize` runs them for long. Each program is one check, and
-//! ends with its first report.
+//! Runs ThreadSanitizer and AddressSanitizer on the programs that stress the memory core and the scheduler from many
+//! threads. Every run of the tests runs each for a few seconds, and `--sanitize` runs them for long. Each program is
+//! one check, and ends at its first report.
 
 use std::process::Command;
 
@@ -16,20 +16,21 @@ use crate::{
 
 const SANITIZERS: [Sanitizer; 2] = [Sanitizer::Thread, Sanitizer::Address];
 
-/// A test program with its tests for long runs, and the tests of these that run for a few seconds (none: all).
+/// A test program. `all` are its tests for long runs. `smoke` are those that run for a few seconds; if empty, all of
+/// them.
 struct Program {
     name: &'static str,
     all: &'static [&'static str],
     smoke: &'static [&'static str],
-    /// Operations of a CPU in the random test.
+    /// The operations of each CPU in the random test: short and long.
     steps: [u32; 2],
 }
 
-/// The programs that `build` builds.
+/// The programs that `build` can build.
 const PROGRAMS: &[Program] = &[
     Program {
         name: "quire-hosted/random",
-        // Without the tests that leave steps out, because those make errors on purpose.
+        // The mutants' tests are left out, because they cause errors on purpose.
         all: &["x86_64::"],
         smoke: &[
             "x86_64::four_cpus_read_their_own_stores",
@@ -47,7 +48,7 @@ const PROGRAMS: &[Program] = &[
 
 /// The exit status by which both sanitizers report a finding.
 const FOUND: &str = "66";
-/// A test that races on purpose.
+/// A test that races on purpose. The sanitizer must find the race.
 const ON_PURPOSE: &str = "spin::tests::an_unlock_that_publishes_nothing";
 
 fn name_of(sanitizer: Sanitizer, program: &str) -> String {
@@ -58,7 +59,7 @@ fn on_purpose() -> String {
     name_of(Sanitizer::Thread, "a deliberate race is found")
 }
 
-/// One name a program and sanitizer, and the name of the race on purpose.
+/// The checks' names: one for each program and sanitizer, and the race on purpose.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     let all = SANITIZERS.iter().flat_map(|s| PROGRAMS.iter().map(|p| name_of(*s, p.name)));
     Ok(all.chain([on_purpose()]).collect())
@@ -75,7 +76,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
         if selected.is_empty() && !races {
             continue;
         }
-        // Each check reports a missing sanitizer itself, because a skipped check has not passed.
+        // If the sanitizer is missing, each check is reported as skipped, because a skipped check has not passed.
         let binaries = match build(context, sanitizer) {
             Ok(binaries) => binaries,
             Err(missing) => {
@@ -140,28 +141,28 @@ fn build(context: &Context<'_>, sanitizer: Sanitizer) -> Result<Vec<Binary>> {
     compile(context, &group, &format!("sanitize-{}-build", sanitizer.name()), command)
 }
 
-/// The program, with options for its reports.
+/// Returns the command that runs the program, with options for its reports.
 fn prepared(binary: &Binary) -> Command {
     let symbols =
         sanitizer::symbolizer().map_or(String::new(), |p| format!(":external_symbolizer_path={}", p.display()));
     let mut command = binary.command();
     command.env("TSAN_OPTIONS", format!("halt_on_error=1:exitcode={FOUND}:history_size=4{symbols}"));
-    // A simulated machine is never torn down, so the memory that it holds at the end is no leak. The tests count frames
-    // themselves.
+    // Leaks are not detected: a simulated machine is never freed, so it still holds memory at the end. The tests count
+    // frames themselves.
     command.env("ASAN_OPTIONS", format!("exitcode={FOUND}:detect_leaks=0{symbols}"));
     command
 }
 
-/// Passes a good run. Otherwise returns the report.
+/// Returns `Ok` for a good run, otherwise the report.
 fn judge(text: &str, ended: &str, context: &Context<'_>, name: &str) -> std::result::Result<(), String> {
-    // A filter that selects no test would pass too.
+    // The second test is needed, because a filter that selects no test would pass too.
     if ended == "exit status: 0" && !text.contains("running 0 tests") {
         return Ok(());
     }
     Err(format!("{}\n{ended}; log: {}", report(text), context.log_path(name).display()))
 }
 
-/// The lines of a report that a reader needs first: its kind, and the calls in our own code.
+/// Extracts the lines of a report that a reader needs first: its kind, and the calls in our own code.
 fn report(text: &str) -> String {
     let mut lines = text.lines().skip_while(|l| !l.contains("Sanitizer: "));
     let Some(first) = lines.next() else {

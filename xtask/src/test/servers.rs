@@ -1,5 +1,6 @@
-//! Programs of Debian, one machine for each script of `tests/servers`, from a root made of packages. A script's output
-//! must be Linux's, which lies beside it. With `--soak` Linux runs the script too, and must print that file.
+//! Runs programs of Debian, one machine for each script of `tests/servers`, with a root that is made of Debian
+//! packages. A script's output must be that of Linux, which is in a file beside it. With `--soak` Linux runs the script
+//! too, and must print the contents of that file.
 
 use std::{fs, time::Duration};
 
@@ -34,17 +35,17 @@ struct Plan {
 struct Machine {
     /// The script's name without `.sh`.
     name: String,
-    /// As for `--packages`.
+    /// The packages, as for the option `--packages`.
     packages: String,
-    /// As for `--sources`.
+    /// The sources, as for the option `--sources`.
     #[serde(default)]
     sources: Option<String>,
-    /// MiB.
+    /// The machine's memory in MiB.
     memory: u64,
-    /// Seconds after which the machine hangs.
+    /// The seconds after which the machine counts as hanging.
     seconds: u64,
-    /// The clock is counted, so that the run depends on the kernel and the image only. Not for a script that computes
-    /// much: its two processors then share a core of the host.
+    /// Whether the clock counts instructions, so that the run depends only on the kernel and the image. A script that
+    /// computes much should not set this, because its two processors then share a core of the host.
     #[serde(default)]
     count: bool,
 }
@@ -65,7 +66,7 @@ fn sides(context: &Context<'_>, machine: &Machine) -> Vec<(On, String)> {
     sides
 }
 
-/// One name a machine.
+/// The checks' names: one for each machine.
 pub fn names(context: &Context<'_>) -> Result<Vec<String>> {
     Ok(plan(context)?.iter().flat_map(|m| sides(context, m)).map(|(_, name)| name).collect())
 }
@@ -97,7 +98,7 @@ fn boot(context: &Context<'_>, machine: &Machine, on: On, name: &str) -> Result<
         copy: vec![scripts],
         ..cli::Guest::of(2, machine.memory)
     };
-    // A machine with a counted clock gets no input, not even its end.
+    // A machine with a counted clock gets no input, not even an end of file.
     let words = ["bash".into(), "-c".into(), format!("exec bash {THERE}/{}.sh </dev/null", machine.name).into()];
     let (tree, order): (Tree, _) = run::prepare(context.places, &guest, &words, false)?;
     let image = kernel.image(tree, &order)?;
@@ -105,7 +106,7 @@ fn boot(context: &Context<'_>, machine: &Machine, on: On, name: &str) -> Result<
     let shape = Shape { cpus: guest.cpus, memory: guest.memory, ..Shape::default() };
     let ended = if machine.count && on == On::Quire {
         let shape = Shape { count: true, append: TURNS.to_owned(), ..shape };
-        // Its processors share a core with the host's other work.
+        // The limit is longer, because its processors share a core with the host's other work.
         relay::silent(kernel.start(&image, &shape)?, limit * 5)?
     } else {
         kernel.kept(&image, &shape, limit)?
@@ -128,7 +129,7 @@ fn judge(context: &Context<'_>, machine: &Machine, ended: &GuestOutput) -> Resul
     Err(format!("{wrong}\n{}the log ends:\n{log}", run::last_lines(&errors, 60)))
 }
 
-/// The lines in which two texts differ.
+/// Returns the lines in which two texts differ; `None` if they are equal.
 fn difference(expected: &str, found: &str) -> Option<String> {
     let missing = expected.lines().filter(|line| !found.lines().any(|l| l == *line)).map(|l| format!("- {l}"));
     let more = found.lines().filter(|line| !expected.lines().any(|l| l == *line)).map(|l| format!("+ {l}"));

@@ -1,4 +1,4 @@
-//! Programs in a guest whose first program is `guest/testd.c`. This module is the other end of its protocol. A
+//! Runs programs in a guest whose first program is `guest/testd.c`; this module is the host's side of its protocol. A
 //! [`Session`] is one boot that runs many programs. [`alone`] is a boot whose image has the order for one program.
 
 use std::{
@@ -28,9 +28,9 @@ use crate::{
 /// How a test's program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// With this status.
+    /// The program exited with this status.
     Exit(u8),
-    /// By this signal.
+    /// This signal ended the program.
     Signal(u8),
 }
 
@@ -46,18 +46,18 @@ impl std::fmt::Display for End {
 /// The result of a test's program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// How it ended.
+    /// How the program ended.
     pub end: End,
-    /// Its standard output.
+    /// The program's standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// The program's standard error.
     pub stderr: Vec<u8>,
 }
 
-/// Why there is no answer. The session cannot be used after that.
+/// Why there is no answer. After this error the session cannot be used.
 #[derive(Debug)]
 pub enum Trouble {
-    /// The time was over.
+    /// The time limit has passed.
     Hung,
     /// The machine ended.
     Ended,
@@ -74,7 +74,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Boots the machine. The kernel's log goes to `log`.
+    /// Boots the machine. Writes the kernel's log to `log`.
     pub fn boot(kernel: &Arc<Kernel>, image: &Arc<File>, shape: Shape, log: File) -> Result<Self> {
         let about = || "cannot connect to the guest".to_string();
         let (theirs_in, input) = pipe().doing(about)?;
@@ -119,7 +119,7 @@ impl Session {
         Ok(Answer { end, stdout: self.receive(out, deadline)?, stderr: self.receive(err, deadline)? })
     }
 
-    /// Lets the machine end by itself, and reports how it ended. Its first program ends when its input ends.
+    /// Ends the input, so that the machine's first program and then the machine end. Returns the report of the end.
     pub fn finish(self) -> Result<Report> {
         drop(self.input);
         let start = Instant::now();
@@ -129,7 +129,7 @@ impl Session {
         Self::end(self.stop, self.relay)
     }
 
-    /// Ends the machine now.
+    /// Ends the machine at once.
     pub fn abandon(self) -> Result<Report> {
         Self::end(self.stop, self.relay)
     }
@@ -168,7 +168,7 @@ impl Session {
     }
 }
 
-/// The order to run a program.
+/// Returns the order to run a program, in the protocol's format.
 pub fn order(args: &[String], stdin: &[u8]) -> Vec<u8> {
     let mut order = format!("test {} {}\n", args.len(), stdin.len()).into_bytes();
     for arg in args {
@@ -179,8 +179,8 @@ pub fn order(args: &[String], stdin: &[u8]) -> Vec<u8> {
     order
 }
 
-/// Runs a machine whose image has one [`order`], and nothing else to do. The host sends the guest nothing, so its run
-/// depends on the image alone where its clock is counted. Returns the answer or the trouble, and the kernel's log.
+/// Runs a machine whose image has one [`order`], and that does nothing else. The host sends the guest nothing. So with
+/// a counted clock the run depends only on the image. Returns the answer or the error, and the kernel's log.
 pub fn alone(guest: Guest, limit: Duration) -> Result<(Result<Answer, String>, String)> {
     let ended = relay::silent(guest, limit)?;
     let log = crate::run::last_lines(&ended.report.log_tail, 12);
@@ -199,7 +199,7 @@ pub fn alone(guest: Guest, limit: Duration) -> Result<(Result<Answer, String>, S
     Ok((answer, ended.report.log_tail))
 }
 
-/// The answer that `bytes` are.
+/// Parses an answer that must be all of `bytes`.
 fn whole(bytes: &[u8]) -> Option<Answer> {
     let at = bytes.iter().position(|b| *b == b'\n')?;
     let (end, out, err) = parse(str::from_utf8(&bytes[..at]).ok()?)?;
@@ -210,7 +210,7 @@ fn whole(bytes: &[u8]) -> Option<Answer> {
     Some(Answer { end, stdout: rest[..out].to_vec(), stderr: rest[out..].to_vec() })
 }
 
-/// Why a report shows a wrong end of the machine.
+/// Returns why the end of the machine is wrong; `None` if it is orderly.
 pub fn complaint(report: &Report) -> Option<String> {
     match &report.outcome {
         Outcome::Exit(0) => None,
@@ -237,7 +237,7 @@ fn wait(fd: impl AsFd, flags: PollFlags, deadline: Instant) -> Result<(), Troubl
     }
 }
 
-/// `done exit 3 12 0` as the end and two lengths.
+/// Parses a line like `done exit 3 12 0`: the end, and the lengths of both outputs.
 fn parse(line: &str) -> Option<(End, usize, usize)> {
     let words: Vec<&str> = line.split(' ').collect();
     let ["done", kind, n, out, err] = words[..] else { return None };

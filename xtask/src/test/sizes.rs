@@ -1,6 +1,6 @@
 //! Boots machines from the smallest to the largest, each with a program, and checks both ends of their memory.
 //!
-//! A large guest has more memory than this machine: the host has a page for it only after a touch. So QEMU's peak
+//! A large guest has more memory than this host: the host allocates a page for it only at a touch. So QEMU's peak
 //! memory shows how much memory a kernel touches only because its machine is large.
 
 use std::{
@@ -29,12 +29,12 @@ use crate::{
 
 const GIB: u64 = 1024;
 
-/// A machine and the limits of its costs.
+/// A machine, and its limit of memory.
 struct Size {
-    /// MiB.
+    /// The machine's memory in MiB.
     memory: u64,
     cpus: u32,
-    /// The most MiB that QEMU may have at its peak, if there is a budget.
+    /// The most MiB that QEMU may use at its peak, if there is a limit.
     resident: Option<u64>,
 }
 
@@ -42,7 +42,7 @@ const fn size(memory: u64, cpus: u32) -> Size {
     Size { memory, cpus, resident: None }
 }
 
-/// Each size, each number of CPUs twice, and the four corners.
+/// The machines: each size, each number of CPUs twice, and the four extreme pairs of both.
 const SIZES: [Size; 10] = [
     size(64, 1),
     size(64, 64),
@@ -56,16 +56,16 @@ const SIZES: [Size; 10] = [
     size(512 * GIB, 64),
 ];
 
-/// The limit of guest time from the kernel's first instruction to the program's, counted in instructions of one CPU at
-/// 8 ns.
+/// The limit of guest time from the kernel's first instruction to the program's first. Guest time counts instructions
+/// of one CPU, at 8 ns each.
 const BOOT: Duration = Duration::from_secs(1);
-/// The limit only stops a hanging machine.
+/// This limit only stops a hanging machine.
 const LIMIT: Duration = Duration::from_secs(240);
-/// KiB that the kernel's image and its table of symbols may take. Beside them boot may take 7 % of memory.
+/// The KiB that the kernel's image and its symbol table may take. In addition, boot may take 7 % of memory.
 const OF_THE_IMAGE: u64 = 3072;
-/// KiB that boot may take for each CPU: its stacks and its shares of per-CPU data.
+/// The KiB that boot may take for each CPU: its stacks and its part of per-CPU data.
 const OF_A_CPU: u64 = 96;
-/// Bytes that boot may have taken for itself at the end of a range of RAM.
+/// The bytes that boot may have taken at the end of a range of RAM.
 const TAKEN_AT_THE_END: u64 = 32 << 20;
 
 const DOMAINS: &str = "sizes/5 GiB in two memory domains, a hole below 4 GiB, 4 CPUs";
@@ -107,7 +107,7 @@ struct Ended {
     report: Report,
     output: String,
     log: String,
-    /// The most MiB that QEMU had.
+    /// The peak memory of QEMU in MiB.
     resident: u64,
 }
 
@@ -116,7 +116,7 @@ impl Ended {
         format!("{what}; {:?}; the log ends:\n{}", self.report.outcome, crate::run::last_lines(&self.log, 12))
     }
 
-    /// Each range of RAM in `memtest`'s output: start, end, the lowest and the highest frame that it tested.
+    /// Returns each range of RAM in `memtest`'s output: start, end, the lowest and the highest frame that it tested.
     fn ranges(&self) -> Vec<[u64; 4]> {
         let number = |word: Option<&str>| u64::from_str_radix(word?.strip_prefix("0x")?, 16).ok();
         let range = |line: &str| {
@@ -127,7 +127,7 @@ impl Ended {
         self.log.lines().filter_map(range).collect()
     }
 
-    /// Checks that both ends of all ranges were tested, and that the highest end is at least at `above` bytes.
+    /// Checks that both ends of all ranges were tested, and that the highest end is at `above` bytes or higher.
     fn ends_are_seen(&self, above: u64) -> Result<(), String> {
         let ranges = self.ranges();
         if !self.log.contains("frames hold the written words") || ranges.is_empty() {
@@ -178,7 +178,7 @@ impl Size {
             append: "memtest".to_owned(),
             ..Shape::default()
         };
-        // The script waits, so that the watch sees the running machine.
+        // The script sleeps at its end, so that the watch sees the running machine.
         let script = "grep MemTotal /proc/meminfo; nproc; sleep 0.3; exit 7";
         let ended = boot(context, kernel, &self.name(), &shape, script)?;
         if ended.report.outcome != Outcome::Exit(7) {
@@ -205,7 +205,8 @@ impl Size {
     }
 }
 
-/// Boots a machine of two domains, on the board that can have them. It has no port for the program's output.
+/// Boots a machine with two memory domains, on the board that supports them. That board has no port for the program's
+/// output.
 fn domains(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     let words = "-object memory-backend-ram,id=near,size=1G,reserve=off -object \
         memory-backend-ram,id=far,size=4G,reserve=off \
@@ -234,7 +235,7 @@ fn domains(context: &Context<'_>, kernel: &Kernel) -> Result<(), String> {
     Ok(())
 }
 
-/// Samples the peak memory of a process.
+/// A thread that samples the peak memory of a process.
 struct Watch {
     over: Arc<AtomicBool>,
     peak: Arc<AtomicU64>,
@@ -257,7 +258,7 @@ impl Watch {
         Self { over, peak, thread }
     }
 
-    /// The most MiB of all samples.
+    /// Ends the thread. Returns the largest sample, in MiB.
     fn finish(self) -> u64 {
         self.over.store(true, Ordering::Relaxed);
         let _ = self.thread.join();
@@ -265,7 +266,7 @@ impl Watch {
     }
 }
 
-/// The peak memory of the process of this `status` file, in KiB.
+/// Returns the peak memory in KiB from this `status` file of a process.
 fn peak_resident(status: &Path) -> Option<u64> {
     let text = fs::read_to_string(status).ok()?;
     text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse().ok())

@@ -1,13 +1,13 @@
-//! In-guest tests as data: `tests/guest/*.toml`, one file a subject.
+//! In-guest tests as data: `tests/guest/*.toml`, one file for each subject.
 //!
 //! ```toml
 //! [[test]]
 //! name = "sort"                     # guest/<cpus>cpu/<file>/sort
 //! script = "sort -n"                # for busybox sh; or: run = ["PROGRAM", "ARG"...]
-//! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, so many bytes that look random
+//! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, that many random-looking bytes
 //! ```
-//! Without more, a test passes if it gives the same bytes and the same status as the same binary on this Linux. A test
-//! that Linux cannot answer here states its expectation: `status`, `signal`, `stdout`, `stdout_file`, `contains =
+//! By default a test passes if it gives the same bytes and the same status as the same binary on this Linux. If Linux
+//! cannot run the test here, the test states its expectation: `status`, `signal`, `stdout`, `stdout_file`, `contains =
 //! ["..."]`, `lines` (names that must each appear as `name value unit`).
 
 use std::{fs, path::Path};
@@ -16,41 +16,41 @@ use serde::Deserialize;
 
 use crate::failure::{Doing, Result};
 
-/// One test.
+/// One test of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Case {
-    /// Its name within the file.
+    /// The test's name within the file.
     pub name: String,
-    /// Text for `busybox sh -c`.
+    /// A script for `busybox sh -c`.
     pub script: Option<String>,
-    /// A program and its arguments: a path in the guest, or the name of one of `programs/`.
+    /// A program and its arguments. The program is a path in the guest, or the name of one of `programs/`.
     pub run: Vec<String>,
     /// Standard input.
     pub stdin: String,
-    /// Standard input of so many reproducible bytes.
+    /// If set, standard input is this many reproducible bytes.
     pub stdin_bytes: Option<usize>,
     /// The limit in guest seconds. It is generous, because it only stops a hanging guest.
     pub seconds: Option<u64>,
-    /// Only with so many CPUs.
+    /// If not empty, the test runs only on machines with these numbers of CPUs.
     pub cpus: Vec<u32>,
-    /// The case also runs where CPUs run at once (the stage `races`), so its program reads no clock.
+    /// Whether the test also runs in the stage `races`, where CPUs run at once. Then its program reads no clock.
     pub races: bool,
-    /// The exit status, if it is not compared with the host's.
+    /// The expected exit status, if it is not compared with the host's.
     pub status: Option<u8>,
-    /// The signal that must end it.
+    /// The signal that must end the program.
     pub signal: Option<u8>,
-    /// Its exact standard output.
+    /// The exact standard output.
     pub stdout: Option<String>,
-    /// The file in this directory that has its exact standard output.
+    /// The file in this directory that has the exact standard output.
     pub stdout_file: Option<String>,
-    /// Texts that its standard output must contain.
+    /// Texts that standard output must contain.
     pub contains: Vec<String>,
-    /// Names of `name value unit` lines that must be there, each with a number above zero.
+    /// Names of `name value unit` lines that must appear, each with a value above zero.
     pub lines: Vec<String>,
-    /// Smallest values of such lines, as `name=number`.
+    /// The least values of such lines, as `name=number`.
     pub at_least: Vec<String>,
-    /// Standard error differs from run to run and is not compared.
+    /// If set, standard error is not compared, because it differs from run to run.
     pub any_stderr: bool,
 }
 
@@ -71,7 +71,7 @@ impl Case {
             || !self.at_least.is_empty()
     }
 
-    /// The bytes for its standard input.
+    /// Returns the bytes for standard input.
     pub fn input(&self) -> Vec<u8> {
         match self.stdin_bytes {
             Some(n) => noise(n),
@@ -80,7 +80,7 @@ impl Case {
     }
 }
 
-/// So many bytes of lowercase words and line ends that look random and are always the same.
+/// Returns `count` bytes of lowercase words and line ends. They look random and are always the same.
 fn noise(count: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut out = Vec::with_capacity(count);
@@ -100,7 +100,7 @@ fn noise(count: usize) -> Vec<u8> {
     out
 }
 
-/// All tests of a directory as (file's stem, test), in the order of names.
+/// Returns all tests of a directory as (stem of the file, test), sorted by name.
 pub fn load(directory: &Path) -> Result<Vec<(String, Case)>> {
     let about = || format!("cannot read {}", directory.display());
     let mut files: Vec<_> = fs::read_dir(directory).doing(about)?.filter_map(|e| Some(e.ok()?.path())).collect();

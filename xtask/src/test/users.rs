@@ -1,8 +1,8 @@
-//! How CPU time is divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`): with a limit on the
-//! user's processes, and with as many as the machine has ids. The shell must respond in time, and the bomb must end on
-//! command. Nice weights are checked on one CPU and on one of several (`programs/users.c`).
+//! How CPU time is divided. A user's fork bomb runs beside root's shell (`programs/forkbomb.c`). The user may have a
+//! limited number of processes, or as many as the machine has ids. The shell must respond in time, and the bomb must
+//! end on command. Nice weights are checked on machines with one CPU and with several (`programs/users.c`).
 //!
-//! Time is counted (`-icount`): guest seconds are instructions, whatever else this machine does.
+//! Guest time counts instructions (`-icount`), so it does not depend on other work of this host.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::image::{order::Order, root};
 use crate::machine::outcome::Outcome;
 use crate::programs;
 
-/// A machine that takes so long hangs.
+/// The time after which a machine counts as hanging.
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// The work of one machine.
+/// One machine, and the program that it runs.
 struct Case {
     name: String,
     cpus: u32,
@@ -26,7 +26,7 @@ struct Case {
 
 fn cases() -> Vec<Case> {
     let mut cases = vec![];
-    // Limit 0: as many processes as the machine has ids.
+    // Limit 0 stands for as many processes as the machine has ids.
     for (limit, processes) in [(100, " of 100 processes"), (0, "")] {
         for cpus in [1, 4] {
             cases.push(Case {
@@ -48,7 +48,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// One name a machine.
+/// The checks' names: one for each machine.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(cases().into_iter().map(|case| case.name).collect())
 }
@@ -68,7 +68,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Runs a case and returns its failure.
+/// Runs a case. Returns its failure, if it failed.
 fn try_case(context: &Context<'_>, case: &Case) -> Result<Option<String>> {
     let kernel = Kernel::with(context.places, On::Quire, || context.kernel())?;
     let mut tree = root::tree()?;

@@ -3,49 +3,50 @@
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The check holds.
+    /// The check passed.
     Passed,
-    /// The check does not hold, with the finding.
+    /// The check failed, for this reason.
     Failed(String),
     /// The check could not run here, with the reason.
     Skipped(Skip),
 }
 
-/// Why something was not checked.
+/// Why a check was skipped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skip {
-    /// In a few words.
+    /// The reason in a few words.
     pub why: String,
-    /// Whether continuous integration may miss it too: hardware virtualisation, tools that cannot be had.
+    /// Whether the check may be skipped in continuous integration too, because hardware virtualisation or a tool cannot
+    /// be had there.
     pub excepted: bool,
 }
 
-/// One check.
+/// A check with its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
-    /// Its full name, by which FILTER selects.
+    /// The full name, by which FILTER selects.
     pub name: String,
     /// The result.
     pub outcome: Outcome,
 }
 
 impl Check {
-    /// A check that holds.
+    /// Returns a check that passed.
     pub fn passed(name: impl Into<String>) -> Self {
         Self { name: name.into(), outcome: Outcome::Passed }
     }
 
-    /// A check that does not hold.
+    /// Returns a check that failed.
     pub fn failed(name: impl Into<String>, why: impl Into<String>) -> Self {
         Self { name: name.into(), outcome: Outcome::Failed(why.into()) }
     }
 
-    /// A check that did not run.
+    /// Returns a check that was skipped.
     pub fn skipped(name: impl Into<String>, why: impl Into<String>, excepted: bool) -> Self {
         Self { name: name.into(), outcome: Outcome::Skipped(Skip { why: why.into(), excepted }) }
     }
 
-    /// A check that passes or fails with `result`.
+    /// Returns a check that passed if `result` is `Ok`, and otherwise failed.
     pub fn of<T, E: std::fmt::Display>(name: impl Into<String>, result: Result<T, E>) -> Self {
         match result {
             Ok(_) => Self::passed(name),
@@ -53,7 +54,7 @@ impl Check {
         }
     }
 
-    /// The strict result: a check that was skipped without an exception has failed.
+    /// Returns the result for continuous integration: a check that was skipped without an exception has failed.
     pub fn strict(self) -> Self {
         match self.outcome {
             Outcome::Skipped(Skip { why, excepted: false }) => {
@@ -64,7 +65,7 @@ impl Check {
     }
 }
 
-/// The last line of a run.
+/// Returns the last line of a run, with the numbers of passed, failed and skipped checks.
 pub fn summary(checks: &[Check]) -> String {
     let count = |f: fn(&Outcome) -> bool| checks.iter().filter(|c| f(&c.outcome)).count();
     format!(

@@ -1,7 +1,7 @@
-//! The kernel's watch over itself. Each test makes one thing stuck on purpose. The log must name it rightly, and must
+//! Tests of the kernel's watchdog. Each test makes one thing hang on purpose. The log must name it correctly, and must
 //! report nothing else.
 //!
-//! Time is counted (`-icount`): guest seconds are instructions, whatever else this machine does.
+//! Guest time counts instructions (`-icount`), so it does not depend on other work of this host.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use crate::failure::Result;
 use crate::image::{order::Order, root};
 use crate::machine::{outcome::Outcome, relay};
 
-/// A machine that takes so long hangs.
+/// The time after which a machine counts as hanging.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// One machine and the text that its log must have.
+/// One machine, the failure that it provokes, and the text that its log must contain.
 struct Case {
     name: &'static str,
-    /// Whether it is the self-checking kernel, which knows the holder of a lock.
+    /// Whether the kernel is the self-checking one, which knows the holder of a lock.
     checked: bool,
     cpus: u32,
-    /// Words for the kernel, beside the threshold of one second and the sleepers' timeout of two seconds.
+    /// Boot words for the kernel, in addition to the threshold of one second and the sleepers' timeout of two seconds.
     append: &'static str,
     script: &'static str,
     outcome: Outcome,
-    /// Texts that the log must have, in this order.
+    /// Texts that the log must contain, in this order.
     logged: &'static [&'static str],
-    /// Number of incidents.
+    /// The number of reported incidents.
     incidents: usize,
-    /// The program's output.
+    /// The expected output of the program.
     printed: &'static str,
 }
 
-/// A script that takes most of the kernel's locks, and a program that computes for long without a system call.
+/// A script that acquires most of the kernel's locks, and then computes for long without a system call.
 const BUSY: &str = "for i in 1 2 3 4; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort /etc/passwd | \
     wc -l >/dev/null; \
                     cat /tmp/f$i /proc/self/maps | md5sum >/dev/null; rm /tmp/f$i) & done; \
@@ -144,7 +144,7 @@ const CASES: &[Case] = &[
     },
 ];
 
-/// One name a case.
+/// The checks' names: one for each case.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(CASES.iter().map(|case| format!("watchdog/{}", case.name)).collect())
 }

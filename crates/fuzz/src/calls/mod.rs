@@ -1,10 +1,10 @@
-//! System calls with numbers, arguments and memory of any kind, made by processes on a machine of one CPU. The Linux
-//! layer, the memory core, the scheduler and the files beneath are the kernel's own.
+//! System calls with arbitrary numbers, arguments and memory, made by processes on a machine with one CPU. The Linux
+//! layer, the memory core, the scheduler and the file systems are the kernel's own code.
 //!
-//! Each input is a process that process 1 makes, with its descendants. All of them take their next steps from the
-//! input, which may also refuse any allocation of a call. They end when the input is used up, or when all sleep for
-//! good. These must hold: nothing panics; the return to user mode loads user values only; no kernel-internal error is
-//! seen; killed processes end; no frame is lost.
+//! For each input, process 1 makes a process, which may have descendants. All of them take their next steps from the
+//! input. The input may also refuse any allocation of a call. The processes end when the input is consumed, or when all
+//! of them sleep for ever. These rules must hold: nothing panics, and the return to user mode loads only valid user
+//! values. No kernel-internal error number reaches a program. Killed processes end, and no frame is lost.
 
 mod program;
 
@@ -13,16 +13,16 @@ pub(crate) use program::{DATA, MOST_CALLS, OBJECTS_FIRST};
 use quire_linux::test_host::{One, files, lock};
 use std::sync::Mutex;
 
-/// The bytes are calls.
+/// Runs the bytes as calls.
 pub fn run(data: &[u8]) {
     let _results = results(data);
 }
 
-/// Calls that returned, and their results.
+/// Runs `data` as calls. Returns the numbers of the calls that returned, with their results.
 pub(crate) fn results(data: &[u8]) -> Vec<(u64, u64)> {
     static MACHINE: Mutex<Option<(&One, &Program)>> = Mutex::new(None);
     let mut machine = lock(&MACHINE);
-    // Its clock advances by the sleeps of inputs: a new machine takes over before the clock ends.
+    // The sleeps of inputs advance the machine's clock. Before the clock ends, a new machine replaces this one.
     let (_, program) = match *machine {
         Some(there) if there.0.clock() < u64::MAX - 2 * program::TIME => there,
         _ => {
@@ -33,7 +33,7 @@ pub(crate) fn results(data: &[u8]) -> Vec<(u64, u64)> {
     program.run(data)
 }
 
-/// The machine's files: the program, the files that it executes, and directories to write in.
+/// The machine's files: the program, which is also the file that it executes, and a directory to write in.
 fn files() -> Vec<u8> {
     files::archive(&[("init", 0o100_755, &program::elf()), ("tmp", 0o41_777, b"")])
 }
@@ -42,7 +42,7 @@ fn files() -> Vec<u8> {
 mod tests {
     use super::*;
 
-    /// The results of the calls of a committed input, by their numbers.
+    /// Returns the results of the calls of a committed input, by call number.
     fn of(name: &str) -> impl Fn(u64) -> Vec<u64> {
         let place = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/calls/");
         let results = results(&std::fs::read(format!("{place}{name}")).expect("an input of the corpus"));
@@ -56,17 +56,17 @@ mod tests {
         assert_eq!((files(1), files(0)), (vec![20], vec![20]), "the written bytes are read");
         assert_eq!(files(9), [0x7000_0000], "the file is mapped where it was to be");
         assert_eq!((files(82), files(87)), (vec![0], vec![0]), "renamed and unlinked");
-        // Once more: nothing is left of the first run.
+        // The second run gives the same descriptor, so nothing is left of the first.
         assert_eq!(of("files")(2), [3]);
     }
 
-    /// A call, with its arguments encoded as [`program`] decodes values of one byte.
+    /// Encodes a call, with arguments as [`program`] decodes values of one byte.
     fn made(number: u64, arguments: [u8; 6]) -> Vec<u8> {
         let number = (number as u16).to_le_bytes();
         [&[2], &number[..], &arguments[..]].concat()
     }
 
-    /// The `n`-th allocation of the next call is refused.
+    /// Encodes the refusal of the `n`-th allocation of the next call.
     fn refused(n: u16) -> Vec<u8> {
         let number = program::MOST_CALLS as u16 + n - 1;
         [&[2], &number.to_le_bytes()[..]].concat()
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(results, [(284, ENOMEM), (284, ENOMEM), (284, 3)]);
     }
 
-    /// Every call, with random arguments, one allocation refused in each: the rules for all inputs hold.
+    /// Makes every call with random arguments, and refuses one allocation in each. The rules for all inputs must hold.
     #[test]
     fn any_call_may_be_refused_any_allocation() {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
@@ -96,7 +96,7 @@ mod tests {
                 let mut input = Vec::new();
                 for n in first..first + 8 {
                     input.extend(refused(n));
-                    // None of those of nine bytes.
+                    // These values exclude the encodings of nine bytes.
                     input.extend(made(number, std::array::from_fn(|_| (random() % 224) as u8)));
                 }
                 failed += results(&input).iter().filter(|(_, result)| *result == 12u64.wrapping_neg()).count();
@@ -105,14 +105,14 @@ mod tests {
         assert!(failed > 100, "{failed} calls without memory");
     }
 
-    /// A store of up to 64 bytes at an address of [`made`].
+    /// Encodes a store of up to 64 bytes to an address that [`made`] can encode.
     fn poked(at: u8, bytes: &[u8]) -> Vec<u8> {
         [&[0, bytes.len() as u8, at], bytes].concat()
     }
 
     #[test]
     fn timers_and_areas_of_restartable_sequences_are_made_and_end() {
-        // Addresses of the program's data.
+        // Encoded addresses of the program's data.
         let [soon, late, to, area] = [72, 73, 74, 75];
         let spec = |seconds: u64, nanos: u64| [0, 0, seconds, nanos].map(u64::to_le_bytes).concat();
         let error = |errno: u64| errno.wrapping_neg();
@@ -124,7 +124,7 @@ mod tests {
             made(283, [1, 0, 0, 0, 0, 0]),
             made(286, [3, 0, soon, to, 0, 0]),
             made(0, [3, to, 8, 0, 0, 0]),
-            // Nothing lies at this address; the id is free again.
+            // Nothing is mapped at this address. So the call fails, and its timer's id is free again.
             made(222, [1, 0, 0, 0, 0, 0]),
             made(222, [1, 0, to, 0, 0, 0]),
             made(223, [0, 0, late, to, 0, 0]),

@@ -1,4 +1,5 @@
-//! The programs of the machine: process 1, which makes a process for each input, and the calls that the input names.
+//! The programs of the machine: process 1, which makes a process for each input, and the processes that make the
+//! input's calls.
 
 use crate::Input;
 use quire_linux::test_host::steps;
@@ -11,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
-/// The address and size of the program's memory. Its first page holds the initial data.
+/// The address of the program's memory, and its number of pages. The first page holds the initial data.
 pub const DATA: u64 = 0x40_0000;
 const PAGES: u64 = 4;
-/// Its paths, at distances of so many bytes.
+/// The paths in the first page. Each has [`PATH`] bytes.
 pub const PATHS: [&str; 16] = [
     "/tmp/a",
     "/tmp/b",
@@ -34,21 +35,21 @@ pub const PATHS: [&str; 16] = [
     "/dev",
 ];
 pub const PATH: u64 = 32;
-/// Where `..` lies, and `/tmp` behind another path.
+/// The addresses of the path `..`, and of `/tmp`, which lies after another path.
 const PARENT: u64 = DATA + 5 * PATH;
 const TMP: u64 = DATA + 13 * PATH - 8;
-/// Where a program may put things in its first page: behind its paths.
+/// The offset in the first page after the paths, from which a program may use the page.
 const SCRATCH: u64 = PATHS.len() as u64 * PATH;
 
-/// Times that the CPU may halt for one input.
+/// How often the CPU may halt for one input.
 const HALTS: u32 = 5_000;
-/// Times that the CPU may halt if no thread will be woken.
+/// How often the CPU may halt if no thread will be woken.
 const STUCK: u32 = 100;
-/// The most of the machine's time that an input may take, in nanoseconds: four years.
+/// The most simulated time that an input may take, in nanoseconds: about four years.
 pub const TIME: u64 = 1 << 57;
-/// The most sockets that close until all garbage is gone.
+/// The most sockets that must close before all garbage sockets are freed.
 const CLOSES: usize = 64;
-/// The most of the host's time: an input that takes longer hangs.
+/// The most host time that an input may take. An input that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 mod number {
@@ -72,13 +73,13 @@ mod number {
     pub const SETRESGID: u64 = 119;
     pub const SETRLIMIT: u64 = 160;
 }
-/// Numbers of calls lie below this.
+/// All call numbers lie below this.
 pub const MOST_CALLS: usize = 460;
-/// How many allocations of a call an input may refuse: the first, the second, and so on.
+/// How many allocations of one call an input may refuse: the first, the second, and so on.
 const REFUSALS: usize = 64;
-/// How many made objects a call may name: the last one, the one before, and so on.
+/// How many IPC objects a call may name: the last one made, the one before, and so on.
 const OBJECTS: usize = 4;
-/// The number that stands for the first of them.
+/// The step number that stands for the first of these objects.
 pub const OBJECTS_FIRST: usize = MOST_CALLS + REFUSALS;
 /// Limits of the process that makes the calls: `RLIMIT_FSIZE`, `RLIMIT_NPROC`, `RLIMIT_NOFILE`, `RLIMIT_AS`.
 const LIMITS: [(u64, u64); 4] = [(1, 1 << 20), (6, 16), (7, 64), (9, 32 << 20)];
@@ -92,23 +93,23 @@ struct Job {
     at: usize,
     /// The input waits for process 1, or is running.
     open: bool,
-    /// Its process is ready to make calls.
+    /// The input's process is ready to make calls.
     ready: bool,
-    /// Calls that have returned, and their results.
+    /// The numbers of the calls that have returned, with their results.
     done: Vec<(u64, u64)>,
     failed: Option<String>,
 }
 
-/// The program, of all its threads.
+/// The state of the programs, shared by all their threads.
 #[derive(Default)]
 pub struct Program {
     job: Mutex<Job>,
     changed: Condvar,
     halts: AtomicU32,
     stuck: AtomicU32,
-    /// The end of the machine's time: no sleep goes beyond it.
+    /// The end of the input's simulated time. No sleep goes beyond it.
     until: AtomicU64,
-    /// The calls are over: sleepers are killed.
+    /// The calls are over, so sleepers are killed.
     over: AtomicBool,
 }
 
@@ -119,14 +120,14 @@ enum Op {
     Call(u64, [u64; 6]),
     /// Refuses the allocation of that number in the thread's next call.
     Refuse(u64),
-    /// The thread's next call gets the id of an IPC object of its kind: 0 is the last object that was made or found, 1
-    /// the object before it, and so on.
+    /// The thread's next call gets the id of an IPC object of the right kind. 0 is the last object that was made or
+    /// found, 1 the object before it, and so on.
     Name(usize),
-    /// Accesses a word of memory: a fault, if nothing is mapped there.
+    /// Accesses a word of memory, which faults if nothing is mapped there. `true`: a store.
     Touch(u64, bool),
 }
 
-/// A value, by its likely use.
+/// Decodes an argument. The ranges of the first byte stand for likely uses of a value.
 fn value(input: &mut Input<'_>, stack: u64) -> u64 {
     let choice = u64::from(input.byte());
     match choice {
@@ -164,7 +165,7 @@ fn op(input: &mut Input<'_>, stack: u64) -> Op {
     }
 }
 
-/// The call that makes or finds the object that a call of System V IPC uses.
+/// Returns the number of the call that makes or finds the object that System V call `number` uses.
 fn maker(number: u64) -> Option<u64> {
     Some(match number {
         30 | 31 => 29,
@@ -174,7 +175,7 @@ fn maker(number: u64) -> Option<u64> {
     })
 }
 
-/// Numbers that would end more than the input's own process, or that a real machine does not restrict either.
+/// Whether a call is left out, because it would end more than the input's own process.
 fn is_left_out(number: u64) -> bool {
     const REBOOT: u64 = 169;
     number == REBOOT
@@ -231,7 +232,7 @@ impl Program {
         done
     }
 
-    /// Process 1.
+    /// The program of process 1.
     fn first(&self, machine: &'static One, regs: UserRegs) {
         let call = |number: u64, arguments: [u64; 3]| {
             let ([a, b, c], mut regs) = (arguments, regs);
@@ -251,7 +252,7 @@ impl Program {
             let made = call(number::FORK, [0; 3]);
             assert!((2..1 << 22).contains(&made), "process 1 cannot fork: {made:#x}");
             while call(number::WAIT4, [u64::MAX, 0, 0]) != ECHILD.wrapping_neg() {}
-            // The files that the input has left.
+            // Removes the files that the input has left.
             assert_eq!(call(number::CHDIR, [TMP, 0, 0]), 0);
             clear(machine, &call);
             clear_ipc(machine, &call);
@@ -262,7 +263,7 @@ impl Program {
         }
     }
 
-    /// A process that makes calls, or a thread of one.
+    /// The program of a process that makes calls, or of a thread of it.
     fn caller(&self, machine: &'static One, mut regs: UserRegs) {
         if !std::mem::replace(&mut lock(&self.job).ready, true) {
             self.prepare(machine, &mut regs);
@@ -298,7 +299,7 @@ impl Program {
         }
     }
 
-    /// The id that the `n`-th last call gave that made or found an object for call `number`.
+    /// Returns an id of an object for call `number`: the `n`-th last id that a call has made or found.
     fn object(&self, number: u64, n: usize) -> Option<u64> {
         let maker = maker(number)?;
         let job = lock(&self.job);
@@ -353,7 +354,7 @@ fn clear(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
     }
 }
 
-/// The text of a file, as process 1 reads it.
+/// Returns the text of a file, as process 1 reads it.
 fn text(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64, path: &str) -> String {
     const NAME: u64 = DATA + PAGE_SIZE;
     const TEXT: u64 = DATA + 2 * PAGE_SIZE;
@@ -376,7 +377,7 @@ fn text(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64, path: &str) 
 
 /// Removes the System V objects and the message queues that an input has left.
 fn clear_ipc(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
-    // The command to remove is 0. An array's is behind the number of a semaphore.
+    // The command to remove is 0. For a semaphore array, it follows the number of a semaphore.
     for (list, remove) in [("shm", number::SHMCTL), ("sem", number::SEMCTL), ("msg", number::MSGCTL)] {
         let path = format!("/proc/sysvipc/{list}");
         for line in text(machine, call, &path).lines().skip(1) {
@@ -391,7 +392,7 @@ fn clear_ipc(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
     }
 }
 
-/// No socket outlives its processes. Those that only messages keep alive go when others close.
+/// Checks that no socket outlives its processes. Sockets that only messages keep alive are freed when others close.
 fn check_sockets(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
     for _ in 0..CLOSES {
         if text(machine, call, "/proc/net/unix").lines().count() == 1 {
@@ -406,7 +407,7 @@ fn check_sockets(machine: &'static One, call: &dyn Fn(u64, [u64; 3]) -> u64) {
     }
 }
 
-/// The names in a result of `getdents64`: inode, offset, length of the entry, type, name.
+/// Returns the names in a result of `getdents64`. Each entry has inode, offset, length of the entry, type, name.
 fn names(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let len = u16::from_le_bytes(entries.get(16..18)?.try_into().ok()?);
@@ -416,9 +417,9 @@ fn names(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// A system call, which gives an error only if programs may see it.
+/// Makes a system call. Fails the test if the call returns an error that programs may not see.
 fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
-    // Behind the instruction, of which there is room for the whole.
+    // `rip` is after the instruction, of which the whole must lie in user space.
     let rip = regs.rip.saturating_add(2).min(USER_END - 1);
     *regs = UserRegs { rip, ..*regs };
     steps::call(machine, regs, number, arguments)
@@ -430,7 +431,7 @@ pub fn elf() -> Vec<u8> {
     for path in PATHS {
         let end = page.len() + PATH as usize;
         page.extend(path.bytes());
-        // Behind one of them, where the process lives.
+        // `/tmp`, the path to the processes' directory, is put after one of the paths.
         if path == "/tmp/none/x" {
             page.resize(end - 8, 0);
             page.extend(b"/tmp");

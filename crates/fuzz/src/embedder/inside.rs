@@ -1,5 +1,5 @@
-//! Reads of structures that only an `unsafe` function shows: entries, indexes, descriptors of frames, shards of queues.
-//! Their values have safe functions too.
+//! Reads of structures to which only `unsafe` functions give access: entries, indexes, descriptors of frames, shards of
+//! queues. The values of these structures have safe functions too.
 
 use super::world::V;
 use quire_hosted::Hosted;
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 type Tables = <Hosted as Machine>::Pmap;
 
-/// The entry that covers `va`, as a fault finds it.
+/// Reads the entry that covers `va`, as a fault finds it.
 pub fn entry(space: &Space<Hosted>, va: u64) {
     let pin = space.vm().epoch().pin();
     // SAFETY: the pin is of the space's system.
@@ -25,11 +25,11 @@ pub fn entry(space: &Space<Hosted>, va: u64) {
     assert!(object.is_none_or(|object| object.is_of(space.vm())), "page {key} is of another system");
 }
 
-/// The pages `keys` of an object.
+/// Reads the pages `keys` of an object.
 pub fn pages(object: &ObjectRef<Hosted>, keys: Range<u64>) {
     let vm = object.vm();
     let pin = vm.epoch().pin();
-    // SAFETY: this call only looks, under a pin of the object's system.
+    // SAFETY: this call only reads, under a pin of the object's system.
     let index = unsafe { object.page_index() };
     let _racing = (index.get(keys.start, &pin), index.is_empty(&pin));
     let _racing = (index.first(keys.start, keys.end, &pin), index.count(keys.clone(), &pin));
@@ -42,7 +42,7 @@ pub fn pages(object: &ObjectRef<Hosted>, keys: Range<u64>) {
     for found in unsafe { range.walk_under(&pin) }.take(4) {
         assert!(keys.contains(&found.key()), "{} lies outside of {keys:?}", found.key());
         if let Slot::Page(pfn) = found.slot() {
-            // SAFETY: an index has the frame, so that it is RAM in use; this call only looks.
+            // SAFETY: an index names the frame, so it is RAM in use. This call only reads.
             let page = unsafe { vm.descriptor(pfn) };
             assert_eq!(vm.pfn_of_page(page), pfn);
             describe(page);
@@ -55,14 +55,14 @@ fn describe(page: &Page) {
     let _racing = (page.kind(), page.next(), page.words().len(), page.spare(), state.busy(), state.dirty());
 }
 
-/// The page tables of a space, from `range` on. `spare` is a frame of the space's system.
+/// Reads the page tables of a space, from `range` on. `spare` is a frame of the space's system.
 pub fn tables(space: &Space<Hosted>, range: VirtRange, spare: Option<Frame>) {
     let (vm, user) = (space.vm(), <Tables as Pmap<Hosted>>::USER);
     let pages = VirtRange { start: range.start & !(PAGE_SIZE - 1), end: range.end & !(PAGE_SIZE - 1) };
     let Some(range) = pages.intersect(&user).filter(|range| !range.is_empty()) else {
         return spare.into_iter().for_each(|frame| vm.free_frame(frame).expect("the frame is the system's"));
     };
-    // SAFETY: no leaf is entered or taken away here, and the handle outlives the call.
+    // SAFETY: this function enters and removes no leaf, and the handle outlives the call.
     let tables = unsafe { space.page_tables() };
     let _racing = (Pmap::<Hosted>::is_running(tables), Pmap::<Hosted>::is_running_elsewhere(tables, 0));
     tables.restart_peak(vm);
@@ -96,18 +96,18 @@ pub fn tables(space: &Space<Hosted>, range: VirtRange, spare: Option<Frame>) {
     <Tables as Pmap<Hosted>>::reclaim_tables(vm);
 }
 
-/// Takes some pages out of a shard of a queue, as pageout does, and puts them into another queue.
+/// Removes some pages from a shard of a queue, as pageout does, and puts them into another queue.
 pub fn requeue(vm: V, from: Queue, to: Queue, n: usize) {
     let mut taken = Vec::new();
-    // SAFETY: each page that is taken is put into a queue below; nothing else is done with it.
+    // SAFETY: each page that is removed is put into a queue below. Nothing else is done with it.
     if let Some(part) = unsafe { vm.queues().parts_of(from) }.next() {
         part.take(n, &mut |page| taken.push(page));
     }
     taken.into_iter().for_each(|page| vm.put_in_queue(page, to));
 }
 
-/// Gives a frame back by its number.
+/// Frees a frame by its number.
 pub fn free_by_number(vm: V, frame: Frame) {
-    // SAFETY: the caller owns the frame of this system, and keeps nothing of it.
+    // SAFETY: the caller owns the frame of this system, and does not use it any more.
     unsafe { vm.free_pfn(frame.into_pfn()) }
 }

@@ -1,19 +1,19 @@
-//! An embedder of the memory core: sequences of all its safe public functions, by two threads, on things of two memory
-//! systems. Misuse is included. Nothing is modelled: each call ends in a value or a typed error. At the end of an input
-//! both systems are consistent and have lost nothing.
+//! An embedder of the memory core. Two threads call all its safe public functions in sequences, on objects of two
+//! memory systems. Misuse is included. There is no model of the results: each call must return a value or a typed
+//! error. At the end of an input both systems must be consistent and have lost nothing.
 //!
-//! Both threads are a CPU of both systems, by the same number, because a thread has one number. A third thread, the
-//! input's own, makes the input's objects, serves flushes meanwhile, and drops everything at the end.
+//! Each of the two threads is a CPU of both systems, with the same number, because a thread has only one number. A
+//! third thread, the input's own, makes the objects, serves flushes meanwhile, and drops everything at the end.
 //!
-//! - [`world`]: the two systems and what threads share of them. [`inside`]: reads of structures that only `unsafe`
-//!   functions show. These two have `unsafe` code, because they do what the owner of a machine does. The compiler
-//!   refuses it in the others.
+//! - [`world`]: the two systems, and the objects that the threads share. [`inside`]: reads of structures to which only
+//!   `unsafe` functions give access. Only these two modules have `unsafe` code, because they do what the owner of a
+//!   machine does. The compiler refuses it in the others.
 //! - [`player`]: how bytes become calls. [`spaces`], [`objects`], [`system`], [`values`]: the calls.
-//! - [`pagers`]: what stands behind objects and swap. [`strangers`]: calls of threads that are no CPU.
+//! - [`pagers`]: the pagers behind objects and swap. [`strangers`]: calls of threads that are not a CPU.
 //!
-//! `./quire test fuzz/embedder` reads these modules' machine code: each safe function of `docs/api.md` is called from
-//! here, or is an exception of `xtask/src/test/reach.rs`. So a call is written as a call or a closure: a function that
-//! is passed by its path is not seen.
+//! `./quire test fuzz/embedder` reads the machine code of these modules. Each safe function of `docs/api.md` must be
+//! called from here, or be an exception in `xtask/src/test/reach.rs`. The check sees only direct calls and closures,
+//! not a function that is passed by its path. So calls are written as calls or closures.
 
 mod inside;
 mod objects;
@@ -32,24 +32,24 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use world::{PLAYERS, World};
 
-/// One input at a time: both systems are kept from one to the next, since making them costs more than an input.
-/// So a finding may need the inputs before it.
+/// The two systems; the lock allows one input at a time. The systems are kept from input to input, because making them
+/// costs more than an input. So a failure may need the inputs before it.
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
 
-/// Which operations any input has done, a bit each.
+/// One bit for each operation, set when an input has run it.
 static DONE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// The calls of one operation.
 type Operation = (&'static str, fn(&mut Player<'_>));
 
-/// All of them; a byte of the input chooses one.
+/// All operations. A byte of the input chooses one.
 fn operations() -> impl Iterator<Item = &'static Operation> + Clone {
     [spaces::OPERATIONS, objects::OPERATIONS, system::OPERATIONS, values::OPERATIONS, strangers::OPERATIONS]
         .into_iter()
         .flatten()
 }
 
-/// Runs the bytes as operations, the first half on one thread and the second half on the other. The first byte says
+/// Runs the bytes as operations, the first half on one thread and the second half on the other. The first byte decides
 /// whether both run at once, and whether they yield to each other at locks.
 pub fn run(data: &[u8]) {
     let mut kept = WORLD.lock().expect("the failing input is the last");
@@ -87,7 +87,7 @@ pub fn run(data: &[u8]) {
     });
 }
 
-/// The operations that no input of this process has done.
+/// The operations that no input of this process has run.
 pub fn missed() -> Vec<&'static str> {
     let done = |n: usize| DONE[n / 64].load(Ordering::Relaxed) >> (n % 64) & 1 != 0;
     operations().enumerate().filter(|(n, _)| !done(*n)).map(|(_, (name, _))| *name).collect()

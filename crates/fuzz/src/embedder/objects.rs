@@ -8,7 +8,7 @@ use quire_vm::object::SlotFilter;
 use quire_vm::object::WeakRef;
 use quire_vm::{ObjectRef, PAGE_SIZE};
 
-/// Bytes of one read or write: some pages and a part of one.
+/// The bytes of one read or write: some pages and a part of one.
 const BYTES: usize = 9000;
 
 pub const OPERATIONS: &[Operation] = &[
@@ -34,7 +34,7 @@ pub const OPERATIONS: &[Operation] = &[
         let _typed = object.read(at, BYTES, &mut |bytes| match gives {
             0 => Err(()),
             1 => Ok(bytes.len() / 2),
-            // More than there was.
+            // A bad callback: it claims more bytes than it was given.
             2 => Ok(usize::MAX),
             _ => Ok(bytes.len()),
         });
@@ -60,13 +60,14 @@ pub const OPERATIONS: &[Operation] = &[
         let weak = WeakRef::empty(p.vm());
         weak.clear();
         assert!(weak.upgrade().is_none());
-        // A disk that takes all would be given all pages that an object can have, one after the other.
+        // The range is limited, because the disk accepts everything. An unlimited call would allocate each page that an
+        // object can have.
         let pages = pages.start..pages.end.min(pages.start.saturating_add(4096));
         let _typed = object.allocate(pages).map_err(|refused| refused.of_caller::<u8>());
     }),
     ("zero", |p| {
         let (object, from, to) = (p.object().1, p.offset(), p.offset());
-        // The disk would be asked for each page.
+        // The range is limited, because the disk is asked for each page.
         let _typed = object.zero(from..to.min(from.saturating_add(4096 * PAGE_SIZE)));
     }),
     ("discard", |p| p.object().1.discard(p.pages())),

@@ -1,5 +1,5 @@
-//! The pagers that an embedder puts behind objects and swap. None touches a frame, because that takes `unsafe`: a read
-//! returns the result of [`Pager::fill`], or the frame's old contents.
+//! The pagers that an embedder provides for objects and swap. None accesses a frame, because that needs `unsafe`. A
+//! read gets the result of [`Pager::fill`], or the frame's old contents.
 #![forbid(unsafe_code)]
 
 use quire_vm::PAGE_SIZE;
@@ -10,25 +10,25 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// One call in so many fails; 0: none. The calls are counted.
+/// One of this many calls fails; 0: none. `CALLS` counts the calls.
 static FAILS: AtomicU32 = AtomicU32::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
-/// Shared writable mappings, as far as the pager was notified.
+/// The number of shared writable mappings, from the notifications that the pager gets.
 static STORES: AtomicU64 = AtomicU64::new(0);
 /// Requests that wait for a poll.
 static WAITING: Mutex<Vec<Request>> = Mutex::new(Vec::new());
 
-/// One call in `n` fails from now on.
+/// Makes one of `n` calls fail from now on; 0: none.
 pub fn fail(n: u32) {
     FAILS.store(n, Ordering::Relaxed);
 }
 
-/// Shared writable mappings, as far as the pager was notified: zero once all are gone.
+/// The number of shared writable mappings, from the notifications that the pager got. It is zero when all are unmapped.
 pub fn stores() -> u64 {
     STORES.load(Ordering::Relaxed)
 }
 
-/// No call fails, and waiting requests are done.
+/// Ends injected failures, and completes waiting requests.
 pub fn calm() {
     fail(0);
     Late.poll();
@@ -43,7 +43,7 @@ fn outcome() -> Result<(), PagerError> {
     }
 }
 
-/// A file whose pages are a pattern. It discards writes.
+/// A file whose pages hold a pattern. It discards writes.
 pub struct Disk;
 
 impl Pager for Disk {
@@ -92,7 +92,7 @@ impl Pager for Disk {
     fn released(&self) {}
 }
 
-/// Completes the pending requests of the disk.
+/// Completes the disk's requests later, when it is polled.
 pub struct Late;
 
 impl Polled for Late {
@@ -105,10 +105,10 @@ impl Polled for Late {
     }
 }
 
-/// A file in memory, and swap that keeps nothing.
+/// A file whose pages exist only in memory, and a swap store that keeps nothing.
 pub struct Blank;
 
-/// A file of a pattern, read only.
+/// A read-only file that holds a pattern.
 pub struct Pattern;
 
 impl Pager for Pattern {
@@ -154,7 +154,7 @@ impl SwapStore for Blank {
     }
 }
 
-/// Keeps nothing that could be given back.
+/// A cache without memory that it could give back.
 pub struct Keeper;
 
 impl Reclaim for Keeper {

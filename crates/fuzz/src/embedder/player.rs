@@ -1,4 +1,4 @@
-//! A thread that plays: how bytes become arguments.
+//! A thread that runs operations, and the way in which bytes become their arguments.
 #![forbid(unsafe_code)]
 
 use super::world::{Run, Scene, THINGS, V, World, give_back};
@@ -11,26 +11,26 @@ use quire_vm::phys::frames::{Contiguous, For, Frame};
 use quire_vm::{Access, ObjectRef, PAGE_SIZE, Pfn, PhysRange, Prot, VirtRange};
 use std::ops::Range;
 
-/// Where most mappings are.
+/// The address of most mappings.
 const BASE: u64 = 0x20_0020_0000 - 24 * PAGE_SIZE;
-/// Pages there.
+/// The number of pages that are used there.
 const PAGES: u64 = 64;
-/// Frames that a thread has at a time.
+/// The most frames that a thread holds.
 const HELD: usize = 64;
 
-/// One thread, and the things that it holds.
+/// One thread, and the resources that it holds.
 pub struct Player<'a> {
     pub input: Input<'a>,
     pub cpus: &'a [Cpu; 2],
     pub world: &'a World,
     pub scene: &'a Scene,
-    /// No other thread plays.
+    /// No other thread runs operations now.
     pub alone: bool,
-    /// Frames, of either system.
+    /// Single frames, of either system.
     frames: Vec<Frame>,
-    /// Frames that were taken together, and the system that gave them.
+    /// Frames that were allocated together, with the number of their system.
     runs: Vec<(usize, Frame, Run)>,
-    /// Kernel addresses.
+    /// The ranges of kernel addresses that the thread holds.
     pub ranges: Vec<KernelRange<Hosted>>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Player<'a> {
         Player { input, cpus, world, scene, alone, frames: Vec::new(), runs: Vec::new(), ranges: Vec::new() }
     }
 
-    /// Gives all of them back.
+    /// Frees all resources that the thread holds.
     pub fn end(&mut self) {
         self.ranges.clear();
         for (n, first, run) in std::mem::take(&mut self.runs) {
@@ -53,12 +53,12 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// A number below `n`.
+    /// Chooses a number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.input.below(n as usize) as u64
     }
 
-    /// One of `all`.
+    /// Chooses one of `all`.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.input.below(all.len())]
     }
@@ -67,7 +67,7 @@ impl<'a> Player<'a> {
         self.input.byte() & 1 != 0
     }
 
-    /// One of the systems, and its number.
+    /// Chooses one of the systems. Returns it with its number.
     pub fn system(&mut self) -> (usize, V) {
         let n = self.input.below(2);
         (n, self.world.vms[n])
@@ -87,25 +87,25 @@ impl<'a> Player<'a> {
         self.world.quotas[n]
     }
 
-    /// A space, and the number of its place.
+    /// Chooses a space. Returns it with the number of its place.
     pub fn space(&mut self) -> (usize, SpaceRef<Hosted>) {
         let n = self.input.below(2 * THINGS);
         (n, self.scene.spaces[n].get())
     }
 
-    /// An object, and the number of its place.
+    /// Chooses an object. Returns it with the number of its place.
     pub fn object(&mut self) -> (usize, ObjectRef<Hosted>) {
         let n = self.input.below(2 * THINGS);
         (n, self.scene.objects[n].get())
     }
 
-    /// Puts a space at a place of its system.
+    /// Puts a space into one of the places of its system.
     pub fn keep_space(&mut self, space: SpaceRef<Hosted>) {
         let n = self.input.below(THINGS) + if space.is_of(self.world.vms[0]) { 0 } else { THINGS };
         self.scene.spaces[n].put(space);
     }
 
-    /// Puts an object at a place of its system.
+    /// Puts an object into one of the places of its system.
     pub fn keep_object(&mut self, object: ObjectRef<Hosted>) {
         let n = self.input.below(THINGS) + if object.is_of(self.world.vms[0]) { 0 } else { THINGS };
         self.scene.objects[n].put(object);
@@ -118,7 +118,7 @@ impl<'a> Player<'a> {
         self.frames.push(frame);
     }
 
-    /// Frees one frame to a system, which must refuse a frame of the other.
+    /// Frees one frame to a system. The system must refuse a frame of the other system.
     pub fn free_one(&mut self) {
         let vm = self.vm();
         let Some(frame) = (!self.frames.is_empty()).then(|| self.frames.swap_remove(0)) else { return };
@@ -136,7 +136,7 @@ impl<'a> Player<'a> {
         self.runs.push((system, first, run));
     }
 
-    /// Mostly a page of a small range, at times an impossible address.
+    /// Chooses mostly a page of a small range, sometimes an impossible address.
     pub fn address(&mut self) -> u64 {
         match self.input.byte() {
             0..8 => self.one_of(&[0, 1, u64::MAX, u64::MAX - PAGE_SIZE + 1, 1 << 63, USER.end, USER.end - PAGE_SIZE]),
@@ -146,7 +146,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// May be reversed, empty, misaligned or huge.
+    /// Chooses a range, which may be reversed, empty, misaligned or huge.
     pub fn range(&mut self) -> VirtRange {
         let start = self.address();
         let end = match self.input.byte() {
@@ -156,7 +156,7 @@ impl<'a> Player<'a> {
         VirtRange { start, end }
     }
 
-    /// Pages of an object: mostly few, now and then reversed or huge.
+    /// Chooses a range of an object's pages: mostly few, sometimes reversed or huge.
     pub fn pages(&mut self) -> Range<u64> {
         let start = self.page();
         match self.input.byte() {
@@ -174,7 +174,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// A byte of an object.
+    /// Chooses an offset into an object, in bytes.
     pub fn offset(&mut self) -> u64 {
         match self.input.byte() {
             0..4 => self.input.long(),
@@ -212,7 +212,7 @@ impl<'a> Player<'a> {
 impl Drop for Player<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Dropping a frame panics, which would hide the finding.
+            // Dropping a frame panics, which would hide the first panic. So the frames are leaked.
             std::mem::forget(std::mem::take(&mut self.frames));
             std::mem::forget(std::mem::take(&mut self.runs));
         }

@@ -8,7 +8,7 @@ use quire_vm::map::{Advice, Content, Inherit, Limits, MapRequest, Move, Placemen
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 
-/// Whether every call must refuse `range`.
+/// Whether `range` is reversed or misaligned, so that every call must refuse it.
 fn is_wrong(range: VirtRange) -> bool {
     range.start > range.end || !(range.start | range.end).is_multiple_of(PAGE_SIZE)
 }
@@ -143,7 +143,7 @@ pub const OPERATIONS: &[Operation] = &[
         }
     }),
     ("open an arena", |p| {
-        // Also CPUs that do not exist.
+        // Some of these CPUs do not exist.
         let cpu = p.one_of(&[0, 1, 2, 3, 255, 256, usize::MAX]);
         p.space().1.open_arena(cpu);
     }),
@@ -217,7 +217,7 @@ fn map_object(p: &mut Player<'_>) {
     }
 }
 
-/// Queries, which change nothing.
+/// Calls queries, which change nothing.
 fn look(p: &mut Player<'_>) {
     let ((n, space), range) = (p.space(), p.range());
     let vm = p.world.vms[n / THINGS];
@@ -225,7 +225,7 @@ fn look(p: &mut Player<'_>) {
     match p.below(6) {
         0 => {
             let mut seen = 0;
-            // A sink cannot end the query, so a huge range is not queried.
+            // The callback cannot end the query, so a huge range is not queried.
             if range.end.saturating_sub(range.start) < 1 << 20 {
                 let _typed = space.resident(range, &mut |_, there| seen += u64::from(there));
             }

@@ -1,4 +1,4 @@
-//! Calls of threads that are no CPU: each is refused, by a panic before it has taken a lock or changed anything.
+//! Calls of threads that are not a CPU. Each is refused by a panic, before it acquires a lock or changes anything.
 #![forbid(unsafe_code)]
 
 use super::Operation;
@@ -23,11 +23,11 @@ pub const OPERATIONS: &[Operation] = &[
 ];
 
 std::thread_local! {
-    /// A panic of this thread is no finding.
+    /// Set while a panic of this thread is expected.
     static REFUSED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Hides strangers' panics from the fuzzer.
+/// Hides the expected panics from the fuzzer.
 fn expect_refusals() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -71,7 +71,7 @@ fn stranger(p: &mut Player<'_>) {
             std::thread::yield_now();
         }
         match thread.join() {
-            // An error is an answer too: of an allocation that is to fail, or of a device, which is not read.
+            // An error is a valid result too: of an allocation that must fail, or of a device, which cannot be read.
             Ok(done) => done,
             Err(payload) => {
                 let said =

@@ -84,7 +84,7 @@ pub const OPERATIONS: &[Operation] = &[
                 drop(may.pin(vm.epoch()));
             }
             _ => {
-                // They have been stopped, so that a loop ends at once.
+                // The daemons have been stopped, so `daemon_run` returns at once.
                 vm.stop_daemons();
                 vm.daemon_run(p.one_of(&[Daemon::Completion, Daemon::Pageout, Daemon::Reaper]));
             }
@@ -93,7 +93,7 @@ pub const OPERATIONS: &[Operation] = &[
     ("a second store", |p| {
         let ((_, vm), store) = (p.system(), p.world.swap);
         assert!(vm.add_swap(&Blank).is_err(), "swap is added twice");
-        // Each success takes a place for the rest of the process, so it is tried rarely.
+        // Each success of `poll_with` takes a place until the process ends, so this is tried rarely.
         if p.below(64) == 0 {
             assert!(vm.add_polled_swap(store).is_err(), "swap is added twice");
             let _full = vm.poll_with(&Late);
@@ -168,7 +168,7 @@ pub const OPERATIONS: &[Operation] = &[
     }),
 ];
 
-/// The counters of a system.
+/// Reads the counters of a system.
 fn count(p: &mut Player<'_>) {
     let vm = p.vm();
     let frames = vm.frames();

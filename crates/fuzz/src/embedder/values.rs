@@ -1,4 +1,4 @@
-//! Calls on values: flags, ranges, sets, cursors, and the machine as the core sees it.
+//! Calls on plain values (flags, ranges, sets, cursors), and on the machine as the core sees it.
 #![forbid(unsafe_code)]
 
 use super::Operation;
@@ -10,7 +10,7 @@ use quire_vm::object::index::Cursor;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{Access, Machine, Pfn, Phys, Prot, VirtRange};
 
-/// All operations of `bitflags`, on two values of one type.
+/// Calls all operations of `bitflags` on two values of one type.
 macro_rules! flags {
     ($p:ident, $type:ty, $bits:expr) => {{
         let (a, b) = ($bits, $bits);

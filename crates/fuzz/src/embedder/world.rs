@@ -1,4 +1,4 @@
-//! Two memory systems, the objects of an input, and the account at its end.
+//! Two memory systems, the objects of an input, and the check for leaks at the end of each input.
 
 use super::pagers::{Blank, Disk, Keeper, Late};
 use quire_hosted::{Account, Cpu, Hosted, Settings};
@@ -12,58 +12,58 @@ use quire_vm::{MemoryType, ObjectRef, PAGE_SIZE, PhysRange, Vm};
 use std::ptr::NonNull;
 use std::sync::Mutex;
 
-/// A memory system on a machine in this process.
+/// A memory system on a hosted machine.
 pub type V = &'static Vm<Hosted>;
 
-/// Threads that run operations; the thread of the input is one more CPU.
+/// The number of threads that run operations. The thread of the input is one more CPU.
 pub const PLAYERS: usize = 2;
-/// Spaces and objects of each system.
+/// The number of spaces, and of objects, of each system.
 pub const THINGS: usize = 3;
-/// Frames of each system: few, so that an input can use them up.
+/// The frames of each system: few, so that an input can exhaust them.
 const FRAMES: u64 = 2500;
-/// Pages of swap.
+/// The pages of swap.
 const SLOTS: u64 = 256;
-/// Pages that a quota has room for.
+/// The limit of a quota, in pages.
 const QUOTA: u64 = 24;
 
-/// An object that threads share, replaced at times. The lock is held only for a clone or an exchange, because a thread
-/// that waits for it serves no flush.
+/// An object that threads share and sometimes replace. The lock is held only for a clone or an exchange, because a
+/// thread that waits for it serves no flush.
 pub struct Replaceable<T>(Mutex<T>);
 
 impl<T: Clone> Replaceable<T> {
     fn new(thing: T) -> Self {
         Replaceable(Mutex::new(thing))
     }
-    /// Another handle.
+    /// Returns another handle.
     pub fn get(&self) -> T {
         self.0.lock().expect("a clone does not panic").clone()
     }
-    /// Replaces it; the old value goes when no thread uses it.
+    /// Replaces the object. The old one is dropped when no thread uses it any more.
     pub fn put(&self, thing: T) {
         let old = std::mem::replace(&mut *self.0.lock().expect("a clone does not panic"), thing);
         drop(old);
     }
 }
 
-/// The initial objects of an input. The first half is the first system's.
+/// The spaces and objects of an input. The first half of each list belongs to the first system.
 pub struct Scene {
     /// Address spaces.
     pub spaces: Vec<Replaceable<SpaceRef<Hosted>>>,
-    /// Objects, one of them with a pager in each system.
+    /// Objects. One of each system has a pager.
     pub objects: Vec<Replaceable<ObjectRef<Hosted>>>,
 }
 
-/// The state that lasts from input to input.
+/// The state that is kept from input to input.
 pub struct World {
-    /// The two systems.
+    /// The two memory systems.
     pub vms: [V; 2],
-    /// The map of each one's kernel.
+    /// The kernel map of each system.
     pub kernels: [&'static KernelMap<Hosted>; 2],
     /// The quotas that are charged for files in memory.
     pub quotas: [&'static Quota; 2],
     /// The swap store of the first system.
     pub swap: &'static MemoryStore,
-    /// The store behind files of both systems.
+    /// The store with the contents of the files of both systems.
     pub file_store: &'static MemoryStore,
     before: Vec<Account>,
 }
@@ -84,14 +84,14 @@ impl World {
         let cpus = vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("no other thread is this CPU"));
         let kernels = vms.map(|vm| {
             let window = Hosted::KERNEL_WINDOW;
-            // SAFETY: the window is reserved in every space's tables, and this map alone is over it.
+            // SAFETY: the window is reserved in every space's tables, and this is the only map of it.
             let map = unsafe { KernelMap::new(vm, window, 4 * PAGE_SIZE) }.expect("memory for a map");
             &*Box::leak(Box::new(map))
         });
         let plan = FaultPlan { delay: 2, window: 4, fail_reads: 50, fail_writes: 50, seed: 7, ..FaultPlan::default() };
         let [swap, file_store] = [plan, FaultPlan::default()].map(|plan| {
             let bytes = vec![0u8; (SLOTS * PAGE_SIZE) as usize].leak();
-            // SAFETY: the bytes are leaked, as many as the store has pages, and the store's alone.
+            // SAFETY: the bytes are leaked, are as many as the store has pages, and belong only to the store.
             let store = unsafe { MemoryStore::new(NonNull::from(&mut bytes[0]), SLOTS, plan) };
             &*Box::leak(Box::new(store))
         });
@@ -100,7 +100,7 @@ impl World {
         for (vm, kernel) in vms.iter().zip(kernels) {
             vm.poll_with(&Late).expect("there is room");
             vm.reclaim_from(&Keeper);
-            // For ever, so that the account includes it.
+            // The buffer stays for ever, and is made before the account, so that the account includes it.
             let _stays = kernel.buffer(PAGE_SIZE).expect("memory for a buffer").keep();
         }
         let world = World {
@@ -117,7 +117,7 @@ impl World {
         World { before, ..world }
     }
 
-    /// The calling thread as the CPU of both systems that runs no operations.
+    /// Runs `f` with the calling thread as the CPU of both systems that runs no operations.
     pub fn as_one(&self, f: impl FnOnce(&[Cpu; 2])) {
         let cpus = self.vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("no other thread is this CPU"));
         f(&cpus);
@@ -137,15 +137,14 @@ impl World {
         Scene { spaces, objects: each().map(object).collect() }
     }
 
-    /// A device of system `n`.
+    /// Makes a device object of system `n`.
     pub fn device(&self, n: usize) -> Result<ObjectRef<Hosted>, quire_vm::OutOfMemory> {
         let frames = self.vms[n].machine().devices();
-        // SAFETY: the frames are the simulated device's, used by device objects alone, and always with this memory
-        // type.
+        // SAFETY: the frames are the simulated device's. Only device objects use them, always with this memory type.
         unsafe { ObjectRef::device(self.vms[n], PhysRange { ..frames }, MemoryType::Uncached) }
     }
 
-    /// Ends an input: drops everything, and checks that nothing is lost.
+    /// Ends an input: drops everything, and checks that nothing was lost.
     pub fn settle(&self, scene: Scene) {
         super::pagers::calm();
         for vm in self.vms {
@@ -169,18 +168,18 @@ impl World {
     }
 }
 
-/// How several frames were allocated at once.
+/// How several frames were allocated together.
 pub enum Run {
-    /// Log2 of how many.
+    /// Log2 of the number of frames.
     Aligned(u8),
-    /// How many.
+    /// The number of frames.
     Contiguous(u64),
 }
 
-/// Takes frames back that `vm` gave as `run` says.
+/// Frees the frames from `first` on, which `vm` allocated as `run` says.
 pub fn give_back(vm: &Maps<Hosted>, first: Frame, run: &Run) {
-    // SAFETY: the caller keeps with the first frame how it was taken and from which system, and uses none of the
-    // frames.
+    // SAFETY: the caller has stored with the first frame how it was allocated, and from which system. It does not use
+    // the frames any more.
     unsafe {
         match *run {
             Run::Aligned(order) => vm.free_run(first, order),

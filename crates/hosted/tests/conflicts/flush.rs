@@ -1,5 +1,5 @@
-//! Locks of the page queues while a large file is written back and thrown away: a walk over an object holds none of
-//! them.
+//! Counts the acquisitions of the page queues' locks while a large file is written back and discarded. A walk over an
+//! object must not lock them for each page.
 
 use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::Rank;
@@ -10,7 +10,7 @@ use quire_vm::{ObjectRef, PAGE_SIZE};
 use std::ptr::NonNull;
 
 const PAGES: u64 = 2048;
-/// Pages of one leaf of an index, which leave their queue together.
+/// The number of pages in one leaf of an index. They leave their queue together.
 const TOGETHER: usize = 64;
 
 fn takes(record: &Record) -> usize {
@@ -23,7 +23,7 @@ fn no_queue_is_locked_during_a_walk_of_mappings() {
     let vm = Hosted::boot(Settings { cpus: 1, frames: 4 * PAGES, check: Level::Never, ..Settings::default() }).unwrap();
     let _cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; (PAGES * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, so nothing else uses it.
+    // SAFETY: the memory is leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), PAGES, FaultPlan::default()) };
     let store = Box::leak(Box::new(store));
     vm.poll_with(store).unwrap();

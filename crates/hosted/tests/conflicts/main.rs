@@ -1,5 +1,5 @@
-//! Scalability as a test: the cache lines that operations of different CPUs share, and a fault's locks and allocations.
-//! It needs the recording build: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
+//! Tests of scalability: which cache lines are shared by operations of different CPUs, and which locks and allocations
+//! a fault needs. They need the recording build: `RUSTFLAGS="--cfg recording" cargo test -p quire-hosted`.
 #![cfg(recording)]
 
 mod flush;
@@ -14,11 +14,11 @@ use quire_vm::{Access, FaultKind, ObjectRef, PAGE_SIZE, Prot, Vm};
 use std::collections::BTreeSet;
 
 const BASE: u64 = 0x5000_0000_0000;
-/// Pages that one last-level table page covers.
+/// The number of pages that one last-level table page covers.
 const REGION: u64 = 512;
 
 fn boot(cpus: usize, frames: u64) -> (&'static Vm<Hosted>, Vec<Cpu>) {
-    // The checker reads the lines of all CPUs, and is not measured here.
+    // The checker is off, because it reads the cache lines of all CPUs.
     boot_with(Settings { cpus, frames, check: Level::Never, zero_window: 0, ..Settings::default() })
 }
 
@@ -28,7 +28,8 @@ fn boot_with(settings: Settings) -> (&'static Vm<Hosted>, Vec<Cpu>) {
     (vm, (0..cpus).map(|id| Cpu::attach(vm, id).unwrap()).collect())
 }
 
-/// One space for all CPUs, with `regions` regions of private memory for each, and the first page that is CPU `n`'s.
+/// Makes one space for all CPUs, with `regions` regions of private memory for each. The returned function gives the
+/// first page of CPU `n`.
 fn shared_space(cpus: &[Cpu], regions: u64) -> (SpaceRef<Hosted>, impl Fn(usize) -> u64 + use<>) {
     let space = Space::new(cpus[0].vm()).unwrap();
     cpus.iter().for_each(|c| c.enter(&space).unwrap());
@@ -37,14 +38,14 @@ fn shared_space(cpus: &[Cpu], regions: u64) -> (SpaceRef<Hosted>, impl Fn(usize)
     (space, move |n| n as u64 * regions * REGION)
 }
 
-/// The record of one fault of `cpu` at `page`, which must be of kind `kind`.
+/// Returns the record of one fault of `cpu` at `page`, which must be of kind `kind`.
 fn fault(cpu: &Cpu, space: &Space<Hosted>, page: u64, access: Access, kind: FaultKind) -> Record {
     let (got, record) = scope(|| cpu.run(|| space.fault(BASE + page * PAGE_SIZE, access)));
     assert_eq!(got, Ok(kind));
     record
 }
 
-/// Labels of the lines that one CPU wrote and another one touched.
+/// Returns the labels of the lines that one CPU wrote and another one accessed.
 fn conflicts(record: &Record) -> BTreeSet<&'static str> {
     record.conflicts().iter().map(|c| c.label()).collect()
 }
@@ -54,7 +55,8 @@ fn text(record: &Record) -> String {
     record.conflicts().iter().map(|c| c.to_string()).collect()
 }
 
-/// Zero-fill faults of several CPUs in turn, each in regions of its own, as shared lines written for each fault.
+/// Several CPUs make zero-fill faults in turn, each in regions of its own. Returns how many shared lines each fault
+/// writes on average.
 fn zero_fill_shared_lines(cpus: usize) -> f64 {
     let (_, cpus) = boot(cpus, cpus as u64 * 4 * REGION + 16 * 1024);
     let (space, first) = shared_space(&cpus, 3);
@@ -64,7 +66,7 @@ fn zero_fill_shared_lines(cpus: usize) -> f64 {
         for cpu in &cpus {
             let one = fault(cpu, &space, first(cpu.id()) + n, Access::Write, FaultKind::ZeroFill);
             let lines = caches.shared_lines_written(&one);
-            // The first region warms the caches.
+            // Faults in the first region only warm the caches.
             if n >= REGION {
                 (shared, faults) = (shared + lines, faults + 1);
             }
@@ -100,7 +102,7 @@ impl quire_vm::paging::pager::Pager for Plain {
     }
 }
 
-/// CPUs write pages in turn, each of a file of its own; one quota is charged for all files.
+/// CPUs write pages in turn, each of a file of its own. All files are charged to one quota.
 #[test]
 fn file_page_writes_share_at_most_one_line_in_16() {
     for cpus in [2, 5, 16] {
@@ -171,11 +173,11 @@ fn two_zero_fill_faults_share_only_batch_refills() {
         .1
     };
     all(0..2);
-    // Between two refills: no shared line.
+    // Between two refills of a CPU's magazines no line is shared.
     let few = all(2..60);
     assert_eq!(conflicts(&few), BTreeSet::new(), "{}", text(&few));
-    // Nodes of the page index are linked into a shared one, and come from a depot, as frames do. Once in 1024 pages a
-    // CPU adds its count of mapped pages to the space's.
+    // New index nodes are linked into a shared node and come from a depot, as frames do. Once in 1024 pages a CPU adds
+    // its count of mapped pages to the space's count.
     let many = all(60..REGION);
     let listed = BTreeSet::from(["index-node", "vm", "page", "frame-depot", "space"]);
     assert!(conflicts(&many).is_subset(&listed), "{}", text(&many));
@@ -202,18 +204,19 @@ fn a_resident_fault_takes_one_lock_and_shares_nothing() {
     for n in [1, 2] {
         fault(&cpus[n], &spaces[n], 0, Access::Read, FaultKind::Resident);
     }
-    // At every second window that a fault maps around it: no fault between them maps ahead.
+    // The faults are at every second window of fault-around, so that no fault in between maps ahead.
     let mut counted_space = 0;
     let ((), record) = scope(|| {
         for page in (32..REGION).step_by(32) {
             for n in [1, 2] {
                 let one = fault(&cpus[n], &spaces[n], page, Access::Read, FaultKind::Resident);
                 assert_eq!(one.lock_takes_by_rank(), [(Some(Rank::TABLE), 1)].into(), "{one}");
-                // The CPU's own counters, its epoch slot, its table page and that page's descriptor.
+                // A fault writes only the CPU's own counters, its epoch slot, its table page and that page's
+                // descriptor.
                 let written = one.only(|a| a.kind.writes());
                 let mut labels: BTreeSet<&str> =
                     written.accesses().iter().filter_map(|a| a.place).map(|p| p.label).collect();
-                // Now and then the CPU adds its count of mapped pages to its space's.
+                // Sometimes the CPU adds its count of mapped pages to its space's count.
                 counted_space += labels.remove("space") as u32;
                 let own = [
                     "page",
@@ -228,7 +231,7 @@ fn a_resident_fault_takes_one_lock_and_shares_nothing() {
         }
     });
     assert_eq!(conflicts(&record), BTreeSet::new(), "{}", text(&record));
-    // 15 windows of 16 pages on each CPU.
+    // Each CPU maps 15 windows of 16 pages.
     assert!(counted_space <= 2 * (15 * 16 / 1024 + 1), "{counted_space} faults updated their space's count of pages");
 }
 
@@ -262,9 +265,9 @@ fn map_changes_in_different_spaces_share_only_the_epoch() {
             });
         }
     };
-    // Until the memory that waits for readers, in three epochs, is in stock.
+    // These rounds fill the stocks, until memory that was retired three epochs ago is reused.
     (0..200).for_each(round);
-    // About every hundred retired structures a CPU reads the epochs of all CPUs, and advances the global one.
+    // About once in a hundred retired structures a CPU reads the epochs of all CPUs, and advances the global epoch.
     let listed = BTreeSet::from(["quire_sync::epoch::Slot", "vm"]);
     let mut quiet = 0;
     for n in 200..232 {

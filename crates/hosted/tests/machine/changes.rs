@@ -1,4 +1,5 @@
-//! Map operations in sequence, and beside exits and faults of relatives: the resulting contents of a range.
+//! Map operations in sequence, or while related spaces exit and fault. The tests check the resulting contents of a
+//! range.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, SpaceRef};
@@ -83,7 +84,7 @@ fn memory_mapped_where_a_child_just_let_go_is_empty<F: Simulate>() {
         cpu.enter(&space).unwrap();
         map(&space, 0, 2 * PAGES);
         (PAGES..2 * PAGES).for_each(|n| cpu.write(&space, page(n), 1 + n).unwrap());
-        // Two entries show one object; of the lower one's part nothing is there.
+        // Two entries map one object. No page of the lower entry's part exists.
         space.protect(range(PAGES, PAGES), ANY).unwrap();
         let child: SpaceRef<Simulated<F>> = space.fork().unwrap();
         space.unmap(range(PAGES, PAGES)).unwrap();
@@ -132,8 +133,8 @@ fn the_end_of_a_process_has_a_constant_cost_per_entry<F: Simulate>() {
         start.elapsed()
     };
     let best = |pages| (0..3).map(|_| exit(pages)).min().unwrap_or_default();
-    // Both are too many for the caches. A quadratic cost would be 12 times as high, and takes seconds. Other load of
-    // the host may spoil a measurement or two.
+    // Both spaces are too large for the caches. A quadratic exit would cost 12 times as much, and take seconds. Other
+    // load of the host may spoil a measurement or two.
     let mut measured = Vec::new();
     let flat = (0..5).any(|_| {
         let (some, more) = (best(8_000), best(28_000));
@@ -205,7 +206,7 @@ fn a_fork_visits_only_leaves_stored_into_since_the_last<F: Simulate>() {
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = Space::new(vm).unwrap();
     cpu.enter(&space).unwrap();
-    // No whole table page.
+    // The range covers no table page as a whole.
     map(&space, 1, 500);
     (1..501).for_each(|n| cpu.write(&space, page(n), n).unwrap());
     let fork = || {
@@ -215,13 +216,13 @@ fn a_fork_visits_only_leaves_stored_into_since_the_last<F: Simulate>() {
     };
     assert_eq!(fork(), 500);
     assert_eq!(fork(), 0);
-    // They are visited by the cache line: eight leaves.
+    // Leaves are visited by the cache line, eight at a time.
     for n in [11, 12, 400] {
         cpu.write(&space, page(n), 1).unwrap();
     }
     assert_eq!(fork(), 16);
     assert_eq!(fork(), 0);
-    // A call that removes store rights does that too, once.
+    // A call that removes store rights visits the writable leaves too, but only once.
     let protect = |prot| {
         let before = vm.stats().total(Event::RangeVisit);
         space.protect(range(1, 500), prot).unwrap();
@@ -241,7 +242,8 @@ fn visits<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> u64 {
     vm.stats().total(Event::RangeVisit) - before
 }
 
-/// Faults of the three kinds that a store after a fork may cause: more rights than the leaf has, a copy, a move.
+/// The number of faults of the three kinds that a store after a fork may cause: more rights for the leaf, a copy, a
+/// move.
 fn stored<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> [u64; 3] {
     let now = || [FaultKind::Reuse, FaultKind::Copy, FaultKind::Move].map(|kind| vm.stats().faults_of(kind));
     let before = now();
@@ -250,7 +252,7 @@ fn stored<F: Simulate>(vm: &'static Vm<Simulated<F>>, f: impl FnOnce()) -> [u64;
     core::array::from_fn(|n| after[n] - before[n])
 }
 
-/// Whole table pages whose store rights go and come back at once, if the format can express that.
+/// Whole table pages are store-protected and opened again at once, if the format can express that.
 fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     let vm = boot::<F>(2);
     let (cpu, other) = (Cpu::attach(vm, 0).unwrap(), Cpu::attach(vm, 1).unwrap());
@@ -265,10 +267,10 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     let child = RefCell::new(None);
     let fork = || *child.borrow_mut() = Some(space.fork().unwrap());
     assert_eq!(visits(vm, fork), if store_protected { 3 } else { 1536 });
-    // No CPU stores through a cached translation.
+    // No CPU can store through a translation that it cached before the fork.
     assert!(cpu.store_word(page(5), 9).is_err() && other.store_word(page(1000), 9).is_err());
     space.check(true).unwrap();
-    // While the child lives, a store copies.
+    // While the child exists, a store makes a copy.
     assert_eq!(stored(vm, || cpu.write(&space, page(5), 9).unwrap()), [0, 1, 0]);
     assert_eq!(stored(vm, || other.write(&space, page(6), 9).unwrap()), [0, 1, 0]);
     let kept = child.borrow_mut().take().unwrap();
@@ -278,7 +280,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     space.check(true).unwrap();
     drop(kept);
 
-    // Once the child is gone, the first store to each table page without a touch since restores all of it.
+    // Once the child is gone, the first store to each untouched table page restores its store rights as a whole.
     let faults = stored(vm, || (512..1536).for_each(|n| cpu.write(&space, page(n), n).unwrap()));
     assert_eq!(faults, if store_protected { [0; 3] } else { [1024, 0, 0] });
     space.check(true).unwrap();
@@ -288,7 +290,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     child.borrow_mut().take();
     fill(9);
 
-    // Protection is removed and restored the same way.
+    // Protection of a range removes and restores the rights of whole table pages too.
     let protect = |prot| visits(vm, || space.protect(range(0, 1536), prot).unwrap());
     assert_eq!(protect(Prot::READ), if store_protected { 3 } else { 1536 });
     assert!(cpu.write(&space, page(3), 1).is_err() && other.write(&space, page(1030), 1).is_err());
@@ -296,7 +298,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
     let faults = stored(vm, || cpu.write(&space, page(3), 1).unwrap());
     assert_eq!(faults, if store_protected { [0; 3] } else { [1, 0, 0] });
-    // Neither does read-only memory, by a load.
+    // A load from read-only memory does not restore the rights of its table page.
     assert_eq!(protect(Prot::READ), if store_protected { 1 } else { 8 });
     space.advise(range(7, 1), Advice::DontNeed).unwrap();
     assert_eq!(cpu.read(&space, page(7)), Ok(0));
@@ -304,7 +306,7 @@ fn whole_table_pages_lose_and_regain_their_stores_at_once<F: Simulate>() {
     space.check(true).unwrap();
     assert_eq!(protect(Prot::READ | Prot::WRITE), 0);
     cpu.write(&space, page(3), 1).unwrap();
-    // A part of a table page does not get the rights of the whole.
+    // If a part of a table page becomes writable, the rest does not.
     assert_eq!(protect(Prot::READ), 8);
     space.protect(range(600, 100), Prot::READ | Prot::WRITE).unwrap();
     cpu.write(&space, page(650), 1).unwrap();
@@ -327,7 +329,7 @@ fn pages_cleaned_under_store_protection_are_dirty_at_a_store<F: Simulate>() {
     space.advise(range(8, 8), Advice::Free).unwrap();
     space.check(true).unwrap();
     cpu.write(&space, page(0), 7).unwrap();
-    // The checker finds no leaf that allows stores to a clean page.
+    // The checker must find no leaf that allows stores to a clean page.
     space.check(true).unwrap();
     cpu.write(&space, page(9), 8).unwrap();
     space.advise(range(0, 512), Advice::PageOut).unwrap();
@@ -345,7 +347,7 @@ fn write_only_memory_is_unreadable_once_stores_are_forbidden<F: Simulate>() {
     map(&space, 0, 2);
     space.protect(range(0, 2), Prot::WRITE).unwrap();
     (0..2).for_each(|n| cpu.write(&space, page(n), 7).unwrap());
-    // Hardware knows no stores without loads.
+    // Hardware cannot allow stores without loads.
     assert_eq!(cpu.read(&space, page(0)), Ok(7));
     space.protect(range(0, 2), Prot::empty()).unwrap();
     for n in 0..2 {
@@ -370,7 +372,7 @@ fn the_peak_of_residents_is_known_after_they_went<F: Simulate>() {
         let peak = space.stats().peak_resident;
         assert!(peak <= most && peak > most - 128, "{peak} of {most}");
     }
-    // The peak begins again with the pages of now.
+    // `restart_peak` sets the peak to the present number of pages.
     map(&space, 0, 500);
     (0..500).for_each(|n| assert!(space.fault(page(n), Access::Write).is_ok()));
     space.restart_peak();

@@ -1,4 +1,4 @@
-//! Consecutive frames, allocated from memory that programs use meanwhile.
+//! Allocation of consecutive frames from memory that programs use meanwhile.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef, Wire};
@@ -36,7 +36,7 @@ fn range(page: u64, pages: u64) -> VirtRange {
     VirtRange { start: va(page), end: va(page + pages) }
 }
 
-/// A space in which two of three pages are resident, so that no large frame is whole; page n holds n.
+/// A space in which two of three pages are resident, so that no large run of frames is free. Page n holds n.
 fn fragmented<F: Simulate>(cpu: &Cpu<F>, pages: u64) -> SpaceRef<Simulated<F>> {
     let vm = cpu.vm();
     let space = Space::new(vm).unwrap();
@@ -61,7 +61,7 @@ fn large<F: Simulate>(vm: V<F>) -> Result<Frame, OutOfMemory> {
     vm.alloc_contiguous_reclaiming(LARGE, For::User, &mut MaySleep::here())
 }
 
-/// Ends the other threads.
+/// Ends the other threads when it is dropped.
 struct StopOnDrop<'s, F: Simulate>(&'s AtomicBool, &'s Cpu<F>);
 
 impl<F: Simulate> Drop for StopOnDrop<'_, F> {
@@ -85,7 +85,7 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
                 let cpu = Cpu::attach(vm, id as usize).unwrap();
                 cpu.disturb(id);
                 cpu.enter(space).unwrap();
-                // Each counts its own pages up, and sees its own counts.
+                // Each thread counts its own pages up, and must read its own counts.
                 let mut round = 0;
                 while !stop.load(Ordering::Acquire) {
                     for n in resident(PAGES).filter(|n| n % 2 == id % 2) {
@@ -101,7 +101,7 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
                 cpu.leave();
             });
         }
-        // Stops the other threads however this one ends, because it waits for them.
+        // Stops the other threads even if this one panics, because the scope waits for them.
         let _stop = StopOnDrop(&stop, &cpu);
         for _ in 0..2 {
             let block = large(vm).expect("there is memory for it, in pieces");
@@ -117,7 +117,7 @@ fn large_frames_are_made_while_programs_fault<F: Simulate>() {
         }
     });
     assert!(vm.stats().total(Event::Migrated) > 500, "{} pages moved", vm.stats().total(Event::Migrated));
-    // SAFETY: taken as so many, and given up.
+    // SAFETY: each block was allocated as 512 frames, and is not used any more.
     blocks.into_iter().for_each(|block| unsafe { vm.free_contiguous(block, 512) });
     vm.drain_magazines();
     assert_eq!(vm.frames().check(), Ok(()));
@@ -131,7 +131,7 @@ fn an_immovable_page_ends_the_attempt_and_changes_nothing<F: Simulate>() {
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = fragmented(&cpu, PAGES);
     let whole: Vec<Frame> = core::iter::from_fn(|| vm.alloc_contiguous(LARGE, For::User).ok()).collect();
-    // Every run of so many frames has a wired page.
+    // After this, every run of 512 frames has a wired page.
     space.wire(range(0, PAGES), Wire::OnFault).unwrap();
     let before = free(vm);
     assert!(large(vm).map(Frame::into_pfn).is_err());
@@ -140,10 +140,10 @@ fn an_immovable_page_ends_the_attempt_and_changes_nothing<F: Simulate>() {
     resident(PAGES).for_each(|n| assert_eq!(cpu.read(&space, va(n)), Ok(n)));
     space.wire(range(0, PAGES), Wire::No).unwrap();
     let block = large(vm).expect("nothing is wired any more");
-    // SAFETY: taken as so many, and given up.
+    // SAFETY: the block was allocated as 512 frames, and is not used any more.
     unsafe { vm.free_contiguous(block, 512) };
     resident(PAGES).for_each(|n| assert_eq!(cpu.read(&space, va(n)), Ok(n)));
-    // SAFETY: taken as so many, and given up.
+    // SAFETY: each block was allocated as 512 frames, and is not used any more.
     whole.into_iter().for_each(|block| unsafe { vm.free_contiguous(block, 512) });
     cpu.leave();
 }
@@ -157,17 +157,17 @@ fn a_failing_allocation_at_any_depth_loses_nothing<F: Simulate>() {
         let space = fragmented(&cpu, PAGES);
         let whole: Vec<Frame> = core::iter::from_fn(|| vm.alloc_contiguous(LARGE, For::User).ok()).collect();
         let before = free(vm);
-        // Some attempts meet only failures, others few.
+        // In some attempts all allocations fail, in others few.
         vm.fail_allocations([1, 2, 30, 400][seed as usize % 4], seed);
         let block = large(vm);
         vm.fail_allocation(0);
         failed += u32::from(block.is_err());
-        // SAFETY: taken as so many, and given up.
+        // SAFETY: the block was allocated as 512 frames, and is not used any more.
         block.into_iter().for_each(|block| unsafe { vm.free_contiguous(block, 512) });
         assert_eq!(free(vm), before, "frames are lost");
         assert_eq!(vm.frames().check(), Ok(()));
         resident(PAGES).for_each(|n| assert_eq!(cpu.read(&space, va(n)), Ok(n)));
-        // SAFETY: taken as so many, and given up.
+        // SAFETY: each block was allocated as 512 frames, and is not used any more.
         whole.into_iter().for_each(|block| unsafe { vm.free_contiguous(block, 512) });
         space.check(true).unwrap();
         vm.queues().check(true).unwrap();

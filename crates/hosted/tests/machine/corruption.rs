@@ -1,5 +1,5 @@
-//! Page tables corrupted on purpose, in every way that the checker knows: it must detect and name each. (The core's own
-//! tests corrupt slabs, because they can reach them.)
+//! The tests corrupt page tables in every way that the checker knows. The checker must detect and name each corruption.
+//! (The tests of `quire-vm` corrupt slabs, because only they can access them.)
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::check::{Broken, Level};
@@ -27,10 +27,10 @@ const fn middle<F: Simulate>() -> u64 {
     (F::USER.end + PAGE_SIZE) / 2
 }
 
-/// Entries of a table page.
+/// The number of entries of a table page.
 const FANOUT: usize = 512;
 
-/// The index of the entry that covers the middle in a table page at `level`.
+/// Returns the index of the entry that covers the middle address in a table page at `level`.
 fn index<F: Simulate>(level: u32) -> usize {
     (middle::<F>() >> (12 + 9 * level)) as usize % FANOUT
 }
@@ -54,7 +54,7 @@ impl<F: Simulate> World<F> {
         World { vm, space }
     }
 
-    /// The table page at `level` over the middle.
+    /// Returns the table page at `level` that covers the middle address.
     fn table(&self, level: u32) -> Pfn {
         (level + 1..F::LEVELS)
             .rev()
@@ -66,7 +66,7 @@ impl<F: Simulate> World<F> {
 
     fn slot(&self, t: Pfn, i: usize) -> &AtomicU64 {
         assert!(i < FANOUT);
-        // SAFETY: a table page, which is accessed as atomics only.
+        // SAFETY: `t` is a table page, which all code accesses only as atomics.
         unsafe { &*self.vm.machine().frame_ptr(t).cast::<AtomicU64>().add(i) }
     }
 
@@ -76,13 +76,14 @@ impl<F: Simulate> World<F> {
         &unsafe { self.vm.descriptor(t) }.words()[0]
     }
 
-    /// The bit of the descriptor where the live count begins: that of the table page over the middle is 40.
+    /// Returns the bit of the descriptor's word at which the live count begins. The live count of the table page over
+    /// the middle is 40.
     fn live_at(&self) -> u32 {
         let state = self.state(self.table(0)).load(Ordering::Relaxed);
         (0..64).step_by(16).find(|bit| state >> bit & 0xffff == 40).expect("a count of 40")
     }
 
-    /// The checker's verdict. The corrupted space is not torn down.
+    /// Returns the result of the checker. The corrupted space is leaked.
     fn verdict(self) -> Result<(), Broken> {
         let _cpu = Cpu::attach(self.vm, 0).unwrap();
         let result = self.space.check(true);
@@ -101,7 +102,7 @@ fn a_wrong_count_of_present_entries_is_noticed_at_every_level<F: Simulate>() {
 
 fn the_check_finds_a_wrong_count_of_unflushed_removals<F: Simulate>() {
     let w = World::<F>::new();
-    // The other half of the word.
+    // The count of unflushed removals is the other half of the word.
     w.state(w.table(0)).fetch_add(1 << ((w.live_at() / 32 * 32) ^ 32), Ordering::Relaxed);
     assert_eq!(w.verdict(), Err(Broken::TableUnflushed(middle::<F>())));
 }
@@ -141,12 +142,12 @@ fn a_leaf_that_a_fork_would_leave_writable_is_noticed<F: Simulate>() {
 fn an_entry_above_that_allows_other_than_is_known_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
     w.slot(w.table(1), index::<F>(1)).fetch_and(!F::STORES_BELOW, Ordering::Relaxed);
-    // If no bit expresses it, nothing was changed.
+    // If the format has no such bit, nothing was changed.
     let expected = if F::STORES_BELOW != 0 { Err(Broken::TableStoreProtection(middle::<F>())) } else { Ok(()) };
     assert_eq!(w.verdict(), expected);
 }
 
-/// Bit 0 says that an entry is present.
+/// In both formats bit 0 says that an entry is present.
 fn an_entry_that_is_neither_empty_nor_present_is_noticed<F: Simulate>() {
     let w = World::<F>::new();
     w.slot(w.table(0), 63).store(1 << 1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Device objects: physical addresses mapped into programs with a memory type, beside all other operations on mappings.
+//! Device objects: physical addresses mapped into programs with a memory type, together with all other operations on
+//! mappings.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::content::IoError;
@@ -27,7 +28,7 @@ fn boot<F: Simulate>(cpus: usize) -> V<F> {
 }
 
 fn device<F: Simulate>(vm: V<F>, memory: MemoryType) -> ObjectRef<Simulated<F>> {
-    // SAFETY: the simulated device's own frames, behind RAM.
+    // SAFETY: these are the simulated device's own frames, after the end of RAM.
     unsafe { ObjectRef::device(vm, vm.machine().devices(), memory) }.unwrap()
 }
 
@@ -50,10 +51,10 @@ fn page(n: u64) -> u64 {
     AT + n * PAGE_SIZE
 }
 
-/// The device's word at the start of its page `n`.
+/// Returns the word at the start of page `n` of the device.
 fn word<F: Simulate>(vm: V<F>, n: u64) -> u64 {
     let pfn = Pfn(vm.machine().devices().start.0 + n);
-    // SAFETY: the device's memory, to which no CPU stores meanwhile.
+    // SAFETY: this is the device's memory, to which no CPU stores meanwhile.
     unsafe { quire_vm::Phys::frame_ptr(vm.machine(), pfn).cast::<u64>().read_volatile() }
 }
 
@@ -71,7 +72,7 @@ fn a_program_reaches_a_device_with_its_memory_type<F: Simulate>() {
         assert!(vm.stats().faults() <= PAGES / 8, "neighbours are mapped along");
         assert_eq!(space.fault(page(PAGES), Access::Read), Err(FaultError::NotMapped));
         space.check(true).unwrap();
-        // Private memory beside it stays cached.
+        // Private memory beside the device's mapping stays cached.
         space.map(&MapRequest::private(Placement::Fixed(page(PAGES)), PAGE_SIZE)).unwrap();
         cpu.write(&space, page(PAGES), 1).unwrap();
         assert_eq!(cpu.memory_type(page(PAGES)), Ok(MemoryType::WriteBack));
@@ -105,7 +106,7 @@ fn a_device_has_no_pages_and_leaves_none_behind<F: Simulate>() {
     let space = space(&cpu, &object);
     (0..PAGES).for_each(|n| cpu.write(&space, page(n), n).unwrap());
     assert_eq!((object.resident(), space.stats().resident_pages), (0, PAGES));
-    // Operations on file pages do not touch it.
+    // Operations that drop or write back pages of files do not change a device object.
     object.discard(0..PAGES);
     object.set_size(0);
     object.page_out(0..PAGES);
@@ -147,7 +148,7 @@ fn a_device_is_mapped_shared_or_not_at_all<F: Simulate>() {
     let space = Space::new(vm).unwrap();
     let private = MapRequest { shared: false, ..request(&object) };
     assert_eq!(space.map(&private), Err(MapError::Invalid));
-    // SAFETY: the range is empty, so no memory is shown by it.
+    // SAFETY: the range is empty, so the object gives access to no memory.
     let nothing =
         unsafe { ObjectRef::device(vm, PhysRange { start: Pfn(9), end: Pfn(9) }, MemoryType::Uncached) }.unwrap();
     space.map(&request(&nothing)).unwrap();
@@ -159,7 +160,7 @@ fn a_frame_buffer_may_lie_in_ram<F: Simulate>() {
     let cpu = Cpu::attach(vm, 0).unwrap();
     let run = vm.alloc_run(3, quire_vm::phys::frames::For::Kernel).unwrap();
     let first = run.pfn();
-    // SAFETY: the frames are kept until no space maps them.
+    // SAFETY: the frames are not freed before no space maps them.
     let object =
         unsafe { ObjectRef::device(vm, PhysRange { start: first, end: Pfn(first.0 + 8) }, MemoryType::WriteCombining) }
             .unwrap();
@@ -182,7 +183,7 @@ fn a_frame_buffer_may_lie_in_ram<F: Simulate>() {
     let state = |n| unsafe { vm.descriptor(Pfn(first.0 + n)) }.state();
     (0..8).for_each(|n| assert!(!state(n).dirty(), "a frame that is no page is marked"));
     drop((space, object));
-    // SAFETY: taken as such a run; the device that showed it is gone.
+    // SAFETY: the frames were allocated as a run of order 3; the device object that gave access to them is gone.
     unsafe { vm.free_run(run, 3) };
 }
 

@@ -1,4 +1,4 @@
-//! Frames and slabs on the hosted machine: nothing is handed out twice, nothing is lost, and the reserve holds.
+//! Frames and slabs on the hosted machine: nothing is allocated twice, nothing is lost, and the reserve holds.
 
 use quire_hosted::{Cpu, Hosted, Settings};
 use quire_sync::hooks::threads::as_cpu;
@@ -12,7 +12,7 @@ fn boot(cpus: usize, frames: u64) -> &'static Vm<Hosted> {
     Hosted::boot(Settings { cpus, frames, ..Settings::default() }).unwrap()
 }
 
-/// Random numbers that repeat with the seed.
+/// Random numbers that are determined by the seed.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -22,7 +22,7 @@ impl Random {
 }
 
 fn frames_that_are_free(vm: &'static Vm<Hosted>) -> u64 {
-    // No thread is attached: this one acts as a CPU.
+    // No thread is attached to a CPU, so this thread acts as CPU 0.
     as_cpu(0, || vm.drain_magazines());
     vm.frames().free()
 }
@@ -70,7 +70,7 @@ fn give_back(vm: &'static Vm<Hosted>, owners: &[AtomicU32], frame: Frame, order:
     (first..first + (1 << order)).for_each(|pfn| owners[pfn as usize].store(0, Ordering::Release));
     match order {
         0 => vm.free_frame(frame).unwrap(),
-        // SAFETY: taken as a run of that order, and given up.
+        // SAFETY: the frames were allocated as a run of that order, and are not used any more.
         _ => unsafe { vm.free_run(frame, order) },
     }
 }
@@ -103,7 +103,7 @@ fn a_zeroed_frame_is_zero_though_freed_frames_are_poisoned() {
     let _cpu = Cpu::attach(vm, 0).unwrap();
     for _ in 0..3 * CHAIN {
         let frame = vm.alloc_frame(Fill::Zeroed, For::User).expect("memory");
-        // SAFETY: the frame is this test's.
+        // SAFETY: the frame belongs to this test.
         let bytes = unsafe { std::slice::from_raw_parts(vm.machine().frame_ptr(frame.pfn()), PAGE_SIZE as usize) };
         assert!(bytes.iter().all(|b| *b == 0));
         vm.free_frame(frame).unwrap();
@@ -129,7 +129,7 @@ fn large_blocks_come_back_together() {
     let count = |vm: &'static Vm<Hosted>| {
         let blocks: Vec<Frame> = std::iter::from_fn(|| vm.alloc_run(order, For::Kernel).ok()).collect();
         let n = blocks.len();
-        // SAFETY: taken as runs of that order, and given up.
+        // SAFETY: the frames were allocated as runs of that order, and are not used any more.
         blocks.into_iter().for_each(|b| unsafe { vm.free_run(b, order) });
         n
     };
@@ -155,32 +155,33 @@ fn the_heap_gives_every_size_aligned_and_gives_all_frames_back() {
                         let size = 1 + random.below(if round % 100 == 0 { 40_000 } else { 3000 }) as usize;
                         let align = 1usize << random.below(8);
                         let layout = Layout::from_size_align(size, align).expect("a layout");
-                        // SAFETY: the heap is the one of `vm`, which it is given.
+                        // SAFETY: the heap belongs to `vm`, which it gets as an argument.
                         let Ok(memory) = (unsafe { vm.heap().alloc(vm, layout) }) else { continue };
                         assert_eq!(memory.as_ptr() as usize % align, 0, "{layout:?} is misaligned");
                         let mark = round as u8;
-                        // SAFETY: `size` bytes were handed out.
+                        // SAFETY: the heap has allocated `size` bytes there.
                         unsafe { memory.write_bytes(mark, size) };
                         mine.push((memory, layout, mark));
                     } else if !mine.is_empty() {
                         let (memory, layout, mark) = mine.swap_remove(random.below(mine.len() as u64) as usize);
-                        // SAFETY: handed out above, and still this thread's.
+                        // SAFETY: the memory was allocated above, and is still this thread's.
                         let bytes = unsafe { std::slice::from_raw_parts(memory.as_ptr(), layout.size()) };
                         assert!(bytes.iter().all(|b| *b == mark), "another writer stored into this object");
-                        // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no
-                        // more.
+                        // SAFETY: the heap allocated this memory with this layout to this thread, which does not use it
+                        // any more.
                         unsafe { vm.heap().free(vm, memory, layout) };
                     }
                 }
                 for (memory, layout, _) in mine {
-                    // SAFETY: the heap handed this memory out with this layout, to this thread, which uses it no more.
+                    // SAFETY: the heap allocated this memory with this layout to this thread, which does not use it any
+                    // more.
                     unsafe { vm.heap().free(vm, memory, layout) };
                 }
             });
         }
     });
     for cpu in 0..2 {
-        // SAFETY: the caches are those of `vm`, which they are given.
+        // SAFETY: the caches belong to `vm`, which they get as an argument.
         as_cpu(cpu, || vm.heap().caches().iter().for_each(|c| unsafe { c.drain(vm) }));
     }
     assert_eq!(frames_that_are_free(vm), before);

@@ -1,4 +1,4 @@
-//! Page tables that are freed, with the last mapping and while no CPU runs the space, and their return.
+//! Page tables that are freed, with the last mapping or while no CPU runs the space, and made again.
 
 use proptest::prelude::*;
 use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated};
@@ -35,7 +35,7 @@ quire_hosted::of_each_architecture!(
 type V<F> = &'static Vm<Simulated<F>>;
 type S<F> = SpaceRef<Simulated<F>>;
 
-/// Further apart than one table page covers.
+/// Addresses that no two of which one table page covers.
 const PLACES: [u64; 3] = [0x1000_0000, 0x1020_0000 - 5 * PAGE_SIZE, 0x3f_0000_0000];
 
 fn boot<F: Simulate>(cpus: usize) -> V<F> {
@@ -55,7 +55,8 @@ fn range(start: u64, pages: u64) -> VirtRange {
     VirtRange { start, end: start + pages * PAGE_SIZE }
 }
 
-/// A space with private memory at each place, some of it read-only, and shared memory; all touched.
+/// Makes a space with private memory at each place, some of it read-only, and with shared memory. All pages are
+/// touched.
 fn small<F: Simulate>(cpu: &Cpu<F>) -> S<F> {
     let vm = cpu.vm();
     let space = Space::new(vm).unwrap();
@@ -78,7 +79,7 @@ fn small<F: Simulate>(cpu: &Cpu<F>) -> S<F> {
 
 const SHARED: u64 = 0x2000_0000;
 
-/// Checks all words that [`small`] wrote; returns the faults that it took.
+/// Checks all words that [`small`] wrote. Returns the number of faults that this caused.
 fn look<F: Simulate>(cpu: &Cpu<F>, space: &Space<Simulated<F>>) -> u64 {
     let faults = || cpu.vm().stats().faults();
     let before = faults();
@@ -145,7 +146,7 @@ fn before_memory_is_out_idle_spaces_give_up_their_tables<F: Simulate>() {
     let tables: u64 = idle.iter().map(|s| s.stats().table_pages).sum();
     assert_eq!((tables, dropped() > 6 * SPACES as u64), (0, true), "{}", dropped());
     assert_eq!(running.stats().resident_pages, 150, "a CPU runs it");
-    // And the memory that they freed was used.
+    // The memory of the freed tables was used.
     assert!(vm.frames().free() < vm.frames().reserve() + 8, "{} free", vm.frames().free());
     pages(at, stored).for_each(|va| assert_eq!(cpu.read(&hog, va), Ok(va)));
     hog.clear();
@@ -162,18 +163,18 @@ fn a_space_idle_for_a_second_gives_up_its_tables_when_memory_is_short<F: Simulat
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 4096, ..Settings::default() }).unwrap();
     let cpu = Cpu::attach(vm, 0).unwrap();
     let bytes = vec![0u8; 8192 * PAGE_SIZE as usize].leak();
-    // SAFETY: leaked, so nothing else uses it.
+    // SAFETY: the memory is leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(std::ptr::NonNull::from(bytes).cast(), 8192, FaultPlan::default()) };
     vm.add_swap(Box::leak(Box::new(store))).unwrap();
     let idle: Vec<_> = (0..3).map(|_| small(&cpu)).collect();
-    // So that their pages stay, and the tables with them.
+    // The pages are wired, so they and their tables stay.
     idle.iter().for_each(|space| space.wire_all(Wire::Now).unwrap());
     let hog = Space::new(vm).unwrap();
     cpu.enter(&hog).unwrap();
     let at = 0x7000_0000;
     map(&hog, at, 6000);
     let begin = std::time::Instant::now();
-    // Touches more than there is, again and again: pageout always works, and always finds pages.
+    // Touches more pages than there are frames, again and again. So pageout always runs, and always finds pages.
     while vm.stats().total(Event::TablesDropped) == 0 {
         assert!(begin.elapsed().as_secs() < 60, "the idle tables are never dropped");
         pages(at, 6000).for_each(|va| cpu.write(&hog, va, va).unwrap());
@@ -209,7 +210,7 @@ fn spaces_without_tables_are_not_looked_at_again<F: Simulate>() {
     }
     cpu.leave();
     assert_eq!(visits(), 3, "those that a CPU ran");
-    // One from each row, and the ends of both.
+    // Drops a space that no CPU has run since, a space that a CPU ran, and the space that was never touched.
     spaces.remove(8);
     spaces.remove(1);
     drop(never_touched);
@@ -274,7 +275,7 @@ fn without_a_store_the_daemon_takes_idle_tables<F: Simulate>() {
     let begin = std::time::Instant::now();
     while idle.iter().any(has_tables) {
         assert!(begin.elapsed().as_secs() < 60, "the idle tables are never dropped");
-        // The daemon is woken each time that memory gets low.
+        // The daemon is woken each time that free memory becomes low.
         let hog = fill_until(&cpu, || vm.frames().is_low());
         hog.clear();
     }
@@ -294,7 +295,7 @@ fn has_tables<F: Simulate>(space: &S<F>) -> bool {
     space.stats().table_pages > 0
 }
 
-/// A space that stores into new pages until `done`, which happens before memory is out.
+/// Makes a space that stores into new pages until `done`. Panics if its memory ends first.
 fn fill_until<F: Simulate>(cpu: &Cpu<F>, done: impl Fn() -> bool) -> S<F> {
     let hog = Space::new(cpu.vm()).unwrap();
     cpu.enter(&hog).unwrap();
@@ -323,7 +324,7 @@ fn shared_pages_of_a_child_come_back_and_are_copied_as_before<F: Simulate>() {
     let faults = vm.stats().faults();
     let all = PLACES.into_iter().flat_map(|at| pages(at, 40));
     all.for_each(|va| assert_eq!(cpu.read(&child, va), Ok(va + 1)));
-    // The child's tables were empty when they were dropped, so nothing came back at once.
+    // The child's tables had no leaves when they were dropped, so one fault did not map all pages again.
     assert!(vm.stats().faults() > faults);
     pages(PLACES[0] + 10 * PAGE_SIZE, 30).for_each(|va| cpu.write(&child, va, 9).unwrap());
     cpu.enter(&space).unwrap();
@@ -357,7 +358,7 @@ fn stored_pages_stay_dirty_and_referenced_without_their_tables<F: Simulate>() {
     cpu.leave();
     let state = |va: u64| {
         let pin = vm.epoch().pin();
-        // SAFETY: all is only read, under a pin of the one system.
+        // SAFETY: the space and its objects are only read, under a pin of their own system.
         let (entry, index) = unsafe {
             let entry = space.entry_at(va, &pin).unwrap();
             (entry, entry.front().object().unwrap().page_index())
@@ -438,7 +439,7 @@ fn after_unmapping_everything_under_faults_the_root_is_left<F: Simulate>() {
                         cpu.disturb(round * 2 + id as u64);
                         cpu.enter(space).unwrap();
                         let mut n = id;
-                        // Until everything is unmapped.
+                        // This loop ends when the pages are unmapped.
                         while cpu.write(space, PLACES[n % 3] + (n / 3 % 8) as u64 * PAGE_SIZE, 1).is_ok() {
                             begun.store(true, Ordering::Relaxed);
                             n += 1;
@@ -469,7 +470,7 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
         cpu.leave();
         space
     };
-    // The host decides when this thread runs: the others go on until it has dropped tables.
+    // The host decides when this thread runs, so the other threads continue until it has dropped tables.
     let (dropped, running) = (AtomicU64::new(0), AtomicU64::new(2));
     std::thread::scope(|s| {
         for id in 1..3 {
@@ -514,7 +515,7 @@ fn contents_stay_while_tables_are_dropped_under_faults<F: Simulate>() {
     });
     let _cpu = Cpu::attach(vm, 0).unwrap();
     space.check(true).unwrap();
-    // While the thread is a CPU.
+    // The space is dropped while the thread is a CPU.
     drop(space);
 }
 
@@ -523,7 +524,7 @@ fn a_space_without_a_root_runs_until_a_fault_makes_one<F: Simulate>() {
     let cpu = Cpu::attach(vm, 0).unwrap();
     let space = small(&cpu);
     cpu.leave();
-    // The root counts too.
+    // The root counts as a table page too.
     let tables = space.stats().table_pages;
     assert_eq!(space.drop_tables().unwrap().tables, tables);
     assert_eq!(space.drop_tables().unwrap(), quire_vm::map::Dropped::default(), "nothing is left");
@@ -536,7 +537,7 @@ fn a_space_without_a_root_runs_until_a_fault_makes_one<F: Simulate>() {
     assert_eq!(look(&cpu, &space), 1);
     assert_eq!(space.stats().table_pages, tables);
     space.check(true).unwrap();
-    // Where the CPU has run other spaces meanwhile, under the tag that it keeps.
+    // Now the CPU runs other spaces in between, and keeps the space's tag.
     for _ in 0..3 {
         let other = small(&cpu);
         assert!(space.drop_tables().is_some());
@@ -562,7 +563,7 @@ fn a_cpu_that_has_a_dropped_root_loaded_leaves_it<F: Simulate>() {
     lazy.speculate(PLACES[0]);
     let other = small(&cpu);
     lazy.speculate(PLACES[0]);
-    // It comes back to the space, and only a fault makes a root.
+    // The CPU runs the space again without a root. Only a fault makes one.
     lazy.enter(&space).unwrap();
     assert_eq!(space.stats().table_pages, 0);
     assert_eq!((look(&lazy, &space), look(&cpu, &other)), (1, 0));
@@ -583,11 +584,11 @@ fn cpus_that_run_a_space_load_the_root_that_one_makes<F: Simulate>() {
     let asked = || [1, 2].map(|cpu| vm.machine().interrupts(cpu));
     let before = asked();
     assert_eq!(look(&cpus[0], &space), 1);
-    // A CPU that does not run the space finds the root when it does.
+    // CPU 2 does not run the space, so it is not interrupted. It finds the root when it runs the space.
     assert_eq!(asked(), [before[0] + 1, before[1]]);
     cpus[2].enter(&space).unwrap();
     for cpu in &cpus {
-        // A word that a CPU has cached as absent may cost one more fault for each page.
+        // If a CPU has cached an absent entry, each page may cost one more fault.
         assert!(F::CACHES_ABSENT || look(cpu, &space) == 0, "a CPU runs on the kernel's root");
         look(cpu, &space);
     }
@@ -635,7 +636,7 @@ fn tables_that_a_failed_fault_leaves_are_dropped_again<F: Simulate>() {
     let space = small(&cpu);
     cpu.leave();
     space.drop_tables().unwrap();
-    // There is memory for a root, and then no more.
+    // The allocation of a root succeeds, and the next one fails.
     vm.fail_allocation(2);
     // SAFETY: the call below enters no leaf, so the map and its tables stay in agreement.
     let tables = unsafe { space.page_tables() };

@@ -1,4 +1,5 @@
-//! The kernel's map over real page tables: no CPU reaches an address that another CPU gave up and a third one got.
+//! The kernel's map over real page tables. No CPU may access an address that was freed by another CPU and allocated by
+//! a third.
 
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::kernel::{KernelMap, Purpose};
@@ -17,15 +18,15 @@ const STACK: u64 = 4 * PAGE_SIZE;
 
 fn boot<F: Simulate>(cpus: usize, frames: u64) -> (V<F>, &'static KernelMap<Simulated<F>>) {
     let vm = Simulated::<F>::boot(Settings { cpus, frames, device_frames: 4, ..Settings::default() }).unwrap();
-    // The thread that sets up and checks the end is a CPU while no other is attached.
+    // The thread that sets up and checks the end acts as CPU 0 while no thread is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    // SAFETY: it is the machine's only map there.
+    // SAFETY: this is the machine's only kernel map of that window.
     let map = unsafe { KernelMap::new(vm, Simulated::<F>::KERNEL_WINDOW, STACK) }.unwrap();
     (vm, Box::leak(Box::new(map)))
 }
 
-/// The word that the kernel loads at `va`. If the hardware has cached an absent entry, the fault handler makes it walk
-/// again.
+/// Loads the word at `va` as the kernel. If the hardware has cached an absent entry, the fault handler drops it and the
+/// load is tried again.
 fn load<F: Simulate>(cpu: &Cpu<F>, va: u64) -> u64 {
     cpu.kernel_load(va).or_else(|_| cpu.kernel_look_again(va).and_then(|()| cpu.kernel_load(va))).unwrap()
 }
@@ -59,7 +60,7 @@ fn stacks_and_buffers_come_and_go_on_all_cpus<F: Simulate>() {
                     (all.start..all.end).step_by(PAGE_SIZE as usize).for_each(|va| store(&cpu, va, stamp + va));
                     assert!(cpu.kernel_load(all.start - PAGE_SIZE).is_err(), "the guard");
                     held.push((range, stamp));
-                    // Stacks go in any order, seldom at once.
+                    // Stacks are freed in another order than they were made, and mostly later.
                     if held.len() > 12 {
                         let (range, stamp) = held.swap_remove((round * 7 % 12) as usize);
                         let all = range.range();
@@ -93,7 +94,7 @@ fn stacks_and_buffers_come_and_go_on_all_cpus<F: Simulate>() {
 fn a_window_on_a_device_is_reached_by_the_kernel_alone<F: Simulate>() {
     let (vm, map) = boot::<F>(1, 2048);
     let cpu = Cpu::attach(vm, 0).unwrap();
-    // SAFETY: the simulated device's own frames.
+    // SAFETY: these are the simulated device's own frames.
     let window = unsafe { map.device(vm.machine().devices(), MemoryType::Uncached) }.unwrap();
     let at = window.range().start;
     assert_eq!(window.range().len(), 4 * PAGE_SIZE);
@@ -118,6 +119,6 @@ fn a_search_for_room_among_stacks_visits_one_node_a_level<F: Simulate>() {
         n % 2 == 0
     });
     map.settle();
-    // 6000 holes that are too small.
+    // There are 6000 holes that are too small for a stack.
     assert!(map.visits_for_a_stack() <= 5, "{} nodes", map.visits_for_a_stack());
 }

@@ -1,4 +1,4 @@
-//! The kernel's tables of each architecture, compared with a map of all changes.
+//! The kernel's tables of each architecture, compared with a model: a map that records all changes.
 
 use proptest::prelude::*;
 use quire_hosted::Simulate;
@@ -7,7 +7,7 @@ use quire_pmap::{KernelMapError, KernelTables, Rights};
 use quire_vm::{MemoryType, PAGE_SIZE, Pfn, Phys, VirtRange};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A little RAM, to put tables in.
+/// A small RAM that holds the tables.
 struct Ram(Vec<Box<[AtomicU64; 512]>>);
 
 impl Ram {
@@ -24,7 +24,7 @@ impl Ram {
     }
 }
 
-// SAFETY: boxes stay where they are; no test uses consecutive frames.
+// SAFETY: the boxes do not move, and no test uses consecutive frames.
 unsafe impl Phys for Ram {
     fn frame_ptr(&self, pfn: Pfn) -> *mut u8 {
         self.0[pfn.0 as usize].as_ptr().cast::<u8>().cast_mut()
@@ -41,7 +41,7 @@ quire_hosted::of_each_architecture!(
     lookups_agree_with_a_map_of_the_changes,
 );
 
-/// Within one entry of the root.
+/// A range within one entry of the root.
 fn window<F: Simulate>() -> VirtRange {
     VirtRange { start: F::KERNEL_HALF, end: F::KERNEL_HALF + (1 << 30) }
 }
@@ -91,7 +91,7 @@ fn every_new_root_gets_the_reserved_entries_and_nothing_else<F: Simulate>() {
     tables.reserve(&ram, window::<F>(), &mut frames).unwrap();
     let top = VirtRange { start: 0xffff_ffff_8000_0000, end: 0xffff_ffff_ffff_f000 };
     tables.reserve(&ram, top, &mut frames).unwrap();
-    // SAFETY: the test has given frame 1 to nothing yet.
+    // SAFETY: the test does not use frame 1 yet.
     unsafe { ram.zero_frame(Pfn(1)) };
     tables.share(&ram, Pfn(1));
     let word = |t: u64, i: usize| ram.0[t as usize][i].load(Ordering::Relaxed);
@@ -117,7 +117,7 @@ fn lookups_agree_with_a_map_of_the_changes<F: Simulate>() {
         for (op, page, pages, rights) in ops {
             let rights = [Rights::Read, Rights::Write, Rights::Execute][rights];
             let range = at::<F>(page, pages);
-            // 4 KiB leaves only: the physical side is never aligned to 2 MiB where the virtual one is.
+            // All leaves are of 4 KiB, because the physical and the virtual address are never both aligned to 2 MiB.
             let physical = (page + 77) * PAGE_SIZE;
             match op {
                 0 | 1 => {

@@ -1,5 +1,5 @@
-//! Whole machines, of each architecture: every part of the memory core over simulated page tables and TLBs. One
-//! program, so that the core is compiled once for all of them.
+//! Tests of whole machines of each architecture: every part of the memory core over simulated page tables and TLBs.
+//! They are one program, so that the core is compiled only once for all of them.
 
 mod changes;
 mod contiguous;

@@ -1,4 +1,5 @@
-//! Misuse by an embedder that writes no `unsafe`: each is refused, and the machine keeps working (relies on C10).
+//! Misuse by an embedder that writes no `unsafe` code. Each misuse is refused, and the machine keeps working (relies on
+//! C10).
 #![forbid(unsafe_code)]
 
 use quire_hosted::{AttachError, Cpu, ForeignSpace, Hosted, NoMachine, Settings};
@@ -63,7 +64,7 @@ fn a_thread_that_is_no_cpu_is_refused_before_it_can_do_harm() {
     assert!(stranger(&|space| {
         let _refused = space.fault(0x1000, quire_vm::Access::Read);
     }));
-    // A thread that has left its CPU is refused too.
+    // A thread that has detached from its CPU is refused too.
     assert!(stranger(&|space| {
         drop(Cpu::attach(vm, 1).unwrap());
         drop(Space::new(space.vm()));
@@ -111,7 +112,7 @@ fn objects_and_frames_of_another_system_are_refused() {
     assert_eq!([here, there].map(|vm| vm.frames().total() - vm.frames().free() < 300), [true; 2], "{free:?}");
 }
 
-/// Random numbers that repeat with the seed.
+/// Random numbers that are determined by the seed.
 struct Random(fastrand::Rng);
 
 impl Random {
@@ -119,7 +120,7 @@ impl Random {
         self.0.u64(..n)
     }
 
-    /// Mostly a page of a small range, at times an impossible address.
+    /// Returns mostly a page of a small range, sometimes an impossible address.
     fn address(&mut self) -> u64 {
         match self.below(16) {
             0 => [0, 1, u64::MAX, u64::MAX - PAGE_SIZE + 1, 1 << 63, USER.end, USER.end - PAGE_SIZE]
@@ -129,7 +130,7 @@ impl Random {
         }
     }
 
-    /// May be reversed, empty or misaligned.
+    /// Returns a range that may be reversed, empty or misaligned.
     fn range(&mut self) -> VirtRange {
         VirtRange { start: self.address(), end: self.address() }
     }
@@ -137,12 +138,12 @@ impl Random {
 
 const BASE: u64 = 0x1000_0000;
 
-/// Random calls of an embedder on objects of either machine.
+/// Makes random calls of an embedder, on objects of either machine.
 fn play(cpu: &Cpu, random: &mut Random, spaces: &[SpaceRef<Hosted>; 4], objects: &[ObjectRef<Hosted>; 4]) {
     let space = &spaces[random.below(4) as usize];
     let own = space.is_of(cpu.vm());
     let object = &objects[random.below(4) as usize];
-    // A space is used on a CPU of its own machine; calls check where a foreign object is passed.
+    // A space of the other machine is used only in the first two calls, which refuse it.
     match random.below(if own { 14 } else { 2 }) {
         0 => assert_eq!(cpu.enter(space).is_ok(), own),
         1 => {

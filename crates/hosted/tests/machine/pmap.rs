@@ -1,5 +1,5 @@
-//! The page tables alone, of each architecture: compared with a map of expected leaves, and under concurrent faults,
-//! removals and pruning.
+//! Page tables without a map, of each architecture: compared with a model of the expected leaves, and under concurrent
+//! faults, removals and pruning.
 
 use proptest::prelude::*;
 use quire_hosted::{Cpu, Settings, Simulate, Simulated};
@@ -24,10 +24,10 @@ quire_hosted::of_each_architecture!(
     a_lazy_cpu_drops_upper_levels_before_a_table_page_is_freed,
 );
 
-/// A frame that stands for a page of some object, dirty so that writable leaves may map it.
+/// Allocates a frame that stands for a page of some object. It is dirty, so writable leaves may map it.
 fn page<F: Simulate>(vm: V<F>) -> Pfn {
     let pfn = vm.alloc_frame(Fill::Zeroed, For::User).unwrap().into_pfn();
-    // SAFETY: the frame is this test's.
+    // SAFETY: the frame belongs to this test.
     let page = unsafe { vm.descriptor(pfn) };
     page.set_kind(FrameKind::Object);
     page.set(State::DIRTY);
@@ -35,7 +35,7 @@ fn page<F: Simulate>(vm: V<F>) -> Pfn {
 }
 
 fn frame(pfn: Pfn) -> Frame {
-    // SAFETY: from `page`, given up by the caller.
+    // SAFETY: `page` allocated the frame, and the caller does not use it any more.
     unsafe { Frame::from_pfn(pfn) }
 }
 
@@ -43,7 +43,7 @@ fn range(start: u64, pages: u64) -> VirtRange {
     VirtRange { start, end: start + pages * PAGE_SIZE }
 }
 
-/// Addresses that share tables at every level, and some that do not.
+/// Returns one of several addresses. Some share tables at every level, some do not.
 fn address<F: Simulate>(n: u16) -> u64 {
     let n = n as u64;
     let half = F::USER.end + PAGE_SIZE;
@@ -70,7 +70,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The range that user page tables cover: to the end of the last table page.
+/// Returns the range that user page tables cover, up to the end of the last table page.
 fn everything<F: Simulate>() -> VirtRange {
     VirtRange { start: 0, end: F::USER.end + PAGE_SIZE }
 }
@@ -109,12 +109,12 @@ fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
         let vm = Simulated::<F>::boot(settings).unwrap();
         let cpu = Cpu::attach(vm, 0).unwrap();
         let before = vm.frames().free();
-        // Leaked, so that a failing assertion drops no pmap that is still loaded.
-        // SAFETY: used with this machine alone.
+        // Leaked, so that a failed assertion drops no pmap that is still loaded.
+        // SAFETY: the pmap is used only with this machine.
     let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
         let frame_of = page(vm);
         let mut model: BTreeMap<u64, Prot> = BTreeMap::new();
-        // SAFETY: destroyed below, after the CPU has left.
+        // SAFETY: the pmap is destroyed below, after the CPU has left it.
         unsafe { cpu.load(pmap) };
         for op in ops {
             match op {
@@ -194,7 +194,7 @@ fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
             for n in 0..120 {
                 let va = address::<F>(n);
                 let prot = model.get(&va).copied();
-                // Where a leaf gained rights, the first access may still fault on the weaker translation.
+                // If a leaf gained rights, the first access may still fault on the weaker cached translation.
                 let twice = |f: &dyn Fn() -> bool| f() || f();
                 prop_assert_eq!(twice(&|| cpu.load_word(va).is_ok()), prot.is_some());
                 let write = prot.is_some_and(|p| p.contains(Prot::WRITE));
@@ -203,7 +203,7 @@ fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
                 prop_assert_eq!(twice(&|| cpu.fetch(va).is_ok()), execute);
             }
         }
-        // A prune of everything leaves exactly the tables that still hold something.
+        // A prune of everything leaves exactly the table pages that still have a present entry.
         Pmap::<Simulated<F>>::prune(&*pmap, vm, everything::<F>());
         let mut tables = std::collections::BTreeSet::new();
         for va in model.keys() {
@@ -213,7 +213,7 @@ fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
         cpu.leave();
         Pmap::<Simulated<F>>::clear(&*pmap, vm);
         prop_assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
-        // SAFETY: the tables were cleared, and the one CPU has left them.
+        // SAFETY: the tables were cleared, and the only CPU has left them.
         unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
         vm.free_frame(frame(frame_of)).unwrap();
         vm.epoch().drain();
@@ -225,7 +225,7 @@ fn the_tables_hold_exactly_the_entered_leaves<F: Simulate>() {
 fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 1, frames: 2048, ..Settings::default() }).unwrap();
     let cpu = Cpu::attach(vm, 0).unwrap();
-    // SAFETY: used with this machine alone.
+    // SAFETY: the pmap is used only with this machine.
     let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
@@ -249,20 +249,20 @@ fn a_table_page_that_owes_a_flush_is_not_pruned<F: Simulate>() {
     assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
     vm.free_frame(frame(pfn)).unwrap();
     cpu.leave();
-    // SAFETY: the last leaf is gone, and the one CPU has left the tables.
+    // SAFETY: the last leaf was removed, and the only CPU has left the tables.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
 }
 
-/// CPUs fault pages in, use them, remove them and free their frames, all in one space; table pages are pruned
-/// concurrently. The machine fails the test on any use after free.
+/// CPUs fault pages in, use them, remove them and free their frames, all in one space. Table pages are pruned
+/// concurrently. The hosted machine fails the test on any use after free.
 fn tables_under_fire<F: Simulate>(pcid: bool) {
     const CPUS: usize = 4;
     let vm = Simulated::<F>::boot(Settings { cpus: CPUS, frames: 8192, pcid, ..Settings::default() }).unwrap();
-    // The thread that sets up is a CPU while no other is attached.
+    // The thread that sets up acts as CPU 0 while no thread is attached.
     quire_sync::hooks::threads::set_cpu(0);
     let before = vm.frames().free();
     let spaces: Vec<Box<Tables<F>>> =
-        // SAFETY: used with this machine alone.
+        // SAFETY: the pmap is used only with this machine.
         (0..9).map(|_| Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap())).collect();
     let done = AtomicBool::new(false);
     let work = AtomicU64::new(0);
@@ -283,7 +283,7 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                 cpu.disturb(id as u64);
                 for step in 0..6_000 {
                     if lazy {
-                        // The space does not run, but the hardware may still walk its tables.
+                        // This CPU does not run the space, but its hardware may still walk the space's tables.
                         cpu.speculate(0x20_0000 * (1 + random(3)) + random(6) * PAGE_SIZE);
                     }
                     if random(16) == 0 {
@@ -293,12 +293,12 @@ fn tables_under_fire<F: Simulate>(pcid: bool) {
                             unsafe { cpu.idle(&spaces[current]) };
                             continue;
                         }
-                        // Mostly two spaces, at times more than there are tags.
+                        // Mostly two spaces are used, sometimes more than there are tags.
                         current = (if random(4) == 0 { random(spaces.len() as u64) } else { random(2) }) as usize;
-                        // SAFETY: destroyed below, after every CPU has left.
+                        // SAFETY: the spaces are destroyed below, after every CPU has left them.
                         unsafe { cpu.load(&spaces[current]) };
                     }
-                    // All CPUs use each space, mostly those whose turn it is.
+                    // Every CPU changes every space, mostly its loaded space.
                     let space = &*spaces[if random(8) == 0 { random(spaces.len() as u64) as usize } else { current }];
                     let here = !lazy && std::ptr::eq(space, &*spaces[current]);
                     let va = 0x20_0000 * (1 + random(3)) + random(6) * PAGE_SIZE;
@@ -390,9 +390,9 @@ fn tables_under_fire_without_tags<F: Simulate>() {
 
 fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
-    // The thread that sets up is a CPU while no other is attached.
+    // The thread that sets up acts as CPU 0 while no thread is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    // SAFETY: used with this machine alone.
+    // SAFETY: the pmap is used only with this machine.
     let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
@@ -406,7 +406,7 @@ fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
         Table::<Simulated<F>>::unflushed(&t)
     };
     let cpu = Cpu::attach(vm, 1).unwrap();
-    // Under a tag that it keeps, here.
+    // First case: CPU 1 caches the leaf, and keeps the space's tag when it leaves.
     enter();
     // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { cpu.load(&*pmap) };
@@ -414,13 +414,14 @@ fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     cpu.leave();
     let mut owed = Obligation::new(vm, &*pmap).pruning();
     assert!(!remove(&mut owed) && owed.is_empty());
-    // The empty table page is freed.
+    // The discharge also frees the empty table page.
     let _ = owed.discharge();
     assert_eq!(Pmap::<Simulated<F>>::table_pages(&*pmap, vm), 1);
     // SAFETY: the tables stay in place until `destroy` at the end, before which the CPU leaves them.
     unsafe { cpu.load(&*pmap) };
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
-    // The flush must interrupt the CPU that runs the space: it is owed, and every CPU sees that.
+    // Second case: CPU 1 runs the space, so the removal must be flushed by an interrupt. It is owed, and every CPU sees
+    // that.
     enter();
     let beside = va + PAGE_SIZE;
     Table::<Simulated<F>>::enter(
@@ -434,23 +435,23 @@ fn a_lone_removal_in_a_space_without_cpus_is_flushed_at_once<F: Simulate>() {
     let _ = owed.discharge();
     assert!(!Pmap::<Simulated<F>>::unflushed_above(&*pmap, vm, va));
     assert_eq!(cpu.load_word(va).unwrap_err().access, Access::Read);
-    // And it loses only that page: its translation of the other one stays valid until a flush.
+    // The CPU loses only that page's translation. Its translation of the page beside stays valid until a flush.
     let mut unpaid = Obligation::new(vm, &*pmap);
     Pmap::<Simulated<F>>::table(&*pmap, vm, beside, &vm.epoch().pin()).unwrap().remove(beside, &mut unpaid).unwrap();
     assert!(cpu.load_word(beside).is_ok(), "the flush of one page dropped other translations");
     let _ = unpaid.discharge();
     cpu.leave();
     Pmap::<Simulated<F>>::clear(&*pmap, vm);
-    // SAFETY: the tables were cleared, and the one CPU has left them.
+    // SAFETY: the tables were cleared, and the only CPU has left them.
     unsafe { Pmap::<Simulated<F>>::destroy(&mut *pmap, vm) };
     vm.free_frame(frame(pfn)).unwrap();
 }
 
 fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
-    // The thread that sets up is a CPU while no other is attached.
+    // The thread that sets up acts as CPU 0 while no thread is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    // SAFETY: used with this machine alone.
+    // SAFETY: the pmap is used only with this machine.
     let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;
@@ -465,7 +466,7 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
     assert!(other.load_word(va).is_ok());
     // SAFETY: the CPU has loaded these page tables.
     unsafe { other.idle(pmap) };
-    // This thread acts as both CPUs in turn: CPU 1 serves nothing meanwhile, and receives no request.
+    // This thread acts as both CPUs in turn. Meanwhile CPU 1 serves nothing, and must receive no request.
     quire_sync::hooks::threads::set_cpu(0);
     let mut owed = Obligation::new(vm, &*pmap);
     Pmap::<Simulated<F>>::table(&*pmap, vm, va, &vm.epoch().pin()).unwrap().remove(va, &mut owed).unwrap();
@@ -484,9 +485,9 @@ fn a_lazy_cpu_is_not_interrupted_and_catches_up<F: Simulate>() {
 
 fn a_lazy_cpu_drops_upper_levels_before_a_table_page_is_freed<F: Simulate>() {
     let vm = Simulated::<F>::boot(Settings { cpus: 2, frames: 2048, ..Settings::default() }).unwrap();
-    // The thread that sets up is a CPU while no other is attached.
+    // The thread that sets up acts as CPU 0 while no thread is attached.
     quire_sync::hooks::threads::set_cpu(0);
-    // SAFETY: used with this machine alone.
+    // SAFETY: the pmap is used only with this machine.
     let pmap = Box::leak(Box::new(unsafe { <Tables<F> as Pmap<Simulated<F>>>::new(vm) }.unwrap()));
     let pfn = page(vm);
     let va = 0x40_0000;

@@ -1,4 +1,4 @@
-//! Per-CPU root tables of a fanned-out map: which CPUs a flush interrupts, and which entries come back.
+//! Per-CPU root tables of a fanned-out map: which CPUs a flush interrupts, and which entries are copied again.
 
 use quire_hosted::{Account, Cpu, Hosted, Settings};
 use quire_vm::check::Level;
@@ -8,7 +8,7 @@ use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
 
 type V = &'static Vm<Hosted>;
 
-/// One space that `cpus` CPUs run, the first `arenas` of them with arenas of their own.
+/// Makes a space that `cpus` CPUs run. The first `arenas` of them have arenas of their own.
 fn fanned_out(cpus: usize, arenas: usize) -> (V, Vec<Cpu>, SpaceRef<Hosted>) {
     let vm = Hosted::boot(Settings { cpus, frames: 16 * 1024, check: Level::Always, ..Settings::default() }).unwrap();
     let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).unwrap()).collect();
@@ -20,14 +20,14 @@ fn fanned_out(cpus: usize, arenas: usize) -> (V, Vec<Cpu>, SpaceRef<Hosted>) {
     (vm, cpus, space)
 }
 
-/// Maps `pages` pages of private memory from `cpu` without an address.
+/// Maps `pages` pages of private memory as `cpu`, at an address that the space chooses.
 fn map(cpu: &Cpu, space: &Space<Hosted>, pages: u64) -> VirtRange {
     let r = MapRequest::private(Placement::Any { hint: 0 }, pages * PAGE_SIZE);
     let start = cpu.run(|| space.map(&r)).unwrap();
     VirtRange { start, end: start + pages * PAGE_SIZE }
 }
 
-/// Maps, stores into each page, loads it again, unmaps.
+/// Maps pages, stores into each and loads it again, and unmaps them.
 fn round(cpu: &Cpu, space: &Space<Hosted>, pages: u64) {
     let range = map(cpu, space, pages);
     for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {
@@ -47,7 +47,7 @@ fn cpus_that_map_in_own_arenas_interrupt_no_other_cpu() {
     let (vm, cpus, space) = fanned_out(4, 4);
     cpus.iter().for_each(|c| round(c, &space, 1));
     let before = interrupts(vm, &cpus);
-    // A few pages are dropped one by one, many at once: neither interrupts another CPU.
+    // A flush drops few pages one by one, and many pages at once. Neither may interrupt another CPU.
     for pages in [1, 3, 100] {
         cpus.iter().for_each(|c| round(c, &space, pages));
     }
@@ -85,7 +85,7 @@ fn a_cpu_on_the_spaces_root_is_asked_for_everything() {
     round(&cpus[0], &space, 1);
     let range = map(&cpus[0], &space, 1);
     cpus[0].write(&space, range.start, 7).unwrap();
-    // The second CPU has no root of its own before it first faults.
+    // The second CPU gets a root of its own only at its first fault.
     assert_eq!(cpus[1].read(&space, range.start), Ok(7));
     cpus[0].run(|| space.unmap(range)).unwrap();
     assert!(cpus[1].read(&space, range.start).is_err());
@@ -109,7 +109,8 @@ fn a_cpu_that_was_away_during_a_flush_catches_up() {
             cpus[1].enter(&other).unwrap();
         }
         let before = vm.machine().interrupts(1);
-        // Weakened, and removed: neither interrupts a CPU that does not run the space, unless table pages go.
+        // The pages are weakened, and later removed. Neither interrupts a CPU that does not run the space, unless table
+        // pages are freed.
         cpus[0].run(|| space.protect(range, Prot::READ)).unwrap();
         assert_eq!(vm.machine().interrupts(1), before);
         cpus[1].enter(&space).unwrap();
@@ -134,7 +135,7 @@ fn a_fork_returns_all_cpus_to_one_root_and_frees_the_others() {
     // SAFETY: only the number of page tables is read, and nothing is changed.
     let fanned = unsafe { space.page_tables() }.table_pages(vm);
     let child = cpus[0].run(|| space.fork()).unwrap();
-    // Four roots.
+    // The fork has freed the four per-CPU roots.
     // SAFETY: only the number of page tables is read, and nothing is changed.
     assert_eq!(fanned - unsafe { space.page_tables() }.table_pages(vm), 4);
     for cpu in &cpus {
@@ -144,7 +145,7 @@ fn a_fork_returns_all_cpus_to_one_root_and_frees_the_others() {
             cpu.write(&space, range.start, *n).unwrap();
         }
     }
-    // And out again.
+    // The map fans out again.
     for cpu in &cpus {
         cpu.run(|| space.open_arena(cpu.id()));
         round(cpu, &space, 2);
@@ -197,7 +198,7 @@ fn flushes_of_an_entry_outlast_the_roots() {
     assert_eq!(cpus[1].read(&space, range.start), Ok(7));
     cpus[1].enter(&other).unwrap();
     cpus[0].run(|| space.unmap(range)).unwrap();
-    // No leaf is left that a fork would flush: only the change of regime interrupts the second CPU.
+    // No leaf is left that a fork would flush. So only the end of the regime can interrupt the second CPU.
     let _child = cpus[0].run(|| space.fork()).unwrap();
     cpus[1].enter(&space).unwrap();
     assert!(cpus[1].read(&space, range.start).is_err());
@@ -218,7 +219,7 @@ fn a_space_without_a_root_fans_out_and_joins() {
         if faults_between {
             assert_eq!(cpus[1].read(&space, kept.start), Ok(7));
         }
-        // A fork joins the arenas and the roots.
+        // A fork joins the arenas, and all CPUs load the shared root.
         let child = cpus[2].run(|| space.fork()).unwrap();
         for cpu in &cpus {
             assert_eq!(cpu.read(&space, kept.start), Ok(7));

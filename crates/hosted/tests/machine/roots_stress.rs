@@ -1,5 +1,5 @@
 //! Per-CPU root tables under several threads. CPUs fault, map, weaken, unmap, fork, open arenas, switch between two
-//! spaces and go lazy. None of them ever sees a stale translation.
+//! spaces and go lazy. No CPU may ever use a stale translation.
 
 use quire_hosted::{Account, Cpu, Hosted, Settings};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 type V = &'static Vm<Hosted>;
 
 const CPUS: usize = 3;
-/// Places of each CPU in each space, in table pages of their own.
+/// The number of places that each CPU has in each space. Each place has table pages of its own.
 const PLACES: u64 = 4;
 const APART: u64 = 4 << 20;
 
-/// The state of a place. Its word holds a count above it, so that no two moments look alike.
+/// The state of a place. The word `PagesOfCpu::state` has it in its lowest bits, and a count above, so that the word
+/// never repeats.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Is {
     Nothing,
@@ -30,7 +31,7 @@ const ALL: [Is; 4] = [Is::Nothing, Is::Writable, Is::ReadOnly, Is::Changing];
 struct PagesOfCpu {
     at: u64,
     state: AtomicU64,
-    /// The word that its pages hold.
+    /// The value from which the words of its pages are made.
     stamp: AtomicU64,
 }
 
@@ -74,7 +75,7 @@ impl World {
     }
 }
 
-/// Operations of each CPU.
+/// The number of operations of each CPU.
 const STEPS: u64 = 6000;
 
 struct Random(u64);
@@ -88,7 +89,7 @@ impl Random {
     }
 }
 
-/// Changes a place of the CPU's own.
+/// Changes one of the CPU's own places.
 ///
 /// # Requires
 /// The space is loaded.
@@ -124,7 +125,7 @@ fn change(cpu: &Cpu, world: &World, place: &PagesOfCpu, pages: u64, random: &mut
     place.set(becomes);
 }
 
-/// Reads a page of any CPU: if it did not change meanwhile, it has the announced state.
+/// Reads a page of any CPU. If the page did not change meanwhile, it must have the announced state.
 ///
 /// # Requires
 /// The space is loaded.
@@ -136,7 +137,7 @@ fn look(cpu: &Cpu, world: &World, place: &PagesOfCpu, page: u64) -> bool {
     }
     let stamp = place.stamp.load(Ordering::SeqCst);
     let found = cpu.read(&world.space, va);
-    // To an unused word: the place may change until the store.
+    // The store goes to an unused word, because the place may become writable before the store.
     let stored = (is != Is::Writable).then(|| cpu.write(&world.space, va + 8, 0));
     if place.now().0 != before {
         return false;
@@ -214,7 +215,7 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, seen: &Seen) {
                 seen.forks.fetch_add(1, Ordering::Relaxed);
             }
             _ => {
-                // Only if no CPU runs it.
+                // The tables are dropped only if no CPU runs the space.
                 let other = &worlds[w ^ 1];
                 let done = cpu.run(|| other.space.drop_tables());
                 seen.dropped.fetch_add(done.is_some().into(), Ordering::Relaxed);
@@ -227,13 +228,13 @@ fn run_cpu(cpu: &Cpu, worlds: &[World; 2], seed: u64, seen: &Seen) {
 
 fn stress(tags: bool) {
     let vm = Hosted::boot(Settings { cpus: CPUS, frames: 16 * 1024, pcid: tags, ..Settings::default() }).unwrap();
-    // No thread is attached: this one acts as a CPU.
+    // No thread is attached to a CPU, so this thread acts as CPU 0.
     let before = quire_sync::hooks::threads::as_cpu(0, || Account::of(vm));
     let worlds = {
         let cpus: Vec<Cpu> = (0..CPUS).map(|id| Cpu::attach(vm, id).unwrap()).collect();
         let worlds = [World::new(vm, &cpus), World::new(vm, &cpus)];
         cpus.iter().for_each(Cpu::leave);
-        // After a CPU has failed, the state is lost, and nothing is freed.
+        // After a CPU has failed, the machine's state is lost. So the worlds are not freed then.
         ManuallyDrop::new(worlds)
     };
     let seen = Seen::default();

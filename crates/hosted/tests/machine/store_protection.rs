@@ -1,5 +1,5 @@
-//! Whole table pages that lose and regain their store rights, under several threads. Two CPUs store into a region of
-//! two table pages. Others fork the space, read the children, and protect, drop or move parts of the region.
+//! Store protection of whole table pages, under several threads. Two CPUs store into a region of two table pages. Other
+//! CPUs fork the space, read the children, and protect, drop or move parts of the region.
 
 use quire_hosted::{Account, Cpu, Settings, Simulate, Simulated};
 use quire_vm::map::{Advice, MapRequest, Placement, Space, SpaceRef};
@@ -11,9 +11,9 @@ quire_hosted::of_each_architecture!(stores_restored_by_table_page_reach_no_other
 
 const BASE: u64 = 0x20_0000_0000;
 const PAGES: u64 = 1024;
-/// CPUs that store, each into pages of its own.
+/// The number of CPUs that store, each into pages of its own.
 const STORING: u64 = 2;
-/// Changes of the region by each of the other CPUs.
+/// The number of changes of the region by each of the other CPUs.
 const ROUNDS: u64 = 800;
 
 struct Random(u64);
@@ -35,18 +35,20 @@ fn range(first: u64, pages: u64) -> VirtRange {
     VirtRange { start: page(first), end: page(first + pages) }
 }
 
-/// Stores ever larger numbers into every other page, and finds them there.
+/// Stores rising numbers into the CPU's own pages, and checks that it reads them back. Returns the last number in each
+/// page.
 fn store<F: Simulate>(cpu: &Cpu<F>, space: &SpaceRef<Simulated<F>>, stop: &AtomicBool) -> Vec<u64> {
     let mut random = Random(88_172_645_463_325_252 + cpu.id() as u64);
     let mut stored = vec![0; PAGES as usize];
     let mut count = 0;
     cpu.enter(space).unwrap();
     while !stop.load(Ordering::SeqCst) {
-        // A stretch of pages, so that most of both table pages are stored into before the next fork.
+        // The CPU stores into many consecutive pages, so that most of both table pages are stored into before the next
+        // fork.
         let (first, len) = (random.below(PAGES), random.below(300));
         for n in (first..(first + len).min(PAGES)).filter(|n| n % STORING == cpu.id() as u64) {
             count += 1;
-            // Refused while the region is read-only.
+            // The store fails while the region is read-only.
             if cpu.write(space, page(n), count).is_ok() {
                 stored[n as usize] = count;
             }
@@ -57,7 +59,7 @@ fn store<F: Simulate>(cpu: &Cpu<F>, space: &SpaceRef<Simulated<F>>, stop: &Atomi
     stored
 }
 
-/// One operation that removes store rights.
+/// Does one random operation, most of which remove store rights.
 fn disturb<F: Simulate>(
     cpu: &Cpu<F>,
     space: &Space<Simulated<F>>,
@@ -68,7 +70,7 @@ fn disturb<F: Simulate>(
         0..4 => {
             let child = cpu.run(|| space.fork()).unwrap();
             cpu.enter(&child).unwrap();
-            // The child has the contents of one moment, and its own stores.
+            // The child must have the contents of one moment, except its own stores.
             let pages: Vec<u64> = (0..40).map(|_| random.below(PAGES)).collect();
             let seen: Vec<u64> = pages.iter().map(|n| cpu.read(&child, page(*n)).unwrap()).collect();
             let own = random.below(PAGES);
@@ -93,7 +95,7 @@ fn disturb<F: Simulate>(
         }
         6 => cpu.run(|| {
             let n = random.below(PAGES);
-            // Made by a load, so that store-protected table pages get leaves.
+            // A load makes the page, so that store-protected table pages get new leaves.
             let _any = space.fault(page(n), Access::Read);
         }),
         _ => {
@@ -106,7 +108,7 @@ fn disturb<F: Simulate>(
     }
 }
 
-/// Ends the loops of the other threads, also if this thread fails.
+/// When dropped, ends the loops of the other threads, even if this thread fails.
 struct StopOnDrop<'s>(&'s AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

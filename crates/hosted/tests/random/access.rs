@@ -1,5 +1,5 @@
-//! Accesses to the own lane, whose outcome is known; to other lanes, which their owners may be changing; and to
-//! objects.
+//! Accesses to the worker's own lane, whose outcome is known; to other lanes, which their owners may be changing; and
+//! to objects.
 
 use crate::worker::{Pages, Worker};
 use crate::world::{COMMON, LANE_PAGES, SpaceModel, load_shared, write_stamp};
@@ -12,7 +12,7 @@ use quire_vm::object::index::Slot;
 use quire_vm::{Access, FaultError, PAGE_SIZE};
 use std::sync::atomic::Ordering;
 
-/// Failed reads may succeed the next time; so many tries.
+/// How often a failed access is tried. An injected failure of the pager may not happen the next time.
 const PATIENCE: u32 = 10_000;
 
 fn patient<R>(f: impl Fn() -> Result<R, FaultError>) -> Result<R, FaultError> {
@@ -28,7 +28,7 @@ impl<F: Simulate> Worker<'_, F> {
         patient(|| self.cpu.write(space, va, value))
     }
 
-    /// Reads or writes the stamp of one page of the own lane.
+    /// Reads, writes or fetches from one page of the own lane.
     pub fn touch(&mut self, model: &SpaceModel<F>) {
         let i = self.run(model).start;
         let mut pages = self.own(model);
@@ -93,7 +93,8 @@ impl<F: Simulate> Worker<'_, F> {
         let seen = self.seen(r);
         self.narrow(&mut pages[i], Access::Write, seen);
         if let Seen::Value(_) = seen {
-            // The stamp is stored in one place only; later reads show which candidate it was.
+            // The stamp is recorded only if it is certain that the store went to a shared page. Otherwise later reads
+            // show which candidate was true.
             for s in pages[i].now() {
                 if let State::Shared(_, o, p) = s
                     && pages[i].certain().is_some()
@@ -113,7 +114,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// A store went to a page that may be private or shared: the objects' pages decide which.
+    /// Decides whether a store went to a private or a shared page, by reading the objects' pages.
     pub fn find_out(&self, _model: &SpaceModel<F>, page: &mut Page, _va: u64, stamp: u64) {
         let in_object = |o: usize, p: usize| {
             let shared = &self.world.shared[o];
@@ -140,7 +141,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Reads a stamp of another lane, which its owner may be changing.
+    /// Reads the stamp of a page of another lane. The lane's owner may be changing the page.
     pub fn look_elsewhere(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);
@@ -176,7 +177,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Stores beside the stamp of a page of another lane: the owner's stamp must not suffer.
+    /// Stores beside the stamp of a page of another lane. The owner's stamp must not change.
     pub fn store_elsewhere(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let beside = self.world.va(lane, i) + 512 + self.lane as u64 * 8;
@@ -186,7 +187,7 @@ impl<F: Simulate> Worker<'_, F> {
         let (r, span) = self.world.during(|| self.store(&model.space, beside, value).map(|()| None));
         let seen = self.seen(r);
         self.check_elsewhere(model, lane, i, Access::Write, seen, span);
-        // A word that another CPU stored beside a stamp carries its number.
+        // The upper bits of each word beside a stamp are the number of the CPU that stored it.
         let other = self.random_lane();
         let va = self.world.va(lane, i) + 512 + other as u64 * 8;
         if let Ok(v) = self.load(&model.space, va)
@@ -197,22 +198,22 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// One of the objects that the lane uses.
+    /// Chooses one of the objects that the lane uses.
     pub fn object(&mut self) -> usize {
-        // In a mix about ends, mostly the own one.
+        // In a mix about objects' ends this is mostly the lane's own object.
         match if self.world.mix.own && self.random(4) != 0 { COMMON } else { self.random(COMMON + 1) } {
             COMMON => COMMON + self.lane,
             common => common,
         }
     }
 
-    /// The own object has no page beyond its end, except pages that a CPU is about to remove.
+    /// Checks that the own object has no page beyond its end, except pages that a CPU is about to remove.
     fn no_page_beyond_the_end(&self, o: usize) {
         let (shared, vm) = (&self.world.shared[o], self.cpu.vm());
         for p in (0..self.world.mix.part).filter(|p| !shared.has(*p)) {
             let stays = || {
                 let pin = vm.epoch().pin();
-                // SAFETY: all is only read, under a pin of the one system.
+                // SAFETY: the index is only read, under a pin of its own system.
                 let index = unsafe { shared.object.page_index() };
                 match index.get(shared.index(self.lane, p), &pin) {
                     // SAFETY: the index names frames of this system, and the descriptor's state is only read.
@@ -226,8 +227,8 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Reads, writes or discards a page of the own part of a shared object, without a mapping; or changes the own
-    /// object's size.
+    /// Reads, writes or discards a page of the own part of a shared object, without a mapping. Or changes the size of
+    /// the own object.
     pub fn use_the_object(&mut self) {
         let (o, p) = (self.object(), self.random(self.world.mix.part));
         let shared = &self.world.shared[o];
@@ -262,7 +263,7 @@ impl<F: Simulate> Worker<'_, F> {
     }
 }
 
-/// The stamp of a page; `None` beyond the end.
+/// Returns the stamp of a page; `None` beyond the object's end.
 fn read_stamp<F: Simulate>(object: &ObjectRef<Simulated<F>>, page: u64) -> Option<u64> {
     let mut stamp = 0;
     let read = object.read::<std::convert::Infallible>(page * PAGE_SIZE, 8, &mut |from| {

@@ -1,6 +1,6 @@
-//! Operations on mappings of their own, away from the lanes, beside all other operations on the space. There are
-//! devices, growing mappings, memory shared with a child, shortened objects, a file that is written back; and wiring,
-//! on the lane.
+//! Operations on mappings outside the lanes, while other CPUs do all other operations on the space. There are devices,
+//! growing mappings, memory shared with a child, shortened objects, and a file that is written back. Wiring is here
+//! too, but works on the lane.
 
 use crate::worker::{RW, Worker};
 use crate::world::{DEVICE_PART, FILE_PART, SpaceModel};
@@ -9,7 +9,7 @@ use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 
-/// Failed writes may succeed the next time; so many tries.
+/// How often a failed write is tried. An injected failure may not happen the next time.
 const PATIENCE: u32 = 10_000;
 
 fn anywhere<F: Simulate>(pages: u64) -> MapRequest<'static, Simulated<F>> {
@@ -25,7 +25,7 @@ fn page(at: u64, n: u64) -> u64 {
 }
 
 impl<F: Simulate> Worker<'_, F> {
-    /// Maps it, if there is memory.
+    /// Maps memory as `request` says. Returns the address, or `None` if there is no memory.
     fn try_map(&self, space: &Space<Simulated<F>>, request: &MapRequest<'_, Simulated<F>>) -> Option<u64> {
         match space.map(request) {
             Ok(at) => Some(at),
@@ -37,7 +37,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Retries until there is memory for it.
+    /// Repeats `operation` until there is memory for it.
     pub fn insist(&self, operation: impl Fn() -> Result<(), MapError>) {
         loop {
             match operation() {
@@ -50,7 +50,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// A load that must find `want`, unless memory is out.
+    /// Loads from `va`, and checks that the result is `want`, unless memory is exhausted.
     fn expect(&self, space: &Space<Simulated<F>>, va: u64, want: u64) {
         match self.load(space, va) {
             Ok(v) if v == want => {}
@@ -59,7 +59,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Stores `value` to the start of a page; false if there was no memory for it.
+    /// Stores `value` to `va`. Returns `false` if there was no memory for it.
     fn put(&self, space: &Space<Simulated<F>>, va: u64, value: u64) -> bool {
         match self.store(space, va, value) {
             Ok(()) => true,
@@ -82,7 +82,7 @@ impl<F: Simulate> Worker<'_, F> {
         let (done, span) = self.world.during(|| model.space.wire(r, how));
         self.whole(model, &mut lane, run, span, done, |s| s);
         if done.is_ok() && how == Wire::Now && model.space.make_resident(r) == Ok(()) {
-            // It must not page out any of it.
+            // Page-out must not evict any page of it.
             let _done = model.space.advise(r, Advice::PageOut);
             let done = model.space.resident(r, &mut |page, there| {
                 if !there {
@@ -93,7 +93,7 @@ impl<F: Simulate> Worker<'_, F> {
                 self.wrong("a wired range is not mapped");
             }
         }
-        // Its holes stay holes.
+        // If the range has holes, `wire` reports them, and so does `unwire`.
         if !leave {
             let unwire = || match model.space.wire(r, Wire::No) {
                 Err(MapError::NotMapped) if done.is_err() => Ok(()),
@@ -120,7 +120,7 @@ impl<F: Simulate> Worker<'_, F> {
                 self.expect(&model.space, page(at, n), value);
             }
         }
-        // None of it can be dropped; stores fail where they are not allowed.
+        // No register page can be dropped, and stores fail after the right to store was removed.
         let r = pages(at, DEVICE_PART);
         let _nothing = model.space.advise(r, [Advice::DontNeed, Advice::PageOut][self.random(2)]);
         self.insist(|| model.space.protect(r, Prot::READ));
@@ -131,7 +131,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.insist(|| model.space.unmap(r));
     }
 
-    /// A mapping grows, in place or elsewhere, and shrinks.
+    /// Maps some pages, grows the mapping in place or elsewhere, and shrinks it.
     pub fn grow(&mut self, model: &SpaceModel<F>) {
         let (n, more) = (1 + self.random(6) as u64, 1 + self.random(70) as u64);
         let how = [Move::May, Move::May, Move::No][self.random(3)];
@@ -156,21 +156,21 @@ impl<F: Simulate> Worker<'_, F> {
                     if self.put(&model.space, page(at, i), stamp + i) {
                         self.expect(&model.space, page(at, i), stamp + i);
                     }
-                    // Unless it is one of the others too.
+                    // Two of the three page numbers may be equal, so the page is made empty for its next check.
                     self.insist(|| model.space.advise(pages(page(at, i), 1), Advice::DontNeed));
                 }
             }
-            // Another mapping lies behind it.
+            // Another mapping begins at its end, so it cannot grow in place.
             Err(MapError::NoSpace) if how == Move::No => {}
             Err(MapError::OutOfMemory) => self.no_memory(),
             Err(e) => self.wrong(&format!("remap failed: {e:?}")),
         }
         check(at, &stored);
-        // A grown mapping may be two mappings: it is shortened where the first of them ends.
+        // A grown mapping may consist of two mappings. It is cut where the first of them ends.
         self.insist(|| {
             model.space.unmap(pages(page(at, n), len - n)).or_else(|e| if len == n { Ok(()) } else { Err(e) })
         });
-        // Other CPUs may use the released addresses at once.
+        // From here on other CPUs may map the released addresses.
         let rest = match model.space.remap(pages(at, n), keep * PAGE_SIZE, Move::No, false) {
             Ok(same) if same == at => keep,
             Ok(_) => self.wrong("a range that shrinks has moved"),
@@ -184,7 +184,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.insist(|| model.space.unmap(pages(at, rest)));
     }
 
-    /// Anonymous memory that parent and child share: each sees the other's stores.
+    /// Shares anonymous memory with a child: each sees the other's stores.
     pub fn share_with_a_child(&mut self, model: &SpaceModel<F>) {
         const PAGES: u64 = 3;
         self.doing = format!("share memory with a child of space {}", model.space.id());
@@ -216,7 +216,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// An object is shortened and lengthened under a shared and a private mapping of it.
+    /// Shortens and lengthens an object under a shared and a private mapping of it.
     pub fn shorten(&mut self, model: &SpaceModel<F>) {
         const PAGES: u64 = 12;
         let end = self.random(PAGES as usize) as u64;
@@ -230,8 +230,8 @@ impl<F: Simulate> Worker<'_, F> {
         };
         let stamp = self.stamp();
         self.spend_stamps(2 * PAGES);
-        // Every third page is copied before the object changes. A failed store may have made its copy, which was paged
-        // out before the retry: then the outcome is unknown.
+        // Every third page is copied to the private mapping before the object changes. The outcome of a failed store is
+        // unknown: it may have made a copy that was paged out before the retry.
         let copied: Vec<Option<bool>> = (0..PAGES)
             .map(|n| match n % 3 {
                 0 => self.put(&model.space, page(private, n) + 8, stamp + PAGES + n).then_some(true),
@@ -309,7 +309,7 @@ impl<F: Simulate> Worker<'_, F> {
     }
 }
 
-/// A lane's own program that has stored to more pages than it has frames.
+/// A separate program of a lane, which has stored to more pages than there are frames for it.
 pub struct Hoard<F: Simulate> {
     space: quire_vm::SpaceRef<Simulated<F>>,
     stamps: Vec<u64>,
@@ -318,7 +318,7 @@ pub struct Hoard<F: Simulate> {
 const HOARD: u64 = 0x1_0000_0000;
 
 impl<F: Simulate> Hoard<F> {
-    /// Nothing stored yet.
+    /// Maps `n` pages in a new space, without a store.
     pub fn new(vm: &'static quire_vm::Vm<Simulated<F>>, n: usize) -> Hoard<F> {
         let space = Space::new(vm).expect("memory at the start");
         let request = MapRequest { prot: RW, ..MapRequest::private(Placement::Fixed(HOARD), n as u64 * PAGE_SIZE) };
@@ -343,7 +343,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.cpu.leave();
     }
 
-    /// Reads a run of the hoard and stores to it again; at times a child sees it too.
+    /// Reads a run of the hoard and stores to it again. Sometimes a forked child reads it too.
     pub fn use_hoard(&mut self, model: &SpaceModel<F>) {
         let Some(mut hoard) = self.world.hoards.get(self.lane).map(|h| h.lock()) else { return };
         let first = self.random(hoard.stamps.len());
@@ -368,7 +368,7 @@ impl<F: Simulate> Worker<'_, F> {
         self.cpu.enter(&model.space).unwrap();
     }
 
-    /// All pages of the hoard hold their last stores.
+    /// Checks that all pages of the hoard hold their last stores.
     pub fn look_at_hoard(&mut self) {
         let Some(hoard) = self.world.hoards.get(self.lane).map(|h| h.lock()) else { return };
         self.doing = "look at the hoard".into();

@@ -1,11 +1,12 @@
 //! Random operations from several CPUs, checked against a model of memory's contents, with every translation checked
 //! and the consistency checker on.
 //!
-//! Every run prints the command that repeats it. `QUIRE_SEED=n` runs with that seed: with one CPU the whole run
-//! repeats, to the last count. With more, the n-th operation of each CPU is of the same kind and draws from the same
-//! random numbers. The host decides the interleaving, and that decides where CPUs meet (`reproduce`). `QUIRE_STEPS=n`
-//! sets the operations a CPU, `QUIRE_SOAK=n` makes every run n times as long, `QUIRE_MUTANT=Name` leaves out a step of
-//! a protocol.
+//! Every run prints the command that repeats it. `QUIRE_SEED=n` runs with that seed. With one CPU the whole run
+//! repeats, to the last event count. With more CPUs, the n-th operation of each CPU is of the same kind and uses the
+//! same random numbers. But the host decides the interleaving, and so where CPUs meet (see `reproduce`).
+//!
+//! `QUIRE_STEPS=n` sets the operations of each CPU. `QUIRE_SOAK=n` makes every run n times as long. `QUIRE_MUTANT=Name`
+//! leaves out a step of a protocol.
 //!
 //! All configurations together do a million operations on x86-64, and a tenth of that on RISC-V.
 
@@ -65,25 +66,25 @@ struct Plan {
     cpus: usize,
     frames: u64,
     pcid: bool,
-    /// Operations of each CPU.
+    /// The number of operations of each CPU.
     steps: usize,
-    /// One allocation in so many fails; 0: none.
+    /// One of this many allocations fails; 0: none.
     starve: u32,
-    /// Pages go to a swap store with these faults; memory is so short that they must.
+    /// If set, pages are swapped to a store with these faults, and memory is so small that this happens.
     swap: Option<FaultPlan>,
     mix: &'static Mix,
 }
 
-/// The disk of a plan that names none.
+/// The faults of the disk of a plan that has no swap.
 const DISK: FaultPlan = FaultPlan { delay: 1, window: 3, ..paging::PROMPT };
 
 const PLAN: Plan = Plan { cpus: 1, frames: 16_384, pcid: true, steps: 0, starve: 0, swap: None, mix: &EVERYTHING };
 
-/// The part of a plan that runs on an architecture.
+/// The part of a plan that runs on one architecture.
 trait Reduced: Simulate {
-    /// Whether CPUs that contend get arenas for their mappings.
+    /// Whether CPUs that contend for a space get arenas of their own.
     const ARENAS: bool;
-    /// Operations of each CPU.
+    /// The number of operations of each CPU.
     fn part(plan: &Plan) -> usize;
 }
 
@@ -94,12 +95,12 @@ impl Reduced for X86_64 {
     }
 }
 
-/// The other architecture's runs already find all errors that do not depend on the format of page tables.
+/// RISC-V runs fewer steps, because the runs of x86-64 find all errors that do not depend on the format of page tables.
 impl Reduced for Sv39 {
-    // Its user addresses end below the arenas.
+    // User addresses of RISC-V end below the addresses of arenas.
     const ARENAS: bool = false;
     fn part(plan: &Plan) -> usize {
-        // Fewer than half would not overcommit memory.
+        // With fewer than half of the steps, memory would not be overcommitted.
         plan.steps / if plan.swap.is_some() { 2 } else { 15 }
     }
 }
@@ -126,14 +127,14 @@ impl Barrier {
 /// The results of a run, for comparison with another one.
 #[derive(PartialEq, Eq, Debug)]
 struct Outcome {
-    /// Of each CPU.
+    /// The history of each CPU.
     histories: Vec<History>,
     counts: String,
     in_arenas: u64,
-    /// Every event that the core counted.
+    /// The number of each event that the core counted.
     events: Vec<(&'static str, u64)>,
     settled: Account,
-    /// Operations of each CPU.
+    /// The number of operations of each CPU.
     steps: usize,
 }
 
@@ -148,12 +149,13 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     println!(
         "to repeat: QUIRE_SEED={seed} QUIRE_STEPS={steps} cargo test -p quire-hosted --test random -- --exact {name}"
     );
-    // Alone, a run must not depend on its speed: the clock decides which spaces are idle.
+    // A run with one CPU must not depend on its speed, but the clock decides which spaces are idle. So that run has a
+    // simulated clock.
     let alone = plan.cpus == 1;
     set_clock(alone.then_some(0));
     #[cfg(mutants)]
     let mutant = mutants::from_environment();
-    // With one CPU nothing is left to chance: the CPU does the daemons' work itself.
+    // A run with one CPU has no daemon threads, so that it can be repeated: the CPU does the daemons' work itself.
     let daemons = if plan.swap.is_some() && plan.cpus > 1 { paging::DAEMONS.len() } else { 0 };
     let vm = Simulated::<F>::boot(Settings {
         cpus: plan.cpus + daemons,
@@ -165,7 +167,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
         check: if mutant.is_some() { Level::Never } else { Level::AtRelease },
         #[cfg(not(mutants))]
         check: Level::AtRelease,
-        // So few spaces would seldom have longer chains.
+        // With few spaces, chains seldom become longer.
         layers: 3,
         ..Settings::default()
     })
@@ -175,7 +177,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     let before = Account::of(vm);
     let hoard = if plan.swap.is_some() { paging::hoard(plan.cpus) } else { 0 };
     let disk = FaultPlan { seed, ..plan.swap.unwrap_or(DISK) };
-    // After a CPU has failed, pages stay busy for ever: then the world is leaked, and the run ends.
+    // After a CPU has failed, pages stay busy for ever. Then the world is leaked, and the run ends.
     let world = ManuallyDrop::new(World::new(&cpu, plan.cpus, 8, plan.mix, hoard, disk));
     drop(cpu);
     if plan.starve != 0 {
@@ -189,7 +191,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
     let histories = std::thread::scope(|s| {
         let start = |id| {
             let (world, least, filled) = (&world, &least, &filled);
-            // A debugger shows the name of a thread that hangs.
+            // A debugger shows this name if a thread hangs.
             let named = std::thread::Builder::new().name(format!("{id} {seed}"));
             let work = move || {
                 set_clock(alone.then_some(u64::MAX / 4));
@@ -209,7 +211,7 @@ fn run_with<F: Reduced>(plan: Plan, seed: u64, steps: usize) -> Outcome {
         let threads: Vec<_> = (0..plan.cpus).map(start).collect();
         threads.into_iter().map(|t| t.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
     });
-    // From here on each CPU does its own paging work.
+    // The daemons end. From here on each CPU does its own paging work.
     if let Some(threads) = threads {
         paging::stop_daemons(vm, threads);
     }
@@ -304,7 +306,7 @@ fn mappings_without_an_address<F: Reduced>() {
     assert_eq!(done.in_arenas > 0, F::ARENAS, "CPUs that contend get arenas of their own");
 }
 
-/// Memory overcommitted four times, on so many CPUs, against a store with these faults.
+/// A run in which programs use four times the memory, on `cpus` CPUs, with a swap store that has the faults `bad`.
 fn overcommitted<F: Reduced>(cpus: usize, steps: usize, bad: FaultPlan) {
     let _done = run::<F>(Plan { cpus, frames: paging::frames(cpus), steps, swap: Some(bad), mix: &MUCH, ..PLAN });
 }

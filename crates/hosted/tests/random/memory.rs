@@ -1,4 +1,5 @@
-//! Operations that change no content: inheritance by forks, dropped page tables, paging out; and stacks.
+//! Operations that change no content: inheritance by forks, dropped page tables, and page-out. Operations on volatile
+//! objects and stacks are here too.
 
 use crate::worker::Worker;
 use crate::world::{LANE_PAGES, SpaceModel, store_shared};
@@ -8,10 +9,10 @@ use quire_vm::map::{Advice, Content, Inherit, MapRequest, Placement};
 use quire_vm::tlb::flush::Obligation;
 use quire_vm::{FaultError, MapError, PAGE_SIZE, Pmap, Table, VirtRange};
 
-/// Words of the volatile object, in their highest byte.
+/// The highest byte of each word that is written to the volatile object.
 const VOLATILE: u64 = 0x7e << 56;
 
-/// Each lane's stacks: away from everything else.
+/// The address of the lanes' stacks, away from all other mappings.
 const fn stacks<F: Simulate>() -> u64 {
     ((F::USER.end / 4 * 3) >> 30) << 30
 }
@@ -32,7 +33,7 @@ impl<F: Simulate> Worker<'_, F> {
         let mut pages = self.own(model);
         let r = self.range(&run);
         let (done, span) = self.world.during(|| model.space.inherit(r, how));
-        // Either of two flags decides; the model forgets the states that it cannot distinguish.
+        // Two flags decide a page's fate together. The model forgets states that it cannot distinguish.
         let known = |old: Fate| match (old, fate) {
             (_, Fate::Keep) => Fate::Keep,
             (Fate::Keep, Fate::Unknown) => Fate::Keep,
@@ -46,7 +47,7 @@ impl<F: Simulate> Worker<'_, F> {
             Err(MapError::Invalid) if matches!(how.content, Some(Content::Zero | Content::Share)) => {}
             Err(MapError::OutOfMemory) => self.no_memory(),
             Ok(()) | Err(MapError::NotMapped) => {
-                // Unmapped pages do not keep the advice.
+                // An unmapped page does not keep the advice.
                 for i in run.clone() {
                     let (old, certain) = (pages[i].fate(), pages[i].certain());
                     match certain {
@@ -61,7 +62,7 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Drops a leaf, which comes back by a fault: page tables are only a cache of the map.
+    /// Drops a leaf, which a later fault enters again: page tables are only a cache of the map.
     pub fn forget(&mut self, model: &SpaceModel<F>) {
         let (lane, i) = self.elsewhere(model);
         let va = self.world.va(lane, i);
@@ -72,7 +73,7 @@ impl<F: Simulate> Worker<'_, F> {
         if let Some(mut table) = pmap.next_table(vm, VirtRange { start: va, end: va + PAGE_SIZE }) {
             let _gone = table.remove(va, &mut owed);
         }
-        // It is removed, and not flushed yet, for as long as an interrupt may take.
+        // The leaf stays removed without a flush for as long as an interrupt may take.
         if self.random(4) == 0 {
             std::thread::sleep(std::time::Duration::from_micros(30));
         }
@@ -134,8 +135,8 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// Writes or discards pages that other CPUs copy, or copies them: a copy has the contents of its moment, not later
-    /// ones.
+    /// Writes or discards pages that other CPUs copy, or copies them. A copy must have the contents of one moment, not
+    /// later ones.
     pub fn volatile(&mut self, model: &SpaceModel<F>) {
         let object = &self.world.volatile;
         let page = self.random(2) as u64;
@@ -143,7 +144,7 @@ impl<F: Simulate> Worker<'_, F> {
         match self.random(4) {
             0 => {
                 let word = VOLATILE | self.stamp();
-                // If memory is out, nothing was written.
+                // If there was no memory, nothing was written.
                 let _done = object.write::<std::convert::Infallible>(page * PAGE_SIZE, PAGE_SIZE as usize, &mut |to| {
                     to.chunks_exact_mut(8).for_each(|to| store_shared(to, word));
                     Ok(to.len())
@@ -178,12 +179,13 @@ impl<F: Simulate> Worker<'_, F> {
         }
     }
 
-    /// A stack grows downward, not beyond its limit, keeps its stored words, and is unmapped.
+    /// Checks that a stack grows downward, not beyond its limit, keeps its stored words, and can be unmapped.
     pub fn stack(&mut self, model: &SpaceModel<F>) {
         let end = stacks::<F>() + (self.lane as u64 + 1) * (1 << 30);
         let depth = 1 + self.random(40) as u64;
         self.doing = format!("a stack of {depth} pages below {end:#x} in space {}", model.space.id());
-        // One stack at a time in a space: no other lane uses these addresses, but a child inherits them.
+        // The lane's lock allows one stack at a time in a space. No other lane uses these addresses, but a child
+        // inherits them.
         let _mine = self.own(model);
         let all = VirtRange { start: end - 64 * PAGE_SIZE, end };
         let top = end - 2 * PAGE_SIZE;

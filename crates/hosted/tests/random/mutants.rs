@@ -1,11 +1,11 @@
-//! Steps of protocols that are left out: the random test must detect each. Compiled with `--cfg mutants`, as `./quire
-//! test` builds the unit tests.
+//! Runs with one step of a protocol left out. The random test must detect each omission. Compiled with `--cfg mutants`,
+//! as `./quire test` builds the unit tests.
 
 use quire_vm::mutant::{Mutant, set_mutant};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Each step with the configuration that shows its absence soonest.
+/// Each step that is left out, with the configuration that fails soonest without it.
 const FOUND_BY: &[(Mutant, &str)] = &[
     (Mutant::NoBusyCheck, "faults_against_discards"),
     (Mutant::NoStaleCheck, "four_cpus_read_their_own_stores"),
@@ -18,16 +18,17 @@ const FOUND_BY: &[(Mutant, &str)] = &[
 /// The exit status of a run that detects the mutant.
 const NOTICED: i32 = 3;
 
-/// The step that `QUIRE_MUTANT` names.
+/// Returns the step that `QUIRE_MUTANT` names.
 pub fn from_environment() -> Option<Mutant> {
     let name = std::env::var("QUIRE_MUTANT").ok()?;
     let found = FOUND_BY.iter().map(|(m, _)| *m).find(|m| format!("{m:?}") == name);
     Some(found.unwrap_or_else(|| panic!("{name} is no step that can be left out here")))
 }
 
-/// Leaves it out from now on. The first panic ends the process, because later ones in other threads mean nothing.
+/// Leaves the step out from now on, or none. The first panic ends the process, because later panics in other threads
+/// mean nothing.
 pub fn switch_on(mutant: Option<Mutant>) {
-    // SAFETY: the test expects the failure that it causes.
+    // SAFETY: the test expects the failure that the omission causes.
     unsafe { set_mutant(mutant) };
     if mutant.is_some() {
         let say = std::panic::take_hook();
@@ -38,14 +39,15 @@ pub fn switch_on(mutant: Option<Mutant>) {
     }
 }
 
-/// Operations of each CPU in one attempt.
+/// The number of operations of each CPU in one attempt.
 const STEPS: u64 = 20_000;
-/// Enough for a step whose absence shows in two of five attempts, and on a loaded machine in fewer.
+/// The most attempts. A missing step must be detected in two of five attempts, but on a loaded machine in fewer.
 const ATTEMPTS: u64 = 64;
-/// Longer than an attempt takes; a run that hangs has detected it too.
+/// The time limit of an attempt, longer than a run takes. A run that hangs counts as detected too.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs the test of that name with the step left out until it fails; returns the number of attempts.
+/// Runs the test of that name with the step left out until it fails. Returns the number of attempts, or `None` if all
+/// passed.
 fn attempts(mutant: Mutant, name: &str) -> Option<u64> {
     let program = std::env::current_exe().expect("this program has a file");
     (1..=ATTEMPTS).find(|attempt| {
@@ -62,7 +64,8 @@ fn attempts(mutant: Mutant, name: &str) -> Option<u64> {
         let start = Instant::now();
         loop {
             if let Some(status) = child.try_wait().expect("a child") {
-                // Ended by the first panic after the switch, or by a signal; any other end is another error.
+                // The process was ended by the first panic after the switch, or by a signal. Any other failure is
+                // another error.
                 let noticed = matches!(status.code(), Some(NOTICED) | None);
                 assert!(noticed || status.success(), "{name} cannot be run with {mutant:?}: {status}");
                 return noticed;

@@ -1,4 +1,4 @@
-//! Short memory: a swap store, the daemons on CPUs of their own, and the account at the end.
+//! Too little memory: a swap store, the daemons on CPUs of their own, and the checks at the end.
 
 use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_vm::paging::memory_store::{FaultPlan, MemoryStore};
@@ -9,33 +9,34 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// A store that does everything at once.
+/// A store that completes every request at once and never fails.
 pub const PROMPT: FaultPlan = FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
 
-/// Each on a CPU of its own.
+/// The daemons, each on a CPU of its own.
 pub const DAEMONS: [Daemon; 2] = [Daemon::Completion, Daemon::Pageout];
 
-/// Frames kept back for the core's own structures.
+/// The frames that are reserved for the core's own structures.
 pub const RESERVE: u64 = 64;
 
-/// Slots: more than all spaces together can hold.
+/// The number of swap slots, more than all spaces together can use.
 const SLOTS: u64 = 64 * 1024;
 
-/// Frames of a machine with `cpus` CPUs that is short of memory: tables, the core's own structures and the magazines
-/// take about half.
+/// The frames of a machine with `cpus` CPUs and little memory. Tables, the core's own structures and the magazines use
+/// about half of them.
 pub const fn frames(cpus: usize) -> u64 {
     450 + 120 * cpus as u64
 }
 
-/// Pages of each lane's own program. Together the stored pages are four times the frames, whatever else is in use.
+/// The pages of each lane's own program. All these programs together store to four times as many pages as there are
+/// frames.
 pub const fn hoard(cpus: usize) -> usize {
     (OVERCOMMIT * frames(cpus)).div_ceil(cpus as u64) as usize
 }
 
-/// Pages that are in use for each frame.
+/// The pages in use for each frame.
 const OVERCOMMIT: u64 = 4;
 
-/// A store and its contents.
+/// A store and its memory.
 pub struct Disk {
     pub store: &'static MemoryStore,
     bytes: NonNull<u8>,
@@ -48,23 +49,23 @@ unsafe impl Send for Disk {}
 unsafe impl Sync for Disk {}
 
 impl Disk {
-    /// An empty store with the faults `bad`.
+    /// Makes an empty store with the faults `bad`.
     pub fn new(pages: u64, bad: FaultPlan) -> Disk {
         let bytes = memmap2::MmapMut::map_anon((pages * PAGE_SIZE) as usize).expect("the host gives memory for a disk");
         let bytes = NonNull::new(Box::leak(Box::new(bytes)).as_mut_ptr()).expect("not null");
-        // SAFETY: leaked, so nothing else writes there.
+        // SAFETY: the memory is leaked, so nothing else writes there.
         Disk { store: Box::leak(Box::new(unsafe { MemoryStore::new(bytes, pages, bad) })), bytes, pages }
     }
 
-    /// The first word of a page that is not being written.
+    /// Returns the first word of a page that is not being written.
     pub fn word(&self, page: u64) -> u64 {
         assert!(page < self.pages);
-        // SAFETY: a page of the store, aligned.
+        // SAFETY: the word is the aligned start of a page of the store.
         unsafe { &*self.bytes.as_ptr().add((page * PAGE_SIZE) as usize).cast::<AtomicU64>() }.load(Ordering::Acquire)
     }
 }
 
-/// Gives `vm` a swap store.
+/// Makes a swap store and adds it to `vm`.
 pub fn add_swap<F: Simulate>(vm: &'static Vm<Simulated<F>>, bad: FaultPlan) -> &'static MemoryStore {
     let store = Disk::new(SLOTS, bad).store;
     vm.add_polled_swap(store).expect("there is no other swap");
@@ -82,7 +83,7 @@ pub fn start_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, first: usize) -
     DAEMONS.into_iter().enumerate().map(start).collect()
 }
 
-/// Pages that have a swap slot now: at least so many are in use.
+/// Returns the number of pages that have a swap slot now. At least that many pages are in use.
 pub fn in_swap<F: Simulate>(vm: &'static Vm<Simulated<F>>) -> u64 {
     vm.swap().total() - vm.swap().free()
 }
@@ -95,8 +96,8 @@ pub fn stop_daemons<F: Simulate>(vm: &'static Vm<Simulated<F>>, daemons: Vec<Joi
     }
 }
 
-/// Checks that memory was overcommitted all the time, with at least `least` pages in swap, and that all pages have gone
-/// with the spaces.
+/// Checks that memory was overcommitted all the time, with at least `least` pages in swap. Checks that all pages were
+/// freed with their spaces.
 pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, least: u64) {
     let total = |e| vm.stats().total(e);
     println!(
@@ -109,7 +110,7 @@ pub fn finish<F: Simulate>(vm: &'static Vm<Simulated<F>>, swap: &MemoryStore, le
         vm.pageout().passes(),
         swap.counts(),
     );
-    // The pages that do not fit are in swap.
+    // All pages that do not fit into memory are in swap.
     assert!(least >= (OVERCOMMIT - 1) * vm.frames().total(), "memory is not overcommitted {OVERCOMMIT} times");
     vm.finish_io(&mut quire_vm::sleep::MaySleep::here());
     vm.queues().check(true).expect("the queues' invariants hold");

@@ -1,4 +1,4 @@
-//! The effects of a seed: with one CPU it fixes the whole run, with several each CPU's operations.
+//! Checks that a run can be repeated by its seed: with one CPU the whole run, with several the operations of each CPU.
 
 use crate::{EVERYTHING, MUCH, Outcome, PLAN, Plan, paging, run_with};
 use quire_hosted::X86_64;
@@ -16,7 +16,7 @@ fn with_one_cpu_a_seed_decides_every_result_and_every_count() {
     let plans = [
         (Plan { frames: 8192, mix: &EVERYTHING, ..PLAN }, 6_000),
         (Plan { frames: 8192, starve: 37, ..PLAN }, 6_000),
-        // Too few steps to make memory as short as in that test.
+        // With these few steps memory becomes less short than in the overcommitted runs of `main`.
         (Plan { frames: paging::frames(1), steps: usize::MAX, swap: Some(bad), mix: &MUCH, ..PLAN }, 5_000),
     ];
     for (plan, steps) in plans {

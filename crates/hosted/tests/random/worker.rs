@@ -1,4 +1,5 @@
-//! One CPU at work: random operations on its own lane of random spaces, reads and stores in other lanes, forks, exits.
+//! One CPU at work: random operations on its own lane of random spaces, reads and stores in other lanes, forks and
+//! exits.
 
 use crate::world::{BLOCK, DEVICE_PART, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
 use quire_hosted::model::{Fate, Page, Span, State};
@@ -11,7 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The duration of a step in a run that must not depend on its speed, in nanoseconds.
+/// The duration of a step on the simulated clock, in nanoseconds. A run with one CPU uses that clock, because it must
+/// not depend on its speed.
 const STEP: u64 = 1_000_000;
 
 pub struct Worker<'w, F: Simulate> {
@@ -20,16 +22,16 @@ pub struct Worker<'w, F: Simulate> {
     pub lane: usize,
     seed: u64,
     random: u64,
-    /// Steps begun so far, in this worker's life.
+    /// The number of steps that this worker has begun.
     steps: u64,
     history: History,
     /// The contents of the lane's device registers, if known.
     pub registers: [Option<u64>; DEVICE_PART as usize],
-    /// The source of unused stamps.
+    /// The source of stamps that were not used before.
     stamps: u64,
-    /// Its last operation, for error messages.
+    /// The worker's last operation, for error messages.
     pub doing: String,
-    /// Memory was out in this step.
+    /// Whether memory was exhausted in this step.
     pub starved: Cell<bool>,
 }
 
@@ -38,11 +40,11 @@ pub struct Worker<'w, F: Simulate> {
 pub struct History {
     /// The operations, in order.
     pub asked: Cell<u64>,
-    /// Their arguments and results, with every value that was read.
+    /// The operations' arguments and results, with every value that was read.
     pub results: Cell<u64>,
 }
 
-/// FNV-1a.
+/// Adds `bytes` to the digest (FNV-1a).
 fn fold(digest: &Cell<u64>, bytes: &[u8]) {
     digest
         .set(bytes.iter().fold(digest.get(), |d, b| (d ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3).wrapping_add(1)));
@@ -50,7 +52,7 @@ fn fold(digest: &Cell<u64>, bytes: &[u8]) {
 
 pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
-/// The addresses of mappings that CPUs made in their own arenas.
+/// The addresses of the mappings that CPUs make in their own arenas.
 const ARENAS: Range<u64> = 40 << 39..168 << 39;
 
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -58,7 +60,7 @@ pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 impl<'w, F: Simulate> Worker<'w, F> {
     pub fn new(world: &'w World<F>, cpu: &'w Cpu<F>, lane: usize, seed: u64) -> Self {
         let seed = (seed ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(lane as u64 * 2 + 3) | 1;
-        // Alone, a CPU would yield to the host's other work only.
+        // A CPU without others is not disturbed, because it would yield only to other work of the host.
         if world.lanes > 1 {
             cpu.disturb_every(world.mix.pauses, seed);
         }
@@ -78,7 +80,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// The operations so far, and their results.
+    /// Returns the digests of the operations so far, and of their results.
     pub fn history(&self) -> History {
         self.history.clone()
     }
@@ -88,7 +90,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         fold(&self.history.results, format!("{answer:?}").as_bytes());
     }
 
-    /// Seeds the next step: its random numbers follow from the seed and the step alone, not from other CPUs.
+    /// Seeds the next step. Its random numbers follow only from the seed and the step's number, not from other CPUs.
     fn begin_step(&mut self) {
         // splitmix64 (Steele, Lea, Flood 2014).
         self.steps += 1;
@@ -113,7 +115,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         (self.lane as u64 + 1) << 48 | self.stamps
     }
 
-    /// `n` more stamps are used.
+    /// Counts `n` more stamps as used.
     pub fn spend_stamps(&mut self, n: u64) {
         self.stamps += n;
     }
@@ -123,16 +125,16 @@ impl<'w, F: Simulate> Worker<'w, F> {
         panic!("lane {} of {}: {failure}; doing: {}", self.lane, self.world.lanes, self.doing)
     }
 
-    /// `steps` random operations.
+    /// Does `steps` random operations.
     pub fn work(&mut self, steps: usize) {
         for step in 0..steps {
             self.begin_step();
-            // Mostly two of the spaces, so that CPUs meet.
+            // Mostly one of the first two spaces is used, so that CPUs meet.
             let n = if self.random(3) == 0 { self.random(self.world.spaces.len()) } else { self.random(2) };
             if self.cpu.vm().machine().has_failed() {
                 return;
             }
-            // At least one of them exists: the chosen one, or the next.
+            // At least one space exists. The chosen one is used, or the next that exists.
             let slots = self.world.spaces.len();
             let found = (0..slots).map(|i| (n + i) % slots).find_map(|n| self.world.slot(n).map(|model| (n, model)));
             let Some((n, model)) = found else { continue };
@@ -144,7 +146,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 unsafe { self.cpu.idle(model.space.page_tables()) };
             }
             self.cpu.interrupts();
-            // A system that is full for good only looks for memory.
+            // In a system without free memory, operations only look for memory. So a space ends sometimes.
             if self.starved.take() && self.random(4) == 0 {
                 self.cpu.leave();
                 drop(model);
@@ -210,7 +212,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         self.random(self.world.lanes)
     }
 
-    /// A page of any lane, mostly near the hot spot.
+    /// Chooses a page of any lane, mostly near the hot spot.
     pub fn elsewhere(&mut self, model: &SpaceModel<F>) -> (usize, usize) {
         if self.random(4) != 0 {
             return model.hot();
@@ -219,7 +221,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         (self.random_lane(), start + self.random(end - start))
     }
 
-    /// A run of pages of the own lane whose addresses are consecutive.
+    /// Chooses a run of pages of the own lane whose addresses are consecutive.
     pub fn run(&mut self, model: &SpaceModel<F>) -> Range<usize> {
         let run = self.any_run(model);
         model.heat(self.lane, run.start);
@@ -258,7 +260,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         model.lanes[self.lane].lock()
     }
 
-    /// Sets the pages of `run` to the result of an operation that took the whole of `span`.
+    /// Sets the model of the pages of `run` to the result of an operation that ran during `span`.
     pub fn set(
         &self,
         model: &SpaceModel<F>,
@@ -275,7 +277,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// The possible results of an operation that failed half-way: each page is as before, or as `f` says.
+    /// Sets the model of the pages of `run` after an operation that failed half-way: each page is as before, or as `f`
+    /// says.
     fn maybe(
         &self,
         model: &SpaceModel<F>,
@@ -367,7 +370,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// Forks inherit a new mapping as new memory.
+    /// Resets the pages' fates, because forks inherit a new mapping.
     fn forget_fates(&self, pages: &mut Pages<'_>, run: Range<usize>, span: Span) {
         run.for_each(|i| pages[i].set_fate(Fate::Keep, span));
     }
@@ -420,7 +423,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             counts.giving_up.fetch_sub(1, Ordering::SeqCst);
             self.doing = format!("{} => {done:?}", self.doing);
             match done {
-                // Files and shared memory are not freed.
+                // Advice to free does not apply to files and shared memory.
                 Err(MapError::Invalid) => return,
                 Ok(()) if !run.clone().all(|i| pages[i].narrow(|s| !matches!(s, State::Shared(..)))) => {
                     self.wrong("shared memory was freed")
@@ -432,14 +435,14 @@ impl<'w, F: Simulate> Worker<'w, F> {
             self.whole(model, &mut pages, run, span, done, |s| s);
             return;
         }
-        // The stored words are gone; a file's own contents come back.
+        // The stored words are lost. If the page maps a file, the file's contents return.
         self.whole(model, &mut pages, run, span, done, |s| match s {
             State::Private(p, _, base) => State::Private(p, base, base),
             other => other,
         });
     }
 
-    /// Pages that were dropped, all or some, may be there until they are read; after this they are not.
+    /// Drops the pages of `run` for certain. Lazily freed pages may keep their contents until they are reclaimed.
     fn clear_up(&self, model: &SpaceModel<F>, run: &Range<usize>) {
         for page in run.clone() {
             let r = self.range(&(page..page + 1));
@@ -453,7 +456,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// An operation that needs every page of `run` mapped, and may otherwise have been done in part.
+    /// Sets the model after an operation that needs every page of `run` mapped. If the operation failed, each page may
+    /// have been changed or not.
     pub fn whole(
         &self,
         model: &SpaceModel<F>,
@@ -524,7 +528,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             return;
         }
         let (r, target) = (self.range(&from), self.world.va(self.lane, to.start));
-        // The old place may stay mapped: as new memory, if it is private.
+        // The old place may stay mapped. Private memory is then new memory there.
         let keep = self.random(4) == 0;
         let (done, span) = self.world.during(|| model.space.remap(r, r.len(), Move::To(target), keep));
         match done {
@@ -535,7 +539,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 let start = to.start;
                 let fates: Vec<Fate> = from.clone().map(|i| pages[i].fate()).collect();
                 to.clone().for_each(|i| pages[i].set_fate(fates[i - start], span));
-                // The mappings at the target go first.
+                // The mappings at the target are removed first.
                 self.set(model, &mut pages, to.clone(), span, |_, _| State::Unmapped);
                 self.set(model, &mut pages, to, span, |i, _| certain[i - start].unwrap_or(State::Unmapped));
                 self.set(model, &mut pages, from, span, |_, s| match s {
@@ -545,7 +549,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 });
             }
             Ok(_) => self.wrong("it was moved elsewhere"),
-            // More than one mapping in the range, or a hole: nothing was changed.
+            // There was more than one mapping in the range, or a hole. Nothing was changed.
             Err(MapError::NotMapped | MapError::Invalid) => {}
             Err(MapError::OutOfMemory) => {
                 self.no_memory();
@@ -555,9 +559,9 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// A mapping at an address that the space chooses, used and removed at once.
+    /// Makes a mapping at an address that the space chooses, uses it and removes it at once.
     fn anywhere(&mut self, model: &SpaceModel<F>) {
-        // From a hint on it stays within one block of the own lane.
+        // The length is at most a block, so that a mapping at the hint stays within one block of the own lane.
         let n = 1 + self.random(BLOCK) as u64;
         let hint = if self.random(2) == 0 { 0 } else { self.world.va(self.lane, 0) };
         self.doing = format!("map {n} pages anywhere, hint {hint:#x}");
@@ -573,7 +577,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             populate: false,
             wire: quire_vm::map::Wire::No,
         };
-        // With the lane locked: a hint may lead into a hole of it.
+        // The lane stays locked, because a hint may lead into a hole of it.
         let mut pages = self.own(model);
         let (done, span) = self.world.during(|| model.space.map(&request));
         let at = match done {
@@ -605,7 +609,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         for p in (0..n).filter(|p| wrote[*p as usize]) {
             match self.load(&model.space, at + p * PAGE_SIZE + 8) {
                 Ok(v) if v == stamp + p => {}
-                // It may have been paged out meanwhile.
+                // The page may have been paged out meanwhile.
                 Err(FaultError::OutOfMemory) => self.no_memory(),
                 other => self.wrong(&format!("a stored value reads as {other:x?}")),
             }
@@ -650,7 +654,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         let lanes = model.lanes.iter().map(|lane| lane.lock().iter().map(inherited).collect()).collect();
         let child = SpaceModel::new(child, lanes);
         self.world.counts.forks.fetch_add(1, Ordering::Relaxed);
-        // The child's first access comes from its parent's CPU: all pages must be there.
+        // The child's first access comes from its parent's CPU. All pages must be mapped in the child.
         self.cpu.enter(&child.space).unwrap();
         self.look_at_all(&child);
         self.unmap_pending_mappings_of_other_lanes(&child);
@@ -660,7 +664,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
         }
     }
 
-    /// Operations of other lanes were under way in the parent: the child loses what they had mapped for a moment.
+    /// Unmaps mappings of the child that lie in no lane. Other lanes had such mappings in the parent at the moment of
+    /// the fork.
     fn unmap_pending_mappings_of_other_lanes(&self, child: &SpaceModel<F>) {
         let mut strange = Vec::new();
         child.space.entries(0, &mut |e| {

@@ -1,4 +1,5 @@
-//! The state that the workers share: spaces with the models of their lanes, objects with their stamps, a logical clock.
+//! The state that the workers share: spaces with the models of their lanes, objects with their stamps, and a logical
+//! clock.
 
 use crate::apart::Hoard;
 use crate::paging::Disk;
@@ -14,40 +15,40 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Pages of a lane. The first lie in blocks between other lanes' blocks and share table pages with them. The rest lie
-/// together across the border of two table pages.
+/// The pages of a lane. The first [`MIXED_PAGES`] lie in blocks between other lanes' blocks and share table pages with
+/// them. The rest is contiguous, across the border of two table pages.
 pub const LANE_PAGES: usize = 160;
-/// Pages of a lane that lie between others'.
+/// The pages of a lane that lie between other lanes' pages.
 pub const MIXED_PAGES: usize = 64;
-/// Pages to a block of those.
+/// The pages of one such block.
 pub const BLOCK: usize = 16;
-/// Pages of each shared object that one lane stamps.
+/// The pages of each shared object that one lane stamps.
 pub const PART: usize = 12;
-/// Pages of the device that each lane uses.
+/// The pages of the device that each lane uses.
 pub const DEVICE_PART: u64 = 3;
-/// Pages of the file on disk that each lane uses.
+/// The pages of the file on disk that each lane uses.
 pub const FILE_PART: u64 = 10;
-/// Pages of the file.
+/// The pages of the file `World::file`.
 pub const FILE_PAGES: usize = 64;
 
 const MIXED: u64 = 0x4000_0000 - 5 * PAGE_SIZE;
 
-/// Near the end of user addresses.
+/// The address of the lanes' contiguous parts, near the end of user addresses.
 const fn apart<F: Simulate>() -> u64 {
     ((F::USER.end >> 30) << 30) - (15 << 30)
 }
 
-/// One address space, and its required contents.
+/// One address space, with the models of its contents.
 pub struct SpaceModel<F: Simulate> {
     pub space: SpaceRef<Simulated<F>>,
     pub lanes: Vec<Mutex<Vec<Page>>>,
-    /// How many watch it: forks, and accesses to other lanes.
+    /// The number of watchers: forks under way, and accesses to other lanes.
     watchers: AtomicUsize,
-    /// The hot spot: a lane and a page of it, so that CPUs meet.
+    /// The hot spot: a lane and a page of it that CPUs prefer, so that they meet.
     hot: AtomicUsize,
 }
 
-/// While it lives, lanes keep their past.
+/// While this value lives, the models of the lanes keep their past states.
 pub struct Watch<'a, F: Simulate>(&'a SpaceModel<F>);
 
 impl<F: Simulate> SpaceModel<F> {
@@ -81,15 +82,15 @@ impl<F: Simulate> Drop for Watch<'_, F> {
     }
 }
 
-/// Shared memory: each lane stamps its own part of the pages.
+/// A shared object. Each lane stamps its own part of the pages.
 pub struct SharedObject<F: Simulate> {
     pub object: ObjectRef<Simulated<F>>,
     stamps: Vec<AtomicU64>,
-    /// Set if it belongs to one lane, which shortens and lengthens it: its present number of pages.
+    /// The present number of pages, if the object belongs to one lane, which shortens and lengthens it.
     size: Option<AtomicUsize>,
 }
 
-/// Objects that all lanes share; behind them, each lane has one of its own.
+/// The number of objects that all lanes share. After them, each lane has one object of its own.
 pub const COMMON: usize = 2;
 
 impl<F: Simulate> SharedObject<F> {
@@ -100,7 +101,7 @@ impl<F: Simulate> SharedObject<F> {
     pub fn stamp(&self, lane: usize, page: usize) -> &AtomicU64 {
         &self.stamps[self.index(lane, page) as usize]
     }
-    /// The page's number in the object.
+    /// Returns the page's number in the object.
     pub fn index(&self, lane: usize, page: usize) -> u64 {
         if self.size.is_some() { page as u64 } else { (lane * PART + page) as u64 }
     }
@@ -110,7 +111,7 @@ impl<F: Simulate> SharedObject<F> {
     pub fn has(&self, page: usize) -> bool {
         self.size.as_ref().is_none_or(|s| page < s.load(Ordering::Relaxed))
     }
-    /// Its lane makes it `pages` pages long.
+    /// Makes the object `pages` pages long, as its lane.
     pub fn resize(&self, pages: usize) {
         self.object.set_size(pages as u64 * PAGE_SIZE);
         if let Some(size) = &self.size {
@@ -118,7 +119,7 @@ impl<F: Simulate> SharedObject<F> {
             self.stamps[pages..].iter().for_each(|s| s.store(0, Ordering::Relaxed));
         }
     }
-    /// A lane's knowledge of a page.
+    /// Returns what `lane` knows about its page `page`.
     pub fn content(&self, lane: usize, page: usize) -> Content {
         if self.has(page) { Content::Stamp(self.stamp(lane, page).load(Ordering::Relaxed)) } else { Content::Beyond }
     }
@@ -141,13 +142,13 @@ pub enum Op {
     Fork,
     Exit,
     Speculate,
-    /// A range gets another inheritance by forks.
+    /// A range gets another rule for inheritance by forks.
     Inherit,
-    /// A leaf is dropped: page tables are only a cache.
+    /// A leaf is dropped, because page tables are only a cache.
     Forget,
     /// A range is paged out, as far as possible.
     PageOut,
-    /// All page tables are dropped, if no CPU runs the space.
+    /// All page tables of a space are dropped, if no CPU runs it.
     DropTables,
     /// Every page of the own lane is stored to.
     Fill,
@@ -157,11 +158,11 @@ pub enum Op {
     FutexKey,
     /// A stack is mapped, grows, and is unmapped.
     Stack,
-    /// Pages are copied that other CPUs discard at any moment.
+    /// Pages are copied while other CPUs may discard them.
     Volatile,
     /// A range is wired, and mostly unwired again.
     Wire,
-    /// Registers are mapped and used.
+    /// Device registers are mapped and used.
     Device,
     /// A mapping grows and shrinks.
     Grow,
@@ -180,17 +181,17 @@ pub struct Mix {
     pub ops: &'static [(Op, usize)],
     /// The only pages of each lane that are used.
     pub focus: Option<(usize, usize)>,
-    /// Pages of each object that each lane uses.
+    /// The number of pages of each object that each lane uses.
     pub part: usize,
-    /// Of a hundred mappings so many are shared.
+    /// The percentage of mappings that are shared.
     pub shared: usize,
-    /// Of the shared objects mostly the lane's own is used.
+    /// Whether mostly the lane's own object is used for shared mappings.
     pub own: bool,
-    /// The interval of pauses: at one moment in so many before a lock is taken, other CPUs do whole operations.
+    /// One of this many moments before a lock is acquired is a long pause, in which other CPUs do whole operations.
     pub pauses: u64,
 }
 
-/// Everything everywhere.
+/// All operations on all pages.
 pub const EVERYTHING: Mix = Mix {
     ops: &[
         (Op::Map, 16),
@@ -229,7 +230,7 @@ pub const EVERYTHING: Mix = Mix {
     pauses: 512,
 };
 
-/// As much memory as possible is in use.
+/// The mix that uses as much memory as possible.
 pub const MUCH: Mix = Mix {
     ops: &[
         (Op::Map, 24),
@@ -268,7 +269,7 @@ pub const MUCH: Mix = Mix {
     pauses: 512,
 };
 
-/// Few pages of shared objects are mapped, used and discarded: faults race with the remover.
+/// Few pages of shared objects are mapped, used and discarded, so that faults race with the remover.
 pub const DISCARDS: Mix = Mix {
     ops: &[
         (Op::Map, 12),
@@ -311,7 +312,7 @@ pub const COPIES: Mix = Mix {
     pauses: 512,
 };
 
-/// Objects that their owners shorten and lengthen, next to faults beyond the end.
+/// Owners shorten and lengthen their objects, while other CPUs fault beyond the end.
 pub const ENDS: Mix = Mix {
     ops: &[
         (Op::Map, 6),
@@ -328,7 +329,7 @@ pub const ENDS: Mix = Mix {
     pauses: 24,
 };
 
-/// Leaves are dropped, beside discards and CPUs that have them cached.
+/// Leaves are dropped, while pages are discarded and CPUs have the leaves cached.
 pub const STALE: Mix = Mix {
     ops: &[
         (Op::Map, 4),
@@ -346,7 +347,7 @@ pub const STALE: Mix = Mix {
     pauses: 24,
 };
 
-/// Pages are copied while others discard them.
+/// Pages are copied while other CPUs discard them.
 pub const SOURCES: Mix = Mix {
     ops: &[(Op::Volatile, 60), (Op::Touch, 10), (Op::Map, 2)],
     focus: Some((102, 104)),
@@ -356,7 +357,7 @@ pub const SOURCES: Mix = Mix {
     pauses: 24,
 };
 
-/// Copies whose leaves are dropped, beside late reads of their sources.
+/// The leaves of copied pages are dropped, while other CPUs still read the copies' sources.
 pub const FRONTS: Mix = Mix {
     ops: &[
         (Op::Map, 1),
@@ -375,7 +376,7 @@ pub const FRONTS: Mix = Mix {
     pauses: 24,
 };
 
-/// Mappings without an address by several CPUs at once, beside operations that need all arenas at one moment.
+/// Several CPUs make mappings without a given address, while other operations need all arenas at one moment.
 pub const ANYWHERE: Mix = Mix {
     ops: &[
         (Op::Anywhere, 50),
@@ -394,7 +395,7 @@ pub const ANYWHERE: Mix = Mix {
     pauses: 24,
 };
 
-/// The stamps of a lane's pages of the file on disk, which only that lane changes.
+/// The stamps of a lane's pages of the file on disk. Only that lane changes those pages.
 pub struct OnDisk<'w>(&'w [AtomicU64]);
 
 impl OnDisk<'_> {
@@ -411,17 +412,17 @@ pub struct World<F: Simulate> {
     pub lanes: usize,
     pub spaces: Vec<Mutex<Option<Arc<SpaceModel<F>>>>>,
     pub shared: Vec<SharedObject<F>>,
-    /// Mapped privately only, so its pages never change.
+    /// This file is mapped only privately, so its pages never change.
     pub file: ObjectRef<Simulated<F>>,
-    /// Written and discarded by all CPUs at any time: each word is zero, or names its writer.
+    /// All CPUs write and discard the pages of this object at any time. Each word is zero, or names its writer.
     pub volatile: ObjectRef<Simulated<F>>,
-    /// Some registers for each lane.
+    /// A device with some registers for each lane.
     pub device: ObjectRef<Simulated<F>>,
     pub disk: Disk,
-    /// Some pages for each lane.
+    /// A file on `disk` with some pages for each lane.
     pub file_on_disk: ObjectRef<Simulated<F>>,
     on_disk: Vec<AtomicU64>,
-    /// A program for each lane, or none.
+    /// A separate large program for each lane, or none.
     pub hoards: Vec<Mutex<Hoard<F>>>,
     clock: AtomicU64,
     pub counts: Counts,
@@ -430,7 +431,8 @@ pub struct World<F: Simulate> {
 /// Counts of operations, to prove that the test does its work.
 #[derive(Default, Debug)]
 pub struct Counts {
-    /// Forks under way, and runs that are being dropped: no model can say whether the child still has such pages.
+    /// Forks under way. Pages are not freed lazily meanwhile (`giving_up`), because the model cannot know whether the
+    /// child still has them.
     pub forking: AtomicU64,
     pub giving_up: AtomicU64,
     pub accesses: AtomicU64,
@@ -439,11 +441,11 @@ pub struct Counts {
     pub forks: AtomicU64,
     pub exits: AtomicU64,
     pub out_of_memory: AtomicU64,
-    /// Mappings in arenas that CPUs had for themselves.
+    /// The number of mappings in CPUs' own arenas.
     pub in_arenas: AtomicU64,
 }
 
-/// The file's pager, as slow as a disk.
+/// The pager of `World::file`, as slow as a disk.
 struct Slow;
 
 impl Pager for Slow {
@@ -460,21 +462,21 @@ impl Pager for Slow {
         false
     }
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
-        // A pager is called where sleeping is allowed; poisoned bytes would show if it left any.
+        // A pager may sleep. This one fills only the first word, so poison in the rest of the frame would show.
         quire_sync::hooks::park(Some(quire_sync::hooks::now() + 30_000));
         frame[..8].copy_from_slice(&file_stamp(page as usize).to_le_bytes());
         Ok(())
     }
 }
 
-/// The stamp of page `page` of the file: odd pages are holes.
+/// Returns the stamp of page `page` of the file. Odd pages are holes, whose stamp is 0.
 pub fn file_stamp(page: usize) -> u64 {
     if page.is_multiple_of(2) { 0xf11e_0000 + page as u64 } else { 0 }
 }
 
 impl<F: Simulate> World<F> {
-    /// An empty world: one space, two shared objects, files, a device; `hoard` pages for each lane's own program. The
-    /// disk is as bad as `bad`.
+    /// Makes an empty world: one space, shared objects, files, and a device. Each lane's own program has `hoard` pages.
+    /// The disk has the faults `bad`.
     pub fn new(cpu: &Cpu<F>, lanes: usize, slots: usize, mix: &'static Mix, hoard: usize, bad: FaultPlan) -> World<F> {
         let vm = cpu.vm();
         let object = |pages: usize| ObjectRef::anonymous(vm, pages as u64).expect("memory at the start");
@@ -488,7 +490,7 @@ impl<F: Simulate> World<F> {
         let mut spaces: Vec<_> = (0..slots).map(|_| Mutex::new(None)).collect();
         *spaces[0].get_mut() = Some(SpaceModel::new(first, empty));
         let volatile = object(2);
-        // SAFETY: the simulated device's own frames, behind RAM, each lane's for itself.
+        // SAFETY: these are the simulated device's own frames, after the end of RAM; each lane uses only its part.
         let device = unsafe { ObjectRef::device(vm, vm.machine().devices(), MemoryType::Uncached) };
         let disk_pages = lanes as u64 * FILE_PART;
         let disk = Disk::new(disk_pages, bad);
@@ -512,7 +514,7 @@ impl<F: Simulate> World<F> {
         }
     }
 
-    /// A lane's knowledge of its pages of the file on disk.
+    /// Returns the stamps of a lane's pages of the file on disk.
     pub fn on_disk(&self, lane: usize) -> OnDisk<'_> {
         let part = FILE_PART as usize;
         OnDisk(&self.on_disk[lane * part..(lane + 1) * part])
@@ -529,7 +531,7 @@ impl<F: Simulate> World<F> {
         (r, Span { from, to: self.tick() })
     }
 
-    /// The address of page `i` of `lane`.
+    /// Returns the address of page `i` of `lane`.
     pub fn va(&self, lane: usize, i: usize) -> u64 {
         if i < MIXED_PAGES {
             MIXED + (((i / BLOCK) * self.lanes + lane) * BLOCK + i % BLOCK) as u64 * PAGE_SIZE
@@ -539,7 +541,8 @@ impl<F: Simulate> World<F> {
         }
     }
 
-    /// Whether `va` belongs to a lane, and so to the models. An operation makes and removes its own mappings elsewhere.
+    /// Whether `va` belongs to a lane, and so to the models. Operations make their own mappings elsewhere and remove
+    /// them.
     pub fn is_in_a_lane(&self, va: u64) -> bool {
         let mixed = MIXED..MIXED + (MIXED_PAGES * self.lanes) as u64 * PAGE_SIZE;
         let apart = apart::<F>()..apart::<F>() + (self.lanes as u64 * 4 + 4) * (1 << 20);
@@ -551,15 +554,15 @@ impl<F: Simulate> World<F> {
     }
 }
 
-/// Stores an aligned word of an object's page, which other CPUs read and write meanwhile.
+/// Stores an aligned word of an object's page. Other CPUs may read and write the word meanwhile.
 pub fn store_shared(to: &mut [u8], word: u64) {
     let to: &mut [u8; 8] = to.try_into().expect("a word");
-    // SAFETY: a word of a frame, which every access here reaches as an atomic.
+    // SAFETY: this is an aligned word of a frame, and every access here is atomic.
     unsafe { AtomicU64::from_ptr(to.as_mut_ptr().cast()) }
         .store(u64::from_ne_bytes(word.to_le_bytes()), Ordering::Relaxed);
 }
 
-/// Loads such a word, or a zero of an empty page.
+/// Loads a word of an object's page, or zero from an empty page.
 pub fn load_shared(from: &[u8]) -> u64 {
     let from: &[u8; 8] = from.try_into().expect("a word");
     let at = from.as_ptr().cast_mut().cast::<u64>();
@@ -572,7 +575,7 @@ pub fn load_shared(from: &[u8]) -> u64 {
     u64::from_le_bytes(word.to_ne_bytes())
 }
 
-/// Writes the stamp of a page through the object.
+/// Writes the stamp of a page through the object, without a mapping.
 pub fn write_stamp<F: Simulate>(
     object: &ObjectRef<Simulated<F>>,
     page: u64,

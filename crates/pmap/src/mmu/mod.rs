@@ -1,10 +1,10 @@
 //! The tables that each CPU has loaded, and its tags (PCIDs, ASIDs) for spaces.
 //!
-//! A CPU keeps the translations of the last few spaces that it ran. Tags are its own small cache of spaces, not a
-//! number that a space owns. So the memory is a fixed few words a CPU (relies on C8). A space whose tag is still there
-//! and whose generation has not moved is loaded without losing a translation.
+//! A CPU keeps the translations of the last few spaces that it ran. No tag belongs to a space for ever: each CPU uses
+//! its tags as a small cache of spaces. So the memory is a fixed few words a CPU (relies on C8). A CPU loads a space
+//! without losing a translation if the space still has a tag there and its generation has not changed.
 //!
-//! The state is here; [`switch`] loads and leaves spaces by the machine's instructions.
+//! This module has the state; [`switch`] loads and leaves spaces by the machine's instructions.
 
 mod switch;
 
@@ -18,22 +18,22 @@ use quire_sync::{CpuId, PerCpu, Rank, SpinLock, preempt_off};
 use quire_vm::phys::Physical;
 use quire_vm::{Machine, Pfn};
 
-/// Tags that each CPU uses for spaces. More would gain nothing, because other work evicts the translations before their
-/// space runs again (Linux uses six PCIDs as well).
+/// The number of tags that each CPU uses for spaces. More tags would gain nothing, because the programs that run in
+/// between evict the translations before their space runs again. Linux uses six PCIDs as well.
 pub const TAGS: usize = 6;
 
-/// One tag of one CPU: the space of its translations, and how fresh they are.
+/// One tag of one CPU: the space whose translations it has, and how fresh they are.
 struct Tagged {
     space: AtomicU64,
     seen: AtomicU64,
-    /// The regime of the space's [`Roots`](crate::roots::Roots) under which they were made.
+    /// The regime of the space's [`Roots`](crate::roots::Roots) under which the translations were made.
     regime: AtomicU64,
 }
 
-/// Empty table pages that a CPU keeps: enough for two small processes, few enough not to matter.
+/// The most empty table pages that a CPU keeps: enough for two small processes, few enough not to matter.
 const SPARE: u32 = 16;
 
-/// Empty table pages, linked through their descriptors.
+/// A list of empty table pages, linked through their descriptors.
 #[derive(Default)]
 struct SpareTables {
     head: Option<Pfn>,
@@ -41,36 +41,38 @@ struct SpareTables {
 
 /// One CPU's translation state. Only that CPU uses it, with interrupts off or from a shootdown handler.
 pub struct CpuMmu {
-    /// The space that is loaded; null: the kernel's own root.
+    /// The space that is loaded; null for the kernel's own root.
     space: AtomicPtr<Residency>,
-    /// Its number, 0 for the kernel's.
+    /// The number of the loaded space; 0 for the kernel's own root.
     loaded: AtomicU64,
-    /// The value of the root register: a root of that space, or the kernel's where the space has none.
+    /// The value of the root register: a root of the loaded space, or the kernel's root if the space has none.
     root: AtomicU64,
-    /// This CPU's own root of that space, if it is loaded.
+    /// This CPU's own root of the loaded space, if that root is loaded.
     own: AtomicPtr<Own>,
     tag: AtomicU16,
     slot: AtomicUsize,
     slots: [Tagged; TAGS],
-    /// Table pages are empty again when they are given back, so the next one needs no zeroing. Another CPU takes the
-    /// lock only to drain it.
+    /// Spare table pages for this CPU. A table page is all zeroes again when it is freed, so its next use needs no
+    /// zeroing. Other CPUs acquire the lock only to drain the list.
     spare: SpinLock<SpareTables>,
-    /// The number of spare pages. Written under the lock; read without it to find that the list is empty or full.
+    /// The number of spare pages. It is written under the lock, and read without the lock to find an empty or full
+    /// list.
     spares: AtomicU32,
-    /// Numbers that this CPU has given to spaces.
+    /// The number of spaces to which this CPU has given a number.
     given: AtomicU64,
-    /// Resident pages that this CPU has added to the loaded space, less removed ones, since its last report to the
-    /// space.
+    /// Resident pages that this CPU has added to the loaded space, less those that it removed, since its last report to
+    /// the space.
     unreported: AtomicU64,
 }
 
-/// How many pages a CPU counts for itself before it writes the space's shared count. So one line moves in as many
-/// zero-fill faults, and at most 4 MiB a CPU are unreported.
+/// How many pages a CPU counts for itself before it adds them to the space's shared count. So the cache line of the
+/// shared count moves once in as many zero-fill faults. At most 4 MiB a CPU are unreported.
 #[cfg(not(any(loom, shuttle)))]
 const REPORT_AFTER: i64 = 1024;
 #[cfg(any(loom, shuttle))]
 const REPORT_AFTER: i64 = 2;
-/// A CPU reports so many before it removes pages, else the peak could miss them.
+/// A CPU that is about to remove pages first reports its count if it has reached this number. Otherwise the peak could
+/// miss those pages.
 const REPORT_BEFORE: i64 = REPORT_AFTER / 8 + 1;
 
 impl CpuMmu {
@@ -94,14 +96,14 @@ impl CpuMmu {
         }
     }
 
-    /// Counts pages that the calling CPU has added to `space`, whose number is `id` (`by` above zero), or removed from
-    /// it.
+    /// Counts pages that the calling CPU has added to `space` (`by` above zero) or removed from it. `id` is the number
+    /// of `space`.
     ///
-    /// A handler may leave the space in the middle of this. It has then reported the earlier count to the space. The
-    /// count written here belongs to no space and is dropped at the next load.
+    /// An interrupt handler may leave the space in the middle of this function. It has then reported the earlier count
+    /// to the space. The count written here then belongs to no space and is dropped at the next load.
     ///
     /// # Requires
-    /// The caller is kept on that CPU, by the lock of the table page.
+    /// The caller holds the lock of the table page, which keeps it on that CPU.
     #[inline]
     pub(crate) fn count(&self, id: u64, space: &Residency, by: i64) {
         if self.loaded() != id {
@@ -119,7 +121,7 @@ impl CpuMmu {
         }
     }
 
-    /// The pages that this CPU has not reported to the space `id` yet.
+    /// The number of pages that this CPU has not reported to the space `id` yet; it may be negative.
     ///
     /// # Requires
     /// As [`count`](Self::count).
@@ -127,7 +129,7 @@ impl CpuMmu {
         if self.loaded() == id { self.unreported.load(Ordering::Relaxed).cast_signed() } else { 0 }
     }
 
-    /// Begins to count for another space. `before`: the space that was loaded.
+    /// Begins to count for another space, and reports the rest of the old count. `before`: the space that was loaded.
     ///
     /// # Requires
     /// Runs on this CPU, with interrupts off.
@@ -141,7 +143,7 @@ impl CpuMmu {
         }
     }
 
-    /// Drops the unreported count of the loaded space.
+    /// Sets the unreported count of the loaded space to zero, without a report.
     ///
     /// # Requires
     /// Runs on this CPU.
@@ -154,7 +156,7 @@ impl CpuMmu {
         self.loaded.load(Ordering::Relaxed)
     }
 
-    /// The root that is loaded, and the tag that it is loaded under.
+    /// The root that is loaded, and its tag.
     pub(crate) fn root(&self) -> (Pfn, u16) {
         (Pfn(self.root.load(Ordering::Relaxed)), self.tag.load(Ordering::Relaxed))
     }
@@ -165,18 +167,18 @@ impl CpuMmu {
         self.tag.store(tag, Ordering::Relaxed);
     }
 
-    /// Whether this CPU has a root of its own loaded. A hint where another CPU calls it.
+    /// Whether this CPU has a root of its own loaded. The result is only a hint if another CPU asks.
     pub(crate) fn has_own(&self) -> bool {
         !self.own.load(Ordering::Relaxed).is_null()
     }
 
-    /// This CPU's own root, if it is loaded.
+    /// This CPU's own root of the loaded space, if it is loaded.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off.
     #[inline]
     pub(crate) fn own(&self) -> Option<&Own> {
-        // SAFETY: it is freed after this CPU has come back to the space's root, or left the space.
+        // SAFETY: an own root is freed only after this CPU has loaded the space's root again, or left the space.
         unsafe { self.own.load(Ordering::Relaxed).as_ref() }
     }
 
@@ -189,27 +191,28 @@ impl CpuMmu {
         self.slots[self.slot.load(Ordering::Relaxed)].seen.store(generation, Ordering::Relaxed);
     }
 
-    /// Notes that the translations under the loaded tag are as of `generation` and `regime`.
+    /// Records that the translations under the loaded tag are up to date with `generation` and `regime`.
     fn set_fresh(&self, generation: u64, regime: u64) {
         self.set_seen(generation);
         self.slots[self.slot.load(Ordering::Relaxed)].regime.store(regime, Ordering::Relaxed);
     }
 
-    /// Whether the translations under tag slot `i` are as of `generation` and `regime`.
+    /// Whether the translations under tag slot `i` are up to date with `generation` and `regime`.
     fn is_fresh(&self, i: usize, generation: u64, regime: u64) -> bool {
         let slot = &self.slots[i];
         slot.seen.load(Ordering::Relaxed) == generation && slot.regime.load(Ordering::Relaxed) == regime
     }
 
-    /// The tag slot to load `space` into, and whether its translations are that space's as of `generation` and
-    /// `regime`.
+    /// Returns the tag slot to load `space` into. Also returns whether that slot has translations of `space` that are
+    /// up to date with `generation` and `regime`.
     fn choose(&self, space: u64, generation: u64, regime: u64, tags: bool) -> (usize, bool) {
         if !tags {
             return (0, false);
         }
         match self.slots.iter().position(|s| s.space.load(Ordering::Relaxed) == space) {
             Some(i) => (i, self.is_fresh(i, generation, regime)),
-            // In turn: the slot loaded longest ago, if spaces run in turn as well.
+            // Slots are replaced in turn. This evicts the slot that was loaded longest ago, if spaces run in turn as
+            // well.
             None => ((self.slot.load(Ordering::Relaxed) + 1) % TAGS, false),
         }
     }
@@ -228,20 +231,20 @@ impl<F: Format> Mmu<F> {
         PerCpu::<CpuMmu>::bytes(cpus)
     }
 
-    /// The state of `cpus` CPUs, each of which runs on the kernel's own root. `tags`: CPUs have address-space
-    /// tags, switched on everywhere.
+    /// The state of `cpus` CPUs, each of which runs on the kernel's own root. `tags`: address-space tags exist and are
+    /// enabled on every CPU.
     ///
     /// # Safety
     /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that no other code ever uses.
     pub unsafe fn new(memory: NonNull<u8>, cpus: usize, kernel: KernelTables<F>, tags: bool) -> Mmu<F> {
         let root = kernel.root();
-        // SAFETY: the caller hands over memory for `cpus` elements for ever, as `PerCpu::new` requires.
+        // SAFETY: the caller gives up memory for `cpus` elements for ever, as `PerCpu::new` requires.
         let cpus = unsafe { PerCpu::new(memory, cpus, |_| CpuMmu::new()) };
         cpus.iter().for_each(|c| c.set_root(root, None, 0));
         Mmu { kernel, cpus, tags }
     }
 
-    /// Whether tags are used.
+    /// Whether address-space tags are used.
     pub fn tags(&self) -> bool {
         self.tags
     }
@@ -256,7 +259,7 @@ impl<F: Format> Mmu<F> {
         self.cpus.of(cpu)
     }
 
-    /// An empty table page from this CPU's spare ones.
+    /// Takes an empty table page from this CPU's spare ones; `None` if it has none.
     pub(crate) fn take_spare<M: Machine>(&self, vm: &Physical<M>) -> Option<Pfn> {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);
@@ -271,16 +274,17 @@ impl<F: Format> Mmu<F> {
         Some(t)
     }
 
-    /// Keeps an empty table page for later, where there is room.
+    /// Keeps the empty table page `t` as a spare. Returns `false`, and leaves it to the caller, if the list is full.
     pub(crate) fn keep_spare<M: Machine>(&self, vm: &Physical<M>, t: Pfn) -> bool {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);
-        // Only this CPU adds to its own.
+        // Only this CPU adds to its own list, so the list cannot become full meanwhile.
         if mine.spares.load(Ordering::Relaxed) == SPARE {
             return false;
         }
         let mut spare = mine.spare.lock();
-        // Before another CPU can take it, because then it may have a new owner.
+        // The machine is notified before another CPU can drain the page, because the page may have a new owner from
+        // then on.
         // SAFETY: a table page that was unlinked and flushed.
         unsafe { vm.machine().frame_freed(t) };
         // SAFETY: an empty table page, which no other CPU has.
@@ -290,7 +294,7 @@ impl<F: Format> Mmu<F> {
         true
     }
 
-    /// Gives the empty table pages that the CPUs keep back to the system; returns how many.
+    /// Gives the empty table pages that the CPUs keep back to the system. Returns their number.
     pub fn drain<M: Machine>(&self, vm: &Physical<M>) -> u64 {
         let mut n = 0;
         for cpu in self.cpus.iter() {
@@ -311,8 +315,8 @@ impl<F: Format> Mmu<F> {
         n
     }
 
-    /// The number of a new space; never 0, never used again. Each CPU counts for itself, and the CPUs' numbers
-    /// interleave.
+    /// Allocates the number of a new space; never 0, never reused. Each CPU counts for itself, and the numbers of the
+    /// CPUs interleave.
     pub(crate) fn new_id(&self) -> u64 {
         let cpu = preempt_off();
         let given = &self.cpus.mine(&cpu).given;

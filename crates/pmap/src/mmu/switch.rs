@@ -1,4 +1,4 @@
-//! Loading and leaving spaces: the instructions of a switch, and the state that records the loaded root.
+//! Loading and leaving spaces: the machine's instructions for a switch, and the record of the loaded root.
 
 use super::Mmu;
 use crate::format::Format;
@@ -32,8 +32,8 @@ impl<F: Format> Mmu<F> {
         }
     }
 
-    /// Loads `space`, whose root is `root`, on this CPU, or the CPU's own root of it, and catches up with the flushes
-    /// that it missed. Where the space has no root, the CPU runs it on the kernel's.
+    /// Loads `space` on this CPU, and catches up with the flushes that the CPU missed. The loaded root is `root`, or
+    /// this CPU's own root of the space if it has one. If the space has no root, the CPU runs it on the kernel's root.
     ///
     /// # Safety
     /// Preemption and interrupts are off; `space`, `root` and `fan` live until the CPU has left them.
@@ -47,10 +47,10 @@ impl<F: Format> Mmu<F> {
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
-        // Relies on C4: from here on other CPUs send this CPU their flushes. The generations below show whether it
-        // missed any before, and then this load flushes.
+        // Relies on C4: after `enter`, other CPUs send this CPU their flushes. The generations below show whether it
+        // missed a flush before that. If it did, this load drops the space's translations.
         let Entered { generation, new, root } = root.enter(space, cpu);
-        // Read after the CPU joined: see `roots`.
+        // The regime is read after the CPU joined: see the protocol in `roots`.
         let (regime, own, stale) = match fan.get() {
             None => (0, None, false),
             Some(roots) => {
@@ -92,11 +92,11 @@ impl<F: Format> Mmu<F> {
         space.arrived(cpu);
     }
 
-    /// Switches to `own`, this CPU's new root of the loaded space, with nothing cached.
+    /// Loads `own`, this CPU's new root of the loaded space, with nothing cached.
     ///
     /// # Safety
-    /// On `cpu`, with preemption and interrupts off; the root shares the kernel's half and lives until the CPU has left
-    /// it.
+    /// `cpu` is the calling CPU, with preemption and interrupts off. The root shares the kernel's half, and lives until
+    /// the CPU has left it.
     pub(crate) unsafe fn go_private<M: Hardware<Format = F>>(
         &self,
         machine: &M,
@@ -110,7 +110,7 @@ impl<F: Format> Mmu<F> {
         unsafe { self.reload(machine, cpu, space, (own.root(), Some(own)), regime) }
     }
 
-    /// Goes back to `root`, the loaded space's, with nothing cached.
+    /// Loads `root` again, the shared root of the loaded space, in place of this CPU's own root, with nothing cached.
     ///
     /// # Safety
     /// As [`go_private`](Self::go_private).
@@ -127,7 +127,7 @@ impl<F: Format> Mmu<F> {
         unsafe { self.reload(machine, cpu, space, (root, None), regime) }
     }
 
-    /// Loads the loaded space's `root` as it is now, or the kernel's where the space has none, with nothing cached.
+    /// Loads the present `root` of the loaded space, or the kernel's root if the space has none, with nothing cached.
     ///
     /// # Safety
     /// As [`go_private`](Self::go_private); the CPU has no root of its own loaded.
@@ -141,7 +141,7 @@ impl<F: Format> Mmu<F> {
         let root = self.or_kernel(root.get());
         let state = self.cpus.of(cpu);
         if state.root().0 != root {
-            // As recorded: a regime that has begun since then costs one flush at the next switch-in.
+            // The recorded regime stays. If another regime has begun since, the next switch-in flushes once.
             let regime = state.slots[state.slot.load(Ordering::Relaxed)].regime.load(Ordering::Relaxed);
             // SAFETY: the caller is on `cpu` with interrupts off, and `root` is the space's or the kernel's, as
             // `reload` requires.
@@ -149,7 +149,7 @@ impl<F: Format> Mmu<F> {
         }
     }
 
-    /// The root to load for a space that has `root`.
+    /// Returns the root to load: the space's `root`, or the kernel's if that is `None`.
     fn or_kernel(&self, root: Option<Pfn>) -> Pfn {
         root.unwrap_or_else(|| self.kernel.root())
     }
@@ -164,9 +164,9 @@ impl<F: Format> Mmu<F> {
     ) {
         let state = self.cpus.of(cpu);
         let (_, tag) = state.root();
-        // Read before everything is dropped.
+        // The generation is read before all translations are dropped, so that a later flush is not counted as seen.
         let generation = space.generation();
-        // SAFETY: by the callers' contracts.
+        // SAFETY: the callers guarantee what `load_root` requires of the root and of interrupts.
         unsafe { machine.load_root(root, tag, false) };
         state.set_root(root, own, tag);
         state.set_fresh(generation, regime);

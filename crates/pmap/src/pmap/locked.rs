@@ -11,11 +11,11 @@ use quire_vm::phys::Physical;
 use quire_vm::tlb::flush::Obligation;
 use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange};
 
-/// Everything but stores.
+/// All rights but that to store.
 const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
-/// From so many groups with leaves that allow stores on, a table page is store-protected as a whole, rather than leaf
-/// by leaf.
+/// The least number of groups with writable leaves from which a table page is store-protected as a whole. Below it, the
+/// leaves are protected one by one.
 const PROTECT_TABLE_FROM: u32 = 4;
 
 /// A locked, live, last-level table page.
@@ -37,7 +37,7 @@ impl<M: Hardware> LockedTable<'_, M> {
         index(va, 0)
     }
 
-    /// Drops a cached absent or weaker entry on this CPU, where hardware caches such.
+    /// Drops this CPU's cached absent or weaker entry for `va`, if the architecture caches such entries.
     #[inline]
     fn forget_absent(&self, va: u64) {
         if M::Format::CACHES_ABSENT {
@@ -49,7 +49,7 @@ impl<M: Hardware> LockedTable<'_, M> {
         }
     }
 
-    /// Counts added or removed leaves.
+    /// Adds `by` to the space's count of resident pages.
     #[inline]
     fn count(&self, by: i64) {
         // The lock keeps the caller on this CPU.
@@ -62,7 +62,7 @@ impl<M: Hardware> LockedTable<'_, M> {
         assert_eq!(M::Format::frame(old), new.pfn, "a leaf replaces the leaf of another frame");
         let (slot, add) = (&self.t.view.slots[self.at(va)], M::Format::user_leaf(new));
         loop {
-            // Rights only grow; accessed and dirty, which hardware sets meanwhile, stay.
+            // Rights only grow. The accessed and dirty bits, which the hardware may set meanwhile, stay.
             let word = M::Format::strengthen(old, add);
             match slot.compare_exchange_weak(old, word, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
@@ -75,13 +75,13 @@ impl<M: Hardware> LockedTable<'_, M> {
         self.forget_absent(va);
     }
 
-    /// Makes the leaves `first` to `last` read-only. Skips groups without a writable leaf. Hands each leaf that it
-    /// reads to `each`, and returns their number. Where it protects the whole table page instead, it hands over none
-    /// and returns 1.
+    /// Makes the leaves `first` to `last` read-only. Skips groups without a writable leaf. Passes each leaf that it
+    /// reads to `each`, and returns their number. If it protects the whole table page instead, it passes none and
+    /// returns 1.
     ///
-    /// One atomic AND changes a leaf, without a retry loop. Every writable leaf is dirty already, and only the holder
-    /// of the lock changes its write permission. So the CPU can only set the accessed bit meanwhile, which the AND
-    /// preserves.
+    /// One atomic AND changes a leaf, without a retry loop. This is safe because every writable leaf is dirty already,
+    /// and only the holder of the lock changes its write permission. So the CPU can only set the accessed bit
+    /// meanwhile, which the AND preserves.
     fn take_stores(
         &self,
         first: usize,
@@ -109,7 +109,7 @@ impl<M: Hardware> LockedTable<'_, M> {
             groups &= groups - 1;
             let (slots, inside) = view.group(g, first, last);
             let all = slots.iter().fold(!0, |all, s| all & s.load(Ordering::Relaxed));
-            // Most often all leaves are equal in this.
+            // Most often all leaves of the group are writable.
             let whole = inside == WHOLE && M::Format::writable(all);
             let (there, which) = match whole {
                 true => (WHOLE, WHOLE),
@@ -170,17 +170,17 @@ impl<M: Hardware> LockedTable<'_, M> {
         seen
     }
 
-    /// Takes the right to store away from all leaves at once, in the entry above; the leaves stay as they are.
+    /// Write-protects the whole table page by one bit in the entry above it. The leaves stay unchanged.
     fn protect_stores(&self, owed: &mut Obligation<'_, M>) {
         let (view, covers) = (&self.t.view, self.covers());
         owed.owe_table(view.pfn, covers, || view.owe());
-        // A flush of so many pages drops everything, cached upper levels included.
+        // A flush of this many pages drops all translations of the space, cached upper levels included.
         owed.owe_range(covers);
         self.above().fetch_and(!M::Format::STORES_BELOW, Ordering::AcqRel);
         view.state.set_store_protected(true);
     }
 
-    /// Asserts that leaves that allow stores are entered only into table pages that are not store-protected.
+    /// Asserts that no writable leaf is entered into a store-protected table page.
     #[inline(always)]
     fn assert_open(&self, new: Enter) {
         debug_assert!(
@@ -210,9 +210,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         M::Format::read_leaf(self.word(va))
     }
 
-    /// Where a leaf is present already, other CPUs that cache the weaker one will fault and find the stronger. The page
-    /// fault that led here dropped this CPU's cached old or absent entry (x86-64: SDM volume 3, 4.10.4.1). Otherwise
-    /// this drops it.
+    /// Enters a leaf, or adds rights to the present one. Other CPUs that cache the weaker leaf will fault and find the
+    /// stronger one. The page fault that led here dropped this CPU's cached old or absent entry (x86-64: SDM volume 3,
+    /// 4.10.4.1). If the architecture caches absent entries, this function drops the cached entry.
     #[inline(always)]
     fn enter(&mut self, va: u64, new: Enter) {
         self.assert_open(new);
@@ -264,12 +264,12 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         M::Format::read_leaf(self.t.view.take(i))
     }
 
-    // A function of its own, so that removers of many leaves do not save registers for it.
+    // This is a separate function, so that removers of many leaves do not save registers for it.
     #[inline(never)]
     fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
-        // Where CPUs have roots of their own, `flush` finds the targets entry by entry. A running CPU that misses a
-        // generation here would later drop everything instead of one page. A CPU that begins to run the space now is
-        // seen below.
+        // The ordinary removal handles two cases. Where CPUs have roots of their own, `flush` finds the targets entry
+        // by entry. Where a CPU runs the space, it would miss the generation that is raised here, and later drop
+        // everything instead of one page. `take_alone` finds a CPU that begins to run the space after this check.
         if self.tables.roots().is_some() || !self.tables.residency.running().is_empty() {
             return Table::<M>::remove(self, va, owed);
         }
@@ -294,7 +294,8 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             return None;
         }
         if keep.is_empty() {
-            // A present leaf is always readable: it is removed, and a fault brings it back.
+            // A leaf without rights cannot be encoded, because a present leaf is always readable. So the leaf is
+            // removed, and a fault enters it again.
             return Table::<M>::remove(self, va, owed);
         }
         if M::Format::read_leaf(old).is_some_and(|leaf| keep.contains(leaf.prot - Prot::READ)) {
@@ -321,7 +322,8 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
         if from >= to {
             return 0;
         }
-        // A present leaf is always readable: it is removed, and a fault brings it back.
+        // A leaf without rights cannot be encoded, because a present leaf is always readable. So such leaves are
+        // removed, and faults enter them again.
         let keep = keep.filter(|k| !k.is_empty());
         let (view, covers) = (&self.t.view, self.covers());
         let mut changed = VirtRange { start: 0, end: 0 };
@@ -388,7 +390,8 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
     fn restore_stores(&mut self, keep: bool, mut each: impl FnMut(Removed)) {
         let view = &self.t.view;
         if !keep {
-            // No CPU stores through them, so taking the right away owes no flush.
+            // While the table page is store-protected no CPU stores through its leaves, so weakening them owes no
+            // flush.
             let stays = M::Format::weaken(!0, UNWRITABLE);
             view.scan_locked(0, FANOUT - 1, |_, slot, word| {
                 if M::Format::writable(word) {
@@ -400,8 +403,9 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
             });
             view.note_unwritable(0, FANOUT - 1, M::Format::writable);
         }
-        // After the leaves, because a walker past the entry then finds their new rights. A CPU that caches the entry
-        // without the bit faults at most once more, which drops it (SDM volume 3, 4.10.4.1 and 4.10.4.3).
+        // The entry above is changed after the leaves, so that a walker that passes it finds their new rights. A CPU
+        // that caches the entry without the bit faults at most once more. That fault drops the cached entry (SDM volume
+        // 3, 4.10.4.1 and 4.10.4.3).
         self.above().fetch_or(M::Format::STORES_BELOW, Ordering::AcqRel);
         view.state.set_store_protected(false);
     }

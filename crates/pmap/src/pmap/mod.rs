@@ -28,7 +28,7 @@ use quire_vm::stats::Event;
 use quire_vm::tlb::flush::FlushSet;
 use quire_vm::{OutOfMemory, PAGE_SIZE, Pfn, Pmap, VirtRange};
 
-/// A memory system, seen as the place where table pages live.
+/// A memory system, seen as the storage of table pages.
 #[repr(transparent)]
 struct Frames<M: Hardware>(Physical<M>);
 
@@ -71,15 +71,15 @@ impl<M: Hardware> Memory for Frames<M> {
     }
     #[inline]
     fn writable(&self, t: Pfn) -> &'static AtomicU64 {
-        // Until it is dead; then the epoch's header lies there.
+        // This word is valid until the page is dead. Then the epoch's header is written over it.
         &self.page(t).words()[1]
     }
 
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory> {
         let t = match self.0.machine().mmu().take_spare(&self.0) {
-            // Counts as an allocation for failure injection.
+            // Taking a spare page counts as an allocation for failure injection.
             Some(t) if self.0.inject_failure() => {
-                // SAFETY: no other CPU has a page that was kept.
+                // SAFETY: no other CPU has a page that was kept as a spare.
                 unsafe { self.0.free_pfn(t) };
                 return Err(OutOfMemory);
             }
@@ -93,7 +93,7 @@ impl<M: Hardware> Memory for Frames<M> {
         page.spare().store(0, Ordering::Relaxed);
         page.words()[1].store(0, Ordering::Relaxed);
         let word: *const AtomicU64 = &page.words()[0];
-        // SAFETY: the frame is ours alone; see `state`.
+        // SAFETY: only this function uses the frame; see `state`.
         unsafe { word.cast_mut().cast::<TableState>().write(TableState::new(level)) };
         self.0.stats().count(Event::TableAlloc);
         Ok(t)
@@ -107,13 +107,14 @@ impl<M: Hardware> Memory for Frames<M> {
         if self.state(t).live() == 0 && vm.machine().mmu().keep_spare(vm, t) {
             return;
         }
-        // SAFETY: by the trait's contract no walker reaches the table page any more; `allocate` gave its number up.
+        // SAFETY: by the trait's contract no walker reaches the table page any more, and `allocate` left its frame to
+        // the table page alone.
         unsafe { self.0.free_pfn(t) };
     }
 
     fn retire(&self, t: Pfn) {
         let page: *const Page = self.page(t);
-        // `released` reads this address. The word counted the table page's entries, and a dead page needs no count.
+        // `released` reads this address. The word held the `occupied` bits, which a dead table page does not need.
         self.page(t).spare().store((&raw const self.0).expose_provenance() as u64, Ordering::Relaxed);
         let offset = &raw const self.page(t).words()[1] as usize - page as usize;
         let header = page.wrapping_byte_add(offset).cast_mut().cast::<Retired>();
@@ -135,7 +136,7 @@ impl<M: Hardware> Memory for Frames<M> {
 
 const _: () = assert!(size_of::<Retired>() == 16);
 
-/// Frees a retired table page after its walkers.
+/// Frees a retired table page. The epoch calls this when no walker can still read the page.
 unsafe fn released<M: Hardware>(header: *mut Retired) {
     // SAFETY: the header lies inside the descriptor of the table page, which is as large as its alignment. The pointer
     // covers all of it, and the spare word holds the system's address.
@@ -177,29 +178,31 @@ impl<F: Format> Tables<F> {
         }
     }
 
-    /// Calls `f` under the locks under which it is read whether the root and its entries stay: the word's and, where
-    /// there is a root, the root's.
+    /// Calls `f` under the locks that protect the decision to keep or unlink the root and its entries. These are the
+    /// lock of the root word and, if there is a root, the root's own lock.
     fn with_root_locked<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, f: impl FnOnce()) {
         let _word = self.root.lock();
         let _root = self.root.get().map(|root| Frames::of(vm).state(root).lock_child());
         f();
     }
 
-    /// A table page as a root: with the kernel's half, and no user half.
+    /// Allocates a table page as a root: the kernel's half is filled in, the user half is empty.
     fn new_root<M: Hardware<Format = F>>(vm: &'static Physical<M>) -> Result<Pfn, OutOfMemory> {
         let root = Frames::of(vm).allocate(F::LEVELS - 1)?;
         vm.machine().mmu().kernel().share(vm.machine(), root);
         Ok(root)
     }
 
+    /// Frees a root.
+    ///
     /// # Requires
-    /// No CPU has it loaded and no walker can reach it.
+    /// No CPU has the root loaded, and no walker can reach it.
     fn free_root<M: Hardware<Format = F>>(vm: &'static Physical<M>, root: Pfn) {
         vm.machine().mmu().kernel().unshare(vm.machine(), root);
         Frames::of(vm).free(root);
     }
 
-    /// Makes a root where the space has none, and returns when the CPUs that run the space have loaded it.
+    /// Makes a root if the space has none. Returns when the CPUs that run the space have loaded it.
     #[cold]
     #[inline(never)]
     fn make_root<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>) -> Result<(), OutOfMemory> {
@@ -211,8 +214,8 @@ impl<F: Format> Tables<F> {
         Ok(())
     }
 
-    /// Before a fault at `va`: gives this CPU a root of its own, where it runs the space and there is memory. Where it
-    /// has one, prepares the state that it needs to copy the entry over `va`.
+    /// Prepares a fault at `va` where the map has fanned out. Gives this CPU a root of its own, if it runs the space
+    /// and there is memory. If it has one already, makes the state that it needs to copy the entry over `va`.
     #[inline(never)]
     fn prepare_own<M: Hardware<Format = F>>(
         &self,
@@ -246,8 +249,8 @@ impl<F: Format> Tables<F> {
         Self::place(vm, "own-root", Own::new(root)).inspect_err(|_| Self::free_root(vm, root))
     }
 
-    /// Makes `new` this CPU's own root of this space, and loads it; `false` where the regime or the CPU has changed
-    /// meanwhile.
+    /// Makes `new` this CPU's own root of this space, and loads it. Returns `false` if the regime has ended, the thread
+    /// has moved, or the CPU has an own root already.
     fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, new: *mut Own) -> bool {
         let held = roots.lock.lock();
         let cpu = quire_sync::current_cpu();
@@ -256,8 +259,8 @@ impl<F: Format> Tables<F> {
             if !roots.is_open() || roots.own(cpu).is_some() || mmu.cpu(cpu).loaded() != self.id() {
                 return false;
             }
-            // SAFETY: on this CPU, masked; it shares the kernel's half, and is freed when every CPU is back on the
-            // space's root.
+            // SAFETY: this runs on `cpu`, masked. The root shares the kernel's half, and is freed only when every CPU
+            // is back on the space's root.
             unsafe { mmu.go_private(vm.machine(), cpu, &self.residency, &*new, roots.regime()) };
             roots.adopt(cpu, new);
             true
@@ -266,24 +269,24 @@ impl<F: Format> Tables<F> {
         done
     }
 
-    /// Where this CPU has a root of its own, copies the entry over `va` into it.
+    /// Copies the root entry over `va` into this CPU's own root, if it has one.
     ///
     /// # Requires
-    /// The last-level table page over `va` is locked, hence linked.
+    /// The last-level table page over `va` is locked, so it is linked.
     #[inline(never)]
     fn copy_entry<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, va: u64) {
         let i = index(va, F::LEVELS - 1);
         let machine = vm.machine();
         let cpu = quire_sync::current_cpu();
         let state = machine.mmu().cpu(cpu);
-        // Masked: an interrupt may move this CPU back to the space's root. The CPU must not continue with an own root
-        // that is freed then.
+        // Masked, because an interrupt may move this CPU back to the space's root. Its own root is freed after that, so
+        // this code must not use it any more.
         machine.masked(|| {
             let Some((own, reach)) = state.own().zip(roots.reach(i)) else { return };
             if state.loaded() != self.id() || own.has(i) {
                 return;
             }
-            // A linked table page keeps the root.
+            // The linked table page below keeps the root from being dropped.
             let Some(root) = self.root.get() else { return };
             roots.join(cpu, own, i, reach);
             let frames = Frames::of(vm);
@@ -295,6 +298,8 @@ impl<F: Format> Tables<F> {
         });
     }
 
+    /// Frees a CPU's own root.
+    ///
     /// # Requires
     /// No CPU has it loaded.
     fn free_own<M: Hardware<Format = F>>(vm: &'static Physical<M>, own: *mut Own) {
@@ -309,7 +314,7 @@ impl<F: Format> Tables<F> {
         unsafe { Self::displace(vm, own) };
     }
 
-    /// Puts a value into a frame of its own.
+    /// Allocates a frame and moves `value` into it.
     fn place<M: Hardware<Format = F>, T>(
         vm: &'static Physical<M>,
         label: &'static str,
@@ -321,7 +326,7 @@ impl<F: Format> Tables<F> {
         let at = vm.machine().frame_ptr(frame);
         record::own(at, PAGE_SIZE as usize, label);
         let at = at.cast::<T>();
-        // SAFETY: the frame is ours alone, and large enough.
+        // SAFETY: only this function uses the frame, which is large enough.
         unsafe { at.write(value) };
         Ok(at)
     }
@@ -338,18 +343,18 @@ impl<F: Format> Tables<F> {
         vm.stats().count(Event::BufferPageGone);
     }
 
-    /// The frame of the root table, where hardware walks begin; `None` where the space has no page tables now.
+    /// The frame of the root table, where hardware walks begin; `None` if the space has no page tables now.
     pub fn root(&self) -> Option<Pfn> {
         self.root.get()
     }
 
-    /// The number of this space for its translations; never reused.
+    /// The number of this space, by which CPUs recognise its translations; never reused.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Loads these tables on this CPU, which may then run the space's programs and touch its user memory. Leaves the
-    /// space that was loaded before. Cheap where they are loaded already.
+    /// Loads these tables on this CPU, which may then run the space's programs and access its user memory. The CPU
+    /// leaves the space that was loaded before. The call is cheap if these tables are loaded already.
     ///
     /// # Safety
     /// `cpu` is the calling CPU, with preemption and interrupts off. The pmap is not moved or destroyed before the CPU
@@ -360,9 +365,9 @@ impl<F: Format> Tables<F> {
         unsafe { machine.mmu().load(machine, cpu, &self.residency, &self.root, &self.fan) }
     }
 
-    /// The CPU is about to run a thread without a user half (the idle thread, a kernel thread) and keeps these tables
-    /// loaded meanwhile. It is not interrupted for flushes, unless table pages are freed. It must not touch user memory
-    /// until it has called [`switch_in`](Self::switch_in) again.
+    /// Marks this CPU as lazy: it keeps these tables loaded while it runs a thread without a user half (the idle
+    /// thread, a kernel thread). Flushes do not interrupt it, unless table pages are freed. It must not access user
+    /// memory until it has called [`switch_in`](Self::switch_in) again.
     ///
     /// # Safety
     /// `cpu` is the calling CPU, with preemption and interrupts off.
@@ -380,8 +385,8 @@ impl<F: Format> Tables<F> {
         for own in (0..MAX_CPUS).filter_map(|cpu| roots.own(cpu)) {
             for i in 0..USER_HALF {
                 let theirs = frames.slots(own.root())[i].load(Ordering::Acquire);
-                // A CPU marks an entry as copied before it copies it. The root is read after the copy, because it may
-                // be made meanwhile, and stays while copies exist.
+                // A CPU marks an entry as copied before it copies it. The space's root is read after the copy, because
+                // the root may be made meanwhile; it stays while copies exist.
                 let word = self.root.get().map_or(0, |root| frames.slots(root)[i].load(Ordering::Acquire));
                 if theirs != 0 && (!own.has(i) || theirs != word) {
                     return Err(Broken::TableRoot(i as u64 * span(F::LEVELS - 1)));
@@ -407,13 +412,13 @@ impl<F: Format> Tables<F> {
             }
             vm.machine().shoot(&targets, request);
         } else if mine {
-            // The common case, a program of one thread: no other CPU is involved.
+            // The common case is a program with one thread: no other CPU is involved.
             request.serve(vm.machine());
         }
     }
 
-    /// Calls `f` with each last-level table page in turn, and returns the number of table pages, the root not counted.
-    /// At each step the tables are held for one entry of level 2 (a GiB).
+    /// Calls `f` with each last-level table page in turn. Returns the number of table pages, without the root. Each
+    /// step holds the `census` lock for one entry of level 2 (1 GiB).
     fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&TableState)) -> u64 {
         let frames = Frames::of(vm);
         let (mut tables, mut at) = (0, 0);
@@ -424,7 +429,7 @@ impl<F: Format> Tables<F> {
             for level in (2..F::LEVELS).rev() {
                 let table = base(at, level + 1);
                 let last = if level == F::LEVELS - 1 { USER_HALF - 1 } else { FANOUT - 1 };
-                // At the end of the root's user half the address lies outside it.
+                // At the end of the root's user half `at` lies outside it, so nothing is left to find.
                 let from = if at >= span(F::LEVELS - 1) * USER_HALF as u64 { FANOUT } else { index(at, level) };
                 let Some((i, word)) = View::of(frames, t).next(from, last) else {
                     if level == F::LEVELS - 1 {
@@ -434,7 +439,7 @@ impl<F: Format> Tables<F> {
                     continue 'step;
                 };
                 at = at.max(table + i as u64 * span(level));
-                // Entered for the first time.
+                // A table counts when the walk enters it for the first time.
                 tables += u64::from(at == base(at, level));
                 t = F::frame(word);
             }
@@ -451,7 +456,8 @@ impl<F: Format> Tables<F> {
 }
 
 // SAFETY: `tree` and `table` keep C2 and C3. Installs and removals are read-modify-writes under the table page's lock,
-// and dead marks are set under both locks. Frames of table pages go to the epoch after the flush. `shootdown` keeps C4.
+// and dead marks are set under both locks. Frames of table pages are retired to the epoch after the flush. `shootdown`
+// keeps C4.
 unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     const USER: VirtRange = F::USER;
     const TABLE_SPAN: u64 = span(1);
@@ -459,8 +465,8 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     type Table<'a> = LockedTable<'a, M>;
 
     unsafe fn new(vm: &'static Physical<M>) -> Result<Self, OutOfMemory> {
-        // At once, because most spaces are made to be run soon. A root made by the first fault would cost a second load
-        // of the root register.
+        // The root is made at once, because most new spaces run soon. If the first fault made it, the root register
+        // would be loaded twice.
         let root = Self::new_root(vm)?;
         let id = vm.machine().mmu().new_id();
         Ok(Tables {
@@ -521,7 +527,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     fn prune(&self, vm: &'static Physical<M>, range: VirtRange) {
         let tree = self.tree(vm);
-        // The first and the last table page cover more than programs may map.
+        // The first and the last table page also cover addresses that programs may not map.
         let mut at = if range.start <= F::USER.start { 0 } else { range.start };
         let end = if range.end >= F::USER.end { span(F::LEVELS - 1) * USER_HALF as u64 } else { range.end };
         let mut dead = Dead::new();
@@ -529,7 +535,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             at = tree.prune_some(VirtRange { start: at, end }, &mut dead);
         }
         if dead.first.is_some() {
-            // All leaves below were flushed before: only cached upper levels are left.
+            // All leaves below were flushed before. Only cached upper levels are left to flush.
             let mut set = FlushSet::new();
             set.add_structure(dead.covered);
             Pmap::<M>::flush(self, vm, &set);
@@ -578,7 +584,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         let frames = Frames::of(vm);
         let Some((root, loaded)) = self.root.take(frames, &self.residency, &self.fan) else { return false };
         Self::shoot(vm, loaded, &Request::root(&self.residency, &self.root));
-        // Walkers read the user half only.
+        // The kernel's half may be cleared at once, because walkers read only the user half.
         vm.machine().mmu().kernel().unshare(vm.machine(), root);
         frames.retire(root);
         true
@@ -589,9 +595,9 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         let frames = Frames::of(vm);
         let Some(root) = self.root.get() else { return };
         let root = View::of(frames, root);
-        // Linked through their descriptors.
+        // The detached table pages, linked through their descriptors.
         let mut detached = None;
-        // An empty root detaches nothing, so counting CPUs need not be excluded.
+        // An empty root detaches nothing, so the `census` lock, which excludes counting CPUs, is not needed.
         if root.next(0, USER_HALF - 1).is_some() {
             let _held = self.census.lock();
             let mut i = 0;
@@ -606,7 +612,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
         if detached.is_none() {
             return;
         }
-        // Other CPUs do not run this space any more; this one drops its cached upper levels.
+        // Other CPUs do not run this space any more. This CPU drops its cached upper levels.
         let (generation, mut targets) = self.residency.bump(true);
         {
             let pinned = preempt_off();
@@ -628,7 +634,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
             }
         }
         self.residency.none_resident();
-        // No walker can reach them any more, so interrupts may stay on.
+        // No walker can reach the detached pages any more, so interrupts may stay on.
         let tree = self.tree(vm);
         while let Some(t) = detached {
             detached = frames.next(t);
@@ -637,7 +643,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     }
 
     unsafe fn destroy(&mut self, vm: &'static Physical<M>) {
-        // Idle CPUs may still have it loaded.
+        // Idle CPUs may still have this space loaded.
         Self::shoot(vm, self.residency.loaded(), &Request::leave(&self.residency));
         if let Some(root) = self.root.get() {
             Self::free_root(vm, root);

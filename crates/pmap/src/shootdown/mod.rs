@@ -2,9 +2,10 @@
 //!
 //! # The protocol
 //! A space has a generation and the set of CPUs that *run* it. The flushing CPU raises the generation, fences, then
-//! reads the set and interrupts those CPUs only. A CPU that switches in adds itself to the set, fences, then reads the
-//! generation. Where it differs from the generation that this CPU saw last, it drops all translations of the space. One
-//! of the two sees the other, so no CPU runs on translations older than the last completed flush.
+//! reads the set and interrupts only those CPUs. A CPU that switches in adds itself to the set, fences, then reads the
+//! generation. If the generation is not the one that this CPU saw last, it drops all translations of the space. The
+//! fences guarantee that the flushing CPU sees the other in the set, or the other sees the new generation. So no CPU
+//! runs on translations older than the last completed flush.
 //!
 //! | | switch in | flush | go lazy | structure flush |
 //! |---|---|---|---|---|
@@ -13,8 +14,8 @@
 //! | **go lazy** | | not a target: catches up when it runs again | own CPU | lazy mark set before the running mark goes |
 //!
 //! A *lazy* CPU has the space loaded but runs a kernel thread. User translations may stay stale there until it runs the
-//! space again. Freed page tables must leave its paging-structure caches, so structure flushes interrupt it too. It
-//! also leaves a root that another CPU drops ([`root`](crate::root)).
+//! space again. Freed page tables must leave its paging-structure caches, so flushes of upper levels (structure
+//! flushes) interrupt it too. It also unloads a root that another CPU drops ([`root`](crate::root)).
 
 pub(crate) mod request;
 pub(crate) mod residency;
@@ -32,8 +33,8 @@ use request::RequestKind;
 use residency::Residency;
 
 impl<F: Format> Request<'_, F> {
-    /// Serves the request on the calling CPU: from the interrupt handler, or on the requesting CPU itself. Preemption
-    /// is off.
+    /// Serves the request on the calling CPU, which is the requesting CPU or a target in its interrupt handler.
+    /// Preemption is off.
     pub fn serve<M: Hardware<Format = F>>(&self, machine: &M) {
         let mmu = machine.mmu();
         let cpu = quire_sync::current_cpu();
@@ -45,8 +46,8 @@ impl<F: Format> Request<'_, F> {
                 }
             }
             RequestKind::Entry { id, i, reach, generation, set } => {
-                // Masked: as for `Leave`, and this CPU must not continue with an own root that is freed after a `Home`
-                // request.
+                // Masked: as for `Leave`. Also, a `Home` request served in between would free the own root that this
+                // code uses.
                 machine.masked(|| {
                     if state.loaded() == *id {
                         flush_entry_here(machine, state, *i, reach, *generation, set);
@@ -57,27 +58,27 @@ impl<F: Format> Request<'_, F> {
                 // Masked: as for `Leave`.
                 machine.masked(|| {
                     if state.loaded() == space.id() && state.has_own() {
-                        // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.
+                        // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.
                         unsafe { mmu.come_home(machine, cpu, space, root, *regime) };
                     }
                 });
             }
             RequestKind::Root { space, root } => {
-                // Masked: as for `Leave`. The word is read here and not by the requester, because a request for a
-                // new root and a request for its end may come in either order.
+                // Masked: as for `Leave`. The word is read here and not by the requester. Otherwise a request for a new
+                // root and a request for its end could arrive in the wrong order.
                 machine.masked(|| {
                     if state.loaded() == space.id() && !state.has_own() {
-                        // SAFETY: on the target CPU, interrupts masked; the root is the loaded space's.
+                        // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.
                         unsafe { mmu.follow(machine, cpu, space, root) };
                     }
                 });
             }
             RequestKind::Leave { space } => {
-                // Masked: a handler must find either all of the space loaded or nothing of it. Otherwise it could call
-                // a flush done while the hardware still walks tables that are about to be freed.
+                // Masked, because a handler must find either all of the space loaded or nothing of it. Otherwise it
+                // could report a flush as done while the hardware still walks tables that are about to be freed.
                 machine.masked(|| {
                     if state.loaded() == space.id() {
-                        // SAFETY: on the target CPU, interrupts masked; no code there uses the user half.
+                        // SAFETY: this is the target CPU, with interrupts masked; no code there uses the user half.
                         unsafe { mmu.leave(machine, cpu) };
                     }
                 });
@@ -93,23 +94,24 @@ impl<F: Format> Request<'_, F> {
     }
 }
 
-/// The space is loaded here: drops the translations in `set`, or everything where an earlier flush was missed.
+/// Serves a flush on a CPU that has the space loaded. Drops the translations in `set`, or all of the space's if this
+/// CPU missed an earlier flush.
 ///
-/// A handler may serve another request in the middle of this. Then the recorded generation may be too low, which costs
-/// one flush too many and never one too few.
+/// A handler may serve another request in the middle of this function. Then the recorded generation may be too low,
+/// which causes one flush too many and never one too few.
 pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency, generation: u64, set: &FlushSet) {
     let seen = state.seen();
     if seen >= generation {
         return;
     }
     if let Some(ranges) = set.ranges()
-        // Dropping single pages brings this CPU up to date only where it missed no generation in between.
+        // Dropping single pages suffices only if this CPU missed no generation in between.
         && (seen + 1 == generation || mutant(Mutant::MissedCountAsSeen))
     {
         drop_ranges(machine, state, ranges, set.structure());
         state.set_seen(generation);
     } else {
-        // Read before the flush: leaves that were cleared up to that generation are gone after it.
+        // The generation is read before the flush, because the flush drops all leaves that were cleared up to it.
         let mut newest = space.generation();
         machine.drop_loaded(state);
         if mutant(Mutant::NewestAfterFlush) {
@@ -122,8 +124,8 @@ pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency
 /// As [`flush_here`], for translations below one entry of the root.
 fn flush_entry_here(machine: &impl Drops, state: &CpuMmu, i: usize, reach: &Reach, generation: u64, set: &FlushSet) {
     let Some(own) = state.own() else {
-        // On the space's root a CPU records no generations of single entries: it is a target of each flush while it
-        // runs the space.
+        // A CPU that has the space's root loaded records no generations of single entries. Each flush targets it while
+        // it runs the space, so it drops exactly what this flush covers.
         match set.ranges() {
             Some(ranges) => drop_ranges(machine, state, ranges, set.structure()),
             None => machine.drop_loaded(state),
@@ -146,7 +148,7 @@ fn flush_entry_here(machine: &impl Drops, state: &CpuMmu, i: usize, reach: &Reac
     }
 }
 
-/// Drops this CPU's cached translations of `ranges`, and cached upper levels where `upper` says so.
+/// Drops this CPU's cached translations of `ranges`, and also its cached upper levels if `upper` is true.
 fn drop_ranges<M: Drops>(machine: &M, state: &CpuMmu, ranges: &[VirtRange], mut upper: bool) {
     for range in ranges {
         for va in (range.start..range.end).step_by(PAGE_SIZE as usize) {

@@ -1,5 +1,5 @@
-//! A request to other CPUs: data only, so that the machine's trait can name it. [`shootdown`](crate::shootdown) serves
-//! it.
+//! A request to other CPUs. This module has only data, so that the machine's trait can name the type;
+//! [`shootdown`](crate::shootdown) serves it.
 
 use super::residency::Residency;
 use crate::format::Format;
@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use quire_vm::VirtRange;
 use quire_vm::tlb::flush::FlushSet;
 
-/// A request from one CPU to others. It lives on the requester's stack until all have answered.
+/// A request from one CPU to others. It lives on the requester's stack until all targets have answered.
 pub struct Request<'a, F: Format> {
     pub(super) kind: RequestKind<'a>,
     format: PhantomData<F>,
@@ -17,20 +17,21 @@ pub struct Request<'a, F: Format> {
 
 /// The kinds of requests.
 pub(super) enum RequestKind<'a> {
-    /// Drop `set` of the space, as of `generation`.
+    /// Drop the space's translations of `set`. The flush raised the space's generation to `generation`.
     Flush { space: &'a Residency, generation: u64, set: &'a FlushSet },
-    /// Drop `set`, which lies below entry `i` of the space `id`'s root, as of `generation` of that entry.
+    /// Drop the translations of `set`, which lies below entry `i` of the root of space `id`. The flush raised that
+    /// entry's generation to `generation`.
     Entry { id: u64, i: usize, reach: &'a Reach, generation: u64, set: &'a FlushSet },
-    /// A CPU that has its own root of the space loaded loads the space's.
+    /// A CPU that has its own root of the space loaded must load the space's root instead.
     Home { space: &'a Residency, root: &'a Root, regime: u64 },
-    /// The space has got or lost its root: a CPU that has it loaded, and no root of its own, loads the space's root of
-    /// this moment.
+    /// The space has got or lost its root. A CPU that has the space loaded, without a root of its own, loads the
+    /// space's root of the moment when it serves the request.
     Root { space: &'a Residency, root: &'a Root },
-    /// The space is about to lose its tables: a CPU that has it loaded loads the kernel's.
+    /// The space is about to lose its tables. A CPU that has it loaded loads the kernel's root instead.
     Leave { space: &'a Residency },
-    /// Kernel addresses, the same in every space.
+    /// Drop the translations of these kernel addresses, which are the same in every space.
     Kernel { ranges: &'a [VirtRange] },
-    /// All translations of kernel addresses.
+    /// Drop all translations, those of kernel addresses included.
     Everything,
 }
 
@@ -55,14 +56,15 @@ impl<'a, F: Format> Request<'a, F> {
         Request { kind: RequestKind::Leave { space }, format: PhantomData }
     }
 
-    /// Kernel addresses, in whole pages, must leave every TLB: the one flush that may be sent to all CPUs. Page by
-    /// page, because only the most expensive instruction also drops global translations.
+    /// Makes every target drop `ranges` of kernel addresses, in whole pages. Of all flushes, only this one and
+    /// [`everything`](Self::everything) may be sent to all CPUs. They are dropped page by page, because the only
+    /// instruction that drops all global translations is the most expensive one.
     pub fn kernel(ranges: &'a [VirtRange]) -> Self {
         Request { kind: RequestKind::Kernel { ranges }, format: PhantomData }
     }
 
-    /// Every translation must leave every TLB, global ones included. For so many kernel addresses at once that dropping
-    /// each costs more than refilling the TLBs.
+    /// Makes every target drop all translations, global ones included. It is meant for so many kernel addresses that
+    /// dropping each would cost more than refilling the TLBs.
     pub fn everything() -> Self {
         Request { kind: RequestKind::Everything, format: PhantomData }
     }

@@ -1,35 +1,36 @@
-//! The CPUs that run a space or have it loaded, and the generation of its flushes: the state that both sides of the
-//! protocol share.
+//! The CPUs that run a space or have it loaded, and the generation of its flushes. Both sides of the protocol share
+//! this state.
 //!
-//! The protocol stands at the head of [`shootdown`](crate::shootdown).
+//! The protocol is described at the head of [`shootdown`](crate::shootdown).
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering, fence_after_rmw};
 use quire_sync::cpuset::{CpuMask, CpuSet};
 
-/// `count` plus `more`, at least zero. One CPU may have reported removed pages that another CPU added and has not
-/// reported.
+/// Returns `count` plus `more`, or zero if that is negative. It is negative for a short time if a CPU reports removed
+/// pages before another CPU reports that it added them.
 fn at_least_none(count: u64, more: i64) -> u64 {
     count.wrapping_add_signed(more).cast_signed().max(0).cast_unsigned()
 }
 
-/// The CPUs that may hold translations of one space, and how old those may be. On lines of its own, because switching
-/// CPUs write it, and faults read the fields beside it.
+/// The CPUs that may hold translations of one space, and how old those may be. The struct has cache lines of its own,
+/// because CPUs write it when they switch, and faults read the fields beside it.
 #[repr(C, align(64))]
 pub struct Residency {
-    /// Never reused, so that a tag that still holds a dead space's entries is never taken for a new one's. Zero is the
-    /// kernel's own.
+    /// The space's number. Never reused, so a tag that still holds a dead space's translations is never taken for a new
+    /// space's. Zero is the kernel's own.
     id: u64,
-    /// Raised by every flush before it reads the set.
+    /// The generation. Every flush raises it before it reads the set `running`.
     generation: AtomicU64,
     /// The CPUs that run the space, or may at any moment.
     running: CpuSet,
-    /// The CPUs that have it loaded while they run a thread without a user half.
+    /// The CPUs that have the space loaded while they run a thread without a user half.
     lazy: CpuSet,
-    /// A CPU has begun to run it since the last check. On a line that every switch-in writes.
+    /// Whether a CPU has begun to run the space since the last check. It lies on a line that every switch-in writes
+    /// anyway.
     ran: AtomicBool,
-    /// Resident pages, without those that CPUs that have it loaded have not reported yet
+    /// The number of resident pages, without those that CPUs with the space loaded have not reported yet
     /// ([`CpuMmu::count`](crate::mmu::CpuMmu::count)).
     resident: AtomicU64,
     /// The highest count of resident pages.
@@ -37,7 +38,7 @@ pub struct Residency {
 }
 
 impl Residency {
-    /// A space that no CPU runs. `id` must never have been used before.
+    /// Makes the state of a space that no CPU runs. `id` must never have been used before.
     pub(crate) fn new(id: u64) -> Self {
         Residency {
             id,
@@ -50,7 +51,7 @@ impl Residency {
         }
     }
 
-    /// Adds to the count of resident pages.
+    /// Adds `by` to the count of resident pages, and raises the peak to it.
     #[cold]
     pub(crate) fn add_resident(&self, by: i64) {
         let now = at_least_none(self.resident.fetch_add(by as u64, Ordering::Relaxed), by);
@@ -59,52 +60,53 @@ impl Residency {
         }
     }
 
-    /// Resets the count to no resident page; unreported pages do not count any more.
+    /// Sets the count of resident pages to zero.
     pub(crate) fn none_resident(&self) {
         self.resident.store(0, Ordering::Relaxed);
     }
 
-    /// The highest count of resident pages, that of now with `more` included.
+    /// The highest count of resident pages. The present count, plus the `more` pages that the caller's CPU has not
+    /// reported, is included.
     pub(crate) fn peak(&self, more: i64) -> u64 {
         let now = at_least_none(self.resident.load(Ordering::Relaxed), more);
         self.peak.load(Ordering::Relaxed).max(now)
     }
 
-    /// Makes the present count, with `more` included, the peak. A CPU that reports pages meanwhile may have its report
-    /// left out of the peak, but not out of the count, which [`peak`](Self::peak) includes.
+    /// Makes the present count, plus `more` unreported pages, the peak. If a CPU reports pages meanwhile, the peak may
+    /// miss them. The count includes them, and so does the result of [`peak`](Self::peak).
     pub(crate) fn restart_peak(&self, more: i64) {
         self.peak.store(at_least_none(self.resident.load(Ordering::Relaxed), more), Ordering::Relaxed);
     }
 
-    /// The space's number, unique for ever.
+    /// The space's number, which is never reused.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// First half of switch-in: from now on flushes target this CPU. Returns the generation to catch up with, and
-    /// whether the CPU did not run the space until now.
+    /// First half of switch-in: from now on flushes target this CPU. Returns the generation that the CPU must catch up
+    /// with, and whether the CPU begins to run the space.
     pub(crate) fn arrive(&self, cpu: CpuId) -> (u64, bool) {
         let new = self.running.insert(cpu);
-        // A hint: no protocol relies on it.
+        // `ran` is a hint: no protocol relies on it.
         if new && !self.ran.load(Ordering::Relaxed) {
             self.ran.store(true, Ordering::Relaxed);
         }
         // The shooter raises the generation, then reads the set. This CPU enters the set, then reads the generation.
-        // Both need store-to-load order, or neither sees the other.
+        // Without store-to-load order on both sides, each could miss the other's store.
         if !mutant(Mutant::ArriveNoFence) {
             fence_after_rmw();
         }
         (self.generation.load(Ordering::Acquire), new)
     }
 
-    /// Second half of switch-in: stale translations are gone.
+    /// Second half of switch-in, after stale translations were dropped: the CPU is no longer lazy.
     pub(crate) fn arrived(&self, cpu: CpuId) {
         if self.lazy.contains(cpu) {
             self.lazy.remove(cpu);
         }
     }
 
-    /// This CPU keeps the space loaded but does not run it.
+    /// Marks this CPU as lazy: it keeps the space loaded but does not run it.
     pub(crate) fn idle(&self, cpu: CpuId) {
         if mutant(Mutant::LazyAfterRunning) {
             self.running.remove(cpu);
@@ -113,14 +115,15 @@ impl Residency {
         self.running.remove(cpu);
     }
 
-    /// This CPU has loaded another root. Once it is in neither set the space may be destroyed and its memory reused. So
-    /// it reads both sets before it leaves one, and accesses nothing after that.
+    /// Removes this CPU, which has loaded another root, from both sets. Once it is in neither set, the space may be
+    /// destroyed and its memory reused. So this function reads both sets before it leaves one, and accesses nothing
+    /// after that.
     pub(crate) fn leave(&self, cpu: CpuId) {
         let runs = self.running.contains(cpu);
         let lazy = !mutant(Mutant::LeaveLooksLate) && self.lazy.contains(cpu);
         match (runs, lazy) {
-            // It was lazy, and its switch-in is not finished. The space is not destroyed while the CPU is still in the
-            // other set.
+            // The CPU was lazy, and its switch-in has not finished. The space is not destroyed while the CPU is still
+            // in one of the sets.
             (true, true) => {
                 self.lazy.remove(cpu);
                 self.running.remove(cpu);
@@ -134,12 +137,13 @@ impl Residency {
         }
     }
 
-    /// Whether a CPU has begun to run it since the last call.
+    /// Whether a CPU has begun to run the space since the last call.
     pub(crate) fn take_ran(&self) -> bool {
         self.ran.load(Ordering::Relaxed) && self.ran.swap(false, Ordering::Relaxed)
     }
 
-    /// First half of a flush: raises the generation, and returns the CPUs to interrupt.
+    /// First half of a flush: raises the generation. Returns the new generation and the CPUs to interrupt. `structure`:
+    /// the flush covers upper levels, so lazy CPUs are interrupted too.
     pub(crate) fn bump(&self, structure: bool) -> (u64, CpuMask) {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         if !mutant(Mutant::BumpNoFence) {

@@ -1,4 +1,4 @@
-//! Checks of the machine that `./quire run` boots: its panics, settings and boot words, bad input, QEMU, the debugger.
+//! Checks of the machine that `./quire run` boots: panics, settings and boot words, bad input, QEMU, the debugger.
 
 use super::program::one_line;
 use super::{Bench, Done, ended, finish, text};
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The panic report names functions. The exit status is the machine's, not the program's.
+/// Checks that a panic report names functions. The exit status must be that of the machine, not of the program.
 pub(super) fn panic(bench: &Bench) -> Result<(), String> {
     let done = bench.run(&["run", "--append", "panic", "--", "busybox", "true"])?;
     ended(&done, 125)?;
@@ -18,8 +18,8 @@ pub(super) fn panic(bench: &Bench) -> Result<(), String> {
     Err(format!("it reported: {}", done.stderr))
 }
 
-/// Settings of the kernel's command line take effect, as its counters show: pages made ahead of touches, and pages
-/// copied up out of deep chains.
+/// Checks that settings on the kernel's command line take effect. Two counters show it: pages made ahead of touches,
+/// and pages copied up out of deep chains.
 pub(super) fn settings(bench: &Bench) -> Result<(), String> {
     let program = programs::named(&bench.places, "cowchain").map_err(text)?;
     let program = program.to_str().ok_or("the path of the program is not UTF-8")?;
@@ -44,8 +44,8 @@ pub(super) fn settings(bench: &Bench) -> Result<(), String> {
     ))
 }
 
-/// File systems of the smallest size and the usual one, with 1 CPU and 4, and with the fewest inodes. A full one
-/// reports that it is full, and no process is killed.
+/// Checks file systems of the smallest and of the usual size, with 1 CPU and 4, and with the fewest inodes. A full file
+/// system must report that it is full, and no process may be killed.
 pub(super) fn file_systems(bench: &Bench) -> Result<(), String> {
     let all = ["run", "--timeout", "300"];
     let cases: [(&[&str], &[&str]); 3] = [
@@ -75,7 +75,7 @@ pub(super) fn file_systems(bench: &Bench) -> Result<(), String> {
     if said.contains("No space left on device") && said.ends_with("full\n") { Ok(()) } else { Err(said.into_owned()) }
 }
 
-/// Each wrong boot word ends in one sentence that names it. The least and the most possible swap work.
+/// Checks that each wrong boot word causes one sentence that names it. The least and the most possible swap must work.
 pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
     let words = [
         "swap",
@@ -118,22 +118,22 @@ pub(super) fn boot_words(bench: &Bench) -> Result<(), String> {
     ended(&run(&format!("swap={}M", most + 1), &["true"])?, 2)
 }
 
-/// A script that takes most of the kernel's locks on two CPUs: processes, pipes, files, and mapped programs.
+/// A script that acquires most of the kernel's locks on two CPUs. It uses processes, pipes, files, and mapped programs.
 const BUSY: &str = "for i in 1 2 3 4 5 6; do (dd if=/dev/zero of=/tmp/f$i bs=64k count=16 2>/dev/null; sort \
     /etc/passwd | wc -l >/dev/null; \
                     mkdir -p /tmp/d$i/e; mv /tmp/f$i /tmp/d$i/e/f; cat /tmp/d$i/e/f /proc/self/maps | md5sum \
                     >/dev/null; rm -r /tmp/d$i) & done; \
                     sleep 1 & kill $!; wait; ps >/dev/null; echo done";
 
-/// The usual programs run on the self-checking kernel, which checks assertions, the order of locks and the maps'
-/// consistency.
+/// Checks that usual programs run on the self-checking kernel. That kernel checks assertions, the order of locks and
+/// the maps' consistency.
 pub(super) fn checked_programs(bench: &Bench) -> Result<(), String> {
     let done = on_checked(bench, &["run", "--cpus", "2", "--", "busybox", "sh", "-c", BUSY])?;
     ended(&done, 0)?;
     if done.stdout == b"done\n" { Ok(()) } else { Err(format!("it printed {:?}: {}", done.stdout, done.stderr)) }
 }
 
-/// The first run that takes two locks in both orders fails, and shows where each order was taken.
+/// Checks that the first run that acquires two locks in both orders fails, and reports where each order was used.
 pub(super) fn inversion(bench: &Bench) -> Result<(), String> {
     for locks in ["invert=spin", "invert=sleep"] {
         let done = on_checked(bench, &["run", "--append", locks, "--", "busybox", "true"])?;
@@ -216,7 +216,7 @@ pub(super) fn bad_qemu(bench: &Bench) -> Result<(), String> {
 pub(super) fn debugger(bench: &Bench) -> Result<(), String> {
     let mut commands =
         vec!["--ex", "printf \"at entry: %d\\n\", $pc == $entry", "--ex", "info symbol trap_first_return"];
-    // An ordinary breakpoint needs the page that it lies in.
+    // An ordinary breakpoint can be set only if its page is mapped, as it is at the entry.
     commands.extend(["--ex", "break *$entry", "--ex", "x/2i $pc", "--ex", "stepi"]);
     let words = [&["debug"][..], &commands, &["--", "busybox", "true"]].concat();
     let done = bench.run(&words)?;

@@ -1,5 +1,5 @@
-//! Checks of the command itself, as a user sees it: streams, statuses, signals, terminals, and that it leaves nothing
-//! behind.
+//! Checks of the command `./quire` as a user sees it: streams, statuses, signals, terminals. Each check also tests that
+//! the command leaves nothing behind.
 
 mod machine;
 mod program;
@@ -19,7 +19,7 @@ use crate::places::Places;
 
 type Body = fn(&Bench) -> Result<(), String>;
 
-/// The check that starts the lab's program.
+/// The name of the check that starts the lab's program.
 const LAB: &str = "the lab is interrupted, continues, and draws";
 
 const CHECKS: &[(&str, Body)] = &[
@@ -71,7 +71,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
 }
 
 /// Runs the selected checks. Each check has its own directory for temporary files, which must be empty at the end. A
-/// mark in the environment finds processes that the check left running.
+/// mark in the environment identifies processes that the check left running.
 pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     for (number, (name, body)) in CHECKS.iter().enumerate() {
         let full = format!("command/{name}");
@@ -127,18 +127,18 @@ impl Bench {
         finish(self.command(words).spawn().map_err(text)?)
     }
 
-    /// Runs and waits until the program has printed `word`.
+    /// Starts a command, and waits until its program has printed `word`.
     fn until(&self, words: &[&str], word: &str) -> Result<Child, String> {
         prints(self.command(words).spawn().map_err(text)?, word)
     }
 
-    /// Checks that neither a file nor a process is left.
+    /// Checks that the command has left neither a file nor a process.
     fn nothing_left(&self) -> Result<(), String> {
         let files: Vec<_> = fs::read_dir(&self.temporary).map_err(text)?.filter_map(|e| Some(e.ok()?.path())).collect();
         if !files.is_empty() {
             return Err(format!("left behind: {files:?}"));
         }
-        // A killed parent's QEMU gets its signal at once, but needs a moment to end.
+        // When a parent is killed, its QEMU gets a signal at once, but needs a moment to end.
         let start = Instant::now();
         loop {
             let left = self.running();
@@ -175,7 +175,7 @@ fn text(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
-/// Waits until the program has printed `word`.
+/// Waits until the child has printed `word`.
 fn prints(mut child: Child, word: &str) -> Result<Child, String> {
     let mut seen = Vec::new();
     let out = child.stdout.as_mut().ok_or("no standard output")?;
@@ -196,7 +196,7 @@ fn finish(child: Child) -> Result<Done, String> {
     Ok(Done { status, stdout: out.stdout, stderr: String::from_utf8_lossy(&out.stderr).into_owned() })
 }
 
-/// Checks that the command ended with `status`, and otherwise returns its output.
+/// Checks that the command ended with `status`. Otherwise the error has its output.
 fn ended(done: &Done, status: i32) -> Result<(), String> {
     if done.status == status {
         return Ok(());
@@ -212,7 +212,7 @@ fn same(what: &str, got: &[u8], expected: &[u8]) -> Result<(), String> {
     Err(format!("{what}: {} instead of {}", show(got), show(expected)))
 }
 
-/// Bytes of every value, both with line ends and without.
+/// Returns bytes of every value, among them line ends.
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }

@@ -1,5 +1,5 @@
-//! Checks of the connection between a program and `./quire run`: status, streams, signals, the terminal, its
-//! surroundings.
+//! Checks of the connection between a program and `./quire run`: status, streams, signals, the terminal, and the
+//! program's environment.
 
 use super::{Bench, Done, bytes, ended, finish, prints, same, text};
 use crate::programs;
@@ -81,7 +81,7 @@ pub(super) fn surroundings(bench: &Bench) -> Result<(), String> {
     ended(&done, 1)
 }
 
-/// The guest gives up the archive as it unpacks the root: the files of a guest are in its memory once.
+/// Checks that the guest frees the archive while it unpacks the root. So the guest's memory holds its files only once.
 pub(super) fn large_root(bench: &Bench) -> Result<(), String> {
     const FILES: u8 = 9;
     const MIB: usize = 16;
@@ -90,7 +90,7 @@ pub(super) fn large_root(bench: &Bench) -> Result<(), String> {
         bench.file(&format!("big/{n}"), &vec![b'0' + n; MIB << 20])?;
     }
     let tree = format!("{}:/big", bench.place.join("big").display());
-    // Each file holds its name's digit, and nothing else.
+    // Each file contains only the digit that is its name.
     let script = "cd /big; for f in *; do tr -d $f <$f | wc -c; wc -c <$f; done | sort -n | uniq -c; free -m | wc -l";
     let done = bench.run(&["run", "--memory", "224M", "--copy", &tree, "--", "busybox", "sh", "-c", script])?;
     ended(&done, 0)?;
@@ -112,7 +112,7 @@ pub(super) fn dynamic(bench: &Bench) -> Result<(), String> {
     same("standard output", &done.stdout, &here.stdout)
 }
 
-/// A small project in the shape of Lua's: make runs itself with parallel jobs, and the compiler, the archiver and the
+/// A small project in the form of Lua's: make runs itself with parallel jobs, the compiler, the archiver and the
 /// linker.
 const PROJECT: [(&str, &str); 5] = [
     (
@@ -131,7 +131,7 @@ const PROJECT: [(&str, &str); 5] = [
     ),
 ];
 
-/// This machine's compiler makes the same bytes in the guest, and the built program runs there.
+/// Checks that this machine's compiler makes the same bytes in the guest, and that the built program runs there.
 pub(super) fn built(bench: &Bench) -> Result<(), String> {
     for (name, content) in PROJECT {
         bench.file(name, content.as_bytes())?;
@@ -150,7 +150,8 @@ pub(super) fn built(bench: &Bench) -> Result<(), String> {
     }
 }
 
-/// Two processes map three quarters more memory than the guest has. The rest goes to swap, and no page is lost.
+/// Checks that two processes can map three quarters more memory than the guest has. The rest is swapped, and no page
+/// may be lost.
 pub(super) fn overcommit(bench: &Bench) -> Result<(), String> {
     // The kernel and the files of the root leave a few MiB more than this for swap.
     let size = ["run", "--memory", "164M", "--append", "swap=96M", "--"];
@@ -159,7 +160,8 @@ pub(super) fn overcommit(bench: &Bench) -> Result<(), String> {
     same("standard output", &done.stdout, b"overcommit_pages 18432 pages\n")
 }
 
-/// A program that the kernel kills for its memory is named in one line, with what to give.
+/// Checks that a program that the kernel kills for lack of memory is named in one line. The line must say which options
+/// to use.
 pub(super) fn killed_for_memory(bench: &Bench) -> Result<(), String> {
     let grows = "BEGIN { for (i = 0; ; i++) a[i] = i }";
     let done = bench.run(&["run", "--memory", "64M", "--", "busybox", "awk", grows])?;
@@ -171,7 +173,8 @@ pub(super) fn killed_for_memory(bench: &Bench) -> Result<(), String> {
     Err(format!("it says {:?}", done.stderr))
 }
 
-/// Process 1 continues, one signal ends a group that has taken all memory, and the memory becomes free.
+/// Checks that process 1 continues when memory is exhausted, that one signal ends the group that uses all memory, and
+/// that the memory becomes free.
 pub(super) fn exhausted(bench: &Bench) -> Result<(), String> {
     for (cpus, memory) in [("1", "128M"), ("4", "256M")] {
         let done = bench.run(&["run", "--cpus", cpus, "--memory", memory, "--", "exhaust"])?;
@@ -217,7 +220,7 @@ pub(super) fn second_interrupt(bench: &Bench) -> Result<(), String> {
     let script = "trap 'echo goes on' INT; echo ready; while :; do sleep 0.1; done";
     let child = bench.until(&["run", "--timeout", "60", "--", "sh", "-c", script], "ready")?;
     signal(&child, Signal::INT)?;
-    // Signals that come together count once.
+    // The test waits, because signals that arrive together count once.
     let child = prints(child, "goes on")?;
     signal(&child, Signal::INT)?;
     ended(&finish(child)?, 130)
@@ -235,7 +238,7 @@ pub(super) fn killed(bench: &Bench) -> Result<(), String> {
     finish(child).map(drop)
 }
 
-/// A shell on a terminal echoes and runs each typed line, and the terminal is restored at the end.
+/// Checks that a shell on a terminal echoes and runs each typed line, and that the terminal is restored at the end.
 pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).map_err(text)?;
     grantpt(&controller).and_then(|()| unlockpt(&controller)).map_err(text)?;
@@ -250,12 +253,12 @@ pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     let mut child = command.stdin(copy()?).stdout(copy()?).stderr(copy()?).spawn().map_err(text)?;
     let mut controller = File::from(controller);
     let mut seen = String::new();
-    // Input that comes before the prompt, or before the machine, runs all the same. So does half a line whose rest
-    // comes later.
+    // Input that arrives before the prompt, or even before the machine runs, must still be executed. Half a line must
+    // be, too, if its rest arrives later.
     controller.write_all(b"echo early$((1 + 1))\recho ab").map_err(text)?;
     wait_for(&mut controller, &mut seen, "early2\r\n")?;
     wait_for(&mut controller, &mut seen, "# ")?;
-    // The guest's own shell edits lines: the cursor moves back by one, and the previous line is recalled.
+    // The guest's own shell edits lines. Here the cursor moves back by one, and then the previous line is recalled.
     controller.write_all(b"d\x1b[Dc\r").map_err(text)?;
     wait_for(&mut controller, &mut seen, "abcd\r\n")?;
     controller.write_all(b"\x1b[A\x1b[A\r").map_err(text)?;
@@ -266,8 +269,8 @@ pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     wait_for(&mut controller, &mut seen, "/dev/console\r\n1\r\n30 100\r\n")?;
     // Ctrl-C interrupts the program in the foreground, not the shell.
     wait_for(&mut controller, &mut seen, "# ")?;
-    // The program says itself that it has begun: between a fork and that, the shell's handler would take the signal.
-    // The echo of the line does not have this word.
+    // The program prints a word when it has begun. Between the fork and that moment the shell's handler would catch the
+    // signal. The echo of the typed line does not contain the word.
     controller.write_all(b"sh -c 'echo be''gun; exec sleep 100'; echo then $?\r").map_err(text)?;
     wait_for(&mut controller, &mut seen, "begun\r\n")?;
     controller.write_all(b"\x03").map_err(text)?;
@@ -283,7 +286,7 @@ pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads until `word` appears behind the consumed text, and consumes the text up to its end.
+/// Reads until `word` appears in the text that was not consumed yet. Consumes the text up to the end of `word`.
 fn wait_for(from: &mut File, seen: &mut String, word: &str) -> Result<(), String> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let start = Instant::now();
@@ -304,7 +307,7 @@ fn wait_for(from: &mut File, seen: &mut String, word: &str) -> Result<(), String
     }
 }
 
-/// Errors are one line that begins with the command's name.
+/// Checks that the error is one line that begins with the command's name.
 pub(super) fn one_line(done: &Done) -> Result<(), String> {
     let lines: Vec<&str> = done.stderr.lines().collect();
     match lines[..] {

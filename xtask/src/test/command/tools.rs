@@ -15,8 +15,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// A profile counts neither the firmware's instructions nor the kernel's start. The bounds are those of a program that
-/// does nothing.
+/// Checks that a profile counts neither the firmware's instructions nor the kernel's start. The bounds fit a program
+/// that does nothing.
 pub(super) fn profiled(bench: &Bench) -> Result<(), String> {
     let done = bench.run(&["profile", "--", "busybox", "true"])?;
     ended(&done, 0)?;
@@ -28,7 +28,8 @@ pub(super) fn profiled(bench: &Bench) -> Result<(), String> {
     }
 }
 
-/// A profile of Linux has its functions, from the program's start on, and the program's output apart.
+/// Checks that a profile of Linux names its functions, begins at the program's start, and is separate from the
+/// program's output.
 pub(super) fn profiled_linux(bench: &Bench) -> Result<(), String> {
     let done = bench.run(&["profile", "--linux", "--", "busybox", "echo", "said"])?;
     ended(&done, 0)?;
@@ -41,7 +42,8 @@ pub(super) fn profiled_linux(bench: &Bench) -> Result<(), String> {
     }
 }
 
-/// A comparison has the program's own figures and the resources that it used, whether or not it prints figures.
+/// Checks that a comparison has the program's own figures and its used resources. The resources must also appear if the
+/// program prints no figures.
 pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
     let json = bench.file("compared.json", b"")?;
     let words = ["compare", "--count", "--runs", "1", "--seed", "3", "--json", &json.to_string_lossy(), "--"];
@@ -63,7 +65,7 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
             return wrong(&format!("{name} is missing on one side"), &said);
         }
     }
-    // Only one side counts its faults by kind.
+    // Only Quire, not Linux, counts its faults by kind.
     let zero = row(&said, "faults_zero");
     if zero.get(2).is_none_or(|v| v == "-") || zero.get(3).is_none_or(|v| v != "-") {
         return wrong("faults by kind", &said);
@@ -97,7 +99,7 @@ pub(super) fn comparison(bench: &Bench) -> Result<(), String> {
     Err(format!("a program that fails: {}", fails.stderr))
 }
 
-/// The files of `--json` have the fields of docs/commands.md.
+/// Checks that the files of `--json` have the fields of docs/commands.md.
 pub(super) fn json(bench: &Bench) -> Result<(), String> {
     let file = bench.place.join("report.json");
     let path = file.to_string_lossy();
@@ -129,7 +131,7 @@ pub(super) fn json(bench: &Bench) -> Result<(), String> {
     if expected == [true; 4] { Ok(()) } else { Err(format!("{expected:?}: {run} {}", traced["totals"])) }
 }
 
-/// The shell accepts the completions, and pages have all commands.
+/// Checks that the shell accepts the completions, and that the manual pages describe all commands.
 pub(super) fn completions(bench: &Bench) -> Result<(), String> {
     let script = bench.run(&["completion", "bash"])?;
     ended(&script, 0)?;
@@ -151,7 +153,7 @@ pub(super) fn completions(bench: &Bench) -> Result<(), String> {
     Err(format!("bash says {checked}; the page is {}", String::from_utf8_lossy(&page.stdout)))
 }
 
-/// A command that waits for another one says so.
+/// Checks that a command that waits for another one reports it.
 pub(super) fn waits(bench: &Bench) -> Result<(), String> {
     let mut places = bench.places.clone();
     places.cache = bench.place.join("cache");
@@ -166,7 +168,7 @@ pub(super) fn waits(bench: &Bench) -> Result<(), String> {
     if said.starts_with("quire: waiting for another ./quire") { Ok(()) } else { Err(format!("it says {said:?}")) }
 }
 
-/// Ctrl-C ends a command with one line, which names the kept work.
+/// Checks that Ctrl-C ends a command with one line, which names the kept work.
 pub(super) fn interrupted(bench: &Bench) -> Result<(), String> {
     let mut places = bench.places.clone();
     places.cache = bench.place.join("cache");
@@ -186,12 +188,14 @@ pub(super) fn interrupted(bench: &Bench) -> Result<(), String> {
     Err(format!("{status}; it says {said:?}"))
 }
 
-/// The most runs of the matrix. Only a complaint that every run shows is an error.
+/// How often the matrix is run at most. Only a complaint that occurs in every run is an error.
 const MATRICES: usize = 3;
 
-/// The kernel's matrix agrees with its list. An operation that writes a line from both processors on purpose is found.
+/// Checks that the kernel's matrix of shared lines agrees with its list. An operation that writes a line from both
+/// processors on purpose must be found.
 pub(super) fn shared_lines(bench: &Bench) -> Result<(), String> {
-    // Two threads meet differently in each run, and more so on a busy host. A kernel fault shows in every run.
+    // Two threads interleave differently in each run, and more so on a busy host. An error of the kernel occurs in
+    // every run.
     let mut lasting: Option<BTreeSet<String>> = None;
     let mut said = String::new();
     for _ in 0..MATRICES {
@@ -226,15 +230,15 @@ pub(super) fn shared_lines(bench: &Bench) -> Result<(), String> {
     Err(format!("both processes share one pipe: {said}"))
 }
 
-/// The complaints of a matrix, without their counts.
+/// Returns the complaints of a matrix, without their counts.
 fn complaints(said: &str) -> BTreeSet<String> {
     let begins = ["not expected: ", "more often than once in ", "expected, but gone: "];
     let lines = said.lines().filter(|line| begins.iter().any(|b| line.starts_with(b)));
     lines.map(|line| line.split(", in ").next().unwrap_or(line).to_owned()).collect()
 }
 
-/// A lab run is killed once it has samples. The same command then continues the run, prints all figures, and draws
-/// them.
+/// Checks that a lab run can be killed once it has samples. The same command must then continue the run, print all
+/// figures, and draw them.
 pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     let out = bench.places.target.join("test-lab");
     let _ = fs::remove_dir_all(&out);
@@ -242,7 +246,7 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     let words = ["lab", "calibration", "--no-linux", "--cpus", "1", "--out", &home];
     let command = || {
         let mut command = bench.command(&words);
-        // This checks the drawing and not the speed, so the lab as tests have built it is enough.
+        // This test checks the drawing and not the speed. So it uses the lab's program as the tests have built it.
         command.env("QUIRE_LAB_PROFILE", "tests");
         command
     };
@@ -273,7 +277,8 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
         return Err(format!("it printed: {said}{}", done.stderr));
     }
     let (after, complete) = samples(&file)?;
-    // Four operations: each counted in a guest, timed in a guest, and timed hosted, three times.
+    // There are four operations. Each is counted in a guest, timed in a guest, and timed on the hosted machine, three
+    // times each.
     if (after, complete) != (36, true) {
         return Err(format!("the file holds {after} samples, complete: {complete}"));
     }
@@ -284,8 +289,8 @@ pub(super) fn lab(bench: &Bench) -> Result<(), String> {
     fs::remove_dir_all(&out).map_err(text)
 }
 
-/// The trace has a program's faults, each of its kind, and the changes of its maps. Events on a track are nested. An
-/// unmapping makes a shootdown, and the other processor answers it.
+/// Checks that the trace has a program's faults, each with its kind, and the changes of its maps. Events on a track
+/// must be nested. An unmapping must cause a shootdown, and the other processor must answer it.
 pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     let out = bench.place.join("trace.json");
     let done = bench.run(&["trace", "--cpus", "2", "--out", &out.to_string_lossy(), "--", "events"])?;
@@ -315,7 +320,7 @@ pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     let inside = |e: &Value| address(e).is_some_and(|a| range.contains(&a));
     let whole = |e: &Value| inside(e) && e["args"]["bytes"] == *len;
     let (copied, gone) = (|e: &Value| inside(e) && e["pid"] == child, |e: &Value| e["tid"] == child);
-    // The program touches its pages in order, so most are made ahead.
+    // The program touches its pages in order, so most pages are made by a fault ahead of their touch.
     let made = |e: &Value| e["args"]["pages"].as_str().and_then(|n| n.parse::<usize>().ok());
     let ahead: usize = events.iter().filter(|e| e["name"] == "fault ahead" && inside(e)).filter_map(made).sum();
     let faults = count("fault: zero-fill", &inside);
@@ -345,13 +350,13 @@ pub(super) fn traced(bench: &Bench) -> Result<(), String> {
     nested(events)
 }
 
-/// A span's beginning and end, and the event.
+/// The begin and the end of a span in ns, and its event.
 type Spanned<'e> = (u64, u64, &'e Value);
 
-/// On each track, an event that begins within another ends within it.
+/// Checks that on each track an event that begins within another event ends within it.
 fn nested(events: &[Value]) -> Result<(), String> {
     let mut tracks: BTreeMap<(u64, u64), Vec<Spanned<'_>>> = BTreeMap::new();
-    // Nanoseconds.
+    // Converts microseconds to nanoseconds.
     let ns = |v: &Value| v.as_f64().map(|us| (us * 1000.0).round() as u64);
     for e in events.iter().filter(|e| e["ph"] == "X") {
         let (Some(pid), Some(tid)) = (e["pid"].as_u64(), e["tid"].as_u64()) else { continue };
@@ -377,7 +382,7 @@ fn nested(events: &[Value]) -> Result<(), String> {
     Ok(())
 }
 
-/// Events without room are counted and reported. The events before them can be used.
+/// Checks that events for which the buffer has no room are counted and reported. The earlier events must be usable.
 pub(super) fn cut_trace(bench: &Bench) -> Result<(), String> {
     let out = bench.place.join("trace.json");
     let words = ["trace", "--buffer", "1M", "--out", &out.to_string_lossy(), "--", "events", "--calls", "20000"];
@@ -396,7 +401,8 @@ pub(super) fn cut_trace(bench: &Bench) -> Result<(), String> {
     ended(&wrong, 2).and_then(|()| one_line(&wrong))
 }
 
-/// Tracing costs nothing when it is off. The usual kernel has no function of the tracer, so it cannot call one either.
+/// Checks that tracing costs nothing when it is off. The usual kernel must have no function of the tracer, so it cannot
+/// call one.
 pub(super) fn untraced(bench: &Bench) -> Result<(), String> {
     const NAMES: [&str; 3] = ["quire_kernel::report::trace", "quire_sync::trace", "__quire_trace"];
     let look = |kernel: &Path| -> Result<Vec<String>, String> {

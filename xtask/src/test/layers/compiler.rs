@@ -1,7 +1,7 @@
-//! Uses between modules, as the compiler knows them: calls and types of a build in which nothing is inlined.
+//! Finds uses between modules as the compiler knows them: calls and types of a build in which nothing is inlined.
 //!
-//! Calls are relocations of a function's section, so a re-export or an `impl` in another folder hides none. The debug
-//! information gives the file of each function, and the types of its parameters, results and locals.
+//! Calls are the relocations of a function's section, so a re-export or an `impl` in another folder cannot hide them.
+//! The debug information gives the file of each function, and the types of its parameters, results and locals.
 
 use std::{
     borrow::Cow,
@@ -27,18 +27,18 @@ use crate::{
 /// One use: the using module, the used module, and the items.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Use {
-    /// The module of the caller, or of the type that holds another.
+    /// The module of the caller, or of the function or type that holds a value of the used type.
     pub from: Module,
-    /// The module of the callee, or of the type.
+    /// The module of the callee, or of the used type.
     pub to: Module,
-    /// The two items, for the reader of the report.
+    /// A description of the two items, for the report.
     pub what: String,
 }
 
-/// The profile of this kernel build: no inlining, and all of the debug information.
+/// The profile of this kernel build, without inlining and with complete debug information.
 const PROFILE: &str = "structure";
 
-/// Builds the kernel's crates and returns their objects: libraries, and the object of the kernel itself.
+/// Builds the kernel's crates. Returns their objects: the libraries, and the object of the kernel itself.
 pub fn build(places: &Places) -> Result<Vec<PathBuf>> {
     let target = places.target.join("kernel");
     let out = Toolchain::for_kernel(places)?
@@ -46,7 +46,7 @@ pub fn build(places: &Places) -> Result<Vec<PathBuf>> {
         .args(["--profile", PROFILE, "--locked", "-p", "quire-kernel", "--bin", "quire-kernel"])
         .args(["--target", KERNEL_TARGET, "--color", "never", "--target-dir"])
         .arg(&target)
-        // With several codegen units, the objects would have several names.
+        // One codegen unit is used, because with several the objects would have several names.
         .args(["--", "--emit=obj", "-Ccodegen-units=1"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -60,7 +60,7 @@ pub fn build(places: &Places) -> Result<Vec<PathBuf>> {
     newest(&target.join(KERNEL_TARGET).join(PROFILE).join("deps"))
 }
 
-/// The newest library of each of our crates, and the newest object of the kernel.
+/// Returns the newest library of each of our crates, and the newest object of the kernel.
 fn newest(deps: &Path) -> Result<Vec<PathBuf>> {
     let doing = || format!("cannot read {}", deps.display());
     let mut found: BTreeMap<String, (std::time::SystemTime, PathBuf)> = BTreeMap::new();
@@ -79,7 +79,7 @@ fn newest(deps: &Path) -> Result<Vec<PathBuf>> {
     Ok(found.into_values().map(|(_, path)| path).collect())
 }
 
-/// The uses that all `objects` show, each once.
+/// Returns the uses that `objects` contain, each once.
 pub fn uses(objects: &[PathBuf]) -> Result<BTreeSet<Use>> {
     let mut program = Program::default();
     for path in objects {
@@ -89,7 +89,7 @@ pub fn uses(objects: &[PathBuf]) -> Result<BTreeSet<Use>> {
             let archive = ArchiveFile::parse(&*bytes).doing(doing)?;
             for member in archive.members() {
                 let data = member.doing(doing)?.data(&*bytes).doing(doing)?;
-                // The archive has metadata beside objects.
+                // The archive also contains metadata, which does not parse as an object.
                 if let Ok(file) = object::File::parse(data) {
                     program.read(&file)?;
                 }
@@ -101,20 +101,21 @@ pub fn uses(objects: &[PathBuf]) -> Result<BTreeSet<Use>> {
     Ok(program.uses())
 }
 
-/// The facts about one function.
+/// A function of the program.
 #[derive(Debug, Clone)]
 struct Function {
     module: Module,
-    /// The modules of its type arguments. Its caller has passed it the functions that it calls in these modules.
+    /// The modules of its type arguments. The function may call methods of these modules, because its caller has chosen
+    /// the types.
     passed: BTreeSet<Module>,
 }
 
-/// The facts read so far.
+/// What was read so far from the objects.
 #[derive(Default)]
 struct Program {
-    /// By linkage name.
+    /// The functions, by linkage name.
     functions: HashMap<String, Function>,
-    /// Linkage names of caller and callee.
+    /// The calls: linkage names of caller and callee.
     calls: BTreeSet<(String, String)>,
     types: BTreeSet<Use>,
 }
@@ -147,7 +148,7 @@ impl Program {
     }
 }
 
-/// The linkage names of callers and callees in an object in which each function has a section of its own.
+/// Returns the linkage names of callers and callees of an object in which each function has its own section.
 pub fn calls(file: &object::File<'_>) -> BTreeSet<(String, String)> {
     let mut owners = HashMap::new();
     for symbol in file.symbols().filter(|s| s.kind() == SymbolKind::Text && s.is_definition()) {
@@ -178,8 +179,8 @@ fn about() -> String {
     "the kernel's debug information".to_string()
 }
 
-/// A section as a linker at address zero would leave it, because debug sections of objects hold their values in
-/// relocations.
+/// Returns a section as a linker at address zero would make it. This is needed, because debug sections of objects keep
+/// their values in relocations.
 fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
     let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
     let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
@@ -200,7 +201,7 @@ fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The needed fields of an entry of the debug information.
+/// An entry of the debug information, with the fields that are needed here.
 #[derive(Debug, Clone)]
 struct Entry {
     tag: gimli::DwTag,
@@ -209,12 +210,12 @@ struct Entry {
     linkage: Option<String>,
     file: Option<u64>,
     type_at: Option<usize>,
-    /// The entry with further facts about the same function.
+    /// The entry that has more attributes of the same function.
     of: Option<usize>,
     has_code: bool,
 }
 
-/// The entries of one unit, in their order. Links are indices into that list.
+/// A unit of the debug information. Links between entries are indices into `entries`.
 struct Unit {
     entries: Vec<Entry>,
     /// The module of each source file.
@@ -266,7 +267,7 @@ impl Unit {
             at.insert(die.offset().0, entries.len() - 1);
             path.push(entries.len() - 1);
         }
-        // Turns offsets into indices. An entry outside of the unit is not from our crates.
+        // Replaces offsets by indices. An entry outside of the unit is not from our crates.
         for entry in &mut entries {
             entry.type_at = entry.type_at.and_then(|offset| at.get(&offset).copied());
             entry.of = entry.of.and_then(|offset| at.get(&offset).copied());
@@ -274,10 +275,10 @@ impl Unit {
         Ok(Self { entries, files })
     }
 
-    /// The entry with the name and the file of a function.
+    /// Returns the entry with the name and the file of a function.
     fn declared(&self, entry: usize) -> usize {
         let mut at = entry;
-        // A definition, its abstract instance, its declaration: no chain is longer.
+        // The chain is at most: a definition, its abstract instance, its declaration.
         for _ in 0..3 {
             match self.entries[at].of {
                 Some(next) => at = next,
@@ -287,7 +288,7 @@ impl Unit {
         at
     }
 
-    /// The module in which a type is defined, by its namespaces.
+    /// Returns the module in which a type is defined, from its namespaces.
     fn module_of_type(&self, entry: usize) -> Option<Module> {
         let mut names = Vec::new();
         let mut at = self.entries[entry].parent;
@@ -301,7 +302,7 @@ impl Unit {
         Module::of_path(&names)
     }
 
-    /// The modules of all types inside a type: behind pointers, in arrays, as type arguments.
+    /// Returns the modules of all types inside a type: behind pointers, in arrays, as type arguments.
     fn modules(&self, entry: Option<usize>, children: &HashMap<usize, Vec<usize>>, depth: usize) -> BTreeSet<Module> {
         let mut all = BTreeSet::new();
         let Some(at) = entry.filter(|_| depth < 8) else { return all };
@@ -319,7 +320,7 @@ impl Unit {
         all
     }
 
-    /// Adds the facts of this unit.
+    /// Adds the functions, calls and types of this unit.
     fn add_to(&self, program: &mut Program) {
         let mut children: HashMap<usize, Vec<usize>> = HashMap::new();
         for (at, entry) in self.entries.iter().enumerate() {
@@ -342,8 +343,8 @@ impl Unit {
             .collect()
     }
 
-    /// The module of a function, by its file. A closure that a macro made has the macro's file, but its function's
-    /// path.
+    /// Returns the module of a function, from its file. A closure that a macro made has the macro's file. So the module
+    /// of a closure is that of the function around it.
     fn module_of_function(&self, at: usize) -> Option<Module> {
         let entry = &self.entries[at];
         if entry.name.starts_with("{closure") {
@@ -379,7 +380,7 @@ impl Unit {
             self.add_types(declared.type_at, &module, &passed, &declared.name, children, program);
         }
         if let Some(name) = name {
-            // The instance with code has its type arguments.
+            // Only the instance with code has the function's type arguments.
             let known = program.functions.entry(name).or_insert_with(|| Function { module, passed: BTreeSet::new() });
             known.passed.extend(passed);
         }
@@ -403,7 +404,8 @@ impl Unit {
         children: &HashMap<usize, Vec<usize>>,
         program: &mut Program,
     ) {
-        // A generic function that has a type argument of a folder also has values of that argument's own types.
+        // A generic function that has a type argument of a folder may also use other types of that folder, by the
+        // argument's traits. These do not count as uses.
         let given = |to: &Module| passed.iter().any(|p| p.krate == to.krate && p.path.first() == to.path.first());
         for to in self.modules(type_at, children, 0) {
             if to != *from && !given(&to) {
@@ -428,18 +430,18 @@ impl Unit {
     }
 }
 
-/// Whether it is a closure. A caller in another module received it as an argument.
+/// Whether the callee is a closure. A caller in another module has received it as an argument.
 fn is_closure(callee: &str) -> bool {
     plain(callee).contains("{{closure}}")
 }
 
-/// Whether it is a method of a trait. A generic function reaches these through its type arguments.
+/// Whether the callee is a method of a trait. A generic function calls such methods by its type arguments.
 fn is_method_of_trait(callee: &str) -> bool {
     let name = plain(callee);
     name.starts_with('<') && name.contains(" as ")
 }
 
-/// A name without its hash.
+/// Demangles a name and removes its hash.
 pub fn plain(name: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(name))
 }

@@ -1,5 +1,5 @@
-//! `./quire test layers --graph`: references between the rooms of a crate, which are folders or files in a fixed order.
-//! It prints a table of counts and writes pictures.
+//! `./quire test layers --graph`: the uses between the rooms of a crate, which are folders or files in a fixed order.
+//! The command prints a table of counts and writes pictures.
 
 use std::{
     collections::BTreeSet,
@@ -28,8 +28,8 @@ pub fn show(plan: &Plan, source: &Source, uses: &BTreeSet<Use>, folder: &Path) -
     Ok(())
 }
 
-/// The table of rooms from the top. A row has the number of a room's uses of each other room. Uses left of the diagonal
-/// point up.
+/// Returns the table of rooms, the highest first. A row has the number of a room's uses of each other room. Uses left
+/// of the diagonal point up.
 fn table(plan: &Plan, source: &Source, edges: &Edges<'_>, uses: &BTreeSet<Use>) -> String {
     let lines = plan.lines(source);
     let rooms: Vec<&str> = plan.rooms.iter().copied().rev().collect();
@@ -64,7 +64,7 @@ fn table(plan: &Plan, source: &Source, edges: &Edges<'_>, uses: &BTreeSet<Use>) 
     text
 }
 
-/// Each use, by pairs of rooms. Pairs that point up come first.
+/// Returns a list of all uses, by pairs of rooms. Pairs that point up come first.
 fn every(plan: &Plan, edges: &Edges<'_>) -> String {
     let mut text = String::new();
     for up in [true, false] {
@@ -76,7 +76,7 @@ fn every(plan: &Plan, edges: &Edges<'_>) -> String {
     text
 }
 
-/// Rooms as a column, the top above. Arcs on the right point down, red ones on the left point up.
+/// Draws the rooms as a column, the highest at the top. Arcs on the right point down; red arcs on the left point up.
 fn picture(plan: &Plan, source: &Source, edges: &Edges<'_>) -> String {
     const STEP: usize = 34;
     let rooms: Vec<&str> = plan.rooms.iter().copied().rev().collect();

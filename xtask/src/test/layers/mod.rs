@@ -1,4 +1,5 @@
-//! Dependencies point down: no crate uses a crate of a higher layer, and no room of a crate uses a higher room.
+//! Checks that dependencies point down: no crate uses a crate of a higher layer, and no room of a crate uses a higher
+//! room.
 
 pub mod compiler;
 mod graph;
@@ -24,7 +25,7 @@ use plans::PLANS;
 use rooms::Plan;
 use source::Source;
 
-/// Each crate's layer, from the bottom. A crate of the workspace that is not listed is an error.
+/// The layer of each crate, from the bottom. A crate of the workspace that is not listed is an error.
 const LAYERS: &[(&str, u32)] = &[
     ("quire-heap", 0),
     ("quire-sync", 1),
@@ -51,9 +52,9 @@ const LAYERS: &[(&str, u32)] = &[
     ("xtask", 11),
 ];
 
-/// Downward pairs that the design forbids. The primitives, the memory core, the scheduler and the page tables use no
-/// heap. The memory core and the scheduler meet only through `sync`'s wait trait. The page tables know no scheduler,
-/// and device drivers know neither files nor system calls.
+/// Pairs of crates that point down but that the design forbids. The primitives, the memory core, the scheduler and the
+/// page tables use no heap. The memory core and the scheduler meet only through the wait trait of `sync`. The page
+/// tables do not use the scheduler. Device drivers use neither files nor system calls.
 const APART: &[(&str, &str)] = &[
     ("quire-sync", "quire-heap"),
     ("quire-vm", "quire-heap"),
@@ -85,7 +86,7 @@ const APART: &[(&str, &str)] = &[
     ("quire-linux", "quire-drivers"),
 ];
 
-/// One check for the crates, and one for the rooms of each.
+/// The checks' names: one for the crates, and one for the rooms of each crate.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(std::iter::once(NAME.to_owned()).chain(PLANS.iter().map(rooms_name)).collect())
 }
@@ -115,7 +116,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// `./quire test layers --graph`.
+/// Does `./quire test layers --graph`.
 pub fn show(places: &Places) -> Result<()> {
     let known = compiler::uses(&compiler::build(places)?)?;
     for plan in PLANS {
@@ -125,7 +126,7 @@ pub fn show(places: &Places) -> Result<()> {
     Ok(())
 }
 
-/// A crate's source, and its uses: those from the compiler, and those in the source.
+/// Returns a crate's source, and its uses: those that the compiler shows, and those in the source.
 fn all_uses(places: &Places, plan: &Plan, known: &BTreeSet<Use>) -> Result<(Source, BTreeSet<Use>)> {
     let source = source::read(&places.root, plan.krate)?;
     let own = known.iter().filter(|u| u.from.krate == plan.krate && u.to.krate == plan.krate);
@@ -140,8 +141,8 @@ fn metadata(places: &Places) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
-/// The workspace's own dependencies, except those of tests, because a test may use higher layers. An optional
-/// dependency is one of a host for tests, whose feature fuzzers enable and no kernel does.
+/// Returns the dependencies between the workspace's crates. Those of tests are left out, because a test may use higher
+/// layers. Optional ones are left out too: they belong to a test host, whose feature fuzzers enable and no kernel does.
 fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
     let packages = metadata["packages"].as_array().ok_or_else(|| Failure::usage("cargo metadata names no packages"))?;
     let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();
@@ -157,7 +158,7 @@ fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
         .collect())
 }
 
-/// The dependencies that point up.
+/// Returns the dependencies that point up.
 fn judge(arrows: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     let layer = |name: &str| LAYERS.iter().find(|(n, _)| *n == name).map(|(_, l)| *l);
     let mut wrong = Vec::new();

@@ -1,18 +1,18 @@
-//! Modules by name, from any origin: a file, a path in the source, the compiler's namespaces.
+//! Names of modules, made from a file, a path in the source, or the compiler's namespaces.
 
 use std::fmt;
 
 /// A module: its crate and the path below that, such as `vm` and `map::tree`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Module {
-    /// The folder below `crates/`.
+    /// The crate's folder below `crates/`.
     pub krate: String,
-    /// Segments; none for the root.
+    /// The segments of the path; empty for the root.
     pub path: Vec<String>,
 }
 
 impl Module {
-    /// The module that is written in a file below `crates/NAME/src`.
+    /// Returns the module that is written in a file below `crates/NAME/src`.
     pub fn of_file(path: &str) -> Option<Self> {
         let (before, inside) = path.split_once("/src/")?;
         let (_, krate) = before.rsplit_once('/').unwrap_or(("", before));
@@ -27,12 +27,12 @@ impl Module {
         Some(Self { krate: krate.to_owned(), path })
     }
 
-    /// The module of an item whose enclosing namespaces are `names`, such as `quire_vm`, `map`, `{impl#3}`.
+    /// Returns the module of an item whose enclosing namespaces are `names`, such as `quire_vm`, `map`, `{impl#3}`.
     pub fn of_path(names: &[&str]) -> Option<Self> {
         let (first, rest) = names.split_first()?;
         let krate = first.strip_prefix("quire_")?.replace('_', "-");
-        // Names of types and functions begin differently from those of modules, or stand in braces. A function's own
-        // items count to its module.
+        // Names of types begin with a capital, and other namespaces with a brace. Items inside a function belong to the
+        // function's module.
         let path = rest.iter().take_while(|s| s.starts_with(|c: char| c.is_ascii_lowercase())).map(|&s| s.to_owned());
         Some(Self { krate, path: path.collect() })
     }

@@ -1,35 +1,36 @@
-//! The rooms of each crate: folders and files below `src`, from the bottom to the top. A room uses those below it.
+//! The rooms of each crate: folders and files below `src`, in an order from the bottom to the top. A room may use only
+//! rooms below it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{compiler::Use, modules::Module, source::Source};
 
-/// A crate's rooms in their order, and the exceptional pairs that point up.
+/// A crate's rooms in their order, and the pairs of rooms that may break the order.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The folder below `crates/`.
+    /// The crate's folder below `crates/`.
     pub krate: &'static str,
-    /// From the bottom to the top. The root file is above them all.
+    /// The rooms from the bottom to the top. The root file is above them all.
     pub rooms: &'static [&'static str],
-    /// A room, a room above it that it uses, and why.
+    /// Allowed uses that point up: a room, the higher room that it uses, and why.
     pub exceptions: &'static [(&'static str, &'static str, &'static str)],
-    /// Pairs that point up and must go. The list may only shrink.
+    /// Pairs that point up and should be removed. This list may only become shorter.
     pub debts: &'static [(&'static str, &'static str)],
-    /// The most exceptions that may exist.
+    /// The most exceptions that this crate may have.
     pub limit: usize,
 }
 
-/// In a crate of fewer lines, a room may have more than a quarter of them.
+/// No room may have more than a quarter of a crate's lines, unless the crate has fewer lines than this.
 const SMALL: usize = 5_000;
 
-/// The name of a crate's root.
+/// The name that stands for a crate's root file.
 const ROOT: &str = "root";
 
-/// Uses between rooms: from, to, and the items of each use.
+/// The uses between rooms, by (from, to), with the items of each use.
 pub type Edges<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a str>>;
 
 impl Plan {
-    /// The innermost room that a module is in.
+    /// Returns the innermost room that contains a module.
     pub fn room(&self, module: &Module) -> Option<&'static str> {
         if module.path.is_empty() {
             return Some(ROOT);
@@ -37,7 +38,7 @@ impl Plan {
         self.rooms.iter().copied().filter(|room| module.is_in(room)).max_by_key(|room| room.len())
     }
 
-    /// A room's place from the bottom.
+    /// Returns a room's position, counted from the bottom.
     fn height(&self, room: &str) -> usize {
         self.rooms.iter().position(|r| *r == room).unwrap_or(self.rooms.len())
     }
@@ -47,7 +48,7 @@ impl Plan {
         self.height(from) < self.height(to)
     }
 
-    /// All uses between two rooms.
+    /// Returns all uses between two different rooms.
     pub fn edges<'a>(&self, uses: &'a BTreeSet<Use>) -> Edges<'a> {
         let mut edges = Edges::new();
         for one in uses.iter().filter(|u| u.from.krate == self.krate && u.to.krate == self.krate) {
@@ -60,7 +61,7 @@ impl Plan {
         edges
     }
 
-    /// The lines of each room.
+    /// Returns the number of lines of each room.
     pub fn lines(&self, source: &Source) -> BTreeMap<&'static str, usize> {
         let mut lines = BTreeMap::new();
         for (module, own) in &source.modules {
@@ -69,7 +70,7 @@ impl Plan {
         lines
     }
 
-    /// The broken rules, a line each.
+    /// Returns the broken rules, one line for each.
     pub fn judge(&self, source: &Source, uses: &BTreeSet<Use>) -> Vec<String> {
         let mut wrong = Vec::new();
         for module in source.modules.keys().filter(|m| self.room(m).is_none()) {
@@ -105,7 +106,7 @@ impl Plan {
     }
 }
 
-/// The largest set of nodes each of which reaches every other one.
+/// Returns the largest set of nodes in which each node reaches every other one.
 pub fn largest_cycle<N: Ord + Clone>(edges: &BTreeSet<(N, N)>) -> Vec<N> {
     let mut after: BTreeMap<&N, Vec<&N>> = BTreeMap::new();
     let mut before: BTreeMap<&N, Vec<&N>> = BTreeMap::new();

@@ -1,6 +1,7 @@
-//! Uses between modules in the source: paths that begin with `crate`, `self` or `super`.
+//! Finds uses between modules in the source: paths that begin with `crate`, `self` or `super`.
 //!
-//! The compiler's objects lack constants, macros, and generic functions that the kernel does not call.
+//! The source is read because the compiler's objects lack constants, macros, and generic functions that the kernel does
+//! not call.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,20 +20,21 @@ use crate::failure::{Doing, Failure, Result};
 /// A crate's source without its tests.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// Each module and its lines, tests' files left out.
+    /// The number of lines of each module. Files of tests are left out.
     pub modules: BTreeMap<Module, usize>,
-    /// Uses whose path names another module.
+    /// The uses whose path names another module.
     pub uses: BTreeSet<Use>,
 }
 
 impl Source {
-    /// The module of the source that is or contains `module`, because the compiler has namespaces for functions too.
+    /// Returns the module of the source that is or contains `module`. The compiler has namespaces for functions too, so
+    /// `module` may name a function.
     pub fn known(&self, module: &Module) -> Module {
         longest(&self.modules, &module.krate, &module.path)
     }
 }
 
-/// Reads the crate in `crates/NAME`, from its roots along its `mod` items.
+/// Reads the crate in `crates/NAME`, from its root files along its `mod` items.
 pub fn read(root: &Path, krate: &str) -> Result<Source> {
     let src = root.join("crates").join(krate).join("src");
     let mut files = Vec::new();
@@ -45,11 +47,11 @@ pub fn read(root: &Path, krate: &str) -> Result<Source> {
     for (module, lines, _) in &files {
         *source.modules.entry(module.clone()).or_default() += lines;
     }
-    // A name that the root re-exports stands for the path of its origin.
+    // A name that the root re-exports stands for its original path.
     let mut exported = BTreeMap::new();
     for (module, _, file) in &files {
         for item in &file.items {
-            // An exported macro has its name in the root.
+            // The root contains the name of an exported macro.
             if let Item::Macro(syn::ItemMacro { attrs, ident: Some(name), .. }) = item
                 && attrs.iter().any(|a| a.path().is_ident("macro_export"))
             {
@@ -84,7 +86,7 @@ pub fn read(root: &Path, krate: &str) -> Result<Source> {
     Ok(source)
 }
 
-/// The innermost module of a path.
+/// Returns the innermost module that contains `path`.
 fn longest(modules: &BTreeMap<Module, usize>, krate: &str, path: &[String]) -> Module {
     let mut module = Module { krate: krate.to_owned(), path: path.to_vec() };
     while !module.path.is_empty() && !modules.contains_key(&module) {
@@ -161,7 +163,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Calls `each` with every path of a `use`.
+/// Calls `each` with every path of a `use` item.
 fn flatten(tree: &UseTree, before: &mut Vec<String>, each: &mut dyn FnMut(&[String])) {
     match tree {
         UseTree::Path(path) => {
@@ -189,7 +191,7 @@ fn flatten(tree: &UseTree, before: &mut Vec<String>, each: &mut dyn FnMut(&[Stri
     }
 }
 
-/// Collects a file's paths, from the crate's root on.
+/// Collects the paths of a file, each from the crate's root on.
 struct Paths {
     inside: Module,
     found: BTreeSet<Vec<String>>,
@@ -234,7 +236,7 @@ impl<'ast> Visit<'ast> for Paths {
         let passed_on = !matches!(item.vis, syn::Visibility::Inherited);
         let inside = self.inside.path.clone();
         flatten(&item.tree, &mut Vec::new(), &mut |path| {
-            // A module that re-exports names of its own children does not use them.
+            // A module that re-exports names of its own children does not count as their user.
             let own = match path.first().map(String::as_str) {
                 Some("crate") => path[1..].starts_with(&inside),
                 Some("super") => false,

@@ -1,7 +1,8 @@
-//! Prose that a reader understands at first reading: short sentences, actors that have names, and the field's words.
+//! Checks that prose can be understood at the first reading. Sentences must be short, actors must have names, and words
+//! must be the field's.
 //!
-//! It reads the documents of the root and of `docs/`, all comments of lines, and the string literals of Rust. `./quire
-//! test prose --table` prints a row for each file.
+//! The checks read the documents of the root and of `docs/`, all line comments, and the string literals of Rust.
+//! `./quire test prose --table` prints a row for each file.
 
 mod sentence;
 mod strings;
@@ -27,9 +28,9 @@ const STRINGS: &str = "prose/strings have short sentences";
 const ACTORS: &str = "prose/actors have names";
 const WORDS: &str = "prose/words are the field's";
 const ALLOWED: &str = "prose/exceptions are few, have reasons and are used";
-/// Allowed sentences without an actor. The head of the list describes its format.
+/// The sentences that may have no actor. The head of the file describes its format.
 const LIST: &str = include_str!("allowed");
-/// The most such sentences.
+/// The most sentences in that list.
 const MOST_ALLOWED: usize = 20;
 /// Generated lists of signatures.
 const GENERATED: [&str; 1] = ["docs/api.md"];
@@ -41,7 +42,7 @@ pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok([DOCUMENTS, COMMENTS, STRINGS, ACTORS, WORDS, ALLOWED].map(str::to_owned).to_vec())
 }
 
-/// The part of a file that the check reads.
+/// The kind of text that the check reads in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// The whole document.
@@ -53,7 +54,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// The most long sentences in a hundred.
+    /// The most long sentences, in per cent.
     fn limit(self) -> usize {
         match self {
             Self::Document | Self::Strings => 3,
@@ -80,7 +81,7 @@ impl Read {
         self.sentences.iter().filter(|(_, s)| s.is_long()).count()
     }
 
-    /// Whether too many sentences are long. One may be, even in a short file.
+    /// Whether too many sentences are long. One long sentence is allowed even in a short file.
     fn is_over(&self) -> bool {
         self.long() > 1 && self.long() * 100 > self.sentences.len() * self.kind.limit()
     }
@@ -148,7 +149,7 @@ pub fn show(places: &Places) -> Result<()> {
     Ok(())
 }
 
-/// The long sentences of a file that has too many.
+/// Returns a report of the long sentences of a file that has too many.
 fn long(file: &Read) -> String {
     let (long, all, limit) = (file.long(), file.sentences.len(), file.kind.limit());
     let mut said = format!("{}: {long} of {all} sentences have more than {LONG} words, {limit} % may", file.path);
@@ -158,7 +159,7 @@ fn long(file: &Read) -> String {
     said
 }
 
-/// Sentences that name no actor, except the allowed ones.
+/// Returns the sentences that name no actor, except the allowed ones.
 fn vague(files: &[Read], allowed: &[Allowed]) -> Vec<String> {
     let all = files.iter().flat_map(|f| f.sentences.iter().map(move |(line, s)| (f, line, s)));
     let of = |(f, line, s): (&Read, &usize, &Sentence)| Some((f.path.clone(), *line, s.vague()?, s.text.clone()));
@@ -168,7 +169,7 @@ fn vague(files: &[Read], allowed: &[Allowed]) -> Vec<String> {
         .collect()
 }
 
-/// Sentences with a private word.
+/// Returns the sentences with a private word.
 fn private(files: &[Read]) -> Vec<String> {
     let all = files.iter().flat_map(|f| f.sentences.iter().map(move |(line, s)| (f, line, s)));
     let of = |(f, line, s): (&Read, &usize, &Sentence)| {
@@ -191,7 +192,7 @@ impl Allowed {
     }
 }
 
-/// Reads the list: `words of the sentence | reason`.
+/// Reads the list of allowed sentences: `words of the sentence | reason`.
 fn allowed(text: &str) -> Result<Vec<Allowed>> {
     let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
     let one = |line: &str| {
@@ -206,7 +207,7 @@ fn allowed(text: &str) -> Result<Vec<Allowed>> {
         .collect()
 }
 
-/// Exceptions that match no sentence, and exceptions over the limit.
+/// Returns the exceptions that match no sentence, and an error if there are too many exceptions.
 fn stale(files: &[Read], allowed: &[Allowed]) -> Vec<String> {
     let all: Vec<&Sentence> = files.iter().flat_map(|f| f.sentences.iter().map(|(_, s)| s)).collect();
     let used = |a: &&Allowed| all.iter().any(|s| a.stands_for(s) && s.vague().is_some());
@@ -215,7 +216,7 @@ fn stale(files: &[Read], allowed: &[Allowed]) -> Vec<String> {
     gone.chain(many).collect()
 }
 
-/// All documents and all sources below `root`.
+/// Reads all documents and all sources below `root`.
 fn read(root: &Path) -> Result<Vec<Read>> {
     let mut found = Vec::new();
     for folder in [root.to_path_buf(), root.join("docs"), root.join("docs/design")] {

@@ -1,10 +1,11 @@
-//! Sentences: their ends, their numbers of words, and the words that name no actor.
+//! Sentences: where they end, how many words they have, and which words name no actor.
 
-/// The most words of a sentence that is not long.
+/// The most words of a sentence that does not count as long.
 pub const LONG: usize = 25;
-/// Blocks of fewer words are labels, such as a table's cell, and no sentences.
+/// Blocks with fewer words are labels, such as a table's cell, and not sentences.
 const LABEL: usize = 4;
-/// `What a check found.` names a thing. In a statement of more words, a first `what` or `who` hides the subject.
+/// `What a check found.` may be a name. In a statement with more words than this, `what` or `who` at the start hides
+/// the subject.
 const NAME: usize = 8;
 /// Words whose full stop does not end a sentence.
 const ABBREVIATIONS: [&str; 9] = ["e.g.", "i.e.", "vs.", "cf.", "vol.", "sec.", "no.", "fig.", "etc."];
@@ -27,7 +28,7 @@ const VAGUE: [&str; 12] = [
 const VAGUE_PAIRS: [(&str, &str); 5] =
     [("one", "that"), ("one", "who"), ("that", "which"), ("what", "is"), ("what", "are")];
 
-/// Private words that once stood here, and the field's words for the same.
+/// Words with a private sense in this project, and the field's words for them.
 const PRIVATE: [(&str, &str); 12] = [
     ("tell", "report, notify, return"),
     ("tells", "reports, notifies, returns"),
@@ -46,14 +47,14 @@ const PRIVATE: [(&str, &str); 12] = [
 /// A sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sentence {
-    /// Its words, with one space between them; code counts as one word.
+    /// The words, with one space between them. Code counts as one word.
     pub text: String,
-    /// How many words it has.
+    /// The number of words.
     pub words: usize,
 }
 
 impl Sentence {
-    /// Whether it has too many words for one reading.
+    /// Whether the sentence is too long for one reading.
     pub fn is_long(&self) -> bool {
         self.words > LONG
     }
@@ -62,12 +63,12 @@ impl Sentence {
         self.text.split_whitespace().map(bare).filter(|w| !w.is_empty()).collect()
     }
 
-    /// The first private word in it, and the field's.
+    /// Returns the first private word in the sentence, and the field's words for it.
     pub fn private(&self) -> Option<(&'static str, &'static str)> {
         self.bare_words().iter().find_map(|word| PRIVATE.into_iter().find(|(private, _)| private == word))
     }
 
-    /// The first words in it that replace the name of an actor.
+    /// Returns the first word, or pair of words, that stands in place of an actor's name.
     pub fn vague(&self) -> Option<String> {
         let words = self.bare_words();
         if let Some(word) = words.iter().find(|word| VAGUE.contains(&word.as_str())) {
@@ -83,7 +84,7 @@ impl Sentence {
     }
 }
 
-/// A word without its punctuation, in small letters. Code becomes a backquote.
+/// Returns a word without its punctuation, in small letters. Code becomes a backquote.
 fn bare(word: &str) -> String {
     if word.contains('`') {
         return "`".into();
@@ -91,7 +92,7 @@ fn bare(word: &str) -> String {
     word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
 }
 
-/// The sentences of a block: a paragraph, an item of a list, a cell of a table.
+/// Returns the sentences of a block: of a paragraph, an item of a list, or a cell of a table.
 pub fn split(block: &str) -> Vec<Sentence> {
     let mut found = Vec::new();
     let mut current: Vec<&str> = Vec::new();

@@ -1,26 +1,26 @@
-//! Prose in the string literals of Rust: messages, help texts and reports, without code, formats and tests.
+//! Finds prose in the string literals of Rust: messages, help texts and reports. Code, formats and tests are left out.
 
 use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 
 use super::text::Block;
 
-/// A literal of fewer words is a label, and no text.
+/// A literal with fewer words is a label and not prose.
 const LEAST_WORDS: usize = 5;
 /// Macros whose strings are assembly.
 const ASSEMBLY: [&str; 3] = ["asm", "global_asm", "naked_asm"];
-/// Texts with one of these parts are in another language: shell, C, JSON or Rust.
+/// Texts that contain one of these are in another language: shell, C, JSON or Rust.
 const CODE: [&str; 10] = ["/dev/null", "$(", "#include", "&&", "|| ", "; do", "\":", "==", "fn ", ">&2"];
-/// A text is prose if at least this many of a hundred of its words are plain.
+/// The least percentage of plain words in prose.
 const PLAIN: usize = 70;
 
-/// Whether the strings of a file are read. Only developers read those of tests.
+/// Whether the strings of a file are read. Those of tests are not, because only developers read them.
 pub fn is_read(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let is_test = name == "tests.rs" || name.ends_with("_tests.rs") || name.starts_with("test_");
     name.ends_with(".rs") && !is_test && !path.split('/').any(|part| part == "tests")
 }
 
-/// The blocks of prose in the literals of a source. Code of tests is left out.
+/// Returns the blocks of prose in the literals of a source, without its tests.
 pub fn strings(source: &str) -> Vec<Block> {
     let tokens = Tokens::new(source);
     let mut found = Vec::new();
@@ -40,7 +40,7 @@ pub fn strings(source: &str) -> Vec<Block> {
     found
 }
 
-/// The prose of a literal's value: paragraphs, columns and items of lists.
+/// Returns the prose of a literal's value: paragraphs, columns and items of lists.
 fn blocks(value: &str) -> Vec<String> {
     let text = plain_text(value);
     if words(&text).count() < LEAST_WORDS {
@@ -68,7 +68,7 @@ fn blocks(value: &str) -> Vec<String> {
     found.into_iter().map(|block| block.trim().to_owned()).filter(|block| is_prose(block)).collect()
 }
 
-/// The text with each value of a format, and each code between backquotes, as one word. Tags of HTML end paragraphs.
+/// Returns the text with each formatted value, and each code between backquotes, as one word. HTML tags end paragraphs.
 fn plain_text(value: &str) -> String {
     let mut out = String::new();
     let mut rest = value;
@@ -90,7 +90,7 @@ fn plain_text(value: &str) -> String {
     out
 }
 
-/// The bytes up to the end of the span that begins here, or 1 if it does not end on this line.
+/// Returns the length in bytes of the span that begins here, or 1 if it does not end on this line.
 fn span(text: &str, end: char) -> usize {
     let line = text.lines().next().unwrap_or_default();
     line[1..].find(end).map_or(1, |at| at + 2)
@@ -142,7 +142,7 @@ impl<'s> Tokens<'s> {
         self.0.get(at).map_or("", |token| token.text)
     }
 
-    /// Where reading goes on, if a test or an assembly begins here.
+    /// Returns where reading continues, if a test or assembly begins here.
     fn skipped(&self, at: usize) -> Option<usize> {
         if ASSEMBLY.contains(&self.text(at)) && self.text(at + 1) == "!" {
             return Some(self.closed(at + 2));
@@ -159,7 +159,7 @@ impl<'s> Tokens<'s> {
         is_test.then(|| self.item_end(end))
     }
 
-    /// The place behind the group that begins here.
+    /// Returns the index after the group that begins here.
     fn closed(&self, at: usize) -> usize {
         let mut depth = 0_usize;
         for n in at..self.0.len() {
@@ -175,7 +175,7 @@ impl<'s> Tokens<'s> {
         self.0.len()
     }
 
-    /// The place behind the item that begins here: a function, a module, a field.
+    /// Returns the index after the item that begins here: a function, a module or a field.
     fn item_end(&self, at: usize) -> usize {
         let mut n = at;
         while n < self.0.len() {

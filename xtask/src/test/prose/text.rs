@@ -1,4 +1,4 @@
-//! Blocks of prose: those of a document, and those of a source's comments, without code.
+//! Blocks of prose in a document or in a source's comments, without code.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
@@ -8,17 +8,18 @@ use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 pub struct Block {
     /// The line of the file in which it begins, from 1.
     pub line: usize,
-    /// Its words. Code between backquotes is one word. Lists of files and figures in a table's cell are left out.
+    /// The words. Code between backquotes is one word. File names and numbers in a table's cell are left out.
     pub text: String,
 }
 
-/// A table's cell without its figures and file names.
+/// Returns a table's cell without its numbers and file names.
 fn cell(text: &str) -> String {
     let is_name = |word: &&str| !word.contains(|c: char| c.is_ascii_digit() || c == '/') && !word.contains(".rs");
     text.split_whitespace().filter(is_name).collect::<Vec<_>>().join(" ")
 }
 
-/// The blocks of a text in Markdown whose first line is line `first` of its file. Headings and code give no blocks.
+/// Returns the blocks of a Markdown text whose first line is line `first` of its file. Headings and code give no
+/// blocks.
 pub fn document(text: &str, first: usize) -> Vec<Block> {
     let mut found: Vec<Block> = Vec::new();
     let mut open = String::new();
@@ -69,17 +70,17 @@ pub fn document(text: &str, first: usize) -> Vec<Block> {
     found
 }
 
-/// The blocks of the comments of a source in Rust or C. Consecutive comment lines are one text.
+/// Returns the blocks of the comments of a source in Rust or C. Consecutive comment lines are one text.
 pub fn comments(source: &str) -> Vec<Block> {
     let mut texts: Vec<(usize, &str, String)> = Vec::new();
-    // The line on which a comment would continue the last one.
+    // `next` is the line on which a comment would continue the last one.
     let (mut at, mut line, mut next) = (0, 1, 0);
     for token in tokenize(source, FrontmatterAllowed::No) {
         let text = &source[at..at + token.len as usize];
         if let TokenKind::LineComment { .. } = token.kind {
             let marker = ["//!", "///", "//"].into_iter().find(|m| text.starts_with(m)).unwrap_or("//");
             let words = text[marker.len()..].strip_prefix(' ').unwrap_or(&text[marker.len()..]);
-            // A comment behind code is a text of its own.
+            // A comment after code is a separate text.
             let alone = source[..at].rsplit('\n').next().is_none_or(|before| before.trim().is_empty());
             match texts.last_mut() {
                 Some((_, last, whole)) if alone && *last == marker && next == line => {

@@ -1,8 +1,10 @@
-//! Every allocation can fail: for each operation the first, the second, and so on until it needs no more; and at
-//! random. After each failure the checker finds no error, and nothing is lost. Memory has the contents that the
-//! operation's contract demands: the old ones, if the operation reports the failure.
+//! Tests in which allocations fail. For each operation the first allocation fails, then the second, and so on until the
+//! operation succeeds. Other runs fail allocations at random. After each failure the checker must find no error, and
+//! nothing may be lost. Memory must have the contents of the operation's contract: the old ones, if the operation
+//! reports the failure.
 //!
-//! `operations` is the table: a new operation is one line there. `QUIRE_SEED=n` repeats the random ones.
+//! The table of operations is in `operations`; a new operation is one line there. `QUIRE_SEED=n` repeats the random
+//! runs.
 
 mod operations;
 mod world;
@@ -36,11 +38,11 @@ fn boot<F: Simulate>(plan: FaultPlan) -> &'static Vm<Simulated<F>> {
     vm
 }
 
-/// The most failures of one operation before the test gives it up.
+/// The most failures of one operation. After that the test fails.
 const MOST: u64 = 400;
 
-/// Runs `operation` in fresh worlds with the n-th allocation failing, n = 1, 2, ...; returns how many allocations it
-/// makes.
+/// Runs `operation` in new worlds, with the n-th allocation failing, for n = 1, 2, ... Returns the number of
+/// allocations that the operation makes.
 fn each_allocation<F: Simulate>(vm: &'static Vm<Simulated<F>>, cpu: &Cpu<F>, operation: &Operation<F>) -> u64 {
     for n in 1..MOST {
         let before = Account::of(vm);
@@ -88,7 +90,7 @@ fn seed() -> u64 {
     })
 }
 
-/// Operations in sequence in one world, each repeated until no allocation fails it.
+/// Runs operations in sequence in one world, with random failures. Each is repeated until no allocation fails.
 fn at_random<F: Simulate>(plan: FaultPlan) {
     let seed = seed();
     println!("QUIRE_SEED={seed}");

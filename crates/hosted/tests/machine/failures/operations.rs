@@ -1,5 +1,5 @@
-//! The operations whose allocations fail, one line each: the name, the preparation (whose allocations do not fail), the
-//! operation, and its effect.
+//! The operations whose allocations fail. Each has one line: the name, the preparation (whose allocations do not fail),
+//! the operation, and its effect.
 
 use super::world::*;
 use quire_hosted::{Simulate, Simulated};
@@ -15,7 +15,7 @@ pub struct Operation<F: Simulate> {
     pub prepare: fn(&mut World<'_, F>),
     pub run: Run<F>,
     pub effect: fn(&mut Expected),
-    /// Whether it needs memory at all, if that is known: then the test checks it.
+    /// Whether the operation needs memory. The test checks this; `None` if it depends on the case.
     pub allocates: Option<bool>,
 }
 
@@ -80,11 +80,11 @@ fn wire<F: Simulate>(w: &World<'_, F>, first: u64, pages: u64, how: Wire) -> Res
     Ok(())
 }
 
-/// A device's registers, at pages that the test does not compare.
+/// The page where a device's registers are mapped. The test does not compare these pages.
 const REGISTERS: u64 = END + 100;
 
 fn map_device<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
-    // SAFETY: the simulated device's own frames, behind RAM.
+    // SAFETY: these are the simulated device's own frames, after the end of RAM.
     let device = unsafe { ObjectRef::device(w.vm, w.vm.machine().devices(), MemoryType::Uncached) }?;
     map(w, MapRequest { object: Some((&device, 0)), shared: true, ..request(REGISTERS, DEVICE_FRAMES) })
 }
@@ -101,7 +101,7 @@ fn store<F: Simulate>(w: &World<'_, F>, n: u64, value: u64) -> Result<(), Failed
     w.cpu.write(&w.space, page(n), value).map_err(Failed::from)
 }
 
-/// Stores a number into one of the object's pages, from the outside.
+/// Stores a number into page `n` of the shared object, without a mapping.
 fn write_object<F: Simulate>(w: &World<'_, F>, n: u64) -> Result<(), Failed> {
     w.shared.write::<Infallible>(n * PAGE_SIZE, 8, &mut |to| {
         to.copy_from_slice(&(700 + n).to_le_bytes());
@@ -116,13 +116,13 @@ fn page_out<F: Simulate>(w: &mut World<'_, F>) {
     assert!(w.page_out_everything().is_ok());
 }
 
-/// Shares the swapped pages with a child.
+/// Pages out, and shares the swapped pages with a child.
 fn page_out_and_fork<F: Simulate>(w: &mut World<'_, F>) {
     page_out(w);
     w.made.push(w.space.fork().expect("memory"));
 }
 
-/// A child, which lives as long as the world.
+/// Keeps a child for as long as the world lives.
 fn keep<F: Simulate>(w: &mut World<'_, F>, child: quire_vm::SpaceRef<Simulated<F>>) -> Result<(), Failed> {
     w.made.push(child);
     Ok(())
@@ -133,7 +133,7 @@ fn map_hole<F: Simulate>(w: &mut World<'_, F>) {
     w.expected.set(HOLE, 8, |_| Some(0));
 }
 
-/// Moved pages stay readable at their old place until the whole range has moved.
+/// The effect of a move of `n` pages. `old` is the content of the old place after the move.
 fn moved(e: &mut Expected, from: u64, to: u64, n: u64, old: Content) {
     for i in 0..n {
         e.pages[(to + i) as usize] = e.pages[(from + i) as usize];
@@ -414,7 +414,7 @@ pub fn operations<F: Simulate>() -> Vec<Operation<F>> {
     ]
 }
 
-/// Forgetting may fail after a part; a second call completes it.
+/// Discards pages. The first call may fail after a part; a second call completes it.
 fn forget_twice<F: Simulate>(w: &World<'_, F>, first: u64) -> Result<(), Failed> {
     let pages = if first == FILE { 16 } else { 32 };
     advise(w, first, pages, Advice::DontNeed).or_else(|e| match e {
@@ -423,7 +423,7 @@ fn forget_twice<F: Simulate>(w: &World<'_, F>, first: u64) -> Result<(), Failed>
     })
 }
 
-/// A new space with a program's mappings replaces the old one, which ends.
+/// Does what exec does: makes a new space with a program's mappings, which replaces the old one.
 fn exec<F: Simulate>(w: &mut World<'_, F>) -> Result<(), Failed> {
     let space = Space::new(w.vm)?;
     space.map(&of_the_file(w, TEXT, 16, Prot::READ | Prot::EXEC))?;

@@ -1,4 +1,4 @@
-//! An address space with mappings of every kind, its child, and the required contents of both.
+//! An address space with mappings of every kind, its child, and the expected contents of both.
 
 use quire_hosted::{Cpu, Simulate, Simulated};
 use quire_vm::content::IoError;
@@ -24,19 +24,19 @@ pub const FILE: u64 = 192;
 pub const TEXT: u64 = 256;
 /// A stack: 4 pages, which may grow downward.
 pub const STACK: u64 = 1400;
-/// Unmapped pages between all these.
+/// The first of some unmapped pages between these mappings.
 pub const HOLE: u64 = 600;
 /// One past the last page that is compared.
 pub const END: u64 = 1500;
 
-/// Frames of the simulated device.
+/// The number of frames of the simulated device.
 pub const DEVICE_FRAMES: u64 = 4;
 
 /// Why an operation ended early.
 pub enum Failed {
-    /// The operation reports that memory is out.
+    /// The operation reported that memory is exhausted.
     Memory,
-    /// Anything else: the test is wrong, or the core.
+    /// Any other failure, which is an error of the test or of the core.
     Other(String),
 }
 
@@ -61,10 +61,10 @@ impl<E: std::fmt::Debug> From<IoError<E>> for Failed {
     }
 }
 
-/// The required content of a page: none that can be read, or memory that begins with this word.
+/// The expected content of a page. `None`: it cannot be read. Otherwise: its first word.
 pub type Content = Option<u64>;
 
-/// The required contents of the space's and the child's pages.
+/// The expected contents of the space's and the child's pages.
 pub struct Expected {
     pub pages: Vec<Content>,
     pub child: Vec<Content>,
@@ -87,11 +87,11 @@ pub struct World<'c, F: Simulate> {
     pub shared: ObjectRef<Simulated<F>>,
     pub file: ObjectRef<Simulated<F>>,
     pub expected: Expected,
-    /// Spaces that operations make, to be dropped with the world.
+    /// The spaces that operations made; they are dropped with the world.
     pub made: Vec<SpaceRef<Simulated<F>>>,
 }
 
-/// A file whose pages a pager makes up.
+/// A file whose pages the pager computes.
 struct Made;
 
 impl Pager for Made {
@@ -116,7 +116,7 @@ impl Pager for Made {
     }
 }
 
-/// The first word of page `page` of the file.
+/// Returns the first word of page `page` of the file.
 pub fn of_file(page: u64) -> u64 {
     0xf11e_0000 + page
 }
@@ -129,15 +129,15 @@ pub fn range(first: u64, pages: u64) -> VirtRange {
     VirtRange { start: page(first), end: page(first + pages) }
 }
 
-/// Private memory at page `first`.
+/// Returns a request for private memory from page `first` on.
 pub fn request<'o, F: Simulate>(first: u64, pages: u64) -> MapRequest<'o, Simulated<F>> {
     MapRequest::private(Placement::Fixed(page(first)), pages * PAGE_SIZE)
 }
 
-/// A store in leaked memory.
+/// Makes a paging store in leaked memory.
 pub fn store(pages: u64, plan: FaultPlan) -> &'static MemoryStore {
     let bytes = vec![0u8; (pages * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, so nothing else uses it.
+    // SAFETY: the memory is leaked, so nothing else uses it.
     Box::leak(Box::new(unsafe { MemoryStore::new(NonNull::from(bytes).cast(), pages, plan) }))
 }
 
@@ -189,14 +189,14 @@ impl<'c, F: Simulate> World<'c, F> {
         (0..8).for_each(|i| world.write(SHARED + i, 300 + i));
         (0..4).for_each(|i| world.write(FILE + i, 400 + i));
         world.write(STACK + 3, 500);
-        // The child shows the present contents of the rest.
+        // The child has the present contents of all pages.
         world.child = Some(world.space.fork().expect("memory"));
         world.expected.child = world.expected.pages.clone();
         (0..32).step_by(2).for_each(|i| world.write(FORKED + i, 600 + i));
         world
     }
 
-    /// Stores, as a program does, and expects to read it back.
+    /// Stores `value` to page `n` as a program, and records it as the expected content.
     fn write(&mut self, n: u64, value: u64) {
         self.cpu.write(&self.space, page(n), value).expect("memory");
         self.expected.pages[n as usize] = Some(value);
@@ -205,7 +205,7 @@ impl<'c, F: Simulate> World<'c, F> {
         }
     }
 
-    /// Pages out all pages that can be.
+    /// Pages out all pages that can be paged out.
     pub fn page_out_everything(&self) -> Result<(), Failed> {
         for (first, pages) in [(PRIVATE, 32), (FORKED, 32), (SHARED, 32), (FILE, 16), (STACK, 4)] {
             self.space.advise(range(first, pages), Advice::PageOut)?;
@@ -213,7 +213,7 @@ impl<'c, F: Simulate> World<'c, F> {
         Ok(())
     }
 
-    /// Reads every page until that succeeds; returns how often the pager failed.
+    /// Reads every page until the read succeeds. Returns the number of failures of the pager.
     pub fn read_until_it_goes(&self, context: &str) -> u32 {
         let mut failed = 0;
         for n in 0..END {
@@ -229,7 +229,7 @@ impl<'c, F: Simulate> World<'c, F> {
         failed
     }
 
-    /// Compares all memory with its required contents, with the checker before and after.
+    /// Compares all memory with its expected contents. Runs the checker before and after.
     pub fn verify(&self, context: &str) {
         let check = || {
             for space in [Some(&self.space), self.child.as_ref()].into_iter().flatten().chain(&self.made) {
@@ -247,7 +247,7 @@ impl<'c, F: Simulate> World<'c, F> {
             let Some(space) = space else { continue };
             self.cpu.enter(space).unwrap();
             for n in 0..END {
-                // Most of the address space is empty; a sample of it will do.
+                // Most of the address space is empty, so only every eighth empty page is read.
                 let want = expected[n as usize];
                 if want.is_none() && n % 8 != 0 {
                     continue;
