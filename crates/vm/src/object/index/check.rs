@@ -1,4 +1,4 @@
-//! Checks the invariants of an index: heights, occupancy bits, tags.
+//! Checks the invariants of an index: heights, occupancy bits, dirty bits.
 
 use super::{BITS, CLOSED, EMPTY, Index, IndexNode, KEYS, NODE, Nodes, RESERVED, SLOTS, Slot, decode, height, node};
 use crate::check::Broken;
@@ -7,10 +7,11 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 use quire_sync::hooks::relax;
 
-/// How often a word that other CPUs may be changing is read before its value counts.
+/// How often a word that other CPUs may be changing is read before a wrong value counts as an error.
 const LOOKS: u32 = 10_000;
 
-/// Decides whether an occupied slot is right. `Ok(false)`: not now, but another CPU may be changing it.
+/// Checks one occupied slot, given its key, content and dirty bit. Returns `Ok(false)` if the slot is wrong at present,
+/// but another CPU may be changing it.
 type Judge<'a> = &'a mut dyn FnMut(u64, Slot, bool) -> Result<bool, Broken>;
 
 impl<N: Nodes> Index<N> {
