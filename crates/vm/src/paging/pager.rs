@@ -12,8 +12,8 @@ use core::fmt;
 
 /// The backing store of an object: a file, a file in memory, a device.
 ///
-/// The core holds no lock and no busy page when it calls a method, except where the method says otherwise. All methods
-/// except [`Pager::ident`], [`Pager::name`], [`Pager::as_any`] and [`Pager::in_memory`] may sleep.
+/// The core holds no lock when it calls a method, except where the method's comment says so. All methods except
+/// [`Pager::ident`], [`Pager::name`], [`Pager::as_any`] and [`Pager::in_memory`] may sleep.
 pub trait Pager: Send + Sync {
     /// Writes the name that tools show for mappings of the object (a path).
     fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result;
