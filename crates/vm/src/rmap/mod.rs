@@ -15,7 +15,7 @@
 //! | [`unmap`] | removed; its dirty bit is credited to the page | the caller | yes |
 //! | [`unmap_unwired`] | the same, where no wired backing shows it | the caller | yes |
 //! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; callers that only detect stores do not | yes |
-//! | [`take_referenced`] | loses its accessed bit | not held | no: while a TLB caches the bit, the pass may miss a use |
+//! | [`take_referenced`] | loses its accessed bit | not held | no: if a TLB has the bit, a use may be missed |
 //! | [`query`], [`count`] | is read | not held | no |
 //!
 //! # Flushes (relies on C2)
