@@ -1,7 +1,7 @@
 //! Holds: many CPUs hold and release a value at the same time, without a shared count that all of them write.
 //!
 //! # Protocol
-//! A [`Crowd`] counts the holds of a value in shards, one for each few CPUs. A holder adds one in the shard of its CPU.
+//! A `Crowd` counts the holds of a value in shards, one for each few CPUs. A holder adds one in the shard of its CPU.
 //! When it releases, it subtracts one in the shard of the CPU on which it then runs. Only the sum of the shards has a
 //! meaning, and no CPU reads the sum while the crowd is open. The crowd has one reference to the value, for all holds.
 //!

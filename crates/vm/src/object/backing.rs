@@ -49,7 +49,7 @@ pub struct Backing<M: Machine> {
     pmap: NonNull<M::Pmap>,
     /// The layer in front of this one, or null. Written under the map's lock, read under a pin.
     in_front: AtomicPtr<Backing<M>>,
-    /// In a front: how far its chain is copied up ([`crate::fault::copy_up`]), or [`IDLE`].
+    /// In a front: how far its chain is copied up ([`crate::fault::copy_up`]), or `IDLE`.
     progress: AtomicU64,
     /// In a front: the number of layers of its chain, the front included. 255 means 255 or more. Written under the
     /// map's lock.

@@ -22,8 +22,8 @@ const AT_RANDOM: u64 = 1 << 63;
 /// waiting threads rarely share a queue.
 pub(crate) const PAGE_WAITS: usize = 4;
 
-/// The lowest storey of a memory system, the only storey that page tables see. [`Vm`](crate::Vm) is the whole system, and
-/// dereferences to this value.
+/// The lowest storey of a memory system, the only storey that page tables see. [`Vm`](crate::Vm) is the whole system,
+/// and dereferences to this value.
 pub struct Physical<M: Machine> {
     pub(crate) machine: M,
     pub(crate) pages: Descriptors,

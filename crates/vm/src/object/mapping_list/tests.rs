@@ -78,7 +78,7 @@ fn storm(sharers: u64, from_within: bool) -> Stormed {
         if matches!(step, Step::Over) {
             break;
         }
-        // The new backing takes the memory of one that left earlier, so it can be at any place of the order.
+        // The new backing takes the memory of an earlier leaver, so it can be at any place of the order.
         let came = f.parent.fork().unwrap();
         let left = holds as usize * 7919 % f.sharers.len();
         f.sharers[left] = came;

@@ -104,8 +104,8 @@ impl Frames {
         }
     }
 
-    /// A chain for CPUs of `domain`: a full chain, or a chain of frames from blocks. It comes from the domain's own depot,
-    /// or from the next depot that has frames.
+    /// A chain for CPUs of `domain`: a full chain, or a chain of frames from blocks. It comes from the domain's own
+    /// depot, or from the next depot that has frames.
     #[cold]
     fn refill(&self, domain: u8, on_behalf: For) -> Chain {
         let group = on_behalf.group();
