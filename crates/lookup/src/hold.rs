@@ -28,8 +28,8 @@ const SHARDS: usize = 16;
 #[cfg(any(loom, shuttle))]
 const SHARDS: usize = 2;
 
-/// The value of a closed shard, and the negative offset of the sum until all shards are closed. Its absolute value is
-/// larger than any number of holds, or of changes of a closed shard.
+/// The value of a closed shard. The sum starts at its negative, which is the offset. Its absolute value is larger than
+/// any number of holds, or of changes of a closed shard.
 const CLOSED: i64 = i64::MIN / 2;
 
 /// A signed count on its own cache line.

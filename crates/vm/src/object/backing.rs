@@ -562,9 +562,9 @@ pub(crate) fn fork_needs<M: Machine>(front: &Backing<M>, empty: bool) -> usize {
 }
 
 /// Makes the chains of parent and child from one private chain, with no work per page. Each gets an untouched front. If
-/// the parent's front is `empty`, the parent keeps it, and the child's chain begins with the layers behind it. So the
-/// caller must check for emptiness only after it has marked the entry stale and write-protected its PTEs. (A fault that
-/// fills the front later finds the stale mark and gives its page up.)
+/// the parent's front is `empty`, the parent keeps it, and the child's front is stacked directly on the layers behind
+/// it. So the caller must check for emptiness only after it has marked the entry stale and write-protected its PTEs. (A
+/// fault that fills the front later finds the stale mark and gives its page up.)
 ///
 /// # Safety
 /// The caller holds the map's lock and has marked the entry stale. No PTE of the entry allows stores any more. `child`

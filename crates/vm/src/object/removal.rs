@@ -56,8 +56,8 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
                     object.index().clear(key, slot, pin);
                 }
                 Slot::Swap(at) => {
-                    // If the slot does not have this swap slot any more, a fault has begun to read the page in, and its
-                    // busy page is in the slot.
+                    // If the index slot has changed, a fault has begun to read the page in, and its busy page is in the
+                    // slot.
                     match object.index().clear(key, slot, pin) {
                         true => {
                             returned.add(at);

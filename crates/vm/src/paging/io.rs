@@ -13,7 +13,7 @@
 //! - *finished* by the completion daemon or by a waiting thread, and free again.
 //!
 //! Exactly one owner has a record at any time: the thread that took it, then the pager, then the stack, then the thread
-//! that popped it from the stack.
+//! that popped it.
 //!
 //! # Work in an interrupt
 //! An interrupt only calls [`Request::complete`]: a push, and a wake-up of the completion daemon's thread. Pages,

@@ -19,7 +19,7 @@ use quire_sync::{Rank, SpinLock};
 /// The faults of the store. With all fields zero it has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
-    /// The average number of polls for which a request waits, about.
+    /// The average number of polls for which a request waits.
     pub delay: u32,
     /// The least time between two completions, in nanoseconds.
     pub pause: u64,

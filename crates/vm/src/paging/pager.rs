@@ -77,9 +77,9 @@ pub trait Pager: Send + Sync {
         false
     }
 
-    /// A shared mapping was added (`came`) or removed, which may store into the object now or after a change of its
-    /// protection. When a mapping is replaced, the new one is added before the old one is removed. Called under locks
-    /// of the map.
+    /// A shared mapping that may store into the object was added (`came`) or removed. It may store now, or only after a
+    /// change of its protection. When a mapping is replaced, the new one is added before the old one is removed. Called
+    /// under locks of the map.
     fn stores_noted(&self, came: bool) {
         let _not_counted = came;
     }

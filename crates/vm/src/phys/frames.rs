@@ -3,10 +3,9 @@
 //!
 //! A magazine holds chains of frames, linked through their descriptors. A depot holds only full chains of up to
 //! [`CHAIN`] frames, so an exchange between the two moves one pointer. A CPU does at most one shared operation in
-//! [`CHAIN`] allocations or frees, in any mix. It has two chains, so that frees and allocations in turn at the end of
-//! one chain do not reach the depot each time (Bonwick and Adams, USENIX 2001). Blocks of several frames come directly
-//! from the buddy lists. If these have no large enough block, first the depots' chains are broken up, then the
-//! magazines.
+//! [`CHAIN`] allocations or frees, in any mix. It has two chains. So alternate frees and allocations at the end of one
+//! chain do not reach the depot each time (Bonwick and Adams, USENIX 2001). Blocks of several frames come directly from
+//! the buddy lists. If these have no large enough block, first the depots' chains are broken up, then the magazines.
 //!
 //! # Domains
 //! The machine reports which memory is near which CPU ([`Machine::domains`]). Each domain has its own depot and buddy
@@ -340,8 +339,8 @@ impl Frames {
     fn all_low(&self) -> bool {
         self.domains.iter().all(|d| d.is_low())
     }
-    /// The number of frames that are missing outside the magazines for each domain to reach its high mark, and the set
-    /// of domains that miss some.
+    /// The number of frames that the domains lack outside the magazines to reach their high marks, and the set of these
+    /// domains.
     pub(crate) fn missing(&self) -> (u64, DomainSet) {
         let (mut missing, mut which) = (0, DomainSet::default());
         for (n, depot) in self.domains.iter().enumerate() {

@@ -84,8 +84,8 @@ impl State {
     pub(crate) const WAITERS: u64 = 1 << 3;
     /// The page was referenced since the queues last checked it.
     pub const REFERENCED: u64 = 1 << 4;
-    /// The content is being written out. Meanwhile no second write begins, and freeing the page waits with the frame
-    /// until the write is done. See [`crate::paging::laundry`].
+    /// The content is being written out. Meanwhile no second write begins. If the page is freed meanwhile, its frame is
+    /// freed only when the write is done. See [`crate::paging::laundry`].
     pub(crate) const LAUNDERING: u64 = 1 << 5;
     /// The frame is a page. Other frames must not be set busy, because the thread that gives a frame an identity writes
     /// the whole word.
@@ -162,9 +162,9 @@ pub struct Page {
     /// Links of the list that has the frame, as frame numbers plus one. 0 ends a list.
     next: AtomicU32,
     prev: AtomicU32,
-    /// While the frame is a page: one for its identity, and one for each temporary user of the frame's memory (a copy
-    /// to or from a program). The thread that lowers the count to zero frees the frame. From zero the count rises only
-    /// with a new identity.
+    /// While the frame is a page: one hold for its identity, and one for each copy to or from a program that uses the
+    /// frame's memory. The thread that lowers the count to zero frees the frame. From zero the count rises only with a
+    /// new identity.
     holds: AtomicU32,
     kind: AtomicU8,
     order: AtomicU8,
@@ -223,7 +223,7 @@ impl Page {
     }
 
     /// Sets the page exclusively busy, if it is not busy, is a page and has the generation `generation`. Returns
-    /// whether it did. A full fence on x86.
+    /// whether it did. On x86 this is a full fence.
     #[inline]
     pub(crate) fn try_busy(&self, generation: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);

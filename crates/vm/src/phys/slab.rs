@@ -126,8 +126,8 @@ struct Shelf {
     count: AtomicU64,
 }
 
-// The words in the descriptor of a slab's first frame. words[0]: the free list. words[1]: the number of objects in use,
-// which CPUs or callers have. words[2]: the address of the cache.
+// The indexes of the words in the descriptor of a slab's first frame: the free list, the number of objects in use
+// (which CPUs or callers have), and the address of the cache.
 const FREE: usize = 0;
 const USED: usize = 1;
 const CACHE: usize = 2;

@@ -297,7 +297,7 @@ mod tests {
         assert!(!after(9, 1, 1));
         assert!(after(11, 1, 1));
         let p = Progress::new();
-        // A refusal now and then is not a shortage.
+        // A refusal now and then does not mean that memory is exhausted.
         for n in 0..100 {
             assert!(!p.is_lost(1 + n * (QUIET + 1), 0, tally(n, n)));
         }

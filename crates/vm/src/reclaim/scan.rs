@@ -9,9 +9,9 @@
 //! - inactive and dirty → *laundry* → written, in clusters of neighbours of one object → inactive again, now clean.
 //!
 //! A pass visits the shards of the queues in rounds, until its target is met, or a whole round has found nothing to do.
-//! Each round visits each page at most once: a visited page goes to the tail of a shard, and the number of visits is
-//! limited to the number of pages at the beginning of the round. From the third round on, references do not count. So
-//! programs that touch all their memory all the time cannot keep a pass from its target.
+//! Each round visits each page at most once, because a visited page goes to the tail of a shard. The number of visits
+//! is limited to the number of pages at the beginning of the round. From the third round on, references do not count.
+//! So programs that touch all their memory all the time cannot keep a pass from its target.
 //!
 //! # Decisions come from exact sums
 //! A pass first drains the magazines. It continues until each memory domain has reached its high mark
@@ -35,9 +35,9 @@
 //! # Low memory
 //! Below the reserve, frames for programs are refused. A fault that is refused releases all that it holds, wakes the
 //! daemon and sleeps. It sleeps until frames are free, or until a pass that *began after the fault slept* has found
-//! nothing. "Nothing" means four things: no page to free, no page being cleaned, no page to be tried again, and no
-//! cache that can be dropped without a write ([page tables](super::idle_tables) of spaces that no CPU runs). Only then
-//! is memory exhausted. If there is no daemon, the fault runs a pass itself.
+//! nothing. "Nothing" means that no page can be freed, no page is being cleaned, and no page will be tried again. Also
+//! no cache can be dropped without a write ([page tables](super::idle_tables) of spaces that no CPU runs). Only then is
+//! memory exhausted. If there is no daemon, the fault runs a pass itself.
 //!
 //! With full swap a pass visits all of memory and frees few pages, so it takes long. Waiting faults are woken for each
 //! batch of freed pages. Otherwise several programs would share a handful of frames a second. A fault that is still

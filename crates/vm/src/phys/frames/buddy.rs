@@ -4,9 +4,9 @@
 //! Blocks of [`LARGE`] (2 MiB) or more are *whole* and belong to no group. A smaller block is a piece of a *broken*
 //! large frame. It is on the list of the [`Group`] for which the large frame was broken. A request uses the smallest
 //! fitting piece of its own group first, so that broken frames are used up. If there is none, it breaks a whole block.
-//! If there is no whole block, it uses the largest piece of the other group. So the frames of the kernel, which never
-//! move, share few large frames with the frames of programs, which are freed together (Linux's `migratetype`, Gorman
-//! and Whitcroft 2006).
+//! If there is no whole block, it uses the largest piece of the other group. The frames of the kernel never move, and
+//! those of programs are freed together. So both share few large frames (Linux's `migratetype`, Gorman and Whitcroft
+//! 2006).
 //!
 //! # Fresh sections
 //! Memory that was never used is on no list, but is counted by sections ([`crate::phys::descriptors`]). A section is

@@ -10,8 +10,9 @@ use quire_sync::atomic::Ordering;
 use quire_sync::preempt_off;
 
 impl Cache {
-    /// Checks this CPU's list, and the slabs that have free objects: their lengths, their counts, and that each free
-    /// object is at the place of an object of its slab. Takes O(free objects) time. Other CPUs check their own lists.
+    /// Checks this CPU's list, and the slabs that have free objects. Compares their lengths and counts, and checks that
+    /// each free object is at the place of an object of its slab. Takes O(free objects) time. Other CPUs check their
+    /// own lists.
     ///
     /// # Safety
     /// `vm` is the system that owns the slabs.
