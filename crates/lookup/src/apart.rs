@@ -42,7 +42,7 @@ impl<T> Apart<T> {
     pub const FAR: core::alloc::Layout = core::alloc::Layout::new::<Far<T>>();
 
     fn far(&self) -> Option<&SpinLock<Option<T>>> {
-        // SAFETY: null, or a leaked box that is freed with `self`.
+        // SAFETY: the pointer is null, or leads to a leaked box that is freed with `self`.
         unsafe { self.far.load(Ordering::Acquire).as_ref() }.map(|far| &far.0)
     }
 
@@ -81,13 +81,13 @@ impl<T> Apart<T> {
         self.far().map_or_else(|| unreachable!("a value moved nowhere"), |far| Held(lock(far)))
     }
 
-    /// As [`SpinLock::lock`].
+    /// Acquires the lock, as [`SpinLock::lock`] does.
     #[inline]
     pub fn lock(&self) -> Held<'_, T> {
         self.hold(SpinLock::lock)
     }
 
-    /// As [`SpinLock::lock_nested`].
+    /// Acquires the lock, as [`SpinLock::lock_nested`] does.
     pub fn lock_nested(&self) -> Held<'_, T> {
         self.hold(SpinLock::lock_nested)
     }
@@ -112,7 +112,7 @@ impl<T> Drop for Apart<T> {
     fn drop(&mut self) {
         let far = self.far.load(Ordering::Relaxed);
         if !far.is_null() {
-            // SAFETY: leaked by `move_apart`, and no reference outlives `self`.
+            // SAFETY: `move_apart` leaked the box, and no reference to it outlives `self`.
             drop(unsafe { Box::from_raw(far) });
         }
     }

@@ -71,7 +71,7 @@ impl<V> Crowd<V> {
             shards: core::array::from_fn(|_| Shard::new(0)),
             sum: Shard::new(-CLOSED),
         };
-        // SAFETY: the box's own memory, for a crowd.
+        // SAFETY: `memory` is the box's own memory, and has room for a crowd.
         unsafe { memory.write(crowd) };
         NonNull::new(memory)
     }
@@ -143,7 +143,7 @@ impl<V> Crowd<V> {
     pub(crate) unsafe fn leave(this: NonNull<Self>) {
         // SAFETY: by this function's contract the memory was needed until now.
         if unsafe { this.as_ref() }.needed.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: made by `new` of a box; no other reference is left.
+            // SAFETY: `new` made the crowd from a box, and no other reference is left.
             drop(unsafe { Box::from_raw(this.as_ptr()) });
         }
     }
@@ -197,7 +197,7 @@ impl<V> Drop for Hold<V> {
         match self.crowd {
             // SAFETY: the hold is released once, and not used again.
             Some(crowd) => unsafe { Crowd::part(crowd) },
-            // SAFETY: the reference is this handle's, which is not used again.
+            // SAFETY: the reference belongs to this handle, which is not used again.
             None => unsafe { ManuallyDrop::drop(&mut self.value) },
         }
     }

@@ -1,4 +1,4 @@
-//! Models of the tables, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
+//! Models of the tables. `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"` run them.
 
 use crate::{Names, Slots};
 use quire_sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
+//! Mutants: steps of this crate's protocols that a model leaves out, so that it must fail; see
+//! [`quire_sync::mutants!`].
 
 quire_sync::mutants! {
     /// A protocol step that can be left out. Each comment names the protocol and the step.

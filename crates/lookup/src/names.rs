@@ -170,10 +170,10 @@ pub struct Names<V> {
     changes: SpinLock<Count>,
 }
 
-// SAFETY: lookups on any thread get references to values, and a removing thread drops them, so `V` is `Send` and
+// SAFETY: lookups on any thread get references to values, and a removing thread drops values. So `V` is `Send` and
 // `Sync`.
 unsafe impl<V: Send + Sync> Send for Names<V> {}
-// SAFETY: a shared map gives references to values and drops them under its lock, for which `V` is `Send` and `Sync`.
+// SAFETY: a shared table gives references to values, and drops values under its lock. So `V` is `Send` and `Sync`.
 unsafe impl<V: Send + Sync> Sync for Names<V> {}
 
 /// A value that is kept while the thread that found it is pinned.
@@ -348,7 +348,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         let mut node = NameNode::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value)).within(spare.node);
         let mut count = self.changes.lock();
         let table = self.room(&mut count, spare.table, given_up);
-        // SAFETY: `count` is the guard of the map's lock.
+        // SAFETY: the lock is held, because `count` is its guard.
         let (link, old) = unsafe { table.find(hash, &node.name) };
         // SAFETY: the lock is held, so a node in a chain is not freed.
         let (next, link) = match unsafe { old.as_ref() } {
@@ -371,7 +371,7 @@ impl<V: Send + Sync + 'static> Names<V> {
         let mut count = self.changes.lock();
         // SAFETY: tables are replaced only under the lock.
         let table = unsafe { self.table.load(Ordering::Relaxed).as_ref() }?;
-        // SAFETY: `count` is the guard of the map's lock.
+        // SAFETY: the lock is held, because `count` is its guard.
         let (link, old) = unsafe { table.find(hash(name), name) };
         // SAFETY: the lock is held, so a node in a chain is not freed.
         link.store(unsafe { old.as_ref() }?.next.load(Ordering::Relaxed), Ordering::Release);

@@ -147,7 +147,7 @@ pub enum NoNumber {
     Limit,
     /// There is no memory, as in [`OutOfMemory`].
     Memory,
-    /// The number is reserved for another value.
+    /// The number is reserved by another caller.
     Reserved,
 }
 

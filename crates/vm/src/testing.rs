@@ -24,7 +24,7 @@ pub const SPAN: u64 = 64;
 pub const SPAN: u64 = 4;
 /// The number of table pages of a space.
 const TABLES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
-/// The first address that a space can map.
+/// The lowest address that a space can map.
 pub const BASE: u64 = 0x1000_0000;
 
 /// The address of the page with number `n` among the addresses that a space can map.
@@ -156,7 +156,7 @@ pub fn boot(frames: u64, cpus: usize) -> Boot {
     boot_with(frames, cpus, Config { poison: true, reserve: Some(4), describe_at_boot: 0, ..Config::default() })
 }
 
-/// As [`boot`], with settings.
+/// As [`boot`], with the settings `config`.
 pub fn boot_with(frames: u64, cpus: usize, config: Config) -> Boot {
     boot_in_domains(frames, cpus, 1, config)
 }

@@ -1,4 +1,4 @@
-//! Tables of values: numbers, marks, growth and copies, on one CPU and on several.
+//! Tests of tables of values: numbers, marks, growth and copies, on one CPU and on several.
 
 use super::*;
 use quire_sync::epoch::Slot;

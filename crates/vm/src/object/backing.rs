@@ -88,14 +88,13 @@ quire_sync::assert_layout!(Backing<crate::testing::TestMachine> {
     head: 0, object: 16, behind: 24, range: 32, offset: 48, vm: 56, pmap: 64,
 });
 
-// SAFETY: `links` is guarded by the lock of the object's shard; the pmap outlives the backing, by the rules of this
-// module.
+// SAFETY: the lock of the object's shard guards `links`. The pmap outlives the backing, by the rules of this module.
 unsafe impl<M: Machine> Send for Backing<M> {}
-// SAFETY: shared references change atomics only; `links` is reached under the lock of the backing's shard, and all else
-// is fixed.
+// SAFETY: shared references change only atomics. `links` is reached under the lock of the backing's shard, and all
+// other fields are fixed.
 unsafe impl<M: Machine> Sync for Backing<M> {}
 
-// SAFETY: the interval is made of fields that never change; ranges are not empty.
+// SAFETY: the interval consists of fields that never change, and ranges are not empty.
 unsafe impl<M: Machine> Interval for Backing<M> {
     fn links(&self) -> &Shared<Links<Self>> {
         &self.links
@@ -172,7 +171,8 @@ impl<M: Machine> Backing<M> {
     /// The next layer behind this one.
     #[inline(always)]
     pub(crate) fn behind(&self) -> Option<&Backing<M>> {
-        // SAFETY: a layer outlives the one in front of it, up to the epoch.
+        // SAFETY: a layer is retired only after the layer in front of it, so pinned readers of that layer can use this
+        // one.
         unsafe { self.behind.load(Ordering::Acquire).as_ref() }
     }
     pub(crate) fn behind_ptr(&self) -> *mut Backing<M> {
@@ -200,7 +200,7 @@ impl<M: Machine> Backing<M> {
     #[inline(always)]
     pub fn object(&self) -> Option<&Object<M>> {
         let object = self.object.load(Ordering::Acquire);
-        // SAFETY: a linked backing keeps its object alive, and an object's memory goes through the epoch.
+        // SAFETY: a linked backing keeps its object alive, and the epoch frees an object's memory.
         if object == closed() { None } else { unsafe { object.as_ref() } }
     }
     /// The page tables of the space that the range lies in.
@@ -277,7 +277,7 @@ impl<M: Machine> Backing<M> {
         let fresh = Object::private(self.vm, NonNull::from(self))?;
         match self.object.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {}
-            // SAFETY: the exchange failed, so no backing and no list has the address of `fresh` but this call.
+            // SAFETY: the exchange failed, so only this call has the address of `fresh`.
             Err(_) => unsafe { Object::discard(fresh) },
         }
         Ok(self.object())
@@ -332,7 +332,7 @@ impl<M: Machine> Backing<M> {
     /// # Safety
     /// `retired` is the header of a backing that was retired, and no reader is left.
     unsafe fn free(retired: *mut Retired) {
-        // SAFETY: the header is the backing's first field; no reader is left.
+        // SAFETY: the header is the first field of the backing, and no reader is left.
         unsafe {
             let this = NonNull::new_unchecked(retired.cast::<Backing<M>>());
             let vm = this.as_ref().vm;
@@ -363,7 +363,7 @@ impl<M: Machine> SpareBackings<M> {
     pub(crate) fn reserve_more(&mut self, n: usize) -> Result<(), OutOfMemory> {
         for _ in 0..n {
             let memory = self.vm.object_memory().backings.cache().alloc(self.vm)?.cast::<FreeBacking>();
-            // SAFETY: fresh memory, larger than the link.
+            // SAFETY: this is fresh memory, which is larger than the link.
             unsafe { memory.write(FreeBacking { next: self.first }) };
             self.first = memory.as_ptr();
             self.len += 1;
@@ -375,8 +375,8 @@ impl<M: Machine> SpareBackings<M> {
     /// Panics if the map uses more backings than it has reserved, which is a bug.
     fn take(&mut self, value: Backing<M>) -> NonNull<Backing<M>> {
         let at = NonNull::new(self.first).expect("backings are reserved before they are used");
-        // SAFETY: `reserve_more` took the memory from the slab of backings, so a backing fits; until now this list
-        // alone had it.
+        // SAFETY: `reserve_more` took the memory from the slab of backings, so a backing fits. Until now only this list
+        // had it.
         unsafe {
             self.first = at.as_ref().next;
             self.len -= 1;
@@ -463,7 +463,7 @@ pub(crate) fn showing<M: Machine>(
 }
 
 fn show<M: Machine>(b: NonNull<Backing<M>>, object: &Object<M>, shard: u16) {
-    // SAFETY: the caller has just made it, and no other thread can reach it yet.
+    // SAFETY: the caller has just made the backing, and no other thread can reach it yet.
     let new = unsafe { b.as_ref() };
     new.object.store(ptr::from_ref(object).cast_mut(), Ordering::Release);
     new.set_shard(shard);
@@ -493,7 +493,7 @@ pub(crate) unsafe fn replicate<M: Machine>(
     pmap: &M::Pmap,
 ) -> NonNull<Backing<M>> {
     front.close();
-    // SAFETY: the caller holds the lock of the map that the chain is of, and `pmap` outlives the new chain.
+    // SAFETY: the caller holds the lock of the map that owns the chain, and `pmap` outlives the new chain.
     unsafe { copy_from(spare, front, true, range, to, pmap) }.expect("a chain has a front")
 }
 
@@ -536,13 +536,13 @@ unsafe fn copy_from<M: Machine>(
         }
         match last {
             None => first = Some(new),
-            // SAFETY: `l` was taken from `spare` in the pass before, and nothing disposes of a chain that is being
-            // built.
+            // SAFETY: `l` was taken from `spare` in the previous turn of the loop, and no code disposes of a chain that
+            // is being built.
             Some(l) => unsafe { l.as_ref() }.set_behind(new.as_ptr()),
         }
         last = Some(new);
     }
-    // SAFETY: `f` was taken from `spare` in this call, and nothing disposes of a chain that is being built.
+    // SAFETY: `f` was taken from `spare` in this call, and no code disposes of a chain that is being built.
     first.inspect(|f| note_depth(unsafe { f.as_ref() }));
     first
 }
@@ -579,14 +579,14 @@ pub(crate) unsafe fn fork<M: Machine>(
     let f = unsafe { front.as_ref() };
     let (range, offset) = (f.range, f.offset);
     let (parent, behind) = if empty {
-        // SAFETY: the caller holds the lock of the map that the chain is of, and `child` outlives the new chain.
+        // SAFETY: the caller holds the lock of the map that owns the chain, and `child` outlives the new chain.
         (front, f.behind().and_then(|b| unsafe { copy_from(spare, b, false, range, range.start, child) }))
     } else {
         let parent = spare.take(Backing::new(spare.vm, f.pmap, range, offset, front.as_ptr()));
         f.set_in_front(parent.as_ptr());
         // SAFETY: `take` has just written a backing there, and no entry leads to it yet.
         note_depth(unsafe { parent.as_ref() });
-        // SAFETY: `f` is of the chain of the map whose lock the caller holds, and `child` outlives the new chain.
+        // SAFETY: `f` belongs to the map whose lock the caller holds, and `child` outlives the new chain.
         (parent, unsafe { copy_from(spare, f, true, range, range.start, child) })
     };
     Forked { parent, child: private(spare, child, range, offset, behind) }
@@ -602,7 +602,8 @@ pub(crate) unsafe fn dispose<M: Machine>(
     front: NonNull<Backing<M>>,
     proof: &impl NoTranslation,
 ) {
-    // SAFETY: the caller owns the chain, which no new reader finds, and disposes of it once: this function's contract.
+    // SAFETY: by this function's contract, the caller owns the chain and disposes of it once, and no new reader finds
+    // it.
     unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
 }
 
@@ -616,12 +617,12 @@ pub(crate) unsafe fn dispose_onto<M: Machine>(
     proof: &impl NoTranslation,
     pile: &mut Pile<'_>,
 ) {
-    // SAFETY: the caller owns the chain, so its front is retired by this call at the earliest.
+    // SAFETY: the caller owns the chain, so its front is not retired before this call does so.
     unsafe { front.as_ref() }.close();
     let mut at = front.as_ptr();
     while let Some(b) = NonNull::new(at) {
-        // SAFETY: `b` is the front, or the link of a layer that this loop has left; only this loop retires the caller's
-        // layers.
+        // SAFETY: `b` is the front, or the layer behind one that this loop has visited. Only this loop retires the
+        // caller's layers.
         let layer = unsafe { b.as_ref() };
         at = layer.behind_ptr();
         // The link is cleared before this layer may be freed. Otherwise a CPU that later finds the layer behind in a
@@ -632,10 +633,10 @@ pub(crate) unsafe fn dispose_onto<M: Machine>(
         }
         if let Some(object) = layer.object() {
             let object = NonNull::from(object);
-            // SAFETY: linked until now; the proof says that its leaves are flushed.
+            // SAFETY: the layer is linked until now, and the proof states that its PTEs are flushed.
             unsafe { Object::unlink(vm, object, b, proof) };
         }
-        // SAFETY: unlinked, and unreachable for new readers by this function's contract.
+        // SAFETY: the layer is unlinked, and by this function's contract new readers cannot reach it.
         unsafe { pile.add(b.as_ptr().cast(), Backing::<M>::free) };
     }
 }

@@ -57,7 +57,7 @@ impl Batch {
 pub(crate) struct Subset(u64);
 
 impl Subset {
-    /// All pages of `batch`.
+    /// The set of all pages of `batch`.
     pub fn of(batch: &Batch) -> Subset {
         Subset(batch.as_slice().iter().fold(0, |all, _| all << 1 | 1))
     }

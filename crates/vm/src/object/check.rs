@@ -63,7 +63,7 @@ impl<M: Machine> Object<M> {
     }
 }
 
-/// Access for models.
+/// Access to private parts for models.
 #[cfg(all(test, any(loom, shuttle)))]
 impl<M: Machine> Object<M> {
     /// Closes the shards of the mapping list, or helps a CPU that does so.
@@ -77,7 +77,7 @@ impl<M: Machine> Object<M> {
     }
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Object<M> {
     /// Makes the object's reference count wrong.

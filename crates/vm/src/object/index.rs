@@ -57,7 +57,7 @@ use quire_sync::record;
 const BITS: u32 = 6;
 #[cfg(any(loom, shuttle))]
 const BITS: u32 = 1;
-/// Slots of a node.
+/// The number of slots of a node.
 pub(crate) const SLOTS: usize = 1 << BITS;
 const MASK: u64 = SLOTS as u64 - 1;
 
@@ -120,11 +120,11 @@ fn decode(word: u64) -> Slot {
 /// Why a slot was not filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FillError {
-    /// The slot holds something already.
+    /// The slot is occupied, with this content.
     Taken(Slot),
-    /// No memory for a node.
+    /// There is no memory for a node.
     OutOfMemory,
-    /// The index was dismantled: its object is gone.
+    /// The index was dismantled, because its object is being torn down.
     Gone,
     /// The key is [`KEYS`] or larger, beyond the last page of any file.
     BeyondKeys,
@@ -135,7 +135,7 @@ pub enum FillError {
 /// # Safety
 /// `allocate` returns memory that is valid for an [`IndexNode<Self>`] and not used elsewhere.
 pub unsafe trait Nodes: Copy + 'static {
-    /// Memory for a node, uninitialised.
+    /// Allocates memory for a node, uninitialised.
     fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory>;
     /// Frees the memory of a node at once.
     ///
@@ -232,7 +232,7 @@ impl<N: Nodes> IndexNode<N> {
     /// No new reader can reach the node, and it is retired once.
     unsafe fn retire(node: NonNull<Self>) {
         unsafe fn free<N: Nodes>(node: *mut Retired) {
-            // SAFETY: the header is the node's first field, and the epoch gives each node back once.
+            // SAFETY: the header is the first field of the node, and the epoch frees each node once.
             unsafe { IndexNode::discard(NonNull::new_unchecked(node.cast::<IndexNode<N>>())) }
         }
         // SAFETY: by this function's contract the node is unreachable for new readers.
@@ -520,7 +520,7 @@ impl<N: Nodes> Index<N> {
                         continue;
                     }
                     Err(now) => {
-                        // SAFETY: the child was never reachable.
+                        // SAFETY: no other CPU has been able to reach the child.
                         unsafe { IndexNode::discard(child) };
                         word = now;
                     }
@@ -553,7 +553,7 @@ impl<N: Nodes> Index<N> {
             n.dirty.store((old & NODE == 0) as u64, Ordering::Relaxed);
         }
         if old == RESERVED || exchange(&self.root, old, IndexNode::word(root, h), Mutant::GrowNotAtomic).is_err() {
-            // SAFETY: the root was never reachable.
+            // SAFETY: no other CPU has been able to reach the new root.
             unsafe { IndexNode::discard(root) };
             relax();
         }

@@ -93,7 +93,7 @@ impl<T: Interval> Tree<T> {
         Tree { root, walks: 0 }
     }
 
-    /// Whether there is no member.
+    /// Whether the tree has no member.
     pub(crate) fn is_empty(&self) -> bool {
         self.root.is_null()
     }
@@ -211,8 +211,7 @@ impl<T: Interval> Tree<T> {
     /// # Safety
     /// `member` is in this tree, and has a parent.
     unsafe fn rotate_up(&mut self, member: *mut T) {
-        // SAFETY: `member` and its parent, which the caller has seen, are in this tree and alive; `&mut self` guards
-        // the links.
+        // SAFETY: `member` and its parent are in this tree and alive, and `&mut self` guards the links.
         unsafe {
             let parent = links(member).parent;
             let grand = links(parent).parent;
@@ -346,7 +345,7 @@ impl<T: Interval> Tree<T> {
         (member.start(), ptr::from_ref(member).addr())
     }
 
-    /// Whether `member` is found at its place in the order.
+    /// Whether the tree finds `member` at its place in the order.
     pub(crate) fn contains(&self, member: &T) -> bool {
         self.at(Self::place(member)).is_some()
     }
@@ -368,7 +367,7 @@ struct Seen<'a, T> {
     each: &'a mut dyn FnMut(&T) -> Result<(), Broken>,
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<T: Interval> Tree<T> {
     /// Whether a walk is registered.
@@ -393,7 +392,7 @@ impl<T: Interval> Tree<T> {
 /// time.
 #[cfg_attr(recording, track_caller)]
 unsafe fn links<'a, T: Interval + 'a>(member: *mut T) -> &'a Links<T> {
-    // SAFETY: the member is alive, and no reference to its links from `change` is in use: this function's contract.
+    // SAFETY: by this function's contract, the member is alive, and no reference to its links from `change` is in use.
     unsafe { (*member).links().get() }
 }
 
@@ -403,7 +402,7 @@ unsafe fn links<'a, T: Interval + 'a>(member: *mut T) -> &'a Links<T> {
 /// The member is alive, the caller has exclusive access to its tree, and no other reference to its links is in use.
 #[cfg_attr(recording, track_caller)]
 unsafe fn change<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Links<T> {
-    // SAFETY: the member is alive, and no other reference to its links is in use: this function's contract.
+    // SAFETY: by this function's contract, the member is alive, and no other reference to its links is in use.
     unsafe { (*member).links().get_mut() }
 }
 
@@ -412,7 +411,8 @@ unsafe fn change<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Links<T> {
 /// # Safety
 /// The rules of [`links`] hold.
 unsafe fn age<'a, T: Interval + 'a>(member: *mut T) -> &'a Age {
-    // SAFETY: the member is alive, and no reference to its age from `change_age` is in use: this function's contract.
+    // SAFETY: by this function's contract, the member is alive, and no reference to its age from `change_age` is in
+    // use.
     unsafe { (*member).age().get() }
 }
 
@@ -421,7 +421,7 @@ unsafe fn age<'a, T: Interval + 'a>(member: *mut T) -> &'a Age {
 /// # Safety
 /// The rules of [`change`] hold.
 unsafe fn change_age<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Age {
-    // SAFETY: the member is alive, and no other reference to its age is in use: this function's contract.
+    // SAFETY: by this function's contract, the member is alive, and no other reference to its age is in use.
     unsafe { (*member).age().get_mut() }
 }
 
@@ -615,7 +615,7 @@ pub(super) mod tests {
             }))
         }
     }
-    // SAFETY: nothing changes `start` and `end` once a member is made, and every length is 1 at least.
+    // SAFETY: `start` and `end` never change after a member is made, and each length is at least 1.
     unsafe impl Interval for Member {
         fn links(&self) -> &Shared<Links<Self>> {
             &self.links
@@ -646,7 +646,7 @@ pub(super) mod tests {
                 }
                 if remove && !list.is_empty() {
                     let m = list.swap_remove(start as usize % list.len());
-                    // SAFETY: in the tree; made by `Box::into_raw`.
+                    // SAFETY: the member is in the tree, and was made by `Box::into_raw`.
                     unsafe {
                         tree.remove(m);
                         drop(Box::from_raw(m));
@@ -654,7 +654,7 @@ pub(super) mod tests {
                 } else {
                     let end = start + len;
                     let m = Member::new(start, end);
-                    // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last
+                    // SAFETY: the box was just made and is in no tree. It is freed after its removal, or after the last
                     // use of the tree.
                     unsafe { tree.insert(m, stamp) };
                     list.push(m);
@@ -672,7 +672,7 @@ pub(super) mod tests {
                     let from = unsafe { tree.next_overlap_from(m, start, end) }.map(Tree::place);
                     prop_assert_eq!(from, tree.next_overlap(start, end, after).map(Tree::place));
                 }
-                // SAFETY: alive until the end of the test.
+                // SAFETY: the members are alive until the end of the test.
                 let mut want: Vec<TreePlace> = list.iter().map(|m| unsafe { &**m })
                     .filter(|m| m.start < end && m.end > start).map(Tree::place).collect();
                 want.sort();
@@ -680,9 +680,9 @@ pub(super) mod tests {
                 if since == 0 {
                     continue;
                 }
-                // SAFETY: alive until the end of the test, and no age is written any more.
+                // SAFETY: the members are alive until the end of the test, and no age is written any more.
                 let newer = |m: &&Member| unsafe { m.age.get() }.stamp >= since;
-                // SAFETY: boxes on the list are freed by the loop at the end of the test only.
+                // SAFETY: the boxes on the list are freed only by the loop at the end of the test.
                 let mut want: Vec<TreePlace> = list.iter().map(|m| unsafe { &**m })
                     .filter(|m| m.start < end && m.end > start).filter(newer).map(Tree::place).collect();
                 want.sort();
@@ -700,7 +700,7 @@ pub(super) mod tests {
                     }
                     prop_assert_eq!(&got, &want);
                 }
-                // SAFETY: boxes on the list are freed by the loop at the end of the test only.
+                // SAFETY: the boxes on the list are freed only by the loop at the end of the test.
                 let next = list.iter().map(|m| unsafe { (**m).start }).filter(|s| *s > start).min();
                 prop_assert_eq!(tree.next_start(start), next);
             }

@@ -98,7 +98,7 @@ struct Listed<M: Machine> {
     due: Due,
 }
 
-/// One shard of the list.
+/// One shard of a mapping list.
 pub struct Shard<M: Machine> {
     list: SpinLock<Listed<M>>,
     /// The number of backings in the tree. Written under the lock.
@@ -109,7 +109,7 @@ pub struct Shard<M: Machine> {
     /// How often a CPU found the lock held, or linked a backing after another CPU did. Both cost the move of a cache
     /// line. The count may wrap.
     contended: AtomicU16,
-    /// The CPU that linked last. Written under the lock.
+    /// The CPU that linked a backing last, or [`NO_CPU`]. Written under the lock.
     last: AtomicU16,
 }
 
@@ -119,7 +119,7 @@ quire_sync::assert_layout!(Shard<crate::testing::TestMachine> { size: 48, align:
 /// The shards beyond the first: those that all CPUs share, and CPUs' own.
 pub struct MoreShards<M: Machine> {
     shards: [CachePadded<Shard<M>>; MORE],
-    /// How often the shards were opened, times [`STATES`], plus [`OPEN`], [`CLOSING`] or [`CLOSED`]. Closing waits for
+    /// The state: [`OPEN`], [`CLOSING`] or [`CLOSED`], plus [`STATES`] times the number of openings. Closing waits for
     /// each CPU that locked a shard while it was open.
     state: AtomicU32,
     /// Rises before a backing is moved to the first shard from another shard, or goes there because its shard is
@@ -133,7 +133,7 @@ pub struct MoreShards<M: Machine> {
     own: [AtomicPtr<OwnShards<M>>; GROUPS],
 }
 
-/// Own shards of a group of neighbouring CPUs.
+/// The own shards of a group of neighbouring CPUs.
 pub struct OwnShards<M: Machine>([CachePadded<OwnShard<M>>; GROUP]);
 
 struct OwnShard<M: Machine> {
@@ -165,7 +165,7 @@ impl<M: Machine> MoreShards<M> {
 
     /// The own shards of `cpu` and its neighbours, if they are allocated. `cpu` is below [`OWN`].
     fn group(&self, cpu: usize) -> Option<&OwnShards<M>> {
-        // SAFETY: a slot is set once, and own shards are freed with the object, which the caller keeps.
+        // SAFETY: a slot is set once. Own shards are freed with the object, which the caller keeps alive.
         unsafe { self.own[cpu / GROUP].load(Ordering::Acquire).as_ref() }
     }
 
@@ -193,7 +193,7 @@ impl<M: Machine> MoreShards<M> {
                 .compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
                 .is_err()
         {
-            // SAFETY: the exchange failed, so no slot of `own` leads to `fresh`; it came from this slab.
+            // SAFETY: the exchange failed, so no slot of `own` leads to `fresh`, which came from this slab.
             unsafe { vm.object_memory().own_shards.free(vm, fresh) };
         }
     }
@@ -299,7 +299,7 @@ impl<M: Machine> Shards<M> {
     }
 
     fn more(&self) -> Option<&MoreShards<M>> {
-        // SAFETY: the word is set once, and the shards are freed with the object, which the caller keeps.
+        // SAFETY: the word is set once. The shards are freed with the object, which the caller keeps alive.
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
@@ -399,7 +399,7 @@ impl<M: Machine> Shards<M> {
         if let Ok(fresh) = vm.object_memory().shards.alloc(vm, shards)
             && self.more.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
         {
-            // SAFETY: the exchange failed, so `more` never led to `fresh`; it came from this slab.
+            // SAFETY: the exchange failed, so `more` never led to `fresh`, which came from this slab.
             unsafe { vm.object_memory().shards.free(vm, fresh) };
         }
     }
@@ -771,7 +771,8 @@ impl<M: Machine> Shards<M> {
                 self.iter().all(|p| p.list.lock().tree.is_empty()),
                 "an object is freed while backings show it"
             );
-            // SAFETY: the object is dead and no backing shows it; only scans came here, and they keep the object.
+            // SAFETY: the object is being torn down and no backing shows it. Only scans use the shards then, and they
+            // keep the object alive.
             unsafe {
                 let own = more.as_ref().own.iter().filter_map(|own| NonNull::new(own.load(Ordering::Acquire)));
                 own.for_each(|own| vm.object_memory().own_shards.free(vm, own));
@@ -799,7 +800,7 @@ pub mod looks {
     }
 }
 
-/// Access for tests and models.
+/// Access to private parts for tests and models.
 #[cfg(test)]
 impl<M: Machine> Shards<M> {
     /// Fans the list out, or opens its shards again.
@@ -817,7 +818,7 @@ impl<M: Machine> Shards<M> {
     }
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Shards<M> {
     pub fn corrupt_max(&self, b: NonNull<Backing<M>>) {

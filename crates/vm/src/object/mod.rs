@@ -107,13 +107,13 @@ impl<M: Machine> ObjectMemory<M> {
     }
 }
 
-// SAFETY: the slab's objects are of a node's layout.
+// SAFETY: the objects of the slab have the layout of a node.
 unsafe impl<M: Machine> Nodes for &'static Objects<M> {
     fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory> {
         Ok(self.object_memory().nodes.cache().alloc(self)?.cast())
     }
     unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
-        // SAFETY: by the trait's contract; the index has dropped the node's content.
+        // SAFETY: the trait's contract is that of `free`, and the index has dropped the content of the node.
         unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
@@ -181,11 +181,11 @@ quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 144, quota: 152,
 });
 
-// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and
+// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`). The other fields are atomics and
 // locks.
 unsafe impl<M: Machine> Send for Object<M> {}
-// SAFETY: shared references change atomics, and lists under their locks; the pager is `Sync`, and all other fields are
-// fixed.
+// SAFETY: shared references change only atomics, and lists under their locks. The pager is `Sync`, and all other fields
+// are fixed.
 unsafe impl<M: Machine> Sync for Object<M> {}
 
 impl<M: Machine> Object<M> {
@@ -252,14 +252,14 @@ impl<M: Machine> Object<M> {
     pub unsafe fn page_index(&self) -> &Index<&'static Objects<M>> {
         &self.index
     }
-    /// The first page from `from` on that is in memory or in swap.
+    /// The first page from `from` on that is in memory or in swap, or `None`.
     pub fn next_page(&self, from: u64) -> Option<u64> {
         let pin = self.vm.epoch().pin();
         self.index.first(from, u64::MAX, &pin).map(|(at, _)| at)
     }
     /// The first page from `from` on that is neither in memory nor in swap.
     pub fn next_hole(&self, from: u64) -> u64 {
-        /// Pages visited under one pin.
+        /// The number of pages visited under one pin.
         const STEP: usize = 512;
         let mut at = from;
         loop {
@@ -295,7 +295,8 @@ impl<M: Machine> Object<M> {
     /// The pager, or `None` for memory without one.
     #[inline(always)]
     pub(crate) fn pager(&self) -> Option<&dyn Pager> {
-        // SAFETY: the pager came in as a `&'static dyn Pager`, and `released` is called at the object's teardown only.
+        // SAFETY: the pager was passed as a `&'static dyn Pager`, and `released` is called only at the teardown of the
+        // object.
         self.pager.map(|p| unsafe { &*p.as_ptr() })
     }
     /// Whether a page that is neither resident nor in swap reads as zeroes.
@@ -373,7 +374,7 @@ impl<M: Machine> Object<M> {
     /// Links backing `b`, which shows the object, into the shard that `b` names. The caller keeps the object alive
     /// meanwhile.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
-        // SAFETY: the caller made `b` and has linked it nowhere yet; a backing is retired only after it was unlinked.
+        // SAFETY: the caller made `b` and has not linked it yet. A backing is retired only after it was unlinked.
         self.note_mapping(unsafe { b.as_ref() }, true);
         self.shards.insert(self.vm, b, &self.refs);
     }
@@ -432,7 +433,7 @@ impl<M: Machine> Object<M> {
         if object.shards.is_too_wide(unsafe { b.as_ref() }) {
             object.shards.shrink(&object.refs);
         }
-        // SAFETY: `b` is linked until the `remove` below, so neither it nor the object that it keeps is gone.
+        // SAFETY: `b` is linked until the `remove` below, so `b` and the object that it keeps are alive.
         object.note_mapping(unsafe { b.as_ref() }, false);
         // SAFETY: by this function's contract.
         let emptied = unsafe { object.shards.remove(b) };
@@ -442,7 +443,7 @@ impl<M: Machine> Object<M> {
             vm.reaper().flag(object);
         }
         for _ in 0..emptied as u32 + keeps as u32 {
-            // SAFETY: a shard that counted is empty now, or the reference was taken above.
+            // SAFETY: each of these references belongs to a counted shard that is empty now, or was taken above.
             unsafe { Object::unref(vm, this) };
         }
     }
@@ -482,7 +483,7 @@ impl<M: Machine> Object<M> {
     /// # Safety
     /// The caller has a reference, and does not use the object through it any more.
     pub(crate) unsafe fn unref(vm: &'static Objects<M>, this: NonNull<Object<M>>) {
-        // SAFETY: the caller has a reference, by this function's contract, and it is dropped below at the earliest.
+        // SAFETY: by this function's contract the caller has a reference, which is dropped only below.
         let object = unsafe { this.as_ref() };
         loop {
             match object.refs.give_up() {
@@ -510,7 +511,7 @@ impl<M: Machine> Object<M> {
         }
         object.shards.free(vm);
         unsafe fn free<M: Machine>(retired: *mut Retired) {
-            // SAFETY: the header is the object's first field; no reader is left.
+            // SAFETY: the header is the first field of the object, and no reader is left.
             unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }
         }
         // SAFETY: no handle and no backing leads here any more. Faults that found the object before are pinned, and
@@ -530,8 +531,8 @@ impl<M: Machine> Objects<M> {
         // completely before the object was read.
         let let_go = state.0 & (State::IDENTITY | State::BUSY) == State::IDENTITY;
         let stays = let_go && page.state().generation() == state.generation();
-        // SAFETY: both reads saw one generation, an identity and no busy bit: the page named `object` under the pin,
-        // after its maker had released busy.
+        // SAFETY: both reads saw one generation, and the first saw an identity and no busy bit. So the page named
+        // `object` under the pin, after its maker had released busy.
         if stays { unsafe { self.object_at(object, pin) } } else { None }
     }
 
@@ -547,13 +548,13 @@ impl<M: Machine> Objects<M> {
     /// # Safety
     /// `object` is 0, or a page whose maker had released busy has named it under the pin.
     unsafe fn object_at<'p>(&self, object: u64, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
-        // SAFETY: an object is retired only after its pages that were released from busy have lost their identities. So
-        // an object that such a page named under the pin is not freed under it.
+        // SAFETY: an object is retired only after all its pages that were ever not busy have lost their identities. So
+        // an object that such a page named under the pin is not freed under the pin.
         unsafe { core::ptr::with_exposed_provenance::<Object<M>>(object as usize).as_ref() }
     }
 }
 
-/// A counted handle on an object: a file's, or shared memory's. Dropping the last one may sleep.
+/// A counted handle on the object of a file or of shared memory. Dropping the last handle may sleep.
 pub struct ObjectRef<M: Machine> {
     object: NonNull<Object<M>>,
 }
@@ -564,13 +565,14 @@ unsafe impl<M: Machine> Send for ObjectRef<M> {}
 unsafe impl<M: Machine> Sync for ObjectRef<M> {}
 
 impl<M: Machine> ObjectRef<M> {
-    /// Shared anonymous memory of `pages` pages.
+    /// Makes shared anonymous memory of `pages` pages.
     pub fn anonymous(vm: &'static Objects<M>, pages: u64) -> Result<Self, OutOfMemory> {
         let size = pages.checked_mul(PAGE_SIZE).ok_or(OutOfMemory)?;
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, size, 0, None))? })
     }
 
-    /// A file of `bytes` bytes, with the content of `pager`. The pager is used until its [`Pager::released`] is called.
+    /// Makes the object of a file of `bytes` bytes, with the content of `pager`. The pager is used until its
+    /// [`Pager::released`] is called.
     pub fn with_pager(vm: &'static Objects<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
         Self::charged(vm, pager, bytes, None)
     }
@@ -629,7 +631,7 @@ impl<M: Machine> Clone for ObjectRef<M> {
 impl<M: Machine> Drop for ObjectRef<M> {
     fn drop(&mut self) {
         let vm = self.vm;
-        // SAFETY: the handle has one reference, and is gone after this.
+        // SAFETY: the handle has one reference, and is not used after this.
         unsafe { Object::unref(vm, self.object) }
     }
 }
@@ -637,7 +639,7 @@ impl<M: Machine> Drop for ObjectRef<M> {
 impl<M: Machine> Deref for ObjectRef<M> {
     type Target = Object<M>;
     fn deref(&self) -> &Object<M> {
-        // SAFETY: the handle counts in `refs`, and an object is retired only after that count came to zero.
+        // SAFETY: the handle is counted in `refs`, and an object is retired only after that count has reached zero.
         unsafe { self.object.as_ref() }
     }
 }

@@ -81,8 +81,8 @@ impl<M: Machine> Reaper<M> {
             }
             place.previous.set(ptr::null());
             place.next.set(list.first);
-            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are
-            // alive.
+            // SAFETY: an object is taken off its list before it is retired. The list is locked, so the objects on it
+            // are alive.
             if let Some(first) = unsafe { list.first.as_ref() } {
                 first.reaping().previous.set(object);
             }
@@ -120,8 +120,8 @@ impl<M: Machine> Reaper<M> {
     pub(crate) fn take(&self, list: usize, pin: &Pinned<'_>) -> Option<NonNull<Object<M>>> {
         let mut list = self.lists.of(list).lock();
         loop {
-            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are
-            // alive.
+            // SAFETY: an object is taken off its list before it is retired. The list is locked, so the objects on it
+            // are alive.
             let object = unsafe { list.first.as_ref() }?;
             unlink(&mut list, object);
             if object.try_ref(pin) {
@@ -134,7 +134,7 @@ impl<M: Machine> Reaper<M> {
 fn unlink<M: Machine>(list: &mut ReapList<M>, object: &Object<M>) {
     let place = object.reaping();
     let (next, previous) = (place.next.get(), place.previous.get());
-    // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
+    // SAFETY: an object is taken off its list before it is retired. The list is locked, so the objects on it are alive.
     unsafe {
         match previous.as_ref() {
             Some(p) => p.reaping().next.set(next),

@@ -183,7 +183,7 @@ impl Scan {
     fn next_of_all<'t, T: Interval>(&mut self, tree: &'t Tree<T>, last: Option<NonNull<T>>) -> Option<&'t T> {
         loop {
             let next = match last {
-                // SAFETY: `last` was found in this tree, and its lock was not released since.
+                // SAFETY: `last` was found in this tree, and the lock was not released since.
                 Some(last) if self.after == Some(Tree::place(unsafe { last.as_ref() })) => unsafe {
                     tree.next_overlap_from(last.as_ref(), self.start, self.end)
                 },

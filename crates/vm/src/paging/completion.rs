@@ -59,8 +59,8 @@ impl<M: Machine> Objects<M> {
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
             // SAFETY: no pager uses a completed request, so this call alone reaches the record's body.
             let body = unsafe { &*r.body.get() };
-            // SAFETY: the record got the pointer from `KeptObject::into_raw`, or null, when it was filled, and is
-            // finished once.
+            // SAFETY: the pointer is null, or was returned by `KeptObject::into_raw` when the record was filled. A
+            // record is finished once.
             let object = unsafe { KeptObject::<M>::from_raw(body.object) };
             match body.direction {
                 Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),

@@ -136,7 +136,7 @@ pub(crate) struct Taken<'v> {
 impl Taken<'_> {
     /// The record's content.
     pub fn body(&mut self) -> &mut Body {
-        // SAFETY: the record was taken off the free list, so this value alone leads to its body.
+        // SAFETY: the record was taken off the free list, so only this value leads to its body.
         unsafe { &mut *self.record.as_ref().body.get() }
     }
 
@@ -194,7 +194,7 @@ impl Request {
         unsafe { self.0.as_ref() }
     }
     fn body(&self) -> &Body {
-        // SAFETY: nothing changes a record's body from `start` to the end of its request.
+        // SAFETY: the body of a record does not change between `start` and the end of its request.
         unsafe { &*self.record().body.get() }
     }
 
@@ -359,7 +359,7 @@ impl Io {
         let mut free = Free { first: ptr::null_mut(), len: RECORDS };
         for _ in 0..RECORDS {
             let record = boot.take(size_of::<Record>(), align_of::<Record>()).cast::<Record>();
-            // SAFETY: fresh memory of the right size, never freed.
+            // SAFETY: this is fresh memory of the right size, and is never freed.
             unsafe {
                 record.write(Record {
                     next: AtomicPtr::new(free.first),
@@ -441,7 +441,7 @@ impl Io {
     pub(super) fn give(&self, record: NonNull<Record>) {
         {
             let mut free = self.free.lock();
-            // SAFETY: records live as long as the system, and the caller gives up this one, which is on no list.
+            // SAFETY: records live as long as the system. The caller gives up this record, which is on no list.
             unsafe { record.as_ref() }.next.store(free.first, Ordering::Relaxed);
             free.first = record.as_ptr();
             free.len += 1;

@@ -131,7 +131,7 @@ impl MemoryStore {
     }
 
     fn page(&self, n: u64) -> Option<*mut u8> {
-        // SAFETY: page `n` is one of the store's pages, whose memory is one block that is valid for all of them.
+        // SAFETY: page `n` is a page of the store, whose memory is one block that is valid for all its pages.
         (n < self.pages).then(|| unsafe { self.bytes.as_ptr().add((n * PAGE_SIZE) as usize) })
     }
 

@@ -265,7 +265,7 @@ pub(crate) fn finish<M: Machine>(
         let (key, pfn) = (body.keys[i], body.pfn(i));
         let page = vm.page(pfn);
         fence_full();
-        // Relies on C2, *insert*: a later truncation waits for this page, and an earlier one is seen here.
+        // Relies on C2, *insert*. A later truncation waits for this page, and this check sees an earlier one.
         if result.is_ok() && (body.swap || key < object.end()) {
             page.set(State::VALID);
             if body.swap && vm.swap().is_scarce() {

@@ -190,7 +190,7 @@ impl Swap {
     }
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl Swap {
     /// Flips the bit of a slot that another owner has.

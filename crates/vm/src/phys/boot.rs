@@ -18,7 +18,7 @@ macro_rules! write_storey {
         let place: *mut $storey<M> = $place;
         $(
             let value = $value;
-            // SAFETY: by the contract of the function that calls this macro.
+            // SAFETY: the contract of the function that calls this macro makes the place valid.
             unsafe { (&raw mut (*place).$field).write(value) };
         )*
     }};
@@ -45,7 +45,7 @@ impl<'m, M: Machine> BootMemory<'m, M> {
     /// Panics at boot if [`Vm::new`](crate::Vm::new) estimated too little memory, which is a bug of this crate.
     pub(crate) fn take(&mut self, bytes: usize, align: usize) -> NonNull<u8> {
         let at = self.take_untouched(bytes, align);
-        // SAFETY: inside the range that `Vm::new` set aside, and taken just now.
+        // SAFETY: the memory is inside the range that `Vm::new` set aside, and was taken just now.
         unsafe { core::ptr::write_bytes(at.as_ptr(), 0, bytes) };
         at
     }
@@ -63,10 +63,11 @@ impl<'m, M: Machine> BootMemory<'m, M> {
     pub(crate) fn slice<T>(&mut self, n: usize, mut init: impl FnMut() -> T) -> &'static [T] {
         let first = self.take(n * size_of::<T>(), align_of::<T>()).cast::<T>();
         for i in 0..n {
-            // SAFETY: within the memory just taken.
+            // SAFETY: the element is within the memory that was just taken.
             unsafe { first.add(i).write(init()) };
         }
-        // SAFETY: `n` initialised elements, never freed, and from now on only shared.
+        // SAFETY: the memory has `n` initialised elements, is never freed, and is only read through shared references
+        // from now on.
         unsafe { core::slice::from_raw_parts(first.as_ptr(), n) }
     }
 
@@ -74,7 +75,7 @@ impl<'m, M: Machine> BootMemory<'m, M> {
     pub(crate) fn per_cpu<T>(&mut self, init: impl FnMut(CpuId) -> T) -> PerCpu<T> {
         let cpus = self.machine.cpus();
         let memory = self.take(PerCpu::<T>::bytes(cpus), 128);
-        // SAFETY: fresh, large enough and aligned, and never freed.
+        // SAFETY: the memory is fresh, large enough and aligned, and is never freed.
         unsafe { PerCpu::new(memory, cpus, init) }
     }
 }

@@ -110,7 +110,8 @@ impl Descriptors {
         record::read(self);
         assert!(pfn.0 < self.len, "frame number beyond RAM");
         debug_assert!(self.is_open(pfn), "the descriptor of {pfn:?} is used before its section is open");
-        // SAFETY: in bounds of the array, which lives as long as the system; the section is open, so it is initialised.
+        // SAFETY: the descriptor is within the array, which lives as long as the system. Its section is open, so it is
+        // initialised.
         unsafe { &*self.first.as_ptr().add(pfn.0 as usize) }
     }
 
@@ -157,7 +158,7 @@ impl Descriptors {
         let frames = section * SECTION..((section + 1) * SECTION).min(self.len);
         debug_assert!(!frames.is_empty() && !self.is_open(Pfn(frames.start)), "section {section} is opened twice");
         for pfn in frames {
-            // SAFETY: in bounds; the section is closed, so no reference to the descriptor exists.
+            // SAFETY: the descriptor is within the array. Its section is closed, so no reference to it exists.
             unsafe { self.first.as_ptr().add(pfn as usize).write(make()) };
         }
         self.open[(section / 64) as usize].fetch_or(1 << (section % 64), Ordering::Release);

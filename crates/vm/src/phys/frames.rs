@@ -130,7 +130,7 @@ impl Drop for Frame {
 pub enum Fill {
     /// Any content. It may be that of the last owner.
     Any,
-    /// Zeroes.
+    /// All bytes are zero.
     Zeroed,
 }
 
@@ -666,7 +666,7 @@ impl<M: Machine> Physical<M> {
             let depot = &f.domains[run.domain as usize];
             let mut held = depot.held.lock();
             for end in ends.into_iter().filter(|end| !end.is_empty()) {
-                // SAFETY: `Vm::new` calls this before another CPU knows the system, so no other CPU opens sections.
+                // SAFETY: `Vm::new` calls this before another CPU can reach the system, so no other CPU opens sections.
                 unsafe { f.pages.open_reserved(end.start, end.end) };
                 end.clone().for_each(|i| self.page(Pfn(i)).set_domain(run.domain));
                 held.buddy.put_range(end.start, end.end, Group::User);

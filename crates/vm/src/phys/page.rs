@@ -16,7 +16,7 @@ use crate::mutant::{Mutant, mutant};
 use crate::types::Pfn;
 use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 
-/// What a frame is used for.
+/// The use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FrameKind {

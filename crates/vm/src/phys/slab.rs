@@ -207,8 +207,8 @@ impl Cache {
     #[inline(always)]
     fn mine<'a>(&'a self, cpu: &'a PreemptOff) -> Mine<'a> {
         let local = self.local.mine(cpu);
-        // SAFETY: the caller stays on this CPU and holds no other reference to the list; interrupt handlers do not
-        // allocate here.
+        // SAFETY: the caller stays on this CPU and holds no other reference to the list. Interrupt handlers do not
+        // allocate from a cache.
         Mine { head: unsafe { local.head.get() }, len: &local.len, _cpu: cpu }
     }
 
@@ -416,7 +416,7 @@ impl<T> Slab<T> {
     pub(crate) fn alloc<M: Machine>(&self, vm: &Physical<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
         let memory = self.cache.alloc(vm)?.cast::<T>();
         record::wrote(memory.as_ptr());
-        // SAFETY: fresh memory of the right size and alignment.
+        // SAFETY: this is fresh memory of the right size and alignment.
         unsafe { memory.write(value) };
         Ok(memory)
     }
@@ -516,7 +516,7 @@ impl Heap {
         }
     }
 
-    /// The cache that serves `layout`, if one does.
+    /// The cache that serves `layout`, or `None` if it is too large.
     #[inline]
     fn class(&self, layout: Layout) -> Option<&Cache> {
         class_of(layout).and_then(|i| self.caches.get(i))

@@ -78,7 +78,7 @@ impl<M: Machine> Reclaimer<M> {
         // This frees memory that waits for readers in the epoch.
         self.epoch().drain();
         let slabs = self.map_memory().caches().into_iter().chain(self.object_memory().caches());
-        // SAFETY: the caches are those of this system, which they are given.
+        // SAFETY: the caches belong to this system.
         slabs.chain(self.heap().caches()).for_each(|cache| unsafe { cache.drain(self) });
         self.take_kept(&mut self.pageout().hands.lock());
     }

@@ -162,7 +162,7 @@ fn settle<M: Machine>(
 }
 
 fn copy_bytes<M: Machine>(vm: &Objects<M>, from: Pfn, to: Pfn) {
-    // SAFETY: the frames differ, the caller owns the second, and it holds the first's page busy.
+    // SAFETY: the frames differ. The caller owns the second frame, and holds the page of the first frame busy.
     unsafe {
         let (source, target) = (vm.machine().frame_ptr(from), vm.machine().frame_ptr(to));
         crate::machine::bytes::copy(source, target, PAGE_SIZE as usize);

@@ -285,9 +285,9 @@ mod tests {
         // Three to ten faults a second, each of which takes the page of another.
         assert!(after(10, 1, 1));
         assert!(after(10, 1000, 990));
-        // No gain at all.
+        // There is no gain at all.
         assert!(after(10, 0, 0));
-        // Slow, but with progress.
+        // The gains are slow, but they are progress.
         assert!(!after(50, 1, 0));
         assert!(!after(50, 1000, 700));
     }

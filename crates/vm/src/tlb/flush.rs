@@ -320,7 +320,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.frames = Some(pfn);
     }
 
-    /// Whether nothing is owed.
+    /// Whether the obligation owes nothing.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.frames.is_none()
     }
@@ -362,7 +362,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.covered = VirtRange { start: u64::MAX, end: 0 };
         while let Some(pfn) = self.frames {
             self.frames = self.vm.page(pfn).next();
-            // SAFETY: `own` took the frame from its owner, and it is taken off the list here.
+            // SAFETY: `own` took the frame from its owner, and this loop takes it off the list.
             self.vm.return_frame(unsafe { Frame::from_pfn(pfn) });
         }
     }
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn an_obligation_raises_a_table_page_count_once() {
         let boot = boot(512, 1);
-        // SAFETY: the page tables are used with `boot.vm` alone, which made them.
+        // SAFETY: the page tables are used only with `boot.vm`, which made them.
         let pmap = unsafe { TestPmap::new(boot.vm) }.unwrap();
         let mut raised = 0;
         for _ in 0..2 {
@@ -405,7 +405,7 @@ mod tests {
     #[test]
     fn flushed_ranges_are_not_flushed_again() {
         let boot = boot(512, 1);
-        // SAFETY: the page tables are used with `boot.vm` alone, which made them.
+        // SAFETY: the page tables are used only with `boot.vm`, which made them.
         let pmap = unsafe { TestPmap::new(boot.vm) }.unwrap();
         let range = |n| VirtRange { start: page(n), end: page(n + 1) };
         let mut owed = Obligation::new(boot.vm, &pmap);

@@ -68,7 +68,7 @@ impl<N: Nodes> Index<N> {
                     return Some(p);
                 }
             }
-            // Another CPU dismantled the index, and the node with it.
+            // Another CPU may have dismantled the index, and the node with it.
             if self.root.load(Ordering::Acquire) == CLOSED {
                 return None;
             }
@@ -80,7 +80,7 @@ impl<N: Nodes> Index<N> {
     pub fn dismantle(&self, _pin: &Pinned<'_>) {
         let word = self.root.swap(CLOSED, Ordering::AcqRel);
         if word & NODE != 0 {
-            // SAFETY: the root was swapped out just now; the caller is pinned.
+            // SAFETY: the root was swapped out just now, and the caller is pinned.
             unsafe { dismantle::<N>(word) };
         }
     }

@@ -152,7 +152,7 @@ impl<N: Nodes> Iterator for Visit<'_, N> {
 /// A count of the nodes with occupied slots below them. It is done in several calls.
 pub(crate) struct NodeCount {
     keys: Range<u64>,
-    /// A key of the leaf that was counted last.
+    /// A key of the leaf that was counted last, or `None` before the first leaf.
     before: Option<u64>,
     nodes: u64,
 }

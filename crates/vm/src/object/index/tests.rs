@@ -18,8 +18,7 @@ unsafe impl Nodes for Boxes {
         NonNull::new(unsafe { std::alloc::alloc(layout) }.cast()).ok_or(OutOfMemory)
     }
     unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
-        // SAFETY: the contract of `release` says that the node came from `allocate`, which used this allocator and
-        // layout.
+        // SAFETY: by the contract of `release`, the node came from `allocate`, which used this allocator and layout.
         unsafe { std::alloc::dealloc(node.as_ptr().cast(), std::alloc::Layout::new::<IndexNode<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {

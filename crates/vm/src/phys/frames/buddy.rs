@@ -181,7 +181,7 @@ impl Buddy {
         }
     }
 
-    /// The first block of a row.
+    /// The first block on the list of an order and group.
     pub fn first(&self, order: u8, group: Group) -> Option<Pfn> {
         match order.checked_sub(LARGE) {
             Some(o) => self.whole[o as usize],

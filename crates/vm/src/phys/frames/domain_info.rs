@@ -6,7 +6,7 @@ use crate::phys::descriptors::SECTION;
 use core::ops::Range;
 use quire_sync::atomic::Ordering;
 
-/// The frames of a domain.
+/// The free frames of a domain, and its watermarks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DomainInfo {
     /// The range from the first frame of the domain's RAM to one past the last. Other domains and holes may lie
@@ -100,11 +100,11 @@ mod tests {
         let run = m.vm.alloc_run(3, For::Kernel).unwrap();
         check();
         for pfn in taken.into_iter().rev() {
-            // SAFETY: `into_pfn` gave the number just now, and this gives the frame up.
+            // SAFETY: `into_pfn` has just returned the number, and this code gives the frame up.
             m.vm.return_frame(unsafe { crate::phys::frames::Frame::from_pfn(pfn) });
         }
         check();
-        // SAFETY: `alloc_run` gave the block, of this order, and nothing uses it.
+        // SAFETY: `alloc_run` returned the block, with this order, and no code uses it any more.
         unsafe { m.vm.free_run(run, 3) };
         check();
         m.vm.drain_magazines();

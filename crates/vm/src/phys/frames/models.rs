@@ -40,7 +40,7 @@ fn take_against_put() {
     let vm = world.vm;
     let all = vm.frames().free();
     let pair = vm.alloc_run(1, For::Kernel).unwrap().into_pfn();
-    // SAFETY: the run of order 1 is this test's, and consists of these two frames.
+    // SAFETY: this test owns the run of order 1, which consists of these two frames.
     let (low, high) = unsafe { (Frame::from_pfn(pair), Frame::from_pfn(Pfn(pair.0 + 1))) };
     vm.return_run(low, 0);
     beside(

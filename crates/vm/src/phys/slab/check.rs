@@ -103,10 +103,10 @@ mod tests {
         for wrong in 0..4 {
             let m = boot(1024, 1);
             let layout = Layout::from_size_align(256, 64).unwrap();
-            // SAFETY: the heap is the one of `m.vm`, which it is given.
+            // SAFETY: the heap belongs to `m.vm`.
             let objects: Vec<_> = (0..40).map(|_| unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap()).collect();
             let cache = m.vm.heap().caches().iter().find(|c| c.object_size() == 256).unwrap();
-            // SAFETY: the cache is one of the heap of `m.vm`, which it is given.
+            // SAFETY: the cache belongs to the heap of `m.vm`.
             unsafe {
                 assert_eq!(cache.in_use(m.vm), Ok(40));
                 cache.drain(m.vm);
@@ -127,7 +127,7 @@ mod tests {
                     _ => cache.free(m.vm, objects[1].add(8)),
                 }
             }
-            // SAFETY: the cache is one of the heap of `m.vm`, which it is given.
+            // SAFETY: the cache belongs to the heap of `m.vm`.
             assert!(matches!(unsafe { cache.check(m.vm) }, Err(Broken::Slab(_))), "case {wrong}");
         }
     }
