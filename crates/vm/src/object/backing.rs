@@ -171,8 +171,8 @@ impl<M: Machine> Backing<M> {
     /// The next layer behind this one.
     #[inline(always)]
     pub(crate) fn behind(&self) -> Option<&Backing<M>> {
-        // SAFETY: a layer is retired only after the layer in front of it, so pinned readers of that layer can use this
-        // one.
+        // SAFETY: a layer is retired only after this link has changed, or after this layer. So the epoch keeps it for
+        // pinned readers of this layer.
         unsafe { self.behind.load(Ordering::Acquire).as_ref() }
     }
     pub(crate) fn behind_ptr(&self) -> *mut Backing<M> {
@@ -621,8 +621,7 @@ pub(crate) unsafe fn dispose_onto<M: Machine>(
     unsafe { front.as_ref() }.close();
     let mut at = front.as_ptr();
     while let Some(b) = NonNull::new(at) {
-        // SAFETY: `b` is the front, or the layer behind one that this loop has visited. Only this loop retires the
-        // caller's layers.
+        // SAFETY: `b` is the front, or the layer behind the previous `b`. Only this loop retires the caller's layers.
         let layer = unsafe { b.as_ref() };
         at = layer.behind_ptr();
         // The link is cleared before this layer may be freed. Otherwise a CPU that later finds the layer behind in a

@@ -771,8 +771,8 @@ impl<M: Machine> Shards<M> {
                 self.iter().all(|p| p.list.lock().tree.is_empty()),
                 "an object is freed while backings show it"
             );
-            // SAFETY: the object is being torn down and no backing shows it. Only scans use the shards then, and they
-            // keep the object alive.
+            // SAFETY: the object is being torn down and no backing shows it. Only scans could use the shards, but each
+            // scan keeps its object alive, so none runs.
             unsafe {
                 let own = more.as_ref().own.iter().filter_map(|own| NonNull::new(own.load(Ordering::Acquire)));
                 own.for_each(|own| vm.object_memory().own_shards.free(vm, own));

@@ -113,7 +113,8 @@ unsafe impl<M: Machine> Nodes for &'static Objects<M> {
         Ok(self.object_memory().nodes.cache().alloc(self)?.cast())
     }
     unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
-        // SAFETY: the trait's contract is that of `free`, and the index has dropped the content of the node.
+        // SAFETY: by the trait's contract, the node came from `allocate` and is not used any more. The index has
+        // dropped its content.
         unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
@@ -546,7 +547,8 @@ impl<M: Machine> Objects<M> {
     }
 
     /// # Safety
-    /// `object` is 0, or a page whose maker had released busy has named it under the pin.
+    /// `object` is 0, or the address that a page's descriptor had under the pin, after the maker of the page had
+    /// released busy.
     unsafe fn object_at<'p>(&self, object: u64, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
         // SAFETY: an object is retired only after all its pages that were ever not busy have lost their identities. So
         // an object that such a page named under the pin is not freed under the pin.

@@ -16,7 +16,7 @@ type Judge<'a> = &'a mut dyn FnMut(u64, Slot, bool) -> Result<bool, Broken>;
 
 impl<N: Nodes> Index<N> {
     /// Checks the nodes over `keys`, and calls `judge` with each occupied slot, its key and its dirty bit. `quiet`
-    /// states that no other CPU uses the index. Returns the number of checked nodes and slots.
+    /// states that no other CPU changes the index. Returns the number of checked nodes and slots.
     pub(crate) fn check(
         &self,
         keys: Range<u64>,
