@@ -626,7 +626,7 @@ pub(crate) unsafe fn dispose_onto<M: Machine>(
         at = layer.behind_ptr();
         // The link is cleared before this layer may be freed. Otherwise a CPU that later finds the layer behind in a
         // mapping list could reach this layer.
-        // SAFETY: a layer of the chain, which the caller owns.
+        // SAFETY: `at` is null, or a layer of the chain, which the caller owns.
         if let Some(behind) = unsafe { at.as_ref() } {
             behind.set_in_front(ptr::null_mut());
         }
