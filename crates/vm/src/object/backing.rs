@@ -438,7 +438,7 @@ pub(crate) fn note_depth<M: Machine>(front: &Backing<M>) {
 /// The caller holds the map's lock, and unlinks and retires `gone` afterwards.
 pub(crate) fn take_out<M: Machine>(layer: &Backing<M>, gone: &Backing<M>) {
     let behind = gone.behind_ptr();
-    // SAFETY: the layer behind `gone` belongs to the same chain. The chain changes only under the map's lock, which the
+    // SAFETY: the layer behind `gone` belongs to the chain, too. The chain changes only under the map's lock, which the
     // caller holds.
     if let Some(b) = unsafe { behind.as_ref() } {
         b.set_in_front(ptr::from_ref(layer).cast_mut());
