@@ -1,9 +1,9 @@
-//! A spin lock that lies beside other fields until several threads need it.
+//! A spin lock that is stored beside other fields until several threads need it.
 //!
-//! A structure of one thread keeps the lock and its value [near](Apart::new), because it then takes little memory. Once
-//! threads share the structure, each change of the lock would take the line of its other fields from their readers. So
-//! before a second thread gets the structure, the first one [moves](Apart::move_apart) lock and value to lines of their
-//! own.
+//! A structure that only one thread uses keeps the lock and its value [near](Apart::new), because this needs little
+//! memory. After threads share the structure, each change of the lock would take the cache line of the other fields
+//! from their readers. So before a second thread gets the structure, the first thread [moves](Apart::move_apart) the
+//! lock and the value to cache lines of their own.
 
 use core::ops::{Deref, DerefMut};
 use core::ptr;
@@ -13,46 +13,47 @@ use quire_sync::per_cpu::CachePadded;
 use quire_sync::rank::Rank;
 use quire_sync::spin::{SpinGuard, SpinLock};
 
-/// The lock and the value, on lines of their own.
+/// The lock and the value, on their own cache lines.
 type Far<T> = CachePadded<SpinLock<Option<T>>>;
 
-/// See the module.
+/// A spin lock and its value, near or apart; see the module's comment.
 pub struct Apart<T> {
-    /// Null while the value is near. Set once, by a holder of `near`.
+    /// The lock apart. Null while the value is near. Set once, by a holder of `near`.
     far: AtomicPtr<Far<T>>,
-    /// Without a value once it has moved.
+    /// The lock near. It has no value after the value has moved.
     near: SpinLock<Option<T>>,
 }
 
-// SAFETY: the pointer is to a lock that this owns, so to send it is to send the value.
+// SAFETY: the pointer leads to a lock that this value owns, so sending it sends the value.
 unsafe impl<T: Send> Send for Apart<T> {}
-// SAFETY: both locks hand out the value to one holder at a time.
+// SAFETY: both locks give the value to one holder at a time.
 unsafe impl<T: Send> Sync for Apart<T> {}
 
-/// Holds the lock.
+/// The guard of the lock, which gives access to the value.
 pub struct Held<'a, T>(SpinGuard<'a, Option<T>>);
 
 impl<T> Apart<T> {
-    /// A lock at `rank`, near.
+    /// A lock of `rank`, stored near.
     pub fn new(rank: Rank, value: T) -> Self {
         Apart { far: AtomicPtr::new(ptr::null_mut()), near: SpinLock::new(rank, Some(value)) }
     }
 
-    /// The bytes that it takes beside itself, once it has moved.
+    /// The layout of the extra allocation after lock and value have moved.
     pub const FAR: core::alloc::Layout = core::alloc::Layout::new::<Far<T>>();
 
     fn far(&self) -> Option<&SpinLock<Option<T>>> {
-        // SAFETY: null, or a leaked box that is freed with `self`.
+        // SAFETY: the pointer is null, or leads to a leaked box that is freed with `self`.
         unsafe { self.far.load(Ordering::Acquire).as_ref() }.map(|far| &far.0)
     }
 
-    /// Whether lock and value have moved.
+    /// Whether lock and value have moved apart.
     #[inline]
     pub fn is_apart(&self) -> bool {
         !self.far.load(Ordering::Relaxed).is_null()
     }
 
-    /// Moves lock and value to lines of their own, if they are near. Of two threads that move them at once, one does.
+    /// Moves lock and value to their own cache lines, if they are near. If two threads do this at once, one of them
+    /// moves.
     pub fn move_apart(&self) -> Result<(), OutOfMemory> {
         if self.is_apart() {
             return Ok(());
@@ -75,17 +76,18 @@ impl<T> Apart<T> {
             return Held(near);
         }
         drop(near);
-        // The value moved after the first look. Its mover stored the pointer under the lock that was just held.
+        // The value moved after `far` was read above. Its mover stored the pointer under the lock that this thread has
+        // just held.
         self.far().map_or_else(|| unreachable!("a value moved nowhere"), |far| Held(lock(far)))
     }
 
-    /// As [`SpinLock::lock`].
+    /// Acquires the lock, as [`SpinLock::lock`] does.
     #[inline]
     pub fn lock(&self) -> Held<'_, T> {
         self.hold(SpinLock::lock)
     }
 
-    /// As [`SpinLock::lock_nested`].
+    /// Acquires the lock, as [`SpinLock::lock_nested`] does.
     pub fn lock_nested(&self) -> Held<'_, T> {
         self.hold(SpinLock::lock_nested)
     }
@@ -110,7 +112,7 @@ impl<T> Drop for Apart<T> {
     fn drop(&mut self) {
         let far = self.far.load(Ordering::Relaxed);
         if !far.is_null() {
-            // SAFETY: leaked by `move_apart`, and no reference outlives `self`.
+            // SAFETY: `move_apart` leaked the box, and no reference to it outlives `self`.
             drop(unsafe { Box::from_raw(far) });
         }
     }

@@ -1,17 +1,17 @@
-//! A value that many CPUs hold and release at the same time, without a count that all of them write.
+//! Holds: many CPUs hold and release a value at the same time, without a shared count that all of them write.
 //!
-//! # The rule
-//! A crowd counts its holds in shards, one for each few CPUs. A holder adds one in the shard of its CPU, and subtracts
-//! one in the shard of the CPU that it releases on. Only the sum of the shards has a meaning, and no CPU reads it while
-//! the crowd is open. The crowd has one reference to the value for all holds.
+//! # Protocol
+//! A `Crowd` counts the holds of a value in shards, one for each few CPUs. A holder adds one in the shard of its CPU.
+//! When it releases, it subtracts one in the shard of the CPU on which it then runs. Only the sum of the shards has a
+//! meaning, and no CPU reads the sum while the crowd is open. The crowd has one reference to the value, for all holds.
 //!
-//! Closing makes one count of the shards. Each is swapped for a number below all real counts, and the old counts are
-//! summed up. From then on no CPU can take a hold (a lookup starts over). A CPU that releases a hold finds its shard
-//! closed and subtracts from the sum. The sum starts at an offset larger than any number of holds, which the
-//! closer takes away when it adds the old counts. So it reaches zero exactly when the last hold is released, and the
-//! CPU that lowers it to zero drops the value's reference.
+//! Closing a crowd makes one count of the shards. The closer replaces each shard's count by a number below all real
+//! counts, and adds up the old counts. From then on no CPU can take a hold (a lookup starts again). A CPU that releases
+//! a hold finds its shard closed, and subtracts from the sum instead. The sum starts at an offset that is larger than
+//! any number of holds. The closer subtracts this offset when it adds the old counts. So the sum reaches zero exactly
+//! when the last hold is released. The CPU that lowers it to zero drops the crowd's reference to the value.
 //!
-//! The crowd's own memory is freed once both the last hold and the maker have dropped it.
+//! The memory of the crowd is freed after the last hold and the maker have both dropped it.
 
 use crate::mutant::{Mutant, mutant};
 use core::cell::UnsafeCell;
@@ -22,17 +22,17 @@ use quire_heap::{Arc, Box};
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::current_cpu;
 
-/// CPUs with the same number modulo this share a line.
+/// The number of shards. CPUs with the same number modulo this share a cache line.
 #[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
 #[cfg(any(loom, shuttle))]
 const SHARDS: usize = 2;
 
-/// The value of a closed shard, and the excess of the sum until all are closed. It is larger than any number of holds
-/// or of changes of a closed shard.
+/// The value of a closed shard. The sum starts at its negative, which is the offset. Its absolute value is larger than
+/// any number of holds, or of changes of a closed shard.
 const CLOSED: i64 = i64::MIN / 2;
 
-/// A signed count on a line of its own.
+/// A signed count on its own cache line.
 #[repr(align(64))]
 struct Shard(AtomicU64);
 
@@ -41,27 +41,29 @@ impl Shard {
         Shard(AtomicU64::new(count as u64))
     }
 
-    /// Adds `n`; returns the value before.
+    /// Adds `n`, and returns the value before the addition.
     fn add(&self, n: i64, order: Ordering) -> i64 {
         self.0.fetch_add(n as u64, order) as i64
     }
 }
 
-/// The holds of one value; see the module.
+/// The holds of one value; see the module's comment.
 pub(crate) struct Crowd<V> {
-    /// The reference of all holds. Taken out by the CPU that lowers the sum to zero.
+    /// The reference that all holds share. The CPU that lowers the sum to zero takes it out.
     value: UnsafeCell<ManuallyDrop<Arc<V>>>,
-    /// References to this memory: one of the maker, one of all holds together.
+    /// The number of references to this memory: one of the maker, and one of all holds together.
     needed: AtomicU32,
     shards: [Shard; SHARDS],
-    /// The holds, once all shards are closed.
+    /// The number of holds, after all shards are closed.
     sum: Shard,
 }
 
 impl<V> Crowd<V> {
-    /// A crowd without holds; `None` where there is no memory. Its maker drops its reference by [`leave`](Self::leave).
+    /// Makes a crowd without holds. Returns `None` if there is no memory. The maker drops its reference by
+    /// [`leave`](Self::leave).
     pub(crate) fn new(value: &Arc<V>) -> Option<NonNull<Self>> {
-        // Before the value is counted: a refusal must leave its count as it was.
+        // The memory is allocated before the reference to the value is counted, so that a failure leaves the count as
+        // it was.
         let memory = Box::into_raw(Box::try_new(MaybeUninit::<Self>::uninit()).ok()?).cast::<Self>();
         let crowd = Crowd {
             value: UnsafeCell::new(ManuallyDrop::new(value.clone())),
@@ -69,7 +71,7 @@ impl<V> Crowd<V> {
             shards: core::array::from_fn(|_| Shard::new(0)),
             sum: Shard::new(-CLOSED),
         };
-        // SAFETY: the box's own memory, for a crowd.
+        // SAFETY: `memory` is the box's own memory, and has room for a crowd.
         unsafe { memory.write(crowd) };
         NonNull::new(memory)
     }
@@ -78,27 +80,27 @@ impl<V> Crowd<V> {
         &self.shards[current_cpu() % SHARDS]
     }
 
-    /// One more hold; `None` where the crowd is closed.
+    /// Takes a hold. Returns `None` if the crowd is closed.
     ///
     /// # Safety
-    /// `this` is a crowd whose memory stays during the call.
+    /// `this` is a crowd whose memory is not freed during the call.
     pub(crate) unsafe fn join(this: NonNull<Self>) -> Option<Hold<V>> {
-        // SAFETY: the caller vouches that the crowd's memory stays during the call.
+        // SAFETY: the caller guarantees that the crowd's memory is not freed during the call.
         let crowd = unsafe { this.as_ref() };
         if is_closed(crowd.shard().add(1, Ordering::Relaxed)) && !mutant(Mutant::HoldOfClosed) {
             return None;
         }
-        // SAFETY: the hold counts, so the value is alive.
+        // SAFETY: the hold is counted, so the value is alive.
         let value = unsafe { core::ptr::read(crowd.value.get()) };
         Some(Hold { value, crowd: Some(this) })
     }
 
-    /// One hold less.
+    /// Releases a hold.
     ///
     /// # Safety
-    /// `this` is a crowd that the caller has a hold of, which it uses no more.
+    /// The caller has a hold of the crowd `this`, and does not use the hold afterwards.
     unsafe fn part(this: NonNull<Self>) {
-        // SAFETY: the memory stays while there are holds.
+        // SAFETY: the memory is not freed while there are holds.
         let crowd = unsafe { this.as_ref() };
         if is_closed(crowd.shard().add(-1, Ordering::Release)) && !mutant(Mutant::LetGoUncounted) {
             // SAFETY: the hold that the caller releases keeps the crowd's memory until it is added to the sum.
@@ -106,24 +108,24 @@ impl<V> Crowd<V> {
         }
     }
 
-    /// Ends the taking of holds.
+    /// Closes the crowd: no hold can be taken from now on.
     ///
     /// # Safety
-    /// `this` is a crowd; it is closed once, by its maker, who has not left it.
+    /// `this` is a crowd whose maker has not left it. Only the maker closes it, once.
     pub(crate) unsafe fn close(this: NonNull<Self>) {
         // SAFETY: the maker has not left the crowd, so its memory stays during the call.
         let crowd = unsafe { this.as_ref() };
-        // Acquire: all accesses of holders that released before this are over.
+        // Acquire: all accesses of holders that released earlier happen before this.
         let counted = |shard: &Shard| shard.0.swap(CLOSED as u64, Ordering::AcqRel) as i64;
         let holds = CLOSED + crowd.shards.iter().map(counted).sum::<i64>();
-        // SAFETY: the maker has not left, so the memory stays, and its part is added once.
+        // SAFETY: the maker has not left, so the memory is not freed. The old counts are added once.
         unsafe { Self::add_up(this, holds) };
     }
 
     /// # Safety
-    /// `this` is a crowd of which a hold or the maker's part is the caller's.
+    /// The caller has a hold of the crowd `this`, or the maker's reference to it.
     unsafe fn add_up(this: NonNull<Self>, holds: i64) {
-        // SAFETY: a hold or the maker's part is the caller's, and either keeps the crowd's memory.
+        // SAFETY: the caller has a hold or the maker's reference, and each of them keeps the crowd's memory.
         let crowd = unsafe { this.as_ref() };
         if crowd.sum.add(holds, Ordering::AcqRel) + holds == 0 {
             // SAFETY: the sum reaches zero once, when there is no hold and no CPU can take one any more.
@@ -134,14 +136,14 @@ impl<V> Crowd<V> {
         }
     }
 
-    /// Drops the reference to the memory of the maker or of all holds.
+    /// Drops the maker's reference to the memory, or the one of all holds.
     ///
     /// # Safety
-    /// Called once for either.
+    /// Called once for the maker, and once for all holds.
     pub(crate) unsafe fn leave(this: NonNull<Self>) {
         // SAFETY: by this function's contract the memory was needed until now.
         if unsafe { this.as_ref() }.needed.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // SAFETY: made by `new` of a box; no other reference is left.
+            // SAFETY: `new` made the crowd from a box, and no other reference is left.
             drop(unsafe { Box::from_raw(this.as_ptr()) });
         }
     }
@@ -151,26 +153,26 @@ fn is_closed(counted: i64) -> bool {
     counted < CLOSED / 2
 }
 
-/// A held value: it stays until this is dropped.
+/// A hold of a value. The value is not freed until this is dropped.
 pub struct Hold<V> {
     value: ManuallyDrop<Arc<V>>,
-    /// The crowd that counts it; else the value's own count does.
+    /// The crowd that counts the hold. `None` if the value's own reference count does.
     crowd: Option<NonNull<Crowd<V>>>,
 }
 
-// SAFETY: it stands for a reference to the value, whose counts are atomics.
+// SAFETY: a hold is a reference to the value, whose counts are atomics.
 unsafe impl<V: Send + Sync> Send for Hold<V> {}
 // SAFETY: a shared hold gives a shared reference to the value, and its counts are atomics.
 unsafe impl<V: Send + Sync> Sync for Hold<V> {}
 
 impl<V> Hold<V> {
-    /// A reference that the value itself counts.
+    /// Changes the hold into a reference that the value's own count includes.
     pub fn counted(self) -> Arc<V> {
         match self.crowd {
             Some(_) => Arc::clone(&self),
             None => {
                 let mut this = ManuallyDrop::new(self);
-                // SAFETY: the handle is not used again.
+                // SAFETY: `this` is not used again.
                 unsafe { ManuallyDrop::take(&mut this.value) }
             }
         }
@@ -195,7 +197,7 @@ impl<V> Drop for Hold<V> {
         match self.crowd {
             // SAFETY: the hold is released once, and not used again.
             Some(crowd) => unsafe { Crowd::part(crowd) },
-            // SAFETY: the reference is this handle's, which is not used again.
+            // SAFETY: the reference belongs to this handle, which is not used again.
             None => unsafe { ManuallyDrop::drop(&mut self.value) },
         }
     }

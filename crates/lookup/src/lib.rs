@@ -1,14 +1,14 @@
-//! Counted values by name and by number, found without a lock.
+//! Tables of reference-counted values by name and by number, in which lookups take no lock.
 //!
 //! # Principles
 //! - **Lookups take no lock.** A reader pins an epoch of [`quire_sync::epoch`], follows pointers, and counts the value
 //!   that it finds. Changes take a spin lock.
-//! - **Refusals change nothing.** All memory comes from the global allocator through [`quire_heap`], and each operation
-//!   that needs some returns an error where there is none.
-//! - **The tables know no files and no processes.** A directory is [`Names`], a table of descriptors is [`Slots`]; the
-//!   layers above give them their values and the rank of their lock.
+//! - **Refused allocations change nothing.** All memory comes from the global allocator through [`quire_heap`]. Each
+//!   operation that needs memory returns an error if there is none.
+//! - **The tables do not know files or processes.** A directory is a [`Names`], and a table of descriptors is a
+//!   [`Slots`]. The layers above supply the values and the rank of the lock.
 //!
-//! `quire-sync` needs no heap: memory that it lays out for each CPU comes from its caller. [`per_cpu`] takes such
+//! `quire-sync` uses no heap: its callers supply the memory that it lays out for each CPU. [`per_cpu`] takes such
 //! memory from the global allocator.
 #![cfg_attr(not(any(test, loom, shuttle)), no_std)]
 #![deny(missing_docs)]

@@ -1,4 +1,4 @@
-//! Models of the tables, run by `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"`.
+//! Models of the tables. `RUSTFLAGS="--cfg loom"` and `"--cfg shuttle"` run them.
 
 use crate::{Names, Slots};
 use quire_sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use quire_sync::explore::{Arc, thread};
 use quire_sync::hooks::threads::set_cpu;
 use quire_sync::{PerCpu, Rank, protocol};
 
-/// A thread looks a number up while another one puts a new value under it, or takes it out.
+/// A thread looks a number up while another thread stores a new value under it, or removes its value.
 fn lookup_against_change(replaced: bool) {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let table = Arc::new(Slots::new(Rank::FILE));
@@ -50,7 +50,7 @@ impl Drop for Named {
     }
 }
 
-/// A thread looks a name up while another one gives it a new value, and adds a second name, which makes the table
+/// A thread looks a name up while another thread gives it a new value, and adds a second name, which makes the table
 /// longer.
 fn name_against_change(stays: bool) {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
@@ -86,7 +86,7 @@ protocol! {
     NameValueFreed: "the memory of a value is freed during a lookup";
 }
 
-/// Two CPUs that have looked a value up in turn hold it. One of them looks it up while its name is taken out.
+/// Two CPUs that have looked a value up in turn hold it. One of them looks it up again while its name is removed.
 fn hold_against_close() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let names = Arc::new(Names::new(Rank::FILE));

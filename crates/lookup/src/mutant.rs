@@ -1,19 +1,20 @@
-//! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
+//! Mutants: steps of this crate's protocols that a model leaves out, so that it must fail; see
+//! [`quire_sync::mutants!`].
 
 quire_sync::mutants! {
-    /// A step that can be left out; each names the protocol and the step.
+    /// A protocol step that can be left out. Each comment names the protocol and the step.
     pub enum Mutant {
-        /// Holds: a lookup that comes after the crowd was closed holds all the same.
+        /// Holds: a lookup after the close of a crowd takes a hold anyway.
         HoldOfClosed,
-        /// Holds: a hold that is released after the crowd was closed is not subtracted from the sum.
+        /// Holds: a hold that is released after the close of a crowd is not subtracted from the sum.
         LetGoUncounted,
-        /// Names: a lookup that finds a dying value does not check for its replacement.
+        /// Names: a lookup that finds a value whose count is zero does not check for a replacement.
         NameReadOnce,
-        /// Names: a removed name does not wait for lookups.
+        /// Names: the value of a removed name, or its memory, is not kept until lookups are done.
         NameValueFreed,
-        /// Slots: a lookup that finds a dying value does not check for its replacement.
+        /// Slots: a lookup that finds a value whose count is zero does not check for a replacement.
         SlotReadOnce,
-        /// Slots: the memory of a removed value does not wait for lookups.
+        /// Slots: the memory of a removed value is not kept until lookups are done.
         SlotValueFreed,
     }
 }

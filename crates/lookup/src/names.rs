@@ -1,18 +1,18 @@
-//! Counted values by name, found without a lock. Directories use it.
+//! A table of reference-counted values by name, in which lookups take no lock. Directories use it.
 //!
-//! # The rule
-//! Names are in chains by hash. A CPU that adds or removes a name holds the lock. A lookup takes no lock: pinned in an
-//! [epoch](quire_sync::epoch), it follows the chain. Lookups that have reached a removed name still follow its link,
-//! and it is freed when they are done. When there are too many names for the chains, all are copied to a longer table,
-//! and the old table stays unchanged.
+//! # Protocol
+//! Names are in hash chains. A CPU that adds or removes a name holds the lock. A lookup takes no lock: pinned in an
+//! [epoch](quire_sync::epoch), it follows the chain. A lookup that has reached a removed name still follows its link,
+//! and the name is freed only after all such lookups are done. When there are too many names for the chains, all are
+//! copied to a longer table, and the old table stays unchanged.
 //!
-//! A value that *stays* outlives its removal until all lookups that may have found it have unpinned. So it can be used
-//! without being counted ([`FoundName::Kept`]). Of other values only the memory stays: the lookup counts the value,
-//! unless its count is already zero. Then another value may have replaced it, and the lookup continues under the lock.
+//! A value that *stays* is kept after its removal until all lookups that may have found it have unpinned. So a lookup
+//! can use it without counting it ([`FoundName::Kept`]). Of any other value only the memory is kept. The lookup counts
+//! such a value, unless its count is already zero. Then another value may have replaced it, and the lookup starts again
+//! under the lock.
 //!
-//! Where CPUs take turns at looking a name up, its value gets a [crowd](crate::hold). From then on lookups hold it
-//! there, and share no count. The crowd is closed when the name is removed, so that the value is freed with its last
-//! holder.
+//! If CPUs look a name up in turn, its value gets a [crowd](crate::hold). From then on lookups take holds of the crowd,
+//! and share no count. The crowd is closed when the name is removed, so that the value is freed with its last holder.
 
 use crate::hold::{Crowd, Hold};
 use crate::mutant::{Mutant, mutant};
@@ -29,50 +29,51 @@ use quire_sync::hooks::current_cpu;
 use quire_sync::rank::Rank;
 use quire_sync::spin::SpinLock;
 
-/// Chains of the first table. Each has a line of its own, so that adding or removing a name leaves most others' lines
-/// alone.
+/// The number of chains in the first table. Each chain has its own cache line, so that adding or removing a name
+/// changes few lines of other names.
 #[cfg(not(any(loom, shuttle)))]
 const FIRST: usize = 8;
 #[cfg(any(loom, shuttle))]
 const FIRST: usize = 1;
-/// Names in a chain, on the average, before there are more chains.
+/// The average number of names in a chain above which the table gets more chains.
 #[cfg(not(any(loom, shuttle)))]
 const IN_CHAIN: usize = 2;
 #[cfg(any(loom, shuttle))]
 const IN_CHAIN: usize = 1;
 
-/// Weight of a turn. A CPU that looks a name up three times before another CPU does counts as no contention.
+/// The weight of one turn. A CPU that looks a name up three times before another CPU does so counts as no contention.
 const TURN: u32 = 4;
-/// Recent turns of CPUs after which a value gets a crowd.
+/// The number of recent turns of CPUs after which a value gets a crowd.
 #[cfg(not(any(loom, shuttle)))]
 const TURNS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 const TURNS: u32 = 1;
 
-/// One name, on lines of its own, because names beside it are added and removed.
+/// One name. It has its own cache lines, because its neighbours in memory are added and removed.
 #[repr(C, align(64))]
 struct NameNode<V> {
-    /// Must be first: the epoch hands it back.
+    /// Must be the first field, because the epoch's free function casts the header to the node.
     retired: Retired,
     next: AtomicPtr<NameNode<V>>,
     hash: u32,
     stays: bool,
-    /// The CPU that looked it up last, and its recent turns: hints, for names whose values are counted.
+    /// The CPU that looked the name up last, and a measure of recent turns. Both are hints, and are used only if the
+    /// value is counted.
     last: AtomicU32,
     turns: AtomicU32,
     name: Arc<[u8]>,
-    /// The map's reference, until the name is taken out.
+    /// The table's reference to the value, until the name is removed.
     value: *const V,
-    /// Null until the value gets one, under the lock.
+    /// Null until the value gets a crowd, under the lock.
     crowd: AtomicPtr<Crowd<V>>,
-    /// The rest of the value after the removal. Written once, by the CPU that removes the name; read when the node is
-    /// freed.
+    /// The part of the value that is kept after the removal. The CPU that removes the name writes it once. It is read
+    /// when the node is freed.
     left: UnsafeCell<Left<V>>,
 }
 
 #[allow(dead_code)] // only held, until the node is freed
 enum Left<V> {
-    /// It is in the map, or in a longer table.
+    /// The value is in this table, or in a longer one.
     Nothing,
     Value(Arc<V>),
     Memory(Weak<V>),
@@ -81,12 +82,12 @@ enum Left<V> {
 #[repr(align(64))]
 struct Chain<V>(AtomicPtr<NameNode<V>>);
 
-/// All chains. Replaced when there are too few.
+/// All chains. Replaced by a longer table when there are too few.
 #[repr(C, align(64))]
 struct Table<V> {
-    /// Must be first: the epoch hands it back.
+    /// Must be the first field, because the epoch's free function casts the header to the table.
     retired: Retired,
-    /// Their number is a power of two.
+    /// The number of chains is a power of two.
     chains: Vec<Chain<V>>,
 }
 
@@ -99,33 +100,35 @@ impl<V> Table<V> {
     /// Frees a table and its nodes, but not the values.
     ///
     /// # Safety
-    /// No other thread has the table or one of its nodes.
+    /// No other thread can reach the table or one of its nodes.
     unsafe fn free(this: Box<Self>) {
-        // SAFETY: the caller has the table alone, as `nodes` requires.
+        // SAFETY: the caller has exclusive access to the table, as `nodes` requires.
         for node in unsafe { this.nodes() } {
-            // SAFETY: by this function's contract no other thread has the node, and the iterator has read its link
-            // already.
+            // SAFETY: by this function's contract, no other thread can reach the node. The iterator has already read
+            // its link.
             drop(unsafe { Box::from_raw(node) });
         }
     }
 
-    /// All nodes; each may be freed once the iterator has given it.
+    /// All nodes. Each may be freed after the iterator has returned it.
     ///
     /// # Safety
-    /// The caller holds the lock, or has the table alone.
+    /// The caller holds the lock, or has exclusive access to the table.
     unsafe fn nodes(&self) -> impl Iterator<Item = *mut NameNode<V>> {
         self.chains.iter().flat_map(|chain| {
             let mut at = chain.0.load(Ordering::Relaxed);
             core::iter::from_fn(move || {
                 let node = at;
-                // SAFETY: null, or a node of the table, which stays while it is in it.
+                // SAFETY: the pointer is null, or leads to a node of the table, which is not freed while it is in the
+                // table.
                 at = unsafe { node.as_ref() }?.next.load(Ordering::Relaxed);
                 Some(node)
             })
         })
     }
 
-    /// The link that leads to the node called `name`, or to the end of its chain, and where it leads.
+    /// The link that leads to the node with the name `name`, and the pointer in it. If there is no such node, the link
+    /// is the end of the chain, and the pointer is null.
     ///
     /// # Safety
     /// The caller holds the lock.
@@ -133,7 +136,7 @@ impl<V> Table<V> {
         let mut link = self.chain(hash);
         loop {
             let at = link.load(Ordering::Relaxed);
-            // SAFETY: under the lock the nodes of a chain stay.
+            // SAFETY: while the lock is held, the nodes of a chain are not freed.
             match unsafe { at.as_ref() } {
                 Some(node) if node.hash != hash || !same(&node.name, name) => link = &node.next,
                 _ => return (link, at),
@@ -146,34 +149,34 @@ impl<V> Table<V> {
     }
 }
 
-/// The memory of one more name, so that [`Names::put`] cannot fail.
+/// The memory for one more name, so that [`Names::put`] cannot fail.
 pub struct SpareName<V> {
     node: Box<MaybeUninit<NameNode<V>>>,
-    /// The first table, where there was none yet.
+    /// The first table, if the names had no table when this was allocated.
     table: Option<Box<Table<V>>>,
 }
 
-/// Guarded by the lock, as the chains are.
+/// Counts of the names. Guarded by the lock, as the chains are.
 struct Count {
     names: usize,
-    /// After a failed allocation of a longer table the next try waits for so many names.
+    /// After a failed allocation of a longer table, the number of names at which it is tried again.
     wait_for: usize,
 }
 
-/// See the module.
+/// A table of values by name; see the module's comment.
 pub struct Names<V> {
-    /// Null before the first name. Changed under the lock.
+    /// Null until the first name. Changed under the lock.
     table: AtomicPtr<Table<V>>,
     changes: SpinLock<Count>,
 }
 
-// SAFETY: lookups on any thread get references to values, and a removing thread drops them, so `V` is `Send` and
+// SAFETY: lookups on any thread get references to values, and a removing thread drops values. So `V` is `Send` and
 // `Sync`.
 unsafe impl<V: Send + Sync> Send for Names<V> {}
-// SAFETY: a shared map gives references to values and drops them under its lock, for which `V` is `Send` and `Sync`.
+// SAFETY: a shared table gives references to values, and drops values under its lock. So `V` is `Send` and `Sync`.
 unsafe impl<V: Send + Sync> Sync for Names<V> {}
 
-/// A value that stays for as long as the finder is pinned.
+/// A value that is kept while the thread that found it is pinned.
 pub struct PinnedValue<'p, V>(ManuallyDrop<Arc<V>>, PhantomData<&'p ()>);
 
 impl<V> Deref for PinnedValue<'_, V> {
@@ -185,14 +188,14 @@ impl<V> Deref for PinnedValue<'_, V> {
 
 /// The result of a lookup.
 pub enum FoundName<'p, V> {
-    /// A value that stays.
+    /// A value that stays. It is valid while the thread is pinned.
     Kept(PinnedValue<'p, V>),
-    /// Any other one.
+    /// Any other value, which is counted or held.
     Counted(Hold<V>),
 }
 
 impl<V> FoundName<'_, V> {
-    /// The value, counted.
+    /// The value, with a counted reference.
     pub fn counted(self) -> Arc<V> {
         match self {
             FoundName::Kept(kept) => Arc::clone(&kept),
@@ -200,7 +203,7 @@ impl<V> FoundName<'_, V> {
         }
     }
 
-    /// The value, for use without a time limit.
+    /// The value, with a hold that is valid without a time limit.
     pub fn held(self) -> Hold<V> {
         match self {
             FoundName::Kept(kept) => Arc::clone(&kept).into(),
@@ -219,19 +222,20 @@ impl<V> Deref for FoundName<'_, V> {
     }
 }
 
-/// FNV-1a, folded: names are short.
+/// The FNV-1a hash, folded to 32 bits. It suits names, because they are short.
 fn hash(name: &[u8]) -> u32 {
     let hash = name.iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
     (hash ^ hash >> 32) as u32
 }
 
-/// Whether two names are one. In place, by words: names are short, and those whose hashes agree nearly always are one.
+/// Whether two names are equal. The comparison is inlined and by words, because names are short. Names with equal
+/// hashes are nearly always equal.
 #[inline]
 fn same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
         return false;
     }
-    // The last bytes are compared as a whole word that overlaps the one before.
+    // The last bytes are compared as a whole word, which overlaps the word before.
     if let (Some(end), Some(other_end)) = (one.last_chunk::<8>(), other.last_chunk()) {
         return end == other_end && iter::zip(one.as_chunks::<8>().0, other.as_chunks().0).all(|(a, b)| a == b);
     }
@@ -242,17 +246,18 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 }
 
 impl<V: Send + Sync + 'static> Names<V> {
-    /// No names. The lock has `rank`.
+    /// An empty table. Its lock has `rank`.
     pub fn new(rank: Rank) -> Self {
         Names { table: AtomicPtr::new(ptr::null_mut()), changes: SpinLock::new(rank, Count { names: 0, wait_for: 0 }) }
     }
 
-    /// The value of `name`.
+    /// Looks up the value of `name`. Returns `None` if there is no such name.
     pub fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<FoundName<'p, V>> {
         let hash = hash(name);
         let node = self.node(name, hash, pin)?;
         if node.stays {
-            // SAFETY: the map's reference, or the rest that a removal leaves: it is dropped only after the pin.
+            // SAFETY: the pointer is the table's reference, or the part that a removal keeps. Either is dropped only
+            // after the pin.
             let value = ManuallyDrop::new(unsafe { Arc::from_raw(node.value) });
             return Some(FoundName::Kept(PinnedValue(value, PhantomData)));
         }
@@ -260,7 +265,7 @@ impl<V: Send + Sync + 'static> Names<V> {
             self.make_crowd(name, hash, pin);
         }
         if let Some(crowd) = NonNull::new(node.crowd.load(Ordering::Acquire)) {
-            // SAFETY: the crowd's maker drops its reference only when all lookups that may have reached the node have
+            // SAFETY: the crowd's maker drops its reference only after all lookups that may have reached the node have
             // unpinned.
             return match unsafe { Crowd::join(crowd) } {
                 Some(held) => Some(FoundName::Counted(held)),
@@ -269,8 +274,8 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
         #[cfg(any(loom, shuttle))]
         crate::slots::checked::about_to_count(node.value.cast_mut(), || _ = self.table.load(Ordering::Relaxed));
-        // SAFETY: the pointer of a counted value, whose memory stays while a lookup that reached the node is pinned.
-        // The handle stands for no weak reference of its own, and is never dropped.
+        // SAFETY: this is the pointer of a counted value. Its memory is kept while a lookup that reached the node is
+        // pinned. `ManuallyDrop` never drops this weak handle, which has no count of its own.
         let value = ManuallyDrop::new(unsafe { Weak::from_raw(node.value) }).upgrade();
         match value {
             Some(value) => Some(FoundName::Counted(value.into())),
@@ -279,26 +284,26 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
     }
 
-    /// As [`get`](Self::get), where the found value is dying.
+    /// As [`get`](Self::get), after the count of the found value was zero, or its crowd was closed.
     #[cold]
     fn get_locked<'p>(&self, name: &[u8], hash: u32, pin: &'p Pinned<'_>) -> Option<FoundName<'p, V>> {
         let _locked = self.changes.lock();
         let value = self.node(name, hash, pin)?.value;
-        // SAFETY: the map's reference stays as long as the lock is held.
+        // SAFETY: the table's reference is kept while the lock is held.
         unsafe {
             Arc::increment_strong_count(value);
             Some(FoundName::Counted(Arc::from_raw(value).into()))
         }
     }
 
-    /// Gives the value of `name` a crowd. Without memory it stays counted.
+    /// Gives the value of `name` a crowd. If there is no memory, lookups continue to count the value.
     #[cold]
     fn make_crowd(&self, name: &[u8], hash: u32, pin: &Pinned<'_>) {
         let _locked = self.changes.lock();
-        // The node that has the name now: tables are copied under the lock.
+        // This finds the node that has the name now, because tables are copied under the lock.
         let Some(node) = self.node(name, hash, pin).filter(|node| !node.stays) else { return };
         if node.crowd.load(Ordering::Relaxed).is_null() {
-            // SAFETY: the map's reference stays as long as the lock is held.
+            // SAFETY: the table's reference is kept while the lock is held.
             let value = ManuallyDrop::new(unsafe { Arc::from_raw(node.value) });
             match Crowd::new(&value) {
                 Some(crowd) => node.crowd.store(crowd.as_ptr(), Ordering::Release),
@@ -308,7 +313,7 @@ impl<V: Send + Sync + 'static> Names<V> {
     }
 
     fn node<'p>(&self, name: &[u8], hash: u32, _pin: &'p Pinned<'_>) -> Option<&'p NameNode<V>> {
-        // SAFETY: tables and nodes are freed only when all lookups that may have reached them have unpinned.
+        // SAFETY: tables and nodes are freed only after all lookups that may have reached them have unpinned.
         unsafe {
             let mut at = self.table.load(Ordering::Acquire).as_ref()?.chain(hash).load(Ordering::Acquire);
             while let Some(node) = at.as_ref() {
@@ -321,15 +326,16 @@ impl<V: Send + Sync + 'static> Names<V> {
         None
     }
 
-    /// Takes the memory of one more name.
+    /// Allocates the memory for one more name.
     pub fn spare(&self) -> Result<SpareName<V>, OutOfMemory> {
         let first = self.table.load(Ordering::Relaxed).is_null();
         let table = if first { Some(Table::new(FIRST)?) } else { None };
         Ok(SpareName { node: Box::try_new(MaybeUninit::uninit())?, table })
     }
 
-    /// Gives `name` a value, and returns its old one. A value that stays is used without being counted; whether a value
-    /// stays must not change. Nodes that readers may still use go to the pile. `spare` belongs to this map.
+    /// Gives `name` a value, and returns its old value. A value that `stays` is used without being counted. Whether a
+    /// given value stays must not change. Nodes that lookups may still use are added to the pile `given_up`. `spare`
+    /// was allocated by this table.
     pub fn put(
         &self,
         spare: SpareName<V>,
@@ -342,9 +348,9 @@ impl<V: Send + Sync + 'static> Names<V> {
         let mut node = NameNode::new(ptr::null_mut(), hash, stays, name, Arc::into_raw(value)).within(spare.node);
         let mut count = self.changes.lock();
         let table = self.room(&mut count, spare.table, given_up);
-        // SAFETY: `count` is the guard of the map's lock.
+        // SAFETY: the lock is held, because `count` is its guard.
         let (link, old) = unsafe { table.find(hash, &node.name) };
-        // SAFETY: the lock is held, under which a node in a chain stays.
+        // SAFETY: the lock is held, so a node in a chain is not freed.
         let (next, link) = match unsafe { old.as_ref() } {
             Some(old) => (old.next.load(Ordering::Relaxed), link),
             None => {
@@ -356,36 +362,37 @@ impl<V: Send + Sync + 'static> Names<V> {
         node.next = AtomicPtr::new(next);
         link.store(Box::into_raw(node), Ordering::Release);
         drop(count);
-        // SAFETY: the new node has taken its place.
+        // SAFETY: the new node has taken the place of `old`.
         (!old.is_null()).then(|| unsafe { give_up(old, given_up) })
     }
 
-    /// Removes `name`. Nodes that readers may still use go to the pile.
+    /// Removes `name`, and returns its value. Nodes that lookups may still use are added to the pile `given_up`.
     pub fn take(&self, name: &[u8], given_up: &mut Pile<'_>) -> Option<Arc<V>> {
         let mut count = self.changes.lock();
-        // SAFETY: tables are replaced under the lock.
+        // SAFETY: tables are replaced only under the lock.
         let table = unsafe { self.table.load(Ordering::Relaxed).as_ref() }?;
-        // SAFETY: `count` is the guard of the map's lock.
+        // SAFETY: the lock is held, because `count` is its guard.
         let (link, old) = unsafe { table.find(hash(name), name) };
-        // SAFETY: the lock is held, under which a node in a chain stays.
+        // SAFETY: the lock is held, so a node in a chain is not freed.
         link.store(unsafe { old.as_ref() }?.next.load(Ordering::Relaxed), Ordering::Release);
         count.names -= 1;
         drop(count);
-        // SAFETY: the chain leads past the node since the store above, which was made under the lock.
+        // SAFETY: the chain has led past the node since the store above, which was made under the lock.
         Some(unsafe { give_up(old, given_up) })
     }
 
-    /// A table for one more name, a longer one where needed and there is memory for it. `first` is the table where
-    /// there is none yet. The caller holds the lock.
+    /// Returns a table with room for one more name. It is a longer table if one is needed and there is memory for it.
+    /// `first` is used if there is no table yet. The caller holds the lock.
     fn room(&self, count: &mut Count, first: Option<Box<Table<V>>>, given_up: &mut Pile<'_>) -> &Table<V> {
         let old = self.table.load(Ordering::Relaxed);
-        // SAFETY: tables are replaced under the lock.
+        // SAFETY: tables are replaced only under the lock.
         let there = unsafe { old.as_ref() };
         let new = match (there, first) {
             (Some(there), _) if count.names < (there.chains.len() * IN_CHAIN).max(count.wait_for) => return there,
             (Some(there), _) => match self.longer(there) {
                 Ok(new) => new,
-                // Chains get longer than they should. A failed copy costs as much as a complete one.
+                // The chains become longer than they should be. The next try waits, because a failed copy costs as much
+                // as a complete one.
                 Err(OutOfMemory) => {
                     count.wait_for = count.names + count.names / 8 + 1;
                     return there;
@@ -397,20 +404,21 @@ impl<V: Send + Sync + 'static> Names<V> {
         let new = Box::into_raw(new);
         self.table.store(new, Ordering::Release);
         if !old.is_null() {
-            // SAFETY: the new one has taken its place; retired once.
+            // SAFETY: the new table has taken the place of `old`, which is retired once.
             unsafe { given_up.add(old.cast(), free_table::<V>) };
         }
-        // SAFETY: `new` is in `self.table` and is replaced under the lock that the caller holds.
+        // SAFETY: `new` is in `self.table`, and is replaced only under the lock, which the caller holds.
         unsafe { &*new }
     }
 
-    /// A copy of a table, with twice as many chains. The caller holds the lock.
+    /// Makes a copy of a table, with twice as many chains. The caller holds the lock.
     fn longer(&self, there: &Table<V>) -> Result<Box<Table<V>>, OutOfMemory> {
         let new = Table::new(there.chains.len() * 2)?;
-        // SAFETY: the lock is held, and the nodes stay.
+        // SAFETY: the lock is held, so the nodes are not freed.
         for node in unsafe { there.nodes() }.map(|node| unsafe { &*node }) {
             let Ok(memory) = Box::try_new(MaybeUninit::uninit()) else {
-                // SAFETY: no other thread has seen it. Its nodes are copies, whose references belong to the old ones.
+                // SAFETY: no other thread can reach the new table. Its nodes are copies, and the references in them
+                // belong to the old nodes.
                 unsafe { Table::free(new) };
                 return Err(OutOfMemory);
             };
@@ -442,14 +450,14 @@ impl<V> NameNode<V> {
 
     fn within(self, memory: Box<MaybeUninit<Self>>) -> Box<Self> {
         let at = Box::into_raw(memory).cast::<Self>();
-        // SAFETY: the box's own memory, which has a node in it from now on.
+        // SAFETY: the box owns this memory, which has a node in it from now on.
         unsafe {
             at.write(self);
             Box::from_raw(at)
         }
     }
 
-    /// Notes the CPU of a lookup; returns whether the value should have a crowd.
+    /// Records the CPU of a lookup. Returns whether the value should get a crowd.
     fn crowds(&self) -> bool {
         let (cpu, turns) = (current_cpu() as u32, self.turns.load(Ordering::Relaxed));
         if turns >= TURN * TURNS {
@@ -464,41 +472,41 @@ impl<V> NameNode<V> {
         false
     }
 
-    /// Closes the crowd, because no new lookup reaches the value by this node.
+    /// Closes the node's crowd, because no new lookup reaches the value through this node.
     fn close(&self) {
         if let Some(crowd) = NonNull::new(self.crowd.load(Ordering::Acquire)) {
-            // SAFETY: the node's own crowd, closed once.
+            // SAFETY: the crowd belongs to this node, and is closed once.
             unsafe { Crowd::close(crowd) };
         }
     }
 
-    /// Drops the crowd, after all lookups that may have reached the node.
+    /// Drops the node's reference to its crowd. All lookups that may have reached the node are over.
     fn leave(&self) {
         if let Some(crowd) = NonNull::new(self.crowd.load(Ordering::Relaxed)) {
-            // SAFETY: the crowd is the node's own, and lookups through the node are over: it is left once.
+            // SAFETY: the crowd belongs to this node, and lookups through the node are over. The node leaves it once.
             unsafe { Crowd::leave(crowd) };
         }
     }
 }
 
-/// Gives up a node that no chain leads to any more, and returns the map's reference.
+/// Retires a node that is in no chain any more, and returns the table's reference to the value.
 ///
 /// # Safety
 /// The caller has taken `node` out of its chain, under the lock.
 unsafe fn give_up<V: Send + Sync + 'static>(node: *mut NameNode<V>, pile: &mut Pile<'_>) -> Arc<V> {
-    // SAFETY: the node stays until the epoch frees it, and it is not retired yet.
+    // SAFETY: the node is not retired yet, so the epoch does not free it.
     let there = unsafe { &*node };
-    // SAFETY: the map's reference, which is removed with the node.
+    // SAFETY: this is the table's reference, which is removed with the node.
     let value = unsafe { Arc::from_raw(there.value) };
     let left = if there.stays { Left::Value(value.clone()) } else { Left::Memory(Arc::downgrade(&value)) };
-    // SAFETY: lookups do not read it, and no other thread removes this node.
+    // SAFETY: lookups do not read this field, and no other thread removes this node.
     unsafe { *there.left.get() = left };
     there.close();
     if mutant(Mutant::NameValueFreed) {
-        // SAFETY: this mutant leaves the wait for lookups out; in the checkers' builds the memory itself stays.
+        // SAFETY: this mutant does not wait for lookups. In the checkers' builds the memory itself is kept.
         drop_left(unsafe { there.left.get().replace(Left::Nothing) });
     }
-    // SAFETY: new lookups do not reach it; retired once, and `free_node` does not sleep.
+    // SAFETY: new lookups do not reach the node. It is retired once, and `free_node` does not sleep.
     unsafe { pile.add(node.cast(), free_node::<V>) };
     value
 }
@@ -512,20 +520,20 @@ fn drop_left<V>(left: Left<V>) {
 }
 
 /// # Safety
-/// `node` is a [`NameNode<V>`] that the epoch gives back, once.
+/// `node` is a [`NameNode<V>`] that the epoch passes to this function, once.
 unsafe fn free_node<V>(node: *mut Retired) {
-    // SAFETY: by this function's contract; the header is the first field.
+    // SAFETY: by this function's contract, the epoch passes a node. The header is its first field.
     let node = unsafe { Box::from_raw(node.cast::<NameNode<V>>()) };
     node.leave();
     drop_left(node.into_inner().left.into_inner());
 }
 
 /// # Safety
-/// `table` is a [`Table<V>`] that the epoch gives back, once, and whose names are in another one.
+/// `table` is a [`Table<V>`] that the epoch passes to this function, once. Its names are in another table.
 unsafe fn free_table<V>(table: *mut Retired) {
-    // SAFETY: by this function's contract; the header is the first field.
+    // SAFETY: by this function's contract, the epoch passes a table. The header is its first field.
     let table = unsafe { Box::from_raw(table.cast::<Table<V>>()) };
-    // SAFETY: no other thread has the table any more; nodes of a table that was replaced are its own.
+    // SAFETY: no other thread can reach the table any more. A replaced table owns its nodes.
     unsafe { Table::free(table) };
 }
 
@@ -535,11 +543,11 @@ impl<V> Drop for Names<V> {
         if table.is_null() {
             return;
         }
-        // SAFETY: no other thread has the map any more.
+        // SAFETY: no other thread can reach the names any more.
         let table = unsafe { Box::from_raw(table) };
-        // SAFETY: the caller drops the map, so it has the table alone.
+        // SAFETY: the caller drops the names, so it has exclusive access to the table.
         for node in unsafe { table.nodes() } {
-            // SAFETY: the map's nodes, and its references; the next node was read before.
+            // SAFETY: the table owns the nodes and the references in them. The iterator has already read the next node.
             unsafe {
                 let node = Box::from_raw(node);
                 node.close();
@@ -560,7 +568,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering as Order};
 
     fn domain(cpus: usize) -> Domain {
-        // The thread that makes it is the first CPU.
+        // The thread that makes the domain is the first CPU.
         quire_sync::hooks::threads::set_cpu(0);
         Domain::new(PerCpu::leaked(cpus, |_| Slot::new()))
     }
@@ -615,7 +623,7 @@ mod tests {
                     set_cpu(cpu);
                     for i in 0..ROUNDS {
                         let pin = domain.pin();
-                        // The first two are always there, whatever their values.
+                        // The first two names always exist, with changing values.
                         let n = i % 2;
                         assert_eq!(names.get(&name(n), &pin).unwrap().0 % 10, n);
                         let other = 2 + i % 50;
@@ -680,7 +688,7 @@ mod tests {
             set_cpu(cpu);
             names.get(&name(0), &domain.pin()).unwrap().held()
         };
-        // CPUs that rarely alternate: counted as before.
+        // CPUs that rarely alternate count the value as before.
         (0..100).for_each(|i| drop(look(i / 5 % 2)));
         let before = Arc::strong_count(&value);
         let one = look(0);
@@ -690,7 +698,7 @@ mod tests {
         let crowded = Arc::strong_count(&value);
         let mut held: std::vec::Vec<_> = (0..20).map(|i| look(i % 2)).collect();
         assert_eq!((crowded, Arc::strong_count(&value)), (before + 1, before + 1));
-        // Released on the other CPU; longer tables have the crowd too.
+        // The holds are released on the other CPU. Longer tables keep the crowd.
         held.drain(..5).for_each(drop);
         for n in 1..100 {
             names.put(
@@ -725,7 +733,7 @@ mod tests {
             }
         }
         set_cpu(0);
-        // For each possible retirement at which the epoch frees memory.
+        // Each number of earlier retirements lets the epoch free memory at another point.
         for before in 0..40 {
             let domain = domain(1);
             let (growing, others) = (Arc::try_new(Names::new(Rank::FILE)).unwrap(), Names::new(Rank::FILE));

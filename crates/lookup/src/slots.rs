@@ -1,24 +1,24 @@
-//! Counted values by number, found without a lock. Tables of descriptors use it.
+//! A table of reference-counted values by number, in which lookups take no lock. Tables of descriptors use it.
 //!
-//! # The rule
-//! A thread that changes the table holds its lock. A lookup takes no lock and writes only the value's own count. Pinned
-//! in an [epoch](quire_sync::epoch), it reads the slot and counts the value found there, unless the count is already
-//! zero. A thread that removes a value gets the table's reference and drops it at any time. A weak reference keeps the
-//! value's *memory* until all lookups that may have read the slot before have unpinned.
+//! # Protocol
+//! A thread that changes the table holds its lock. A lookup takes no lock and writes only the reference count of the
+//! value. Pinned in an [epoch](quire_sync::epoch), it reads the slot and counts the value found there, unless the count
+//! is already zero. A thread that removes a value gets the table's reference, and may drop it at any time. A weak
+//! reference keeps the *memory* of the value until all lookups that may have read the slot before have unpinned.
 //!
 //! A count of zero means that the value was removed after the slot was read. Another value may have replaced it in the
-//! same step, so the slot is read again. So a number that always has a value is always found.
+//! same step, so the slot is read again. So a lookup of a number that always has a value always finds one.
 //!
-//! A table that only one thread has (until [`Slots::share`]) pins nothing and delays no free. It takes little memory:
-//! as many lines as its numbers need, and a lock [beside](Apart) the other fields.
+//! A table that only one thread uses (until [`Slots::share`]) pins no epoch and delays no free. It needs little memory:
+//! the cache lines for its numbers, and a lock [beside](Apart) the other fields.
 //!
 //! # Reserved numbers
-//! A caller that must not begin without a number [reserves](Slots::reserve) one first, and then fills it or gives it
-//! back. Until then lookups find no value there, and no other value gets the number.
+//! A caller that must not start an operation without a number [reserves](Slots::reserve) one first, and later fills it
+//! or gives it back. Until then lookups find no value there, and no other value gets the number.
 //!
-//! # Lines
-//! In a shared table the fields that lookups read lie apart from the lock and from the fields that it guards.
-//! Neighbouring numbers lie on different lines, so that a change of one does not disturb lookups of the next.
+//! # Cache lines
+//! In a shared table, the fields that lookups read are on other cache lines than the lock and the fields that it
+//! guards. Neighbouring numbers are on different lines, so that a change of one does not disturb lookups of the next.
 
 mod changes;
 #[cfg(all(test, not(any(loom, shuttle))))]
@@ -38,31 +38,31 @@ use quire_sync::atomic::{AtomicPtr, Ordering};
 use quire_sync::epoch::{Domain, Retired};
 use quire_sync::rank::Rank;
 
-/// Slots on a line.
+/// The number of slots in a cache line.
 const IN_LINE: usize = 8;
-/// Lines that neighbours are spread over, where the table has as many; tables that threads share have.
+/// The number of lines over which neighbouring numbers are spread, if the table has that many. Shared tables have.
 const SPREAD: usize = 16;
 #[repr(align(64))]
 struct Line<T>([AtomicPtr<T>; IN_LINE]);
 
-/// The address of the lines, with log2 of their number in the low bits, which are zero in the address of a line. So a
-/// lookup reads the lines and no length before them.
+/// The address of the lines. The low bits, which are zero in the address of a line, have log2 of the number of lines.
+/// So a lookup need not read a length before it reads a line.
 type Tagged<T> = *mut Line<T>;
-/// The low bits of a [`Tagged`] address.
+/// The mask of the low bits of a [`Tagged`] address.
 const TAG: usize = align_of::<Line<()>>() - 1;
 
-/// All slots: a power of two of lines.
+/// All slots. The number of lines is a power of two.
 struct Lines<'a, T>(&'a [Line<T>]);
 
 impl<'a, T> Lines<'a, T> {
     /// The lines at `tagged`; `None` if it is null.
     ///
     /// # Safety
-    /// `tagged` is null or an [`Array`]'s, which stays for `'a`.
+    /// `tagged` is null, or belongs to an [`Array`] that is not freed during `'a`.
     #[inline]
     unsafe fn of(tagged: Tagged<T>) -> Option<Self> {
         let first = NonNull::new(tagged.map_addr(|at| at & !TAG))?;
-        // SAFETY: by this function's contract an array begins there, of as many lines as the tag says.
+        // SAFETY: by this function's contract an array begins there, with the number of lines in the tag.
         Some(Lines(unsafe { slice::from_raw_parts(first.as_ptr(), 1 << (tagged.addr() & TAG)) }))
     }
 
@@ -70,21 +70,22 @@ impl<'a, T> Lines<'a, T> {
         self.0.len() * IN_LINE
     }
 
-    /// The slot of number `n`.
+    /// The slot of number `n`. `None` if the table has no such slot.
     #[inline]
     fn at(&self, n: usize) -> Option<&'a AtomicPtr<T>> {
-        // Blocks of as many lines as neighbours are spread over: a power of two, so that shifts do for divisions.
+        // Numbers are in blocks. A block has as many lines as neighbours are spread over. This is a power of two, so
+        // shifts replace divisions.
         let spread = self.0.len().trailing_zeros().min(SPREAD.trailing_zeros());
         let block = n >> spread >> IN_LINE.trailing_zeros();
         self.0.get((block << spread) + (n & ((1 << spread) - 1))).map(|line| &line.0[n >> spread & (IN_LINE - 1)])
     }
 }
 
-/// The memory of all slots. Replaced when there are too few.
+/// The memory of all slots. Replaced by a larger array when there are too few.
 struct Array<T>(Tagged<T>, PhantomData<Line<T>>);
 
 impl<T> Array<T> {
-    /// As many empty lines; a power of two.
+    /// Makes an array of `lines` empty lines; `lines` is a power of two.
     fn new(lines: usize) -> Result<Self, OutOfMemory> {
         debug_assert!(lines.is_power_of_two());
         let layout = Layout::array::<Line<T>>(lines).map_err(|_| OutOfMemory)?;
@@ -97,19 +98,19 @@ impl<T> Array<T> {
         Ok(Array(first.as_ptr().map_addr(|at| at | order), PhantomData))
     }
 
-    /// Gives the array up, to be taken over by [`from_tagged`](Self::from_tagged).
+    /// Gives up ownership of the array. [`from_tagged`](Self::from_tagged) takes it back.
     fn into_tagged(self) -> Tagged<T> {
         ManuallyDrop::new(self).0
     }
 
     /// # Safety
-    /// `tagged` is null or from [`into_tagged`](Self::into_tagged), and the caller owns the array.
+    /// `tagged` is null or came from [`into_tagged`](Self::into_tagged), and the caller owns the array.
     unsafe fn from_tagged(tagged: Tagged<T>) -> Option<Self> {
         (!tagged.is_null()).then_some(Array(tagged, PhantomData))
     }
 
     fn lines(&self) -> Lines<'_, T> {
-        // SAFETY: the array is this one, which is not null and stays while it is borrowed.
+        // SAFETY: the address is that of this array. It is not null, and the array is not freed while it is borrowed.
         unsafe { Lines::of(self.0) }.unwrap_or(Lines(&[]))
     }
 }
@@ -120,33 +121,33 @@ impl<T> Drop for Array<T> {
         let layout = Layout::for_value(lines);
         #[cfg(any(loom, shuttle))]
         for n in 0..lines.len() {
-            // SAFETY: the checkers' atomics have a drop; each line is dropped once, and not used again.
+            // SAFETY: the checkers' atomics must be dropped. Each line is dropped once, and not used again.
             unsafe { self.0.map_addr(|at| at & !TAG).add(n).drop_in_place() };
         }
         if let Some(memory) = NonNull::new(self.0.map_addr(|at| at & !TAG)) {
-            // SAFETY: `new` allocated it with this layout, and no reference to a line is left.
+            // SAFETY: `new` allocated the memory with this layout, and no reference to a line is left.
             unsafe { quire_heap::deallocate(memory.cast(), layout) };
         }
     }
 }
 
-/// See the module. Each number that has a value may be marked.
+/// A table of values by number; see the module's comment. Each number with a value may also have a mark.
 pub struct Slots<T> {
-    /// Null before the first value. Changed under the lock.
+    /// Null until the first value. Changed under the lock.
     array: AtomicPtr<Line<T>>,
-    /// Apart once several threads use the table.
+    /// The lock, which is moved apart before several threads use the table.
     changes: Apart<Changes>,
     _values: PhantomData<Arc<T>>,
 }
 
-/// Why a value got no number.
+/// The reason why a value got no number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoNumber {
-    /// None below the limit is free.
+    /// No number below the limit is free.
     Limit,
-    /// As [`OutOfMemory`].
+    /// There is no memory, as in [`OutOfMemory`].
     Memory,
-    /// The number is reserved for another value.
+    /// The number is reserved by another caller.
     Reserved,
 }
 
@@ -156,15 +157,15 @@ impl From<OutOfMemory> for NoNumber {
     }
 }
 
-/// A value's memory, until no lookup can count it any more.
+/// Keeps the memory of a removed value until no lookup can count the value any more.
 #[repr(C)]
 struct Gone<T> {
-    /// Must be first: the epoch hands it back.
+    /// Must be the first field, because the epoch's free function casts the header to this struct.
     retired: Retired,
     value: Weak<T>,
 }
 
-/// A replaced array, to be given to [`Slots::outgrown`] without the lock.
+/// A replaced array. The caller passes it to [`Slots::outgrown`] after it has released the lock.
 type Old<T> = Option<Array<T>>;
 
 impl<T: Send + Sync + 'static> Slots<T> {
@@ -174,13 +175,13 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Slots { array: AtomicPtr::new(ptr::null_mut()), changes, _values: PhantomData }
     }
 
-    /// Whether several threads have the table.
+    /// Whether several threads use the table.
     #[inline]
     fn is_shared(&self) -> bool {
         self.changes.is_apart()
     }
 
-    /// From now on several threads have the table. Called by its only thread, before a second one gets it.
+    /// Prepares the table for several threads. Its only thread calls this before a second thread gets the table.
     pub fn share(&self) -> Result<(), OutOfMemory> {
         if self.is_shared() {
             return Ok(());
@@ -188,22 +189,22 @@ impl<T: Send + Sync + 'static> Slots<T> {
         let mut changes = self.changes.lock();
         let old = self.reach(&mut changes, SPREAD * IN_LINE - 1)?;
         drop(changes);
-        // No other thread uses it yet.
+        // The old array is dropped at once, because no other thread uses it yet.
         drop(old);
         self.changes.move_apart()
     }
 
-    /// The value of number `n`.
+    /// Looks up the value of number `n`. Returns `None` if it has none.
     ///
     /// # Safety
-    /// Until the table is shared, no thread changes it during the call.
+    /// Until the table is shared, no other thread changes it during the call.
     #[inline]
     pub unsafe fn get(&self, n: usize, epoch: &Domain) -> Option<Arc<T>> {
         if !self.is_shared() {
-            // SAFETY: no thread changes the table meanwhile, so the array stays.
+            // SAFETY: no thread changes the table meanwhile, so the array is not freed.
             let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) }?;
             let value = array.at(n)?.load(Ordering::Relaxed);
-            // SAFETY: by this function's contract no thread changes the table meanwhile, so the slot's reference counts
+            // SAFETY: by this function's contract, no thread changes the table meanwhile. So the slot's reference keeps
             // the value.
             return unsafe { counted(value) };
         }
@@ -218,32 +219,32 @@ impl<T: Send + Sync + 'static> Slots<T> {
             }
             #[cfg(any(loom, shuttle))]
             checked::about_to_count(value, || _ = slot.load(Ordering::Relaxed));
-            // SAFETY: the slot had the pointer of a counted value, whose memory stays for all lookups pinned then. The
-            // handle stands for no weak reference of its own, and is never dropped.
+            // SAFETY: the slot had the pointer of a counted value, whose memory is kept for all lookups that were
+            // pinned then. `ManuallyDrop` never drops this weak handle, which has no count of its own.
             let found = ManuallyDrop::new(unsafe { Weak::from_raw(value) }).upgrade();
             if found.is_some() || mutant(Mutant::SlotReadOnce) {
                 return found;
             }
-            // The value was removed after a change of the slot: this read sees the change.
+            // The value was removed after a change of the slot, and this atomic read sees that change.
             value = slot.compare_exchange(value, value, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|now| now);
         }
     }
 
-    /// The value of number `n`, for readers outside the threads that have the table.
+    /// The value of number `n`, for a reader that is not one of the threads that use the table.
     pub fn peek(&self, n: usize) -> Option<Arc<T>> {
         let changes = self.changes.lock();
         let value = self.array(&changes)?.at(n)?.load(Ordering::Acquire);
-        // SAFETY: values go under the lock only.
+        // SAFETY: the lock is held, and values are removed only under the lock.
         unsafe { counted(value) }
     }
 
-    /// Whether number `n` is marked; `None` where it has no value.
+    /// Whether number `n` is marked. `None` if it has no value.
     pub fn marked(&self, n: usize) -> Option<bool> {
         let changes = self.changes.lock();
         self.has_value(&changes, n).then(|| changes.is_marked(n))
     }
 
-    /// Marks number `n`, or takes its mark away; `None` where it has no value.
+    /// Sets or removes the mark of number `n`. Returns `None` if it has no value.
     pub fn mark(&self, n: usize, mark: bool) -> Option<()> {
         let mut changes = self.changes.lock();
         self.has_value(&changes, n).then(|| changes.set_mark(n, mark))
@@ -259,7 +260,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
     }
 
-    /// Puts `value` under the lowest free number from `from` on and below `limit`.
+    /// Stores `value` under the lowest free number that is at least `from` and below `limit`. Returns the number.
     pub fn insert(
         &self,
         value: Arc<T>,
@@ -288,8 +289,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Ok(n)
     }
 
-    /// Reserves the lowest free number from `from` on and below `limit`, and marks it or not. The caller
-    /// [fills](Self::fill_reserved) it or [gives it back](Self::give_back).
+    /// Reserves the lowest free number that is at least `from` and below `limit`, and sets its mark to `mark`. The
+    /// caller later [fills](Self::fill_reserved) it or [gives it back](Self::give_back).
     pub fn reserve(&self, mark: bool, from: usize, limit: usize, epoch: &Domain) -> Result<usize, NoNumber> {
         let mut changes = self.changes.lock();
         let n = changes.lowest_free(from);
@@ -304,11 +305,11 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Ok(n)
     }
 
-    /// Puts `value` under the number `n`, which the caller has reserved.
+    /// Stores `value` under the number `n`, which the caller has reserved.
     pub fn fill_reserved(&self, n: usize, value: Arc<T>) {
-        // Another thread may replace the array. A thread that has the table alone needs no lock.
+        // Another thread may replace the array, so the lock is needed. A thread that has the table alone needs no lock.
         let changes = self.is_shared().then(|| self.changes.lock());
-        // SAFETY: the array is replaced under the lock, or by this thread only.
+        // SAFETY: the array is replaced only under the lock, or by this thread.
         let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };
         let Some(slot) = array.and_then(|array| array.at(n)) else {
             debug_assert!(false, "the number was not reserved");
@@ -319,14 +320,14 @@ impl<T: Send + Sync + 'static> Slots<T> {
         debug_assert!(before.is_null(), "the number was filled by another caller");
     }
 
-    /// Gives the number `n` back, which the caller has reserved and not filled.
+    /// Frees the number `n`, which the caller has reserved and not filled.
     pub fn give_back(&self, n: usize) {
         let mut changes = self.changes.lock();
         debug_assert!(!self.has_value(&changes, n), "a filled number must be emptied before it is returned");
         changes.give(n);
     }
 
-    /// Puts `value` under number `n`, and returns the old value. A reserved number stays as it is.
+    /// Stores `value` under number `n`, and returns the old value. Returns an error if the number is reserved.
     pub fn replace(&self, value: Arc<T>, mark: bool, n: usize, epoch: &Domain) -> Result<Option<Arc<T>>, NoNumber> {
         let mut changes = self.changes.lock();
         if changes.is_used(n) && !self.has_value(&changes, n) {
@@ -349,7 +350,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Ok(before)
     }
 
-    /// Takes the value of number `n` out.
+    /// Removes the value of number `n`, and returns it.
     pub fn remove(&self, n: usize, epoch: &Domain) -> Option<Arc<T>> {
         let mut changes = self.changes.lock();
         let value = self.empty(&mut changes, n)?;
@@ -358,8 +359,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         Some(value)
     }
 
-    /// Takes all values of `first..=last` out, or those that are marked, a batch at a time, and gives them to `each`
-    /// without the lock.
+    /// Removes all values of `first..=last`, or only the marked ones, in batches. Passes each to `each` without the
+    /// lock held.
     pub fn remove_range(&self, first: usize, last: usize, marked: bool, epoch: &Domain, mut each: impl FnMut(Arc<T>)) {
         const BATCH: usize = 16;
         let mut at = first;
@@ -388,10 +389,10 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
     }
 
-    /// A copy that one thread will have alone.
+    /// Makes a copy of the table, for one thread alone. Reserved numbers are free in the copy.
     pub fn fork(&self, rank: Rank) -> Result<Self, OutOfMemory> {
         let copy = Self::new(rank);
-        // Memory is allocated before the lock is taken. If the table has grown meanwhile, this starts over.
+        // Memory is allocated before the lock is taken. If the table has grown meanwhile, the loop starts again.
         loop {
             let used = self.changes.lock().used();
             if used > 0 {
@@ -409,14 +410,14 @@ impl<T: Send + Sync + 'static> Slots<T> {
             let (mut at, mut lowest) = (0, changes.lowest());
             while let Some(n) = changes.next_used(at) {
                 if let Some(slot) = array.at(n)
-                    // SAFETY: values go under the lock only.
+                    // SAFETY: the lock is held, and values are removed only under the lock.
                     && let Some(value) = unsafe { counted(slot.load(Ordering::Relaxed)) }
                 {
                     let marked = changes.is_marked(n);
                     let before = copy.fill(&mut copied, n, value, marked);
                     debug_assert!(before.is_none());
                 } else {
-                    // A number reserved here is free there.
+                    // A number that is reserved in this table is free in the copy.
                     lowest = lowest.min(n / BITS);
                 }
                 at = n + 1;
@@ -429,7 +430,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
     }
 
-    /// Values with their numbers from `from` on, as many as fit into `into`.
+    /// Adds the values with their numbers, from `from` on, up to the capacity of `into`.
     pub fn list(&self, from: usize, into: &mut Vec<(usize, Arc<T>)>) {
         let changes = self.changes.lock();
         let Some(array) = self.array(&changes) else { return };
@@ -437,7 +438,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         while into.len() < into.capacity()
             && let Some(n) = changes.next_used(at)
         {
-            // SAFETY: values go under the lock only.
+            // SAFETY: the lock is held, and values are removed only under the lock.
             let value = array.at(n).and_then(|slot| unsafe { counted(slot.load(Ordering::Acquire)) });
             if let Some(value) = value {
                 into.push_reserved((n, value));
@@ -453,7 +454,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     }
 
     /// The layouts of the table's allocations: its lines, the states of many numbers, and the lock of a shared table. A
-    /// layout of no bytes is no allocation.
+    /// layout of zero bytes is not an allocation.
     pub fn allocations(&self) -> [Layout; 4] {
         let changes = self.changes.lock();
         let none = Layout::new::<()>();
@@ -472,17 +473,17 @@ impl<T: Send + Sync + 'static> Slots<T> {
     }
 
     fn array<'a>(&self, _locked: &'a Held<'_, Changes>) -> Option<Lines<'a, T>> {
-        // SAFETY: the array is replaced under the lock only.
+        // SAFETY: the lock is held, and the array is replaced only under the lock.
         unsafe { Lines::of(self.array.load(Ordering::Relaxed)) }
     }
 
-    /// Whether number `n` has a value: it is used, and not only reserved.
+    /// Whether number `n` has a value. A number that is only reserved has none.
     fn has_value(&self, changes: &Held<'_, Changes>, n: usize) -> bool {
         let slot = self.array(changes).and_then(|array| array.at(n));
         slot.is_some_and(|slot| !slot.load(Ordering::Relaxed).is_null())
     }
 
-    /// Makes sure that number `n` has a slot.
+    /// Makes sure that number `n` has a slot. Returns the old array if it was replaced.
     fn reach(&self, changes: &mut Held<'_, Changes>, n: usize) -> Result<Old<T>, OutOfMemory> {
         let there = self.array(changes);
         if there.is_some_and(|a| n < a.len()) {
@@ -503,17 +504,17 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
         changes.grow(many, words);
         let old = self.array.swap(new.into_tagged(), Ordering::AcqRel);
-        // SAFETY: null, or made by `into_tagged` here and replaced once.
+        // SAFETY: the pointer is null, or was made by `into_tagged` here, and is replaced once.
         Ok(unsafe { Array::from_tagged(old) })
     }
 
-    /// Fills a slot that [`reach`](Self::reach) has made; returns the table's reference to the old value.
+    /// Fills a slot that [`reach`](Self::reach) has made. Returns the table's reference to the old value.
     fn fill(&self, changes: &mut Held<'_, Changes>, n: usize, value: Arc<T>, mark: bool) -> Option<Arc<T>> {
         let slot = self.array(changes)?.at(n)?;
         let before = slot.swap(Arc::into_raw(value).cast_mut(), Ordering::AcqRel);
         changes.take(n);
         changes.set_mark(n, mark);
-        // SAFETY: null, or the table's reference, which goes with the slot.
+        // SAFETY: the pointer is null, or the table's reference, which was taken out of the slot.
         (!before.is_null()).then(|| unsafe { Arc::from_raw(before) })
     }
 
@@ -524,11 +525,11 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
         let before = slot.swap(ptr::null_mut(), Ordering::AcqRel);
         changes.give(n);
-        // SAFETY: the table's reference, which goes with the slot.
+        // SAFETY: this is the table's reference, which was taken out of the slot.
         Some(unsafe { Arc::from_raw(before) })
     }
 
-    /// Keeps the memory of a removed value for lookups that may still count it.
+    /// Keeps the memory of a removed value, for lookups that may still count it.
     fn gone(&self, value: &Arc<T>, epoch: &Domain) {
         if !self.is_shared() {
             return;
@@ -542,12 +543,11 @@ impl<T: Send + Sync + 'static> Slots<T> {
         drop(kept);
         let gone = Box::into_raw(gone);
         if mutant(Mutant::SlotValueFreed) {
-            // SAFETY: the box was made above and no other thread has seen it; this mutant leaves the wait for lookups
-            // out.
+            // SAFETY: the box was made above, and no other thread can reach it. This mutant does not wait for lookups.
             unsafe { free::<T>(gone.cast()) };
             return;
         }
-        // SAFETY: the slot has another value, or none; retired once, and `free` does not sleep.
+        // SAFETY: the slot has another value, or none. The box is retired once, and `free` does not sleep.
         unsafe { epoch.retire(gone.cast(), free::<T>) };
     }
 
@@ -555,8 +555,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
     fn outgrown(&self, old: Old<T>, epoch: &Domain) {
         if let Some(old) = old {
             if self.is_shared() {
-                // Amortised: the array doubles. Freed here, not through the epoch, because freeing a large array may
-                // sleep.
+                // The wait is amortised, because the array doubles. The array is freed here, and not by the epoch,
+                // because freeing a large array may sleep.
                 epoch.drain();
             }
             drop(old);
@@ -564,15 +564,15 @@ impl<T: Send + Sync + 'static> Slots<T> {
     }
 }
 
-/// One more reference to a value that another reference keeps meanwhile.
+/// Returns one more reference to a value. Another reference keeps the value meanwhile.
 ///
 /// # Safety
-/// `value` is null or the pointer of a counted value, one of whose references stays for the length of the call.
+/// `value` is null, or the pointer of a counted value. One of its references lasts for the length of the call.
 unsafe fn counted<T>(value: *const T) -> Option<Arc<T>> {
     if value.is_null() {
         return None;
     }
-    // SAFETY: the pointer is null, or that of a counted value whose reference stays for the length of the call.
+    // SAFETY: the pointer belongs to a counted value, one of whose references lasts for the length of the call.
     unsafe {
         Arc::increment_strong_count(value);
         Some(Arc::from_raw(value))
@@ -580,10 +580,10 @@ unsafe fn counted<T>(value: *const T) -> Option<Arc<T>> {
 }
 
 /// # Safety
-/// `gone` is a [`Gone<T>`] that the epoch gives back, once.
+/// `gone` is a [`Gone<T>`] that the epoch passes to this function, once.
 unsafe fn free<T>(gone: *mut Retired) {
     let gone = gone.cast::<Gone<T>>();
-    // SAFETY: by this function's contract; the header is the first field.
+    // SAFETY: by this function's contract, the epoch passes a `Gone<T>`. The header is its first field.
     unsafe {
         let Gone { value, .. } = Box::from_raw(gone).into_inner();
         #[cfg(any(loom, shuttle))]
@@ -594,20 +594,20 @@ unsafe fn free<T>(gone: *mut Retired) {
 
 impl<T> Drop for Slots<T> {
     fn drop(&mut self) {
-        // SAFETY: null, or made by `into_tagged`; no other thread has the table any more.
+        // SAFETY: the pointer is null, or was made by `into_tagged`. No other thread has the table any more.
         let Some(array) = (unsafe { Array::from_tagged(self.array.load(Ordering::Relaxed)) }) else { return };
         for slot in array.lines().0.iter().flat_map(|line| &line.0) {
             let value = slot.load(Ordering::Relaxed);
             if !value.is_null() {
-                // SAFETY: the table's reference, which goes with the table.
+                // SAFETY: this is the table's reference, which is dropped with the table.
                 drop(unsafe { Arc::from_raw(value) });
             }
         }
     }
 }
 
-/// Check for the model checkers: no value's memory is freed while a lookup is about to count it. In their builds it
-/// stays.
+/// A check for the model checkers: the memory of a value is not freed while a lookup is about to count the value. In
+/// their builds the memory is really kept.
 #[cfg(any(loom, shuttle))]
 pub(crate) mod checked {
     use super::*;
@@ -616,7 +616,7 @@ pub(crate) mod checked {
 
     static WENT: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-    /// `step` is a step of the model between the read and the count.
+    /// Checks the memory of `value`. `step` is a step of the model between the read and the count.
     pub(crate) fn about_to_count<T>(value: *mut T, step: impl FnOnce()) {
         step();
         let went = WENT.lock().unwrap().contains(&value.addr());

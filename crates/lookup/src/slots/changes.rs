@@ -1,14 +1,14 @@
-//! Which numbers of a table are used and marked, and the lowest free one.
+//! The states of a table's numbers: which are used and marked, and which is the lowest free one.
 
 use super::OutOfMemory;
 use core::alloc::Layout;
 use core::slice;
 use quire_heap::{Box, Vec};
 
-/// Numbers in a word of [`Word`].
+/// The number of numbers in a [`Word`].
 pub(super) const BITS: usize = u64::BITS as usize;
 
-/// State of 64 numbers, guarded by the lock.
+/// The state of 64 numbers. Guarded by the lock.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Word {
     used: u64,
@@ -17,24 +17,24 @@ pub(super) struct Word {
 
 /// The states of all numbers. Guarded by the lock, as changes of slots are.
 pub(super) enum Changes {
-    /// At most 64 numbers: they need no other memory.
+    /// At most 64 numbers. They need no other memory.
     Few(Word),
     Many(Box<Many>),
 }
 
-/// On a line of its own, because changers write it.
+/// The states of more numbers. They have their own cache line, because changers write it.
 #[repr(align(64))]
 pub(super) struct Many {
     words: Vec<Word>,
-    /// No number in a word below it is free.
+    /// No number in a word before this one is free.
     lowest: usize,
 }
 
 impl Changes {
-    /// A line of words, so that no other data shares their line.
+    /// The least number of words: a cache line of words, so that no other data shares the line.
     const LEAST: usize = 64 / size_of::<Word>();
 
-    /// The layouts of its allocations, or of no bytes.
+    /// The layouts of the allocations; a layout of zero bytes is not an allocation.
     pub fn allocations(&self) -> [Layout; 2] {
         let none = Layout::new::<()>();
         match self {
@@ -59,7 +59,7 @@ impl Changes {
         }
     }
 
-    /// No number in a word below it is free.
+    /// The word number below which no number is free.
     pub fn lowest(&self) -> usize {
         match self {
             Changes::Few(_) => 0,
@@ -73,12 +73,12 @@ impl Changes {
         }
     }
 
-    /// A number in word `word` became free.
+    /// Records that a number in word `word` became free.
     fn free_from(&mut self, word: usize) {
         self.set_lowest(self.lowest().min(word));
     }
 
-    /// Memory for `words` words: for [`grow`](Self::grow), which cannot fail.
+    /// Allocates memory for `words` words, so that [`grow`](Self::grow) cannot fail.
     pub fn reserve(&mut self, words: usize) -> Result<Option<Box<Many>>, OutOfMemory> {
         match self {
             Changes::Few(_) if words <= 1 => Ok(None),
@@ -94,7 +94,7 @@ impl Changes {
         }
     }
 
-    /// Makes room for `words` words, in memory of [`reserve`](Self::reserve).
+    /// Makes room for `words` words, in memory that [`reserve`](Self::reserve) has allocated.
     pub fn grow(&mut self, many: Option<Box<Many>>, words: usize) {
         if let (Some(mut many), Changes::Few(word)) = (many, &*self) {
             many.words.push_reserved(*word);
@@ -116,12 +116,12 @@ impl Changes {
         self.words().get(n / BITS).is_some_and(|w| w.marked >> (n % BITS) & 1 != 0)
     }
 
-    /// Number `n`, for which there is room, is used from now on.
+    /// Marks number `n` as used. The table has room for it.
     pub fn take(&mut self, n: usize) {
         self.words_mut()[n / BITS].used |= 1 << (n % BITS);
     }
 
-    /// Number `n`, which was used, is free from now on.
+    /// Marks number `n`, which was used, as free.
     pub fn give(&mut self, n: usize) {
         self.words_mut()[n / BITS].used &= !(1 << (n % BITS));
         self.free_from(n / BITS);
@@ -143,7 +143,7 @@ impl Changes {
         None
     }
 
-    /// One past the highest number that has a value.
+    /// One past the highest number that is used.
     pub fn used(&self) -> usize {
         let words = self.words();
         let last = words.iter().rposition(|w| w.used != 0);
@@ -155,7 +155,7 @@ impl Changes {
         let mut below = if start == from / BITS { (1 << (from % BITS)) - 1 } else { 0 };
         let mut at = start;
         while let Some(&word) = self.words().get(at).filter(|w| w.used | below == u64::MAX) {
-            // The words up to here are full, unless `from` hides a part of one.
+            // All words up to here are full, unless `from` hides a part of one.
             if at == self.lowest() && word.used == u64::MAX {
                 self.set_lowest(at + 1);
             }

@@ -1,4 +1,4 @@
-//! Tables of values: numbers, marks, growth and copies, on one CPU and on several.
+//! Tests of tables of values: numbers, marks, growth and copies, on one CPU and on several.
 
 use super::*;
 use quire_sync::epoch::Slot;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering as Order};
 
 fn domain(cpus: usize) -> Domain {
-    // The thread that makes it is the first CPU.
+    // The thread that makes the domain is the first CPU.
     quire_sync::hooks::threads::set_cpu(0);
     Domain::new(PerCpu::leaked(cpus, |_| Slot::new()))
 }
@@ -88,7 +88,7 @@ fn a_table_is_a_map_from_numbers_to_values() {
                     }
                 }
                 10 => {
-                    // Filled or given back, in turns.
+                    // Reserved numbers are filled and given back in turn.
                     if let Some((n, mark)) = reserved.pop_first() {
                         if step % 2 == 0 {
                             table.fill_reserved(n, Arc::try_new(step).unwrap());

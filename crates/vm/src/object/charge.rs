@@ -1,22 +1,22 @@
-//! Charges for pages of a file in memory, to the quota of its file system.
+//! Charges of an in-memory file's pages to the quota of its file system.
 //!
-//! # What must hold
-//! Each slot of a charged object's index that has a page, in a frame or in swap, is charged once. A page is charged
-//! before it comes into its slot, and given back after it has left it. So a quota never says less than there is, and
-//! says exactly that when no CPU is between the two.
+//! # Invariant
+//! Each index slot of a charged object that has a page, resident or in swap, is charged once. A page is charged before
+//! it enters its slot, and uncharged after it has left the slot. So a quota is never below the number of pages, and is
+//! exact while no CPU is between the two steps.
 //!
-//! The quota outlives the object: a fault that lost against the object's end gives its charge back when the pager is
-//! gone.
+//! The quota outlives the object. A fault that lost against the end of the object may give its charge back after the
+//! pager is released.
 
 use super::Object;
 use crate::machine::Machine;
 use quire_sync::Quota;
 
-/// There is no room for a page in the object's quota.
+/// The object's quota has no room for another page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct NoRoom;
 
-/// Pages that are charged and in no slot yet; given back when dropped.
+/// Pages that are charged, but not yet in a slot. Dropping the value gives the charge back.
 #[must_use]
 pub(crate) struct Charge {
     quota: Option<&'static Quota>,
@@ -24,13 +24,14 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// The pages are in their slots: the remover that takes them out returns the charge.
+    /// Keeps the charge, because the pages are in their slots now. The thread that removes a page later gives its
+    /// charge back.
     #[inline(always)]
     pub fn keep(self) {
         core::mem::forget(self);
     }
 
-    /// A charge of one page out of this one; `None` where none is left.
+    /// Splits off a charge of one page. Returns `None` if no page is left.
     pub fn split(&mut self) -> Option<Charge> {
         self.pages = self.pages.checked_sub(1)?;
         Some(Charge { quota: self.quota, pages: 1 })
@@ -46,7 +47,7 @@ impl Drop for Charge {
 }
 
 impl<M: Machine> Object<M> {
-    /// Charges `pages` pages that are to come into their slots; all or none.
+    /// Charges `pages` pages before they enter their slots. Charges all of them or none.
     #[inline]
     pub(crate) fn charge(&self, pages: u64) -> Result<Charge, NoRoom> {
         match self.quota {
@@ -55,7 +56,7 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// Takes back the charge of `pages` pages that have left their slots.
+    /// Gives back the charge of `pages` pages that have left their slots.
     #[inline]
     pub(crate) fn uncharge(&self, pages: u64) {
         if let Some(quota) = self.quota.filter(|_| pages != 0) {

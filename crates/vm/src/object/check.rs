@@ -1,4 +1,4 @@
-//! Checks the invariants of an object: its list of backings, its index, and the identity of its pages.
+//! Checks the invariants of an object: its mapping list, its index, and the identity of its pages.
 
 use super::Object;
 use crate::check::Broken;
@@ -8,8 +8,8 @@ use crate::phys::page::FrameKind;
 use core::ops::Range;
 
 impl<M: Machine> Object<M> {
-    /// Checks the object. Other CPUs may link, unlink, fault and remove meanwhile. With `quiet` the caller says that
-    /// none does, and more can be checked. In O(backings + pages). Returns the number of checked items.
+    /// Checks the object. Other CPUs may link, unlink, fault and remove pages meanwhile. With `quiet` the caller states
+    /// that no CPU does, so more can be checked. Takes O(backings + pages) time. Returns the number of checked items.
     pub fn check(&self, quiet: bool) -> Result<u64, Broken> {
         let size = self.size();
         if self.is_private() && (size != u64::MAX || self.pager().is_some()) {
@@ -23,15 +23,16 @@ impl<M: Machine> Object<M> {
         Ok(1 + backings + self.check_pages(0..KEYS, quiet)?)
     }
 
-    /// As [`Object::check`], of the index over `keys` and the pages in it only.
+    /// As [`Object::check`], only for the index over `keys` and the pages in that part.
     pub(crate) fn check_pages(&self, keys: Range<u64>, quiet: bool) -> Result<u64, Broken> {
         let pin = self.vm().epoch().pin();
         self.index().check(keys, quiet, &pin, &mut |key, slot, tagged| self.check_slot(key, slot, tagged, quiet))
     }
 
-    /// Whether the index's slot at `key` agrees with the page. `false`: not at this moment.
+    /// Checks that the index slot at `key` agrees with its page. Returns false if this cannot be decided at this
+    /// moment.
     fn check_slot(&self, key: u64, slot: Slot, tagged: bool, quiet: bool) -> Result<bool, Broken> {
-        // A page beyond the end would come back with its old content when the object grows.
+        // A page beyond the end would show its old content when the object grows.
         if quiet && !self.is_private() && key >= self.end() && matches!(slot, Slot::Page(_) | Slot::Swap(_)) {
             return Err(Broken::BeyondEnd(key));
         }
@@ -54,7 +55,7 @@ impl<M: Machine> Object<M> {
         if quiet && page.swap_slot().is_some_and(|slot| !self.vm().swap().in_use(slot)) {
             return Err(Broken::SwapSlot(key));
         }
-        // The thread that makes a page dirty tags it next.
+        // A thread that makes a page dirty sets the dirty bit in the index next.
         if quiet && state.dirty() && !tagged && !self.is_private() {
             return Err(Broken::DirtyTag(key));
         }
@@ -62,28 +63,28 @@ impl<M: Machine> Object<M> {
     }
 }
 
-/// Access for models.
+/// Access to private parts for models.
 #[cfg(all(test, any(loom, shuttle)))]
 impl<M: Machine> Object<M> {
-    /// Closes the shards of the list of backings, or helps.
+    /// Closes the shards of the mapping list, or helps a CPU that does so.
     pub(crate) fn close_shards(&self) {
         self.shards.shrink(&self.refs);
     }
-    /// The object's references. Models of one checker read it.
+    /// The object's reference count. Models of one checker read it.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn references(&self) -> u32 {
         self.refs.count()
     }
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Object<M> {
-    /// Drops the object's references.
+    /// Makes the object's reference count wrong.
     pub(crate) fn corrupt_references(&self) {
         self.refs.corrupt();
     }
-    /// A private object gets an end.
+    /// Gives a private object an end, which it must not have.
     pub(crate) fn corrupt_size(&self) {
         self.size.store(1, quire_sync::atomic::Ordering::Release);
     }

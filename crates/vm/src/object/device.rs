@@ -1,12 +1,12 @@
-//! Devices: objects whose pages are physical addresses, registers or a frame buffer, and not pages of the core's.
+//! Devices: objects that show physical addresses, such as registers or a frame buffer, and have no pages of the core.
 //!
-//! A device has no page in its index, no pager, and nothing in any queue. Only its driver takes its frames away, with
-//! [`ObjectRef::revoke`]. A leaf is made of the address and the memory type alone. Mappings are shared, so a fork shows
-//! the same device, and unmapping only clears leaves.
+//! A device object has no page in its index, no pager, and nothing in any page queue. Only its driver takes its frames
+//! away, with [`ObjectRef::revoke`]. A PTE is made of the address and the memory type alone. Mappings are shared, so a
+//! fork shows the same device, and unmapping only clears PTEs.
 //!
-//! A private mapping is refused. The core would have to copy a page at the first store, and it can copy RAM only. The
-//! result of reading a whole page of a device is known to its driver alone. (Linux copies. Programs map `/dev/zero`
-//! privately, but that is private memory and no device.)
+//! A private mapping is refused. The core would have to copy a page at the first store, and it can copy RAM only. Only
+//! the driver knows the effect of reading a whole page of a device. (Linux copies. Programs map `/dev/zero` privately,
+//! but that is private memory and no device.)
 //!
 //! - **fault**
 //!   - fault: table page's lock
@@ -23,25 +23,25 @@ use quire_sync::atomic::{AtomicU64, Ordering, fence_full};
 /// The frames of a device object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Device {
-    /// The frame of its first page: RAM that its owner keeps from other use, or no RAM at all.
+    /// The frame of the first page. It is RAM that its owner keeps from other use, or no RAM at all.
     pub first: Pfn,
-    /// How accesses are cached.
+    /// The cache mode of accesses.
     pub memory: MemoryType,
 }
 
-/// A field that devices and other objects use differently.
+/// A field that device objects and other objects use differently.
 pub(super) enum Own {
     /// The frames of a device.
     Device(Device),
-    /// Of other objects: a time of a store ([`store_times`](super::store_times)).
+    /// In other objects: the time of a store ([`store_times`](super::store_times)).
     Stored(AtomicU64),
 }
 
 impl<M: Machine> Object<M> {
-    /// The object's frames, where it is a device.
+    /// The object's frames. `None` if the object is no device.
     #[inline(always)]
     pub(crate) fn device(&self) -> Option<Device> {
-        // First, because the frames are not on the line that each fault reads.
+        // The flag is tested first, because the frames are not on the cache line that each fault reads.
         if self.flags.load(Ordering::Relaxed) & DEVICE == 0 {
             return None;
         }
@@ -53,8 +53,8 @@ impl<M: Machine> Object<M> {
 }
 
 impl<M: Machine> ObjectRef<M> {
-    /// A device object over the physical addresses of `frames`, which its leaves map with memory type `memory`. The
-    /// object can be mapped shared only, and neither read nor written as a file.
+    /// Makes a device object over the physical addresses of `frames`. PTEs map them with the memory type `memory`. The
+    /// object can only be mapped shared, and cannot be read or written as a file.
     ///
     /// # Safety
     /// While the object is mapped, the frames have no other use and no mapping of another memory type. If the frames
@@ -68,14 +68,14 @@ impl<M: Machine> ObjectRef<M> {
         let pages = frames.end.0.saturating_sub(frames.start.0);
         let size = pages.checked_mul(PAGE_SIZE).ok_or(OutOfMemory)?;
         let mut object = Object::build(vm, size, DEVICE, None);
-        // Code that finds a leaf reads the frame's descriptor.
+        // Code that finds a PTE reads the frame's descriptor, so the frames need descriptors.
         vm.describe_device(frames.start.0, frames.end.0);
         object.own = Own::Device(Device { first: frames.start, memory });
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }
 
-    /// Removes the device from all its mappings, when it or its driver is gone. On return no CPU reaches it, and
-    /// accesses fail as beyond the end of a file.
+    /// Removes the device from all its mappings, when the device or its driver is removed. After the return no CPU
+    /// accesses the device. Accesses by programs fail like accesses beyond the end of a file.
     pub fn revoke(&self) {
         if self.device().is_none() {
             return;

@@ -1,54 +1,54 @@
-//! Failed writes of an object's pages, kept until each open file has reported them once.
+//! Failed writes of an object's pages. A failure is kept until each open file has reported it once.
 //!
-//! Flushes, pageout and other threads write a page. A program that has the file open learns of a failure when it syncs.
-//! So each open file records the last failure that it has reported. (Linux: `lib/errseq.c`.)
+//! Flushes, pageout and other threads write pages. A program that has the file open learns of a failed write when it
+//! syncs the file. So each open file records the last failure that it has reported. (Linux: `lib/errseq.c`.)
 
 use quire_sync::atomic::{AtomicU32, Ordering};
 
-/// The last failure was reported, so the next one counts anew.
+/// Bit: the last failure was reported, so the next failure is counted as a new one.
 const REPORTED: u32 = 1;
-/// One failure.
+/// The increment for one failure.
 const ONE: u32 = 2;
 
-/// Failures of an object's writes. Unreported failures count as one.
+/// The count of failed writes of an object. Failures between two reports count as one.
 #[derive(Debug)]
 pub struct WriteErrors(AtomicU32);
 
-/// The last failure that one open file has reported; zero at first.
+/// The value of the count that one open file has reported last; 0 at first.
 #[derive(Debug)]
 pub struct ErrorCursor(AtomicU32);
 
-/// Writes have failed.
+/// A write of the object's pages has failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WritesFailed;
 
 impl WriteErrors {
-    /// None.
+    /// No failure.
     pub(crate) fn new() -> Self {
         WriteErrors(AtomicU32::new(REPORTED))
     }
 
-    /// A write has failed.
+    /// Records that a write has failed.
     pub fn raise(&self) {
         let next = |now: u32| (now & REPORTED != 0).then(|| now.wrapping_add(ONE) & !REPORTED);
         let _reported_already = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
     }
 
-    /// The record of a new open file, which does not report failures that another has already reported.
+    /// The cursor of a new open file. The file does not report failures that another open file has already reported.
     pub fn follow(&self) -> ErrorCursor {
         let now = self.0.load(Ordering::Acquire);
-        // A failure that was never reported goes to the next caller.
+        // A failure that no open file has reported yet is reported to this one, too.
         ErrorCursor(AtomicU32::new(if now & REPORTED != 0 { now } else { 0 }))
     }
 
-    /// Whether writes have failed since the last report to the open file of `cursor`.
+    /// Returns an error if a write has failed since the last report to the open file of `cursor`.
     pub fn report(&self, cursor: &ErrorCursor) -> Result<(), WritesFailed> {
         let now = self.0.load(Ordering::Acquire);
         if now == cursor.0.load(Ordering::Acquire) {
             return Ok(());
         }
         let now = self.0.fetch_or(REPORTED, Ordering::AcqRel) | REPORTED;
-        // Where two threads check the same file at once, one of them reports.
+        // If two threads check the same open file at once, only one of them reports the failure.
         if cursor.0.swap(now, Ordering::AcqRel) == now { Ok(()) } else { Err(WritesFailed) }
     }
 }
@@ -79,7 +79,7 @@ mod tests {
         for reader in [&a, &late, &unknown] {
             assert_eq!((errors.report(reader), errors.report(reader)), (Err(WritesFailed), Ok(())));
         }
-        // Two failures and one report, because there was no check between them.
+        // The two failures give one report, because there was no report between them.
         assert_eq!((errors.report(&b), errors.report(&b)), (Err(WritesFailed), Ok(())));
     }
 }

@@ -1,23 +1,25 @@
-//! The page index of an object: a radix tree read without locks and filled by compare-and-swap.
+//! The page index of an object: a radix tree that is read without locks and filled by compare-and-swap.
 //!
 //! # Shape
-//! A key is a page index. A node has 64 slots and a bitmap of the occupied ones. The slots of a *leaf* node hold
-//! [`Slot`]s, those of others hold nodes. The root word is either a node, or itself the slot of key 0, so an object of
-//! one page has no node. All words are tagged, so the meaning of a word never depends on its place.
+//! A key is a page number in the object. A node has 64 slots and a bitmap of the occupied slots. The slots of a *leaf*
+//! node hold [`Slot`]s, and the slots of other nodes hold child nodes. The root word holds either a node, or the
+//! content of key 0 itself. So an object of one page has no node. All words are tagged, so the meaning of a word never
+//! depends on its place.
 //!
 //! # Permitted changes
-//! - A slot leaves `Empty` and returns to it only through `Reserved`, which a CPU sets by compare-and-swap. That CPU
-//!   owns the slot, and only the owner changes its occupancy bit (mutants [`Mutant::BitAfterPublish`] and
-//!   [`Mutant::BitAfterEmpty`]). So a bit and its slot agree whenever the slot has no owner. Owners are pinned and
-//!   finish soon. Other CPUs that want to fill the slot spin; readers return `Reserved`.
-//! - From one occupied word to another (`Page` to `Swap`, a page for its copy) is one compare-and-swap.
-//! - Content without a busy bit, such as a swap slot, is held by its index slot: occupied → `Reserved` → occupied
-//!   again, or empty ([`Index::take`]).
-//! - A child is linked the same way: `Empty`, `Reserved`, node.
-//! - An empty node is taken out by *closing*: each of its slots goes `Empty` → `Closed`, or the attempt is undone.
-//!   Readers take `Closed` for `Empty`; a CPU that wants to fill starts again from the root. Then the parent's slot
-//!   goes node → `Reserved` → `Empty`, and the epoch frees the node.
-//! - The tree grows at the root only: a new root whose slot 0 is the old root, by one compare-and-swap.
+//! - A slot leaves `Empty` and returns to it only through `Reserved`. A CPU sets `Reserved` by compare-and-swap, and
+//!   then owns the slot. Only the owner changes the slot's occupancy bit (mutants [`Mutant::BitAfterPublish`] and
+//!   [`Mutant::BitAfterEmpty`]). So the bit and the slot agree whenever the slot has no owner. Owners are pinned and
+//!   finish soon. Other CPUs that want to fill the slot spin, and readers return `Reserved`.
+//! - A change from one occupied word to another (`Page` to `Swap`, a page to its copy) is one compare-and-swap.
+//! - Some content, such as a swap slot, has no busy bit. A CPU holds it by reserving its index slot: occupied →
+//!   `Reserved` → occupied again, or empty ([`Index::take`]).
+//! - A child node is linked by the same steps: `Empty` → `Reserved` → node.
+//! - To remove an empty node, a CPU first *closes* it: it changes each slot from `Empty` to `Closed`. If one slot is
+//!   not empty, it undoes these changes. Readers treat `Closed` as `Empty`. A CPU that wants to fill a closed slot
+//!   starts again from the root. Then the parent's slot changes from node to `Reserved` to `Empty`, and the epoch frees
+//!   the node.
+//! - The tree grows at the root only. One compare-and-swap installs a new root whose slot 0 is the old root.
 //!
 //! | | get | fill, replace, clear | link a node | prune |
 //! |---|---|---|---|---|
@@ -26,7 +28,7 @@
 //! | **link a node** | | | CAS on the slot | Closed: again from the root |
 //! | **prune** | | | | CAS on each slot: one wins, or neither |
 //!
-//! Every function here needs an epoch pin of the caller, because the epoch frees nodes.
+//! Each function here needs an epoch pin of the caller, because the epoch frees nodes.
 
 mod check;
 mod prune;
@@ -55,15 +57,16 @@ use quire_sync::record;
 const BITS: u32 = 6;
 #[cfg(any(loom, shuttle))]
 const BITS: u32 = 1;
-/// Slots of a node.
+/// The number of slots of a node.
 pub(crate) const SLOTS: usize = 1 << BITS;
 const MASK: u64 = SLOTS as u64 - 1;
 
-/// One past the largest key: page indexes of files of 2^63 bytes fit.
+/// One past the largest key, so that all pages of a file of 2^63 bytes have keys.
 pub const KEYS: u64 = 1 << if BITS * 31 < 52 { BITS * 31 } else { 52 };
 
-// Words. Bit 0: a node (its address in the upper bits, its height in bits 1 to 5). Else bits 1 to 3 are the kind of
-// content, bits 4 to 7 are its order (large pages; always 0 now), and the rest is the payload.
+// The format of a word. If bit 0 is set, the word is a node: bits 1 to 5 are its height, the upper bits its address.
+// Otherwise bits 1 to 3 are the kind of content, bits 4 to 7 its order (for large pages, always 0 now), and the rest is
+// the payload.
 const NODE: u64 = 1;
 const HEIGHT_SHIFT: u32 = 1;
 const ADDRESS: u64 = !63;
@@ -74,21 +77,21 @@ const RESERVED: u64 = 1 << 1;
 const PAGE: u64 = 2 << 1;
 const SWAP: u64 = 3 << 1;
 const ZERO_MARKER: u64 = 4 << 1;
-/// In a node that is being taken out, and in the root of a dismantled index.
+/// The word of each slot of a node that is being removed, and of the root of a dismantled index.
 const CLOSED: u64 = 6 << 1;
 
 /// The content of an index at a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// Nothing.
+    /// No page and no mark.
     Empty,
-    /// A CPU is about to fill or to empty the slot.
+    /// A CPU owns the slot while it fills or empties it.
     Reserved,
     /// A page, resident in this frame.
     Page(Pfn),
     /// A page, in this swap slot.
     Swap(u64),
-    /// Zero marker: no page, and pages of layers behind are hidden at this key.
+    /// Zero marker: the key has no page and reads as zeroes. Pages of layers behind are hidden at this key.
     ZeroMarker,
 }
 
@@ -117,50 +120,50 @@ fn decode(word: u64) -> Slot {
 /// Why a slot was not filled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FillError {
-    /// The slot holds something already.
+    /// The slot is occupied, with this content.
     Taken(Slot),
-    /// No memory for a node.
+    /// There is no memory for a node.
     OutOfMemory,
-    /// The index was dismantled: its object is gone.
+    /// The index was dismantled, because its object is being torn down.
     Gone,
-    /// The key is larger than that of any file's page.
+    /// The key is [`KEYS`] or larger, beyond the last page of any file.
     BeyondKeys,
 }
 
-/// Where nodes come from and go to. A copy stands in each node, so that the epoch can free it.
+/// Allocates and frees nodes. Each node stores a copy of this value, so that the epoch can free the node.
 ///
 /// # Safety
-/// `allocate` gives memory that is valid for a [`IndexNode<Self>`] and not used elsewhere.
+/// `allocate` returns memory that is valid for an [`IndexNode<Self>`] and not used elsewhere.
 pub unsafe trait Nodes: Copy + 'static {
-    /// Memory for a node, uninitialised.
+    /// Allocates memory for a node, uninitialised.
     fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory>;
-    /// Takes memory back at once.
+    /// Frees the memory of a node at once.
     ///
     /// # Safety
     /// `node` came from `allocate`, and is not used any more.
     unsafe fn release(self, node: NonNull<IndexNode<Self>>);
-    /// Calls `free` with the node's header once no reader can hold it.
+    /// Calls `free` with the node's header once no reader can reach the node.
     ///
     /// # Safety
-    /// As [`quire_sync::epoch::Domain::retire`].
+    /// The rules of [`quire_sync::epoch::Domain::retire`] hold.
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired));
 }
 
-/// One node: a header line, then the slots.
+/// One node of the tree: a cache line of header, then the slots.
 #[repr(C, align(64))]
 pub struct IndexNode<N: Nodes> {
-    /// Must be first: the epoch hands it back.
+    /// Must be the first field, because the epoch's free function casts the header to the node.
     retired: Retired,
     nodes: N,
-    /// Occupied slots. Changed by the slots' owners.
+    /// The bitmap of occupied slots. The owner of a slot changes the slot's bit.
     present: AtomicU64,
-    /// Leaves: slots whose page may be newer than the pager's copy. Set by the CPU that makes a page dirty, cleared by
-    /// the cleaner or by a slot's owner.
+    /// In a leaf: the slots whose page may be newer than the pager's copy. The CPU that makes a page dirty sets the
+    /// bit. The cleaner or the slot's owner clears it.
     dirty: AtomicU64,
-    /// 1: a leaf. Fixed.
+    /// The height above the slots; 1 for a leaf. Fixed.
     height: u32,
-    /// Leaves: a time of a store into a page of theirs. On this line, because a fault that makes a page, or that makes
-    /// it dirty, writes the line anyway.
+    /// In a leaf: the time of a store into one of its pages. The field is on this line, because a fault that makes a
+    /// page, or makes it dirty, writes the line anyway.
     stored: AtomicU64,
     slots: NodeSlots,
 }
@@ -171,8 +174,9 @@ quire_sync::assert_layout!(IndexNode<&'static crate::object::Objects<crate::test
     retired: 0, nodes: 16, present: 24, dirty: 32, height: 40, stored: 48, slots: 64,
 });
 
-/// A node's slots, aligned to a cache line. Eight leaf nodes cover the range of one page-table page, and their slots
-/// are one line of their parent. So CPUs that fill different regions do not share a line of slots.
+/// A node's slots, aligned to a cache line. Eight leaf nodes cover the range of one page-table page, and the slots of
+/// these eight nodes are one cache line of their parent. So CPUs that fill different such ranges do not share a line of
+/// slots.
 #[repr(align(64))]
 struct NodeSlots([AtomicU64; SLOTS]);
 
@@ -189,7 +193,7 @@ impl<N: Nodes> IndexNode<N> {
         let node = nodes.allocate()?;
         record::wrote(node.as_ptr());
         let at = node.as_ptr();
-        // Field by field: a whole node would be made on the stack and copied.
+        // Each field is written by itself, because a whole node would be built on the stack and copied.
         // SAFETY: fresh memory for a node, by the contract of `Nodes`; each field is written once.
         unsafe {
             (&raw mut (*at).retired).write(Retired::new());
@@ -209,7 +213,7 @@ impl<N: Nodes> IndexNode<N> {
         node.as_ptr() as u64 | (height as u64) << HEIGHT_SHIFT | NODE
     }
 
-    /// Frees a node that was never reachable.
+    /// Frees a node that no other CPU has ever been able to reach.
     ///
     /// # Safety
     /// The node came from [`IndexNode::build`], the caller alone can reach it, and it is discarded once.
@@ -222,13 +226,13 @@ impl<N: Nodes> IndexNode<N> {
         }
     }
 
-    /// Gives a node that was unlinked to the epoch.
+    /// Retires a node that was unlinked; the epoch frees it later.
     ///
     /// # Safety
     /// No new reader can reach the node, and it is retired once.
     unsafe fn retire(node: NonNull<Self>) {
         unsafe fn free<N: Nodes>(node: *mut Retired) {
-            // SAFETY: the header is the node's first field, and the epoch gives each node back once.
+            // SAFETY: the header is the first field of the node, and the epoch frees each node once.
             unsafe { IndexNode::discard(NonNull::new_unchecked(node.cast::<IndexNode<N>>())) }
         }
         // SAFETY: by this function's contract the node is unreachable for new readers.
@@ -240,8 +244,8 @@ impl<N: Nodes> IndexNode<N> {
         self.slot_at(key, self.height)
     }
 
-    /// As [`slot`](Self::slot), with the height from the word that led here. So the node's header, which each linking
-    /// below an inner node writes, is not read.
+    /// As [`slot`](Self::slot), with the height from the word that led to this node. So the node's header is not read.
+    /// In an inner node, each linking of a child writes that header.
     fn slot_at(&self, key: u64, height: u32) -> (&AtomicU64, u64) {
         let i = (key >> (BITS * (height - 1))) & MASK;
         (&self.slots[i as usize], 1 << i)
@@ -252,7 +256,8 @@ fn height(word: u64) -> u32 {
     ((word >> HEIGHT_SHIFT) & 31) as u32
 }
 
-/// Changes `word` from `from` to `to` in one step, or returns its value. (The mutant `in_two`: in two.)
+/// Changes `word` from `from` to `to` in one atomic step. On failure returns the value that `word` has. (The mutant
+/// `in_two` uses two steps.)
 #[inline(always)]
 #[track_caller]
 fn exchange(word: &AtomicU64, from: u64, to: u64, in_two: Mutant) -> Result<u64, u64> {
@@ -267,7 +272,7 @@ fn exchange(word: &AtomicU64, from: u64, to: u64, in_two: Mutant) -> Result<u64,
     word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
 }
 
-/// The node that `word` points to.
+/// The node that the tree word `word` points to.
 ///
 /// # Safety
 /// `word` was read from an index of the same `N` while the caller was pinned, and the caller stays pinned for `'a`.
@@ -276,27 +281,27 @@ unsafe fn node<'a, N: Nodes>(word: u64) -> &'a IndexNode<N> {
     unsafe { &*((word & ADDRESS) as *const IndexNode<N>) }
 }
 
-/// Whether `key` lies in a tree whose root has this height.
+/// Whether a tree whose root has height `height` covers `key`.
 fn covers(height: u32, key: u64) -> bool {
     height * BITS >= 64 || key >> (height * BITS) == 0
 }
 
-/// The height of the smallest tree that has `key`, at least 1.
+/// The height of the smallest tree that covers `key`, at least 1.
 fn height_for(key: u64) -> u32 {
     (64 - key.leading_zeros()).div_ceil(BITS).max(1)
 }
 
-/// The place of a key's slot.
+/// The place of a key's slot in the tree.
 enum SlotPlace<'a, N: Nodes> {
-    /// The root word, which now is the slot of key 0.
+    /// The root word, which at present is the slot of key 0, with its value.
     Root(u64),
-    /// In a leaf.
+    /// A slot of this leaf.
     Leaf(&'a IndexNode<N>),
     /// No leaf covers the key.
     Absent,
 }
 
-/// The page index of an object; see the module.
+/// The page index of an object; see the module's comment.
 pub struct Index<N: Nodes> {
     root: AtomicU64,
     _nodes: PhantomData<fn(N) -> N>,
@@ -306,7 +311,7 @@ impl<N: Nodes> Index<N> {
     /// An empty index of no object, for tests and measurements.
     ///
     /// # Safety
-    /// Every pin that is passed with it is of the domain that its nodes are retired to.
+    /// Each pin that is passed to its functions is of the domain to which its nodes are retired.
     pub unsafe fn detached() -> Self {
         Index::new()
     }
@@ -322,8 +327,8 @@ impl<N: Nodes> Index<N> {
         self.get_timed(key, pin).0
     }
 
-    /// As [`get`](Self::get), with the time of stores of the leaf, unless the root is the slot. `None` also where no
-    /// leaf covers the key.
+    /// As [`get`](Self::get), with the leaf's time of the last noted store. The time is `None` if the root word is the
+    /// slot, or no leaf covers the key.
     #[inline(always)]
     pub(crate) fn get_timed<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> (Slot, Option<&'a AtomicU64>) {
         let mut word = self.root.load(Ordering::Acquire);
@@ -344,7 +349,7 @@ impl<N: Nodes> Index<N> {
                 return (decode(word), Some(&node.stored));
             }
             if word & NODE == 0 {
-                // Empty, being linked (not filled yet) or taken out (already empty).
+                // The slot is empty, or a child is being linked (still empty) or removed (already empty).
                 return (Slot::Empty, None);
             }
         }
@@ -378,18 +383,18 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Fills the empty slot at `key`.
+    /// Fills the empty slot at `key`. Fails with [`FillError::Taken`] if the slot is occupied.
     #[inline(always)]
     pub fn fill(&self, key: u64, value: Slot, nodes: N, pin: &Pinned<'_>) -> Result<(), FillError> {
         debug_assert!(!matches!(value, Slot::Empty | Slot::Reserved));
-        // No leaf covers a key beyond the last.
+        // A key of [`KEYS`] or more has no leaf, so `fill_growing` refuses it.
         match self.place(key, pin) {
             SlotPlace::Leaf(leaf) if Self::fill_slot(leaf, key, encode(value)).is_ok() => Ok(()),
             _ => self.fill_growing(key, encode(value), nodes, pin),
         }
     }
 
-    /// Fills the slot of `key` in its leaf, or returns its word.
+    /// Fills the slot of `key` in its leaf. If the slot is not empty, returns its word as the error.
     #[inline(always)]
     fn fill_slot(leaf: &IndexNode<N>, key: u64, value: u64) -> Result<(), u64> {
         let (slot, bit) = leaf.slot_at(key, 1);
@@ -404,8 +409,8 @@ impl<N: Nodes> Index<N> {
         Ok(())
     }
 
-    /// Fills the slots from `key` on with the pages `frames`, in order, up to the first that is not empty, and returns
-    /// how many. Slots of one leaf are filled together.
+    /// Fills consecutive slots from `key` on with the pages `frames`, up to the first slot that is not empty. Returns
+    /// the number of slots filled. Slots of one leaf are filled together.
     pub(crate) fn fill_run(&self, key: u64, frames: &[Pfn], nodes: N, pin: &Pinned<'_>) -> usize {
         let mut done = 0;
         while let Some(first) = frames.get(done) {
@@ -426,8 +431,8 @@ impl<N: Nodes> Index<N> {
         done
     }
 
-    /// As [`fill_slot`](Self::fill_slot), for consecutive slots up to the first that is not empty; returns how many it
-    /// filled.
+    /// As [`fill_slot`](Self::fill_slot), for consecutive slots up to the first that is not empty. Returns the number
+    /// of slots filled.
     fn fill_slots(leaf: &IndexNode<N>, key: u64, frames: &[Pfn]) -> usize {
         let slots = || (key..).map(|k| leaf.slot_at(k, 1)).zip(frames);
         let mut bits = 0;
@@ -451,7 +456,7 @@ impl<N: Nodes> Index<N> {
         bits.count_ones() as usize
     }
 
-    /// As [`fill`](Self::fill), where there is no leaf yet, or the slot is not empty.
+    /// The slow path of [`fill`](Self::fill): no leaf covers the key yet, or the slot is not empty.
     #[inline(never)]
     fn fill_growing(&self, key: u64, value: u64, nodes: N, pin: &Pinned<'_>) -> Result<(), FillError> {
         if key >= KEYS {
@@ -481,7 +486,8 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Finds the place of `key`, growing the tree as needed. `Absent` only where the tree changed meanwhile.
+    /// Finds the place of `key`, and grows the tree as needed. Returns `Absent` only if the tree changed meanwhile; the
+    /// caller then tries again.
     fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<SlotPlace<'a, N>, FillError> {
         let _pinned = pin;
         let mut word = self.root.load(Ordering::Acquire);
@@ -514,7 +520,7 @@ impl<N: Nodes> Index<N> {
                         continue;
                     }
                     Err(now) => {
-                        // SAFETY: the child was never reachable.
+                        // SAFETY: no other CPU has been able to reach the child.
                         unsafe { IndexNode::discard(child) };
                         word = now;
                     }
@@ -527,7 +533,8 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Puts a root above `old`: one level higher, or high enough for `key` where there is no node yet.
+    /// Installs a new root above `old`. It is one level higher than `old`, or high enough for `key` if the tree has no
+    /// node yet.
     fn grow(&self, old: u64, key: u64, nodes: N) -> Result<(), FillError> {
         let h = if old & NODE != 0 {
             height(old) + 1
@@ -542,18 +549,19 @@ impl<N: Nodes> Index<N> {
             let n = unsafe { root.as_ref() };
             n.slots[0].store(old, Ordering::Relaxed);
             n.present.store(1, Ordering::Relaxed);
-            // The root word has no tag, so a page that was in it may be dirty.
+            // The root word has no dirty bit, so the page that it held is treated as dirty.
             n.dirty.store((old & NODE == 0) as u64, Ordering::Relaxed);
         }
         if old == RESERVED || exchange(&self.root, old, IndexNode::word(root, h), Mutant::GrowNotAtomic).is_err() {
-            // SAFETY: the root was never reachable.
+            // SAFETY: no other CPU has been able to reach the new root.
             unsafe { IndexNode::discard(root) };
             relax();
         }
         Ok(())
     }
 
-    /// Replaces `from` by `to`, both occupied, in one step; false where the slot holds something else.
+    /// Replaces the content `from` by `to` in one step. Neither may be empty. Returns false if the slot holds something
+    /// else.
     pub fn replace(&self, key: u64, from: Slot, to: Slot, pin: &Pinned<'_>) -> bool {
         debug_assert!(!matches!(from, Slot::Empty | Slot::Reserved) && !matches!(to, Slot::Empty | Slot::Reserved));
         loop {
@@ -564,14 +572,14 @@ impl<N: Nodes> Index<N> {
             };
             match exchange(slot, encode(from), encode(to), Mutant::ReplaceNotAtomic) {
                 Ok(_) => return true,
-                // The tree grew above the root's slot meanwhile.
+                // The tree grew meanwhile, so the root word is a node now.
                 Err(word) if word & NODE != 0 => continue,
                 Err(_) => return false,
             }
         }
     }
 
-    /// Empties the slot at `key`, which holds `from`; false where it holds something else.
+    /// Empties the slot at `key`, which holds `from`. Returns false if it holds something else.
     pub fn clear(&self, key: u64, from: Slot, pin: &Pinned<'_>) -> bool {
         debug_assert!(!matches!(from, Slot::Empty | Slot::Reserved));
         let from = encode(from);
@@ -606,7 +614,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Tags `key` as dirty. The caller holds the slot's content, so that it stays.
+    /// Sets the dirty bit of `key` in its leaf. The caller holds the slot's content, so that it stays.
     pub(crate) fn tag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             let bit = leaf.slot(key).1;
@@ -616,7 +624,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// The time of a store into a page of the leaf that covers `key`, if there is a leaf.
+    /// The leaf's time of a store into one of its pages. `None` if no leaf covers `key`.
     pub(crate) fn stored<'a>(&self, key: u64, pin: &'a Pinned<'_>) -> Option<&'a AtomicU64> {
         match self.place(key, pin) {
             SlotPlace::Leaf(leaf) => Some(&leaf.stored),
@@ -624,7 +632,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Takes the dirty tag of `key` away, before its page is cleaned.
+    /// Clears the dirty bit of `key`, before its page is cleaned.
     pub(crate) fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);

@@ -1,26 +1,28 @@
-//! An ordered tree of intervals, linked through its members: finds the members that cover a page without visiting
-//! others.
+//! An ordered tree of intervals, with links in its members. It finds the members that cover a page without a visit to
+//! other members.
 //!
-//! A treap: ordered by (start, address), and a heap by a hash of the address. So its depth is logarithmic without
-//! rebalancing or stored priorities. Each member records the largest end below it. Insert, remove and a step to the
-//! next overlap are O(log n) expected. Nothing is allocated; the owner of the tree guards it.
+//! The tree is a treap: ordered by (start, address), and a heap by a hash of the address. So its expected depth is
+//! logarithmic without rebalancing or stored priorities. Each member records the largest end in its subtree. Insert,
+//! remove and a step to the next overlap are O(log n) expected. The tree allocates nothing, and its owner guards it by
+//! a lock.
 //!
-//! # Members that were linked lately
-//! Each member has the *stamp* of its linking, and stamps rise. While a walk is noted ([`Tree::note_walk`]), each
-//! member also records the latest stamp below it. So a walk finds the members that were linked since it began, without
-//! a visit to others ([`Tree::next_newer`]). Without a noted walk, a linking writes no ancestor's record.
+//! # Recently linked members
+//! Each member has the *stamp* of its linking, and stamps rise. While a walk is registered ([`Tree::note_walk`]), each
+//! member also records the latest stamp in its subtree. So the walk finds the members that were linked after it began,
+//! without a visit to other members ([`Tree::next_newer`]). While no walk is registered, a linking does not write the
+//! stamps of ancestors.
 
 use crate::check::Broken;
 use crate::mutant::{Mutant, mutant};
 use core::ptr;
 use quire_sync::Shared;
 
-/// The part of a member that its tree uses. Guarded by the tree's owner.
+/// The links of a member in its tree. Guarded by the tree's owner.
 pub struct Links<T> {
     left: *mut T,
     right: *mut T,
     parent: *mut T,
-    /// The largest end in the subtree.
+    /// The largest end in this member's subtree.
     max: u64,
 }
 
@@ -31,11 +33,11 @@ impl<T> Links<T> {
     }
 }
 
-/// The time of a member's linking. Guarded by the tree's owner.
+/// The time of a member's linking, as a stamp. Guarded by the tree's owner.
 #[derive(Clone, Copy, Debug)]
 pub struct Age {
     stamp: u64,
-    /// The latest stamp in the subtree. Stamps of members that were linked while no walk was registered
+    /// The latest stamp in this member's subtree. Stamps of members that were linked while no walk was registered
     /// (`Tree::note_walk`) may be missing.
     newest: u64,
 }
@@ -47,28 +49,28 @@ impl Age {
     }
 }
 
-/// Something with a fixed interval of keys that can be in a [`Tree`].
+/// A member of a [`Tree`]: a value with a fixed interval of keys.
 ///
 /// # Safety
-/// `links` and `age` are the same cells each time, `start` and `end` never change, and `start < end`.
+/// `links` and `age` return the same cells each time, `start` and `end` never change, and `start < end`.
 pub unsafe trait Interval: Sized {
-    /// The links.
+    /// The member's links in its tree.
     fn links(&self) -> &Shared<Links<Self>>;
-    /// The age.
+    /// The member's stamps.
     fn age(&self) -> &Shared<Age>;
-    /// First key.
+    /// The first key of the interval.
     fn start(&self) -> u64;
-    /// One past the last key.
+    /// One past the last key of the interval.
     fn end(&self) -> u64;
 }
 
-/// A member's place in the order.
+/// A member's place in the tree's order: its start and its address.
 pub type TreePlace = (u64, usize);
 
-/// A tree of members that its owner keeps alive.
+/// A tree of members. The owner of the tree keeps the members alive.
 pub struct Tree<T> {
     root: *mut T,
-    /// Walks that let go of the tree and go on later.
+    /// The number of registered walks. Such a walk releases the tree's lock and continues later.
     walks: u32,
 }
 
@@ -76,9 +78,9 @@ pub struct Tree<T> {
 #[derive(Debug)]
 pub(crate) enum Newer<'t, T> {
     Member(&'t T),
-    /// None up to this place; the search may go on behind it.
+    /// No wanted member up to this place. The search can continue after it.
     NotYet(TreePlace),
-    /// No further one.
+    /// No wanted member is left.
     End,
 }
 
@@ -91,22 +93,22 @@ impl<T: Interval> Tree<T> {
         Tree { root, walks: 0 }
     }
 
-    /// Whether there is no member.
+    /// Whether the tree has no member.
     pub(crate) fn is_empty(&self) -> bool {
         self.root.is_null()
     }
 
-    /// From now on, members that are linked can be found by [`next_newer`](Self::next_newer).
+    /// Registers a walk. From now on [`next_newer`](Self::next_newer) finds the members that are linked later.
     pub(crate) fn note_walk(&mut self) {
         self.walks += 1;
     }
 
-    /// Ends one [`note_walk`](Self::note_walk).
+    /// Ends one walk that [`note_walk`](Self::note_walk) registered.
     pub(crate) fn forget_walk(&mut self) {
         self.walks -= 1;
     }
 
-    /// Adds `member`. `stamp` is larger than that of each earlier linking.
+    /// Links `member` into the tree. `stamp` is larger than the stamp of each earlier linking.
     ///
     /// # Safety
     /// `member` is in no tree, and stays alive and in place until it is removed.
@@ -121,7 +123,8 @@ impl<T: Interval> Tree<T> {
             let mut at = self.root;
             while !at.is_null() {
                 parent = at;
-                // Mostly the member ends before others do, and a line that is only read stays shared.
+                // The store is skipped where possible, so that the cache line stays shared. Most members end before
+                // others do.
                 if links(at).max < end {
                     change(at).max = end;
                 }
@@ -149,17 +152,16 @@ impl<T: Interval> Tree<T> {
         }
     }
 
-    /// Takes `member` out.
+    /// Removes `member` from the tree.
     ///
     /// # Safety
     /// `member` is in this tree.
     pub(crate) unsafe fn remove(&mut self, member: *mut T) {
-        // SAFETY: `member` is in this tree, whose members are alive, and `&mut self` keeps all others away from the
-        // links.
+        // SAFETY: `member` is in this tree, whose members are alive. `&mut self` excludes other accesses to the links.
         unsafe {
             let &Links { mut left, mut right, parent, .. } = links(member);
-            // Its place goes to the two subtrees, merged: each step links the root of the heap's order and goes on
-            // with the part that both subtrees want.
+            // The two subtrees of `member` are merged and take its place. Each step links the root with the higher
+            // priority, and continues with the child of that root that must be merged with the other subtree.
             let mut above = parent;
             let mut is_left = !parent.is_null() && links(parent).left == member;
             loop {
@@ -188,7 +190,7 @@ impl<T: Interval> Tree<T> {
                 }
             }
             *change(member) = Links::new((*member).end());
-            // The merged members have others below them.
+            // The merged members have new subtrees, so their records are computed again.
             let mut at = above;
             while at != parent {
                 refresh(at);
@@ -197,7 +199,7 @@ impl<T: Interval> Tree<T> {
                 }
                 at = links(at).parent;
             }
-            // Once a maximum stays unchanged, those above do too.
+            // Once the maximum of a member is unchanged, the maxima of its ancestors are unchanged too.
             while !at.is_null() && refresh(at) {
                 at = links(at).parent;
             }
@@ -209,8 +211,7 @@ impl<T: Interval> Tree<T> {
     /// # Safety
     /// `member` is in this tree, and has a parent.
     unsafe fn rotate_up(&mut self, member: *mut T) {
-        // SAFETY: `member` and its parent, which the caller has seen, are in this tree and alive; `&mut self` guards
-        // the links.
+        // SAFETY: `member` and its parent are in this tree and alive, and `&mut self` guards the links.
         unsafe {
             let parent = links(member).parent;
             let grand = links(parent).parent;
@@ -238,7 +239,7 @@ impl<T: Interval> Tree<T> {
             } else {
                 change(grand).right = member;
             }
-            // The member has those below it that its parent had.
+            // After the rotation, the subtree of `member` is the subtree that its parent had.
             change(member).max = links(parent).max;
             refresh(parent);
             if self.walks != 0 && !mutant(Mutant::LinkingUnnoted) {
@@ -248,17 +249,17 @@ impl<T: Interval> Tree<T> {
         }
     }
 
-    /// The first member, in the tree's order, that overlaps `start..end` and stands after `after`.
+    /// The first member, in the tree's order, that overlaps `start..end` and comes after `after`.
     pub(crate) fn next_overlap(&self, start: u64, end: u64, after: Option<TreePlace>) -> Option<&T> {
         // SAFETY: members are alive while they are in the tree.
         unsafe { find(self.root, start, end, after).as_ref() }
     }
 
-    /// As [`Tree::next_overlap`] after `member`, starting at its node. A walk through all overlapping members visits
-    /// each link twice.
+    /// As [`Tree::next_overlap`] after `member`, but starts at the node of `member` instead of the root. A walk through
+    /// all overlapping members visits each link twice.
     ///
     /// # Safety
-    /// The tree has the member.
+    /// `member` is in this tree.
     pub(crate) unsafe fn next_overlap_from(&self, member: &T, start: u64, end: u64) -> Option<&T> {
         let mut at = ptr::from_ref(member).cast_mut();
         // SAFETY: members are alive while they are in the tree.
@@ -268,7 +269,7 @@ impl<T: Interval> Tree<T> {
                 if !found.is_null() {
                     return found.as_ref();
                 }
-                // Up to the next member in order: the first ancestor that is reached from its left child.
+                // Climbs to the next member in order: the first ancestor that is reached from its left child.
                 loop {
                     let below = at;
                     at = links(at).parent;
@@ -290,9 +291,9 @@ impl<T: Interval> Tree<T> {
     }
 
     /// The first member after `after`, in the tree's order, that overlaps `start..end` and has the stamp `since` or a
-    /// later one. Finds those that were linked while a walk was noted. Lowers `steps` for each other member above such
-    /// a stamp that it passes, and stops where none are left. There are about as many of these for each linking as the
-    /// tree is deep.
+    /// later stamp. Finds only members that were linked while a walk was registered. Each other member that the search
+    /// passes on the way lowers `steps` by one. The search stops when `steps` is 0. For each linking, there are about
+    /// as many of these members as the tree is deep.
     pub(crate) fn next_newer(
         &self,
         start: u64,
@@ -321,7 +322,7 @@ impl<T: Interval> Tree<T> {
         None
     }
 
-    /// The smallest start of a member that is larger than `key`.
+    /// The smallest start of a member that is larger than `key`. `None` if no member starts after `key`.
     pub(crate) fn next_start(&self, key: u64) -> Option<u64> {
         let mut best = None;
         let mut at = self.root;
@@ -339,18 +340,18 @@ impl<T: Interval> Tree<T> {
         best
     }
 
-    /// A member's place in the order, for [`Tree::next_overlap`].
+    /// A member's place in the order, as [`Tree::next_overlap`] takes it.
     pub(crate) fn place(member: &T) -> TreePlace {
         (member.start(), ptr::from_ref(member).addr())
     }
 
-    /// Whether `member` is found at its place in the order.
+    /// Whether the tree finds `member` at its place in the order.
     pub(crate) fn contains(&self, member: &T) -> bool {
         self.at(Self::place(member)).is_some()
     }
 
-    /// Checks links, order, heap order and largest ends, and calls `each` with every member; returns how many there
-    /// are. In O(n), as deep as the tree.
+    /// Checks links, order, heap order and largest ends, and calls `each` with each member. Returns the number of
+    /// members. Takes O(n) time, and recurses as deep as the tree.
     pub(crate) fn check(&self, each: &mut dyn FnMut(&T) -> Result<(), Broken>) -> Result<u64, Broken> {
         let mut seen = Seen { count: 0, last: None, each };
         // SAFETY: members are alive while they are in the tree.
@@ -359,66 +360,68 @@ impl<T: Interval> Tree<T> {
     }
 }
 
-/// State of a running check.
+/// The state of a running check.
 struct Seen<'a, T> {
     count: u64,
     last: Option<TreePlace>,
     each: &'a mut dyn FnMut(&T) -> Result<(), Broken>,
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<T: Interval> Tree<T> {
-    /// Whether a walk is noted.
+    /// Whether a walk is registered.
     pub fn is_walked(&self) -> bool {
         self.walks != 0
     }
 
-    /// Makes the largest end below `member` wrong.
+    /// Changes the recorded largest end of `member`'s subtree to a wrong value.
     ///
     /// # Safety
-    /// The tree has the member.
+    /// `member` is in this tree.
     pub unsafe fn corrupt_max(&mut self, member: *mut T) {
         // SAFETY: by this function's contract.
         unsafe { change(member) }.max += 1;
     }
 }
 
-/// A member's links, to be read.
+/// The links of a member, for reading.
 ///
 /// # Safety
-/// The member is alive, nothing changes its tree meanwhile, and no reference from [`change`] is used beside this one.
+/// The member is alive, nothing changes its tree meanwhile, and no reference from [`change`] is in use at the same
+/// time.
 #[cfg_attr(recording, track_caller)]
 unsafe fn links<'a, T: Interval + 'a>(member: *mut T) -> &'a Links<T> {
-    // SAFETY: the member is alive, and no reference to its links from `change` is in use: this function's contract.
+    // SAFETY: by this function's contract, the member is alive, and no reference to its links from `change` is in use.
     unsafe { (*member).links().get() }
 }
 
-/// A member's links, to be changed.
+/// The links of a member, for writing.
 ///
 /// # Safety
-/// The member is alive, the caller has its tree to itself, and no other reference to its links is used beside this one.
+/// The member is alive, the caller has exclusive access to its tree, and no other reference to its links is in use.
 #[cfg_attr(recording, track_caller)]
 unsafe fn change<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Links<T> {
-    // SAFETY: the member is alive, and no other reference to its links is in use: this function's contract.
+    // SAFETY: by this function's contract, the member is alive, and no other reference to its links is in use.
     unsafe { (*member).links().get_mut() }
 }
 
-/// A member's age, to be read.
+/// The age of a member, for reading.
 ///
 /// # Safety
-/// As [`links`].
+/// The rules of [`links`] hold.
 unsafe fn age<'a, T: Interval + 'a>(member: *mut T) -> &'a Age {
-    // SAFETY: the member is alive, and no reference to its age from `change_age` is in use: this function's contract.
+    // SAFETY: by this function's contract, the member is alive, and no reference to its age from `change_age` is in
+    // use.
     unsafe { (*member).age().get() }
 }
 
-/// A member's age, to be changed.
+/// The age of a member, for writing.
 ///
 /// # Safety
-/// As [`change`].
+/// The rules of [`change`] hold.
 unsafe fn change_age<'a, T: Interval + 'a>(member: *mut T) -> &'a mut Age {
-    // SAFETY: the member is alive, and no other reference to its age is in use: this function's contract.
+    // SAFETY: by this function's contract, the member is alive, and no other reference to its age is in use.
     unsafe { (*member).age().get_mut() }
 }
 
@@ -431,13 +434,13 @@ unsafe fn place<T: Interval>(member: *mut T) -> TreePlace {
     unsafe { ((*member).start(), member.addr()) }
 }
 
-/// Whether `a` is before `b`. The comparison of pairs compiles to more instructions.
+/// Whether place `a` is before place `b`. The derived comparison of pairs compiles to more instructions.
 #[inline(always)]
 fn is_before(a: TreePlace, b: TreePlace) -> bool {
     a.0 < b.0 || a.0 == b.0 && a.1 < b.1
 }
 
-/// A mix of the address's bits (the finaliser of SplitMix64, Steele et al. 2014).
+/// The heap priority of a member: a mix of the bits of its address (the finaliser of SplitMix64, Steele et al. 2014).
 fn priority<T>(member: *mut T) -> u64 {
     let mut z = member.addr() as u64;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -445,12 +448,12 @@ fn priority<T>(member: *mut T) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Computes the largest end below `member` again; whether it is another one.
+/// Recomputes the largest end in the subtree of `member`. Returns whether it has changed.
 ///
 /// # Safety
-/// `member` is in a tree that the caller has to itself.
+/// `member` is in a tree to which the caller has exclusive access.
 unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
-    // SAFETY: the caller has the tree to itself, and the children of a member are members, hence alive.
+    // SAFETY: the caller has exclusive access to the tree. The children of a member are members, hence alive.
     unsafe {
         let l = links(member);
         let mut max = (*member).end();
@@ -467,12 +470,12 @@ unsafe fn refresh<T: Interval>(member: *mut T) -> bool {
     }
 }
 
-/// Computes the latest stamp below `member` again.
+/// Recomputes the latest stamp in the subtree of `member`.
 ///
 /// # Safety
-/// `member` is in a tree that the caller has to itself.
+/// `member` is in a tree to which the caller has exclusive access.
 unsafe fn refresh_age<T: Interval>(member: *mut T) {
-    // SAFETY: the caller has the tree to itself, and the children of a member are members, hence alive.
+    // SAFETY: the caller has exclusive access to the tree. The children of a member are members, hence alive.
     unsafe {
         let l = links(member);
         let mut newest = age(member).stamp;
@@ -485,7 +488,7 @@ unsafe fn refresh_age<T: Interval>(member: *mut T) {
     }
 }
 
-/// The members that [`find_newer`] finds.
+/// The condition of a search by [`find_newer`].
 struct Wanted {
     start: u64,
     end: u64,
@@ -493,10 +496,10 @@ struct Wanted {
     after: Option<TreePlace>,
 }
 
-/// As [`Tree::next_newer`], at or below `at`.
+/// As [`Tree::next_newer`], in the subtree of `at`.
 ///
 /// # Safety
-/// `at` is null or in a tree that the caller has borrowed.
+/// `at` is null, or in a tree that the caller has borrowed.
 unsafe fn find_newer<'t, T: Interval>(at: *mut T, wanted: &Wanted, steps: &mut u32) -> Newer<'t, T> {
     let mut at = at;
     // SAFETY: the caller has borrowed the tree: its members stay alive and no link changes, so links lead to members.
@@ -525,8 +528,8 @@ unsafe fn find_newer<'t, T: Interval>(at: *mut T, wanted: &Wanted, steps: &mut u
     Newer::End
 }
 
-/// The first member at or below `at`, in the tree's order, that overlaps `start..end` and stands after `after`, or
-/// null. As deep as the tree: about 2 ln n calls.
+/// The first member in the subtree of `at`, in the tree's order, that overlaps `start..end` and comes after `after`.
+/// Null if there is none. The recursion is as deep as the tree: about 2 ln n calls.
 ///
 /// # Safety
 /// `at` is null or in a tree that the caller has borrowed.
@@ -537,7 +540,7 @@ unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Tree
         while !at.is_null() && links(at).max > start {
             let l = links(at);
             if after.is_none_or(|a| is_before(a, place(at))) {
-                // Mostly there is nothing on the left, and a call would only say so.
+                // Mostly the left subtree has no member that reaches `start`. The test saves the call.
                 if !l.left.is_null() && links(l.left).max > start {
                     let found = find(l.left, start, end, after);
                     if !found.is_null() {
@@ -557,8 +560,8 @@ unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Tree
     ptr::null_mut()
 }
 
-/// Checks the members below `at` in their order; returns the largest end among them, or 0. A member whose parent is not
-/// the one above it ends the walk, so that it ends also where links lead in a circle.
+/// Checks the members in the subtree of `at`, in order. Returns the largest end among them, or 0. The check fails at a
+/// member whose parent link is wrong, so it ends even if links form a circle.
 ///
 /// # Safety
 /// `at` is null or in a tree that the caller has borrowed.
@@ -612,7 +615,7 @@ pub(super) mod tests {
             }))
         }
     }
-    // SAFETY: nothing changes `start` and `end` once a member is made, and every length is 1 at least.
+    // SAFETY: `start` and `end` never change after a member is made, and each length is at least 1.
     unsafe impl Interval for Member {
         fn links(&self) -> &Shared<Links<Self>> {
             &self.links
@@ -643,7 +646,7 @@ pub(super) mod tests {
                 }
                 if remove && !list.is_empty() {
                     let m = list.swap_remove(start as usize % list.len());
-                    // SAFETY: in the tree; made by `Box::into_raw`.
+                    // SAFETY: the member is in the tree, and was made by `Box::into_raw`.
                     unsafe {
                         tree.remove(m);
                         drop(Box::from_raw(m));
@@ -651,7 +654,7 @@ pub(super) mod tests {
                 } else {
                     let end = start + len;
                     let m = Member::new(start, end);
-                    // SAFETY: the box was just made and is in no tree; it is freed after its removal, or after the last
+                    // SAFETY: the box was just made and is in no tree. It is freed after its removal, or after the last
                     // use of the tree.
                     unsafe { tree.insert(m, stamp) };
                     list.push(m);
@@ -669,7 +672,7 @@ pub(super) mod tests {
                     let from = unsafe { tree.next_overlap_from(m, start, end) }.map(Tree::place);
                     prop_assert_eq!(from, tree.next_overlap(start, end, after).map(Tree::place));
                 }
-                // SAFETY: alive until the end of the test.
+                // SAFETY: the members are alive until the end of the test.
                 let mut want: Vec<TreePlace> = list.iter().map(|m| unsafe { &**m })
                     .filter(|m| m.start < end && m.end > start).map(Tree::place).collect();
                 want.sort();
@@ -677,9 +680,9 @@ pub(super) mod tests {
                 if since == 0 {
                     continue;
                 }
-                // SAFETY: alive until the end of the test, and no age is written any more.
+                // SAFETY: the members are alive until the end of the test, and no age is written any more.
                 let newer = |m: &&Member| unsafe { m.age.get() }.stamp >= since;
-                // SAFETY: boxes on the list are freed by the loop at the end of the test only.
+                // SAFETY: the boxes on the list are freed only by the loop at the end of the test.
                 let mut want: Vec<TreePlace> = list.iter().map(|m| unsafe { &**m })
                     .filter(|m| m.start < end && m.end > start).filter(newer).map(Tree::place).collect();
                 want.sort();
@@ -697,7 +700,7 @@ pub(super) mod tests {
                     }
                     prop_assert_eq!(&got, &want);
                 }
-                // SAFETY: boxes on the list are freed by the loop at the end of the test only.
+                // SAFETY: the boxes on the list are freed only by the loop at the end of the test.
                 let next = list.iter().map(|m| unsafe { (**m).start }).filter(|s| *s > start).min();
                 prop_assert_eq!(tree.next_start(start), next);
             }

@@ -1,33 +1,37 @@
-//! The list of an object's backings: interval trees, divided into shards where many CPUs link and unlink.
+//! The mapping list of an object: its backings in interval trees. Where many CPUs link and unlink, it has several
+//! shards.
 //!
-//! A backing records its shard, chosen when it is first mapped. Every backing that replaces it is in the same shard,
-//! and is linked before the old one is unlinked. So a scan that holds a shard's lock meets the old or the new backing.
+//! A backing records its shard, which is chosen when the range is first mapped. Each backing that replaces another goes
+//! to the same shard, and is linked before the old one is unlinked. So a scan that holds a shard's lock finds the old
+//! or the new backing.
 //!
-//! A scan lets go of the lock from time to time; [`scan`](super::scan) says why it still meets each of them, and ends.
+//! A scan releases the lock from time to time. The module [`scan`](super::scan) explains why it still visits each
+//! backing, and ends.
 //!
 //! # Growing and shrinking
-//! The list fans out when CPUs contend for its first shard (they wait, or take turns) and that shard is long
-//! ([`FAN_OUT_AT`]). That is 80 backings for each of the sixteen shards. It also fans out, however short, where CPUs
-//! have often taken turns there ([`TURNS`]): a few programs that all CPUs run again and again. CPUs may still take
-//! turns in one of those shards, or empty and fill one, which writes the object's count. Then they and their neighbours
-//! get shards of their own ([`OWN_AT`]). Those follow the CPUs that contend, not the backings.
+//! At first the list has one shard. It fans out to sixteen shards when CPUs contend for the first shard (they wait, or
+//! take turns) and that shard is long ([`FAN_OUT_AT`]). The length is 80 backings for each of the sixteen shards. A
+//! short list fans out too, if CPUs have often taken turns in the first shard ([`TURNS`]). An example is a few programs
+//! that all CPUs run again and again. CPUs may still take turns in one of the sixteen shards, or empty and fill one,
+//! which writes the object's reference count. Then these CPUs and their neighbours get shards of their own
+//! ([`OWN_AT`]). The number of own shards follows the CPUs that contend, not the backings.
 //!
-//! Scans pay for shards, because a scan locks each. So while there is one shard, each scan takes [`SCAN`] from the
-//! count of turns that would open more. Shards close again when the list is short and is scanned often. A CPU that
-//! unlinks checks this from time to time ([`Shards::is_too_wide`]). A scan checks it after many scans without an
-//! unlinking ([`Shards::scanned`]). They are also closed where only CPUs' own shards keep the object
-//! ([`references`](super::references)).
+//! Each shard makes scans slower, because a scan locks each shard. So while there is one shard, each scan subtracts
+//! [`SCAN`] from the count of turns that would open more shards. Shards close again when the list is short and is
+//! scanned often. A CPU that unlinks checks this from time to time ([`Shards::is_too_wide`]). A scan checks it after
+//! many scans without an unlinking ([`Shards::scanned`]). The shards are also closed when only CPUs' own shards keep
+//! the object ([`references`](super::references)).
 //!
 //! Rules while shards open and close:
-//! 1. A closing shard's backings go back to the first shard, one by one, under both locks ([`Shards::shrink`]). A CPU
-//!    that needs the shards closed helps, and waits for no other.
-//! 2. A scan that has passed the first shard would miss backings that move there. So each move to another shard first
-//!    raises a count. A scan that sees the count change starts over (mutant [`Mutant::ShrinkUnseen`]).
-//! 3. A scan lists the other shards only after it is through with the first. The other shards may open meanwhile, and
-//!    a backing of the first shard may be replaced by one in another.
-//! 4. A backing whose shard is closed when the backing is linked goes to the first shard and raises the count too. The
-//!    backing that it replaces may be in a shard that the scan has not reached.
-//! 5. The shards' memory stays with the object. An empty shard costs a scan one lock.
+//! 1. The backings of a closing shard move to the first shard, one by one, under both locks ([`Shards::shrink`]). A CPU
+//!    that needs the shards closed helps to move them, and waits for no other CPU.
+//! 2. A scan that has passed the first shard would miss backings that move there. So each move first raises the count
+//!    `moved`. A scan that sees the count change starts again (mutant [`Mutant::ShrinkUnseen`]).
+//! 3. A scan lists the other shards only after it has finished the first shard. The other shards may open while it
+//!    scans the first, and a backing of the first shard may be replaced by a backing in another shard.
+//! 4. If a backing's shard is closed before the backing is linked, the backing goes to the first shard and raises
+//!    `moved` too. The backing that it replaces may be in a shard that a scan has not reached.
+//! 5. The memory of the shards is kept until the object is freed. An empty shard costs a scan one lock.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -47,91 +51,94 @@ use quire_sync::atomic::{
 };
 use quire_sync::{CachePadded, Rank, SpinLock};
 
-/// Shards beyond the first, where there are any.
+/// The number of shards beyond the first, once the list has fanned out.
 #[cfg(not(any(loom, shuttle)))]
 const MORE: usize = 15;
 #[cfg(any(loom, shuttle))]
 const MORE: usize = 1;
-/// CPUs whose own shards are made together.
+/// The number of CPUs whose own shards are allocated together.
 const GROUP: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
-/// Groups of them; further CPUs share.
+/// The number of such groups. CPUs beyond the last group share shards with others.
 const GROUPS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
-/// How often CPUs take turns in a shard before they get shards of their own. The turns that this saves pay for the cost
-/// to later scans.
+/// How often CPUs take turns in a shard before they get shards of their own. The cache-line transfers that this saves
+/// outweigh the added cost of later scans.
 const OWN_AT: u16 = if cfg!(any(test, loom, shuttle)) { 2 } else { 32 };
-/// With so few backings in all, the shards close: at most one for 64 backings, of those that all CPUs share.
+/// The shards close at this number of backings or fewer: 64 for each of the shards that all CPUs share.
 #[cfg(not(any(test, loom, shuttle)))]
 const SHRINK_BELOW: u32 = 64 * (MORE as u32 + 1);
 #[cfg(any(test, loom, shuttle))]
 const SHRINK_BELOW: u32 = 6;
-/// Backings in the first shard before it may fan out: a quarter more, so that the list does not alternate.
+/// The number of backings in the first shard at which it may fan out. It is a quarter above [`SHRINK_BELOW`], so that
+/// the list does not alternate between open and closed.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
-/// Turns that CPUs take in the first shard before a short list fans out. At each turn a cache line moves.
+/// The number of turns that CPUs take in the first shard before a short list fans out. Each turn moves a cache line.
 const TURNS: u16 = if cfg!(any(loom, shuttle)) { u16::MAX } else { 64 };
-/// Turns that one scan outweighs, because it would lock each shard.
+/// The number of turns that one scan offsets, because a scan of a wide list locks each shard.
 const SCAN: u16 = 16;
-/// Scans of a short list without an unlinking before its shards close.
+/// The number of scans of a short list, without an unlinking, after which its shards close.
 const SCANS: u32 = 64;
-/// Backings that leave one shard between two checks of the list's length, per sixteen shards of the list. A check reads
-/// a cache line of each shard. With fewer checks, CPUs that map and unmap fetch fewer lines from each other. With more
-/// checks, the shards of a short list close sooner, and scans visit fewer empty shards.
+/// The number of unlinkings from one shard between two checks of the list's length, for each sixteen shards of the
+/// list. A check reads a cache line of each shard. With fewer checks, CPUs that map and unmap fetch fewer lines from
+/// each other. With more checks, the shards of a short list close sooner, and scans visit fewer empty shards.
 const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
-/// Scans between two such checks that justify closing the shards.
+/// The number of scans between two such checks at which the shards may close.
 const LOOK_SCANS: u32 = match () {
     _ if cfg!(any(loom, shuttle)) => 0,
     _ if cfg!(test) => 1,
     _ => 256 / SCAN as u32,
 };
-/// No CPU.
+/// The value of `last` before the first linking.
 const NO_CPU: u16 = u16::MAX;
-/// Intervals that begin differently, among those over a page, under which a backing is looked up by its address.
+/// The most different starts of intervals over a page under which a backing is looked up by its address.
 const STARTS: usize = 4;
 
 struct Listed<M: Machine> {
     tree: Tree<Backing<M>>,
-    /// When the tree is checked next.
+    /// When the self-check of the tree is due.
     due: Due,
 }
 
-/// One shard of the list.
+/// One shard of a mapping list.
 pub struct Shard<M: Machine> {
     list: SpinLock<Listed<M>>,
-    /// Backings in the tree. Written under the lock.
+    /// The number of backings in the tree. Written under the lock.
     count: AtomicU32,
-    /// Rises with every unlinking, under the lock. With `count` it is the number of linkings, which are the stamps of
-    /// the tree's members.
+    /// The number of unlinkings. Written under the lock. `unlinked` plus `count` is the number of linkings, which gives
+    /// the stamps of the tree's members.
     unlinked: AtomicU64,
-    /// How often a CPU found the lock held, or linked after another CPU. A line that moves between CPUs costs as much
-    /// as a held lock. It may wrap round.
+    /// How often a CPU found the lock held, or linked a backing after another CPU did. Both cost the move of a cache
+    /// line. The count may wrap.
     contended: AtomicU16,
-    /// The CPU that linked last. Written under the lock.
+    /// The CPU that linked a backing last, or [`NO_CPU`]. Written under the lock.
     last: AtomicU16,
 }
 
 #[cfg(test)]
 quire_sync::assert_layout!(Shard<crate::testing::TestMachine> { size: 48, align: 8 });
 
-/// Shards 1 and up.
+/// The shards beyond the first: those that all CPUs share, and CPUs' own.
 pub struct MoreShards<M: Machine> {
     shards: [CachePadded<Shard<M>>; MORE],
-    /// How often the shards were opened, times [`STATES`], plus [`OPEN`], [`CLOSING`] or [`CLOSED`]. Closing waits for
+    /// The state: [`OPEN`], [`CLOSING`] or [`CLOSED`], plus [`STATES`] times the number of openings. Closing waits for
     /// each CPU that locked a shard while it was open.
     state: AtomicU32,
-    /// Rises before a backing goes to the first shard that was in another, or would have been.
+    /// Rises before a backing is moved to the first shard from another shard, or goes there because its shard is
+    /// closed.
     moved: AtomicU64,
-    /// Scans since the last check whether the list is too short for its shards. On a line of its own, apart from the
-    /// fields that each linking reads.
+    /// The number of scans since the last check whether the list is too short for its shards. It is on its own cache
+    /// line, apart from the fields that each linking reads.
     scans: CachePadded<AtomicU32>,
-    /// CPUs' own shards, after those. Null until one of the group's CPUs contends. Set once.
+    /// CPUs' own shards, whose numbers follow those of `shards`. A slot is null until a CPU of the group contends, and
+    /// is set once.
     own: [AtomicPtr<OwnShards<M>>; GROUPS],
 }
 
-/// Own shards of a group of neighbouring CPUs.
+/// The own shards of a group of neighbouring CPUs.
 pub struct OwnShards<M: Machine>([CachePadded<OwnShard<M>>; GROUP]);
 
 struct OwnShard<M: Machine> {
     shard: Shard<M>,
-    /// The shard has a reference to the object. Guarded by the shard's lock.
+    /// Whether the shard has a reference to the object. Guarded by the shard's lock.
     counts: AtomicBool,
 }
 
@@ -140,7 +147,7 @@ impl<M: Machine> MoreShards<M> {
         self.state.load(Ordering::Acquire) % STATES == state
     }
 
-    /// Shard `i` of the whole list, not the first; `None` where it is not made yet.
+    /// Shard `i` of the whole list; `i` is not 0. `None` if the shard is not allocated yet.
     fn shard(&self, i: u16) -> Option<&Shard<M>> {
         let i = i as usize - 1;
         match i.checked_sub(MORE) {
@@ -149,15 +156,16 @@ impl<M: Machine> MoreShards<M> {
         }
     }
 
-    /// As [`shard`](Self::shard), for a CPU's own shard.
+    /// The own shard of a CPU, by its number `i` in the whole list. `None` if `i` is a shared shard, or the shard is
+    /// not allocated yet.
     fn own_shard(&self, i: u16) -> Option<&OwnShard<M>> {
         let cpu = (i as usize).checked_sub(1 + MORE)?;
         self.group(cpu).map(|own| &own.0[cpu % GROUP].0)
     }
 
-    /// The own shards of `cpu` and its neighbours; `cpu` is below [`OWN`].
+    /// The own shards of `cpu` and its neighbours, if they are allocated. `cpu` is below [`OWN`].
     fn group(&self, cpu: usize) -> Option<&OwnShards<M>> {
-        // SAFETY: a slot is set once, and own shards are freed with the object, which the caller keeps.
+        // SAFETY: a slot is set once. Own shards are freed with the object, which the caller keeps alive.
         unsafe { self.own[cpu / GROUP].load(Ordering::Acquire).as_ref() }
     }
 
@@ -172,40 +180,40 @@ impl<M: Machine> MoreShards<M> {
         self.shards.iter().map(|p| &p.0).chain(own())
     }
 
-    /// Makes own shards for `cpu` and its neighbours.
+    /// Allocates own shards for `cpu` and its neighbours.
     // Kept out of its caller's stack frame, because the shards are built on the stack.
     #[cold]
     #[inline(never)]
     fn make_own(&self, vm: &Objects<M>, cpu: usize) {
         let shard = |_| OwnShard { shard: Shard::new(ptr::null_mut()), counts: AtomicBool::new(false) };
         let shards = OwnShards(core::array::from_fn(|n| CachePadded(shard(n))));
-        // Without memory they continue to share.
+        // If there is no memory, the CPUs continue to share shards.
         if let Ok(fresh) = vm.object_memory().own_shards.alloc(vm, shards)
             && self.own[cpu / GROUP]
                 .compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire)
                 .is_err()
         {
-            // SAFETY: the exchange failed, so no slot of `own` leads to `fresh`; it came from this slab.
+            // SAFETY: the exchange failed, so no slot of `own` leads to `fresh`, which came from this slab.
             unsafe { vm.object_memory().own_shards.free(vm, fresh) };
         }
     }
 }
 
-/// CPUs that can have a shard of their own.
+/// The number of CPUs that can have a shard of their own.
 const OWN: usize = GROUP * GROUPS;
 
-/// New backings go to all shards but the first.
+/// State: new backings go to all shards except the first.
 const OPEN: u32 = 0;
-/// New backings go to the first; those elsewhere are being moved there.
+/// State: new backings go to the first shard, and backings of other shards are being moved there.
 const CLOSING: u32 = 1;
-/// All backings are in the first.
+/// State: all backings are in the first shard.
 const CLOSED: u32 = 2;
 const STATES: u32 = 4;
 
-/// The whole list.
+/// The whole mapping list of an object.
 pub(crate) struct Shards<M: Machine> {
     first: Shard<M>,
-    /// Null until the first shard is contended and full for the first time. Set once.
+    /// Null until the list fans out for the first time. Set once.
     more: AtomicPtr<MoreShards<M>>,
 }
 
@@ -232,12 +240,12 @@ impl<M: Machine> Shard<M> {
 }
 
 impl<M: Machine> Shard<M> {
-    /// Linkings so far. Exact under the lock.
+    /// The number of linkings so far. Exact only under the lock.
     fn linked(&self) -> u64 {
         self.unlinked.load(Ordering::Relaxed) + u64::from(self.count.load(Ordering::Relaxed))
     }
 
-    /// Goes on with `scan` for one hold of the lock.
+    /// Continues `scan`, for one hold of the lock.
     fn step<T>(&self, scan: &mut Scan, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Step<T> {
         let mut list = self.lock();
         #[cfg(all(test, not(any(loom, shuttle))))]
@@ -248,12 +256,13 @@ impl<M: Machine> Shard<M> {
         step
     }
 
-    /// Ends a scan before it is over.
+    /// Ends a scan early, before it has visited all backings.
     fn stop(&self, scan: Scan) {
         scan.stop(&mut self.lock().tree);
     }
 
-    /// Counts one linking or unlinking, just before the lock is released.
+    /// Counts one linking or unlinking just before the lock is released, and runs the self-check of the tree if it is
+    /// due.
     #[inline]
     fn release(&self, vm: &Objects<M>, list: &mut Listed<M>) {
         list.due.note(1);
@@ -264,7 +273,7 @@ impl<M: Machine> Shard<M> {
         }
     }
 
-    /// As [`Shards::search`], of this shard.
+    /// As [`Shards::search`], for this shard alone.
     fn search<T>(&self, start: u64, end: u64, visit: &mut impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Option<T> {
         let mut scan = Scan::new(start, end, None);
         loop {
@@ -284,13 +293,13 @@ impl<M: Machine> Shard<M> {
 }
 
 impl<M: Machine> Shards<M> {
-    /// A list that is empty, or holds `only`, whose links say that it is alone.
+    /// A list that is empty, or that holds `only`. The links of `only` are those of a member that is alone.
     pub fn new(only: *mut Backing<M>) -> Self {
         Shards { first: Shard::new(only), more: AtomicPtr::new(ptr::null_mut()) }
     }
 
     fn more(&self) -> Option<&MoreShards<M>> {
-        // SAFETY: the word is set once, and the shards are freed with the object, which the caller keeps.
+        // SAFETY: the word is set once. The shards are freed with the object, which the caller keeps alive.
         unsafe { self.more.load(Ordering::Acquire).as_ref() }
     }
 
@@ -305,13 +314,13 @@ impl<M: Machine> Shards<M> {
         }
     }
 
-    /// The shards that may hold backings. The first comes first; the others are listed only after it.
+    /// The shards that may hold backings. The iterator looks for the others only after it has returned the first shard.
     fn iter(&self) -> impl Iterator<Item = &Shard<M>> {
         let others = || self.more().filter(|m| !m.is(CLOSED));
         core::iter::once(&self.first).chain(core::iter::once_with(others).flatten().flat_map(MoreShards::iter))
     }
 
-    /// The number of backings; exact where none is linked or unlinked meanwhile.
+    /// The number of backings. Exact only if no other CPU links or unlinks meanwhile.
     pub fn len(&self) -> u64 {
         self.iter().map(|shard| u64::from(shard.count.load(Ordering::Relaxed))).sum()
     }
@@ -324,31 +333,32 @@ impl<M: Machine> Shards<M> {
         self.more().is_some_and(|m| m.is(OPEN))
     }
 
-    /// How often a backing has changed its shard.
+    /// How often a backing has moved to the first shard, or has gone there because its shard is closed.
     fn moved(&self) -> u64 {
         self.more().map_or(0, |m| m.moved.load(Ordering::Acquire))
     }
 
-    /// The shard of the linked backing `b`, locked.
+    /// Locks the shard of the linked backing `b`, and returns the shard and the guard.
     fn lock_shard_of(&self, b: &Backing<M>) -> (&Shard<M>, quire_sync::SpinGuard<'_, Listed<M>>) {
         loop {
             let n = b.shard();
             let shard = self.shard(n);
             let list = shard.lock();
-            // It may have moved to the first shard while this CPU waited for the lock.
+            // The backing may have moved to the first shard while this CPU waited for the lock.
             if b.shard() == n {
                 return (shard, list);
             }
         }
     }
 
-    /// Whether there is exactly one backing now.
+    /// Whether the list has exactly one backing now, and has never fanned out.
     #[inline(always)]
     pub fn is_single(&self) -> bool {
         self.first.count.load(Ordering::Acquire) == 1 && self.more.load(Ordering::Acquire).is_null()
     }
 
-    /// The shard for a new backing: by CPU, once the list has fanned out. Fans it out where it is long and contended.
+    /// Chooses the shard of a new backing, by CPU once the list has fanned out. Fans the list out if it is long and
+    /// contended.
     pub fn choose(&self, vm: &Objects<M>) -> u16 {
         if !self.is_open() {
             let turns = self.first.contended.load(Ordering::Relaxed);
@@ -357,7 +367,7 @@ impl<M: Machine> Shards<M> {
             }
         }
         let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return 0 };
-        // Not the first, because its line also has fields that all CPUs read.
+        // The first shard is not used, because its cache line also has fields that all CPUs read.
         let cpu = quire_sync::current_cpu();
         let (own, shared) = (cpu % OWN, cpu % MORE);
         if more.group(own).is_none() && more.shards[shared].0.contended.load(Ordering::Relaxed) >= OWN_AT {
@@ -385,24 +395,24 @@ impl<M: Machine> Shards<M> {
             scans: CachePadded(AtomicU32::new(0)),
             own: core::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
         };
-        // Without memory the list stays as it is, which is slower but correct.
+        // If there is no memory, the list keeps one shard, which is slower but correct.
         if let Ok(fresh) = vm.object_memory().shards.alloc(vm, shards)
             && self.more.compare_exchange(ptr::null_mut(), fresh.as_ptr(), Ordering::AcqRel, Ordering::Acquire).is_err()
         {
-            // SAFETY: the exchange failed, so `more` never led to `fresh`; it came from this slab.
+            // SAFETY: the exchange failed, so `more` never led to `fresh`, which came from this slab.
             unsafe { vm.object_memory().shards.free(vm, fresh) };
         }
     }
 
-    /// Links `b` into its shard, or into the first where that is closed by now. `refs`: the object's references; a
-    /// shard that had none gets one. The caller keeps the object.
+    /// Links `b` into its shard, or into the first shard if its own was closed meanwhile. `refs` is the object's
+    /// references. A shard that has no reference yet gets one. The caller keeps the object alive.
     pub fn insert(&self, vm: &Objects<M>, b: NonNull<Backing<M>>, refs: &References) {
         // SAFETY: the caller made the backing and has linked it nowhere, so no other thread retires it.
         let backing = unsafe { b.as_ref() };
         let mut shard = self.shard(backing.shard());
         let mut list = shard.lock();
-        // A CPU makes a shard, then reads that the shards are open. A closing CPU closes them, then reads which exist.
-        // One sees the other.
+        // This CPU allocates an own shard, fences, then reads whether the shards are open. A closing CPU sets the state
+        // to closing, then lists the own shards. So one of the two sees the other's write.
         if !mutant(Mutant::NoFenceAfterOwn) {
             fence_after_rmw();
         }
@@ -414,8 +424,8 @@ impl<M: Machine> Shards<M> {
             backing.set_shard(0);
             shard = &self.first;
             list = shard.lock();
-            // Under the same hold of the lock as the linking: a scan that reads the count after this finds the backing
-            // here.
+            // The count rises under the same hold of the lock as the linking. So a scan that reads the count later
+            // finds the backing in the first shard.
             more.moved.fetch_add(1, Ordering::AcqRel);
         }
         // SAFETY: the backing is in no tree, and it is unlinked before it is retired.
@@ -439,7 +449,7 @@ impl<M: Machine> Shards<M> {
             None if n == 0 => {
                 refs.add();
                 if backing.shard() != 0 {
-                    // The count is on a shared line, too.
+                    // The reference count is on a shared cache line, too.
                     shard.contended.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -448,8 +458,8 @@ impl<M: Machine> Shards<M> {
         shard.release(vm, &mut list);
     }
 
-    /// Unlinks `b`. True where its shard is empty now; the caller then drops the shard's reference to the object. The
-    /// shard is not used after its lock is released, because an own shard does not keep the object.
+    /// Unlinks `b`. Returns true if its shard is empty now; the caller then drops the shard's reference to the object.
+    /// The shard is not used after its lock is released, because an own shard does not keep the object alive.
     ///
     /// # Safety
     /// `b` is linked here.
@@ -469,8 +479,7 @@ impl<M: Machine> Shards<M> {
         emptied
     }
 
-    /// Whether the list is too short for its shards, given how often it is scanned. The linked backing `b` is about to
-    /// leave it.
+    /// Whether the list is too short for its shards, given how often it is scanned. The caller is about to unlink `b`.
     #[inline]
     pub fn is_too_wide(&self, b: &Backing<M>) -> bool {
         let Some(more) = self.more().filter(|m| m.is(OPEN)) else { return false };
@@ -484,16 +493,16 @@ impl<M: Machine> Shards<M> {
         if scans != 0 {
             more.scans.0.store(0, Ordering::Relaxed);
         }
-        // Scans first, because counting the list reads a line of each shard.
+        // The number of scans is compared first, because counting the list's backings reads a line of each shard.
         scans >= LOOK_SCANS && self.is_short()
     }
 
-    /// Whether there are too few backings for the shards.
+    /// Whether the list has too few backings for its shards.
     fn is_short(&self) -> bool {
         self.iter().map(|p| p.count.load(Ordering::Relaxed)).sum::<u32>() <= SHRINK_BELOW
     }
 
-    /// Counts a scan. Returns whether the list is too short for its shards, given the number of scans.
+    /// Counts one scan of the list. Returns whether the list is too short for its shards, given the number of scans.
     pub fn scanned(&self) -> bool {
         match self.more().filter(|m| !m.is(CLOSED)) {
             None => {
@@ -511,8 +520,8 @@ impl<M: Machine> Shards<M> {
         }
     }
 
-    /// Moves all backings into the first shard, or helps a CPU that does. `refs`: the object's references, of which
-    /// each shard has one. The caller keeps the object.
+    /// Closes the shards: moves all backings into the first shard, or helps a CPU that does so. `refs` is the object's
+    /// references, of which each counted shard has one. The caller keeps the object alive.
     #[cold]
     pub fn shrink(&self, refs: &References) {
         let Some(more) = self.more() else { return };
@@ -533,15 +542,16 @@ impl<M: Machine> Shards<M> {
             fence_full();
         }
         for shard in more.shards.iter().map(|p| &p.0) {
-            // A few at a time, so that other CPUs get the lock. Nothing is linked into the shard from here on.
+            // A few backings move for each hold of the locks, so that other CPUs get the locks. No backing is linked
+            // into this shard from now on.
             while self.bring_home(shard, more, closing, refs, false) {}
             shard.contended.store(0, Ordering::Relaxed);
         }
         for own in more.all_own() {
             while self.bring_home(&own.shard, more, closing, refs, true) {}
             let _held = own.shard.lock();
-            // Another CPU may have finished closing, and the shards may be open again. Then it counts for newly linked
-            // backings.
+            // Another CPU may have finished closing, and the shards may be open again. Then this shard counts for newly
+            // linked backings, and keeps its reference.
             if (more.state.load(Ordering::Acquire) == closing || mutant(Mutant::StaleClose))
                 && own.counts.load(Ordering::Relaxed)
             {
@@ -554,10 +564,10 @@ impl<M: Machine> Shards<M> {
         let _ours = more.state.compare_exchange(closing, closed, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Moves some backings of `from` into the first shard, while `more` is `closing`. Returns whether there may be
-    /// more. `own`: `from` counts until it is closed.
+    /// Moves some backings of `from` into the first shard, while the state of `more` is `closing`. Returns whether more
+    /// backings may be left. `own`: `from` is a CPU's own shard, which keeps its reference until it is closed.
     fn bring_home(&self, from: &Shard<M>, more: &MoreShards<M>, closing: u32, refs: &References, own: bool) -> bool {
-        // Lock order: the first shard before the others.
+        // The lock order is: the first shard before the others.
         let mut home = self.first.lock();
         let mut list = from.list.lock_nested();
         if more.state.load(Ordering::Acquire) != closing {
@@ -566,10 +576,11 @@ impl<M: Machine> Shards<M> {
         for _ in 0..VISITS {
             let Some(b) = list.tree.next_overlap(0, u64::MAX, None).map(NonNull::from) else { return false };
             if !mutant(Mutant::ShrinkUnseen) {
-                // Before the backing leaves a shard that a scan has not reached.
+                // The count rises before the backing leaves `from`, because a scan may not have reached `from` yet.
                 more.moved.fetch_add(1, Ordering::AcqRel);
             }
-            // SAFETY: in this tree, hence alive; and in no tree when it goes into the other. Both locks are held.
+            // SAFETY: the backing is in the tree of `from`, hence alive. It is in no tree when it is inserted into the
+            // other. Both locks are held.
             unsafe {
                 list.tree.remove(b.as_ptr());
                 b.as_ref().set_shard(0);
@@ -580,11 +591,11 @@ impl<M: Machine> Shards<M> {
             if here == 0 {
                 refs.add();
             }
-            // The stamps of this shard go on rising.
+            // `unlinked` rises as `count` falls, so the stamps of this shard never fall.
             from.unlinked.store(from.unlinked.load(Ordering::Relaxed) + 1, Ordering::Release);
             from.count.store(there - 1, Ordering::Release);
             if there == 1 && !own {
-                // Not the last reference, because the first shard has one.
+                // This is not the last reference, because the first shard has one.
                 refs.subtract();
             }
             home.due.note(1);
@@ -593,15 +604,15 @@ impl<M: Machine> Shards<M> {
         true
     }
 
-    /// How often a backing was unlinked.
+    /// The number of unlinkings in all shards.
     pub fn unlinked(&self) -> u64 {
-        // Closed shards included, so that the sum never falls.
+        // Closed shards are included, so that the sum never falls.
         let more = self.more().into_iter().flat_map(MoreShards::iter);
         core::iter::once(&self.first).chain(more).map(|p| p.unlinked.load(Ordering::Acquire)).fold(0, u64::wrapping_add)
     }
 
-    /// How often a backing was linked, moves between shards included. Where this is the same before and after a scan,
-    /// the scan has visited each backing once.
+    /// The number of linkings, moves between shards included. If it is equal before and after a scan, the scan has
+    /// visited each backing once.
     pub fn linkings(&self) -> u64 {
         let more = self.more().into_iter().flat_map(MoreShards::iter);
         let linked = |shard: &Shard<M>| {
@@ -611,9 +622,10 @@ impl<M: Machine> Shards<M> {
         core::iter::once(&self.first).chain(more).map(linked).fold(0, u64::wrapping_add)
     }
 
-    /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its shard. Each is visited
-    /// at least once, and so is each replacement. Releases a shard's lock from time to time. `refs`: as in
-    /// [`shrink`](Self::shrink). The caller keeps the object.
+    /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its shard. A backing may
+    /// be visited more than once. If a backing is replaced meanwhile, the replacement is visited too. The lock of a
+    /// shard is released from time to time. `refs` is as in [`shrink`](Self::shrink). The caller keeps the object
+    /// alive.
     pub fn scan(&self, start: u64, end: u64, refs: &References, mut visit: impl FnMut(&Backing<M>)) {
         let _all = self.search(start, end, refs, |b| {
             visit(b);
@@ -621,7 +633,8 @@ impl<M: Machine> Shards<M> {
         });
     }
 
-    /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; returns the value of the break.
+    /// As [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns the value of that
+    /// break.
     pub fn search<T>(
         &self,
         start: u64,
@@ -635,34 +648,34 @@ impl<M: Machine> Shards<M> {
             if found.is_some() || self.moved() == moved {
                 return found;
             }
-            // Else, while a CPU is slow to close the shards, each new linking would raise the count and restart this
-            // scan.
+            // This scan helps to close the shards. Otherwise each new linking would raise the count and restart the
+            // scan, for as long as the closing CPU is slow.
             if self.more().is_some_and(|m| m.is(CLOSING)) {
                 self.shrink(refs);
             }
         }
     }
 
-    /// Goes on with a scan over a private object's backings. Each call holds the list's lock for a bounded time.
+    /// Continues a scan over a private object's backings. Each call holds the list's lock for a bounded time.
     pub fn step<T>(&self, scan: &mut Scan, mut visit: impl FnMut(&Backing<M>) -> ControlFlow<T>) -> Step<T> {
         self.only_shard().step(scan, &mut visit)
     }
 
-    /// How often a backing of a private object was unlinked, and how many there are, at one moment.
+    /// The number of unlinkings from a private object's list, and the number of its backings, at one moment.
     pub fn unlinked_and_len(&self) -> (u64, u64) {
         let shard = self.only_shard();
         let _held = shard.lock();
         (shard.unlinked.load(Ordering::Relaxed), shard.count.load(Ordering::Relaxed).into())
     }
 
-    /// Ends such a scan before it is over.
+    /// Ends a scan over a private object's backings early.
     pub fn stop(&self, scan: Scan) {
         self.only_shard().stop(scan);
     }
 
-    /// Calls `visit` with the backing at `address`, if it shows page `key` of a private object. Without a look at the
-    /// address: it is looked up under each of the first few beginnings of an interval over the page. Returns the place
-    /// where such a backing would stand, too.
+    /// Calls `visit` with the backing at `address`, if it shows page `key` of a private object. `address` is not
+    /// dereferenced: it is looked up under the first few starts of intervals over the page. Also returns the place in
+    /// the tree's order where such a backing would be.
     pub fn visit_at<T>(
         &self,
         key: u64,
@@ -685,11 +698,11 @@ impl<M: Machine> Shards<M> {
         (ControlFlow::Continue(()), place)
     }
 
-    /// The end of the run of pages from `key` that backings show, or a page beyond `end`; `key` itself where none does.
-    /// The work grows with the backings that begin below `end`.
+    /// The end of the run of pages from `key` that backings show, or a page beyond `end`. Returns `key` itself if no
+    /// backing shows it. The work grows with the number of backings that begin below `end`.
     ///
     /// # Requires
-    /// A private object's list.
+    /// The list is that of a private object.
     pub fn covered(&self, mut key: u64, end: u64) -> u64 {
         while key < end {
             match self.only_shard().lock().tree.next_overlap(key, key + 1, None).map(Interval::end) {
@@ -700,16 +713,17 @@ impl<M: Machine> Shards<M> {
         key
     }
 
-    /// The first page after `key` that a backing begins with.
+    /// The first page after `key` at which a backing begins.
     ///
     /// # Requires
-    /// A private object's list.
+    /// The list is that of a private object.
     pub fn next_start(&self, key: u64) -> Option<u64> {
         self.only_shard().lock().tree.next_start(key)
     }
 
-    /// The only shard of a private object's list. It begins with one backing in the first shard, and every other one
-    /// replaces or replicates one there. With more shards, a search of one after the other could miss moving backings.
+    /// The only shard of a private object's list. The list begins with one backing in the first shard, and each other
+    /// backing replaces or replicates one there. With more shards, a search through one after the other could miss
+    /// backings that move.
     fn only_shard(&self) -> &Shard<M> {
         debug_assert!(self.more().is_none(), "a private object's list has fanned out");
         &self.first
@@ -720,14 +734,14 @@ impl<M: Machine> Shards<M> {
         self.lock_shard_of(b).1.tree.contains(b)
     }
 
-    /// Checks every shard of the list of `object`; returns the number of backings and of shards that are not empty.
+    /// Checks each shard of the list of `object`. Returns the number of backings and the number of non-empty shards.
     pub fn check(&self, object: &Object<M>) -> Result<(u64, u32), Broken> {
         let (mut backings, mut shards) = (0, 0);
         for shard in self.iter() {
             let list = shard.lock();
             let n = shard.check(&list, &mut |b| {
                 let shown = b.object().is_some_and(|o| ptr::eq(o, object));
-                // A private object lists its first backing before that backing names the object.
+                // A private object lists its first backing before that backing points to the object.
                 let touched = object.is_private() && b.object().is_none();
                 let here = ptr::eq(self.shard(b.shard()), shard);
                 if (shown || touched) && here { Ok(()) } else { Err(Broken::Stranger(b.range().start)) }
@@ -744,20 +758,21 @@ impl<M: Machine> Shards<M> {
         Ok((backings, shards))
     }
 
-    /// CPUs' own shards that count; none where the shards are closed.
+    /// The number of CPUs' own shards that have a reference to the object; 0 if the shards are closed.
     pub fn counting(&self) -> u32 {
         let open = self.more().filter(|m| !m.is(CLOSED));
         open.into_iter().flat_map(MoreShards::all_own).filter(|own| own.counts.load(Ordering::Relaxed)).count() as u32
     }
 
-    /// Frees the shards beyond the first.
+    /// Frees the memory of the shards beyond the first.
     pub fn free(&self, vm: &Objects<M>) {
         if let Some(more) = NonNull::new(self.more.load(Ordering::Acquire)) {
             debug_assert!(
                 self.iter().all(|p| p.list.lock().tree.is_empty()),
                 "an object is freed while backings show it"
             );
-            // SAFETY: the object is dead and no backing shows it; only scans came here, and they keep the object.
+            // SAFETY: the object is being torn down and no backing shows it. Only scans could use the shards, but each
+            // scan keeps its object alive, so none runs.
             unsafe {
                 let own = more.as_ref().own.iter().filter_map(|own| NonNull::new(own.load(Ordering::Acquire)));
                 own.for_each(|own| vm.object_memory().own_shards.free(vm, own));
@@ -767,7 +782,7 @@ impl<M: Machine> Shards<M> {
     }
 }
 
-/// Counts of the backings that the calling thread has visited, for tests.
+/// The number of backings that the calling thread has visited, for tests.
 #[cfg(all(test, not(any(loom, shuttle))))]
 pub mod looks {
     use std::cell::Cell;
@@ -779,16 +794,16 @@ pub mod looks {
     pub fn add(n: u64) {
         LOOKS.set(LOOKS.get() + n);
     }
-    /// The count since the last call.
+    /// Returns the number of visits since the last call.
     pub fn take() -> u64 {
         LOOKS.replace(0)
     }
 }
 
-/// Access for tests and models.
+/// Access to private parts for tests and models.
 #[cfg(test)]
 impl<M: Machine> Shards<M> {
-    /// Fans out, or opens the shards again.
+    /// Fans the list out, or opens its shards again.
     pub fn widen(&self, vm: &Objects<M>) {
         self.fan_out(vm);
     }
@@ -796,14 +811,14 @@ impl<M: Machine> Shards<M> {
     pub fn has_own(&self) -> bool {
         self.more().is_some_and(|m| m.group(0).is_some())
     }
-    /// Whether there is more than one shard, for scans. Models of one checker do not use it.
+    /// Whether scans have more than one shard to visit. Models of one checker do not use this function.
     #[cfg_attr(loom, allow(dead_code))]
     pub fn is_wide(&self) -> bool {
         self.iter().count() > 1
     }
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<M: Machine> Shards<M> {
     pub fn corrupt_max(&self, b: NonNull<Backing<M>>) {

@@ -1,24 +1,26 @@
-//! Objects: files and memory that have pages.
+//! Memory objects: files and anonymous memory, each with an index of its pages.
 //!
-//! # What keeps an object
-//! Its handles ([`ObjectRef`], counted, for files and shared memory) and its backings. Backings are not counted one by
-//! one: each *shard* of their list counts once while it is not empty. A CPU's own shard counts until it is closed. So
-//! linking and unlinking write the object's count only when a shard fills or empties ([`References`]). Faults never
-//! write it. The thread that lowers the count to zero tears the object down; from zero it never rises.
+//! # Lifetime of an object
+//! Two things keep an object alive: its handles ([`ObjectRef`], for files and shared memory) and its backings. Each
+//! handle counts as one reference. Backings are not counted one by one. Each non-empty *shard* of the object's mapping
+//! list counts as one reference. A shard that belongs to one CPU counts until it is closed, even while it is empty. So
+//! linking and unlinking a backing write the reference count only when a shard fills or empties ([`References`]).
+//! Faults never write the count. The thread that lowers the count to zero tears the object down, and the count never
+//! rises from zero.
 //!
 //! # Fields and what guards them
-//! - `index`: guards itself.
-//! - `size`: written by the owner of size changes (the file), and read under C2's rule by faults that find no page of
-//!   the file.
+//! - `index`: lock-free, synchronises its own changes.
+//! - `size`: written by the owner of size changes (the file). Faults that find no page of the file read it under the
+//!   rule of C2.
 //! - `refs`, `flags`: atomic.
-//! - A shard's tree: its lock.
-//! - Everything else is fixed.
+//! - The tree of a shard: guarded by the shard's lock.
+//! - All other fields are fixed.
 //!
 //! # What lives here
-//! The object with its page [`index`], the list of its mappings (`mapping_list`), the [`backing`]s that form chains,
-//! and the life of its pages (`page_lifecycle`, `removal`). [`Objects`] is the storey of the system that has them all.
-//! This folder uses frames, queues and slots of swap. It knows no map, no fault and no reverse mapping; code that needs
-//! those is in `content`.
+//! This folder has objects, their page [`index`], and the lists of their mappings (`mapping_list`). It also has the
+//! [`backing`]s that form shadow chains, and the life of pages (`page_lifecycle`, `removal`). [`Objects`] is the part
+//! of the memory system that owns all objects. This folder uses frames, page queues and swap slots. It does not know
+//! maps, faults or reverse mapping. Code that needs those is in `content`.
 
 pub mod backing;
 pub(crate) mod batch;
@@ -93,7 +95,7 @@ impl<M: Machine> ObjectMemory<M> {
         }
     }
 
-    /// Bytes that a node of an index takes.
+    /// Bytes of slab memory that one index node costs.
     pub(crate) fn node_share(&self) -> u64 {
         self.nodes.cache().share()
     }
@@ -105,18 +107,19 @@ impl<M: Machine> ObjectMemory<M> {
     }
 }
 
-// SAFETY: the slab's objects are of a node's layout.
+// SAFETY: the objects of the slab have the layout of a node.
 unsafe impl<M: Machine> Nodes for &'static Objects<M> {
     fn allocate(self) -> Result<NonNull<IndexNode<Self>>, OutOfMemory> {
         Ok(self.object_memory().nodes.cache().alloc(self)?.cast())
     }
     unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
-        // SAFETY: by the trait's contract; the index has dropped the node's content.
+        // SAFETY: by the trait's contract, the node came from `allocate` and is not used any more. The index has
+        // dropped its content.
         unsafe { self.object_memory().nodes.cache().free(self, node.cast()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: no new reader can reach `node`, and it is retired once: the contract of `Nodes::retire`. Readers of
-        // the index pin this epoch.
+        // SAFETY: the caller of `Nodes::retire` guarantees that no new reader can reach `node` and that it is retired
+        // once. Readers of the index pin this epoch.
         unsafe { self.epoch().retire(node, free) }
     }
 }
@@ -125,11 +128,12 @@ unsafe impl<M: Machine> Nodes for &'static Objects<M> {
 const DEAD: u32 = 1;
 /// Anonymous memory, reachable through backings only.
 const PRIVATE: u32 = 2;
-/// Physical addresses: no page, no pager.
+/// The object shows physical addresses of a device, and has neither pages nor a pager.
 const DEVICE: u32 = 4;
-/// Private mappings may map the frame of zeroes for its holes.
+/// Private mappings may map the shared frame of zeroes for holes of the object.
 pub(crate) const HOLES_SHOWN: u32 = 8;
-/// The object's pager has pages that are not resident. Kept here, because a fault may read it when the pager is gone.
+/// The object's pager has content of pages that are not resident. This is a flag, because a fault may read it after the
+/// pager is released.
 const ELSEWHERE: u32 = 16;
 /// The object's pager counts the mappings that may store into it.
 const STORES_COUNTED: u32 = 32;
@@ -138,35 +142,36 @@ const MAPPINGS_COUNTED: u32 = 64;
 /// The object's pages stay resident.
 const KEPT_RESIDENT: u32 = 128;
 
-/// Stores through shared mappings are timed.
+/// Stores through shared mappings are timed, for the file's modification time.
 const STORES_TIMED: u32 = 256;
-/// Such a store has been timed.
+/// At least one store through a shared mapping has been timed.
 const STORED: u32 = 512;
 
-/// A thing that has pages; see the module.
+/// A file or anonymous memory, with an index of its pages. The module explains its lifetime.
 #[repr(C, align(64))]
 pub struct Object<M: Machine> {
-    /// Must be first: the epoch hands it back.
+    /// Must be the first field, because the epoch's free function casts the header to the object.
     retired: Retired,
     index: Index<&'static Objects<M>>,
-    /// 0: not asked for yet.
+    /// 0 until the method `id` assigns a number at its first call.
     id: AtomicU64,
     pub(crate) flags: AtomicU32,
     write_errors: WriteErrors,
     vm: &'static Objects<M>,
     pager: Option<NonNull<dyn Pager>>,
-    // First cache line to here: the fields that faults read. Written where the index grows and at the object's start
-    // and end.
+    // The first cache line ends here. Faults read its fields. They are written only when the index grows, and when the
+    // object is made or torn down.
     shards: Shards<M>,
-    /// Handles, and shards that are not empty; see [`References`].
+    /// The count of handles and of non-empty shards; see [`References`].
     refs: References,
-    // Second cache line: the fields that mmap, fork and exit write.
+    // The second cache line ends here. The operations mmap, fork and exit write its fields.
     own: Own,
-    /// Bytes. Private memory has no end: `u64::MAX`. On this line, because appending writes it.
+    /// Bytes, or `u64::MAX` for private memory, which has no end. The field is not on the first line, because each
+    /// append to a file writes it.
     pub(crate) size: AtomicU64,
-    /// The quota that its pages are charged to. Fixed.
+    /// The quota that the object's pages are charged to, or `None`. Fixed.
     quota: Option<&'static Quota>,
-    /// Its place on a reaper's list.
+    /// The object's place on the list of a reaper of pages.
     reaping: reap_list::ReapPlace<M>,
 }
 
@@ -177,11 +182,11 @@ quire_sync::assert_layout!(Object<crate::testing::TestMachine> {
     size: 144, quota: 152,
 });
 
-// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`); the rest is made of atomics and
+// SAFETY: the pager is `Send + Sync` and outlives the object (`Pager::released`). The other fields are atomics and
 // locks.
 unsafe impl<M: Machine> Send for Object<M> {}
-// SAFETY: shared references change atomics, and lists under their locks; the pager is `Sync`, and all other fields are
-// fixed.
+// SAFETY: shared references change only atomics, and lists under their locks. The pager is `Sync`, and all other fields
+// are fixed.
 unsafe impl<M: Machine> Sync for Object<M> {}
 
 impl<M: Machine> Object<M> {
@@ -203,8 +208,8 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// An object of private memory, shown by `only`, which is in no list yet and whose links are untouched. Two CPUs
-    /// may make one for the same backing at once; one of them discards its own.
+    /// Makes the object of private memory that `only` shows. `only` is in no mapping list yet, and its links are
+    /// unused. Two CPUs may make an object for the same backing at once. The loser then discards its own.
     pub(crate) fn private(
         vm: &'static Objects<M>,
         only: NonNull<Backing<M>>,
@@ -217,8 +222,8 @@ impl<M: Machine> Object<M> {
     /// Frees an object that no other thread has reached.
     ///
     /// # Safety
-    /// The object came from its system's slab, and the caller alone can reach it: no handle, no backing, no reader. It
-    /// is discarded once.
+    /// The object came from its system's slab. The caller alone can reach it: it has no handle, no backing and no
+    /// reader. It is discarded once.
     pub(crate) unsafe fn discard(this: NonNull<Object<M>>) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -248,14 +253,14 @@ impl<M: Machine> Object<M> {
     pub unsafe fn page_index(&self) -> &Index<&'static Objects<M>> {
         &self.index
     }
-    /// The first page from `from` on that is in memory or in swap.
+    /// The first page from `from` on that is in memory or in swap, or `None`.
     pub fn next_page(&self, from: u64) -> Option<u64> {
         let pin = self.vm.epoch().pin();
         self.index.first(from, u64::MAX, &pin).map(|(at, _)| at)
     }
     /// The first page from `from` on that is neither in memory nor in swap.
     pub fn next_hole(&self, from: u64) -> u64 {
-        /// Pages visited under one pin.
+        /// The number of pages visited under one pin.
         const STEP: usize = 512;
         let mut at = from;
         loop {
@@ -268,33 +273,34 @@ impl<M: Machine> Object<M> {
             }
         }
     }
-    /// The object's address, as pages store it.
+    /// The object's address, in the form that pages store.
     #[inline(always)]
     pub(crate) fn address(&self) -> u64 {
         ptr::from_ref(self).expose_provenance() as u64
     }
-    /// Whether it is anonymous and reached through backings only.
+    /// Whether the object is anonymous and is reached through backings only.
     #[inline(always)]
     pub(crate) fn is_private(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & PRIVATE != 0
     }
-    /// Bits of the state of the object's pages that show its kind.
+    /// The state bits that mark a page as a page of this kind of object.
     #[inline(always)]
     pub(crate) fn page_bits(&self) -> u64 {
         if self.is_private() { 0 } else { State::SHARED }
     }
-    /// Whether it is being torn down.
+    /// Whether the object is being torn down.
     #[inline(always)]
     pub(crate) fn is_dead(&self) -> bool {
         self.flags.load(Ordering::Acquire) & DEAD != 0
     }
-    /// The pager, where it has one.
+    /// The pager, or `None` for memory without one.
     #[inline(always)]
     pub(crate) fn pager(&self) -> Option<&dyn Pager> {
-        // SAFETY: the pager came in as a `&'static dyn Pager`, and `released` is called at the object's teardown only.
+        // SAFETY: the pager was passed as a `&'static dyn Pager`, and `released` is called only at the teardown of the
+        // object.
         self.pager.map(|p| unsafe { &*p.as_ptr() })
     }
-    /// Whether a page that is not there is all zeroes.
+    /// Whether a page that is neither resident nor in swap reads as zeroes.
     #[inline(always)]
     pub(crate) fn holes_are_zero(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & ELSEWHERE == 0
@@ -306,11 +312,11 @@ impl<M: Machine> Object<M> {
         &self.reaping
     }
 
-    /// Bytes.
+    /// The size in bytes.
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
-    /// One past the last page.
+    /// The page number one past the last page.
     #[inline(always)]
     pub(crate) fn end(&self) -> u64 {
         self.size.load(Ordering::Acquire).div_ceil(PAGE_SIZE)
@@ -323,21 +329,22 @@ impl<M: Machine> Object<M> {
         self.is_private() && self.shards.is_single()
     }
 
-    /// As [`is_exclusive`](Self::is_exclusive), and no page is left outside that backing's range. A thread that
-    /// unlinked another backing has freed the pages that only that one showed. Required before a backing's range grows.
+    /// Whether [`is_exclusive`](Self::is_exclusive) holds and the object has no page outside that backing's range. A
+    /// backing's range may grow only if this is true. Pages outside the range can remain while another CPU unlinks a
+    /// backing and frees the pages that only that backing showed.
     pub(crate) fn is_alone(&self) -> bool {
-        // `unlink` takes a reference before the count falls, and drops it after the pages are gone, so this reads in
-        // reverse order.
+        // `unlink` takes a reference before the count of backings falls, and drops it after the pages are freed. So
+        // this reads the two in the reverse order: first the backings, then the references.
         self.is_exclusive() && self.refs.count() == 1
     }
 
-    /// Resident pages: the sum over the index's nodes.
+    /// The number of resident pages: the sum over the index's nodes.
     pub fn resident(&self) -> u64 {
         let pin = self.vm.epoch().pin();
         self.index.count(0..crate::object::index::KEYS, &pin)
     }
 
-    /// A number that no other object of this system has or had. Given at the first call.
+    /// A number that is unique in this system for all time. The first call assigns it.
     pub(crate) fn id(&self) -> u64 {
         let id = self.id.load(Ordering::Acquire);
         if id != 0 {
@@ -355,24 +362,26 @@ impl<M: Machine> Object<M> {
         &self.write_errors
     }
 
-    /// Device and inode number for tools: the pager's, or zeroes.
+    /// Device and inode number for tools. They come from the pager, and are zeroes without a pager.
     pub(crate) fn ident(&self) -> (u64, u64) {
         self.pager().map_or((0, 0), |p| p.ident())
     }
 
-    /// Writes the name for tools; nothing for anonymous memory.
+    /// Writes the object's name for tools. Writes nothing for anonymous memory.
     pub(crate) fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
         self.pager().map_or(Ok(()), |p| p.name(to))
     }
 
-    /// Links a backing that shows the object into the shard that it names. The caller keeps the object meanwhile.
+    /// Links backing `b`, which shows the object, into the shard that `b` names. The caller keeps the object alive
+    /// meanwhile.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
-        // SAFETY: the caller made `b` and has linked it nowhere yet; a backing is retired only after it was unlinked.
+        // SAFETY: the caller made `b` and has not linked it yet. A backing is retired only after it was unlinked.
         self.note_mapping(unsafe { b.as_ref() }, true);
         self.shards.insert(self.vm, b, &self.refs);
     }
 
-    /// Reports a backing to a pager that counts mappings or storing mappings, when it is linked and unlinked.
+    /// Reports that a backing was linked (`came`) or is about to be unlinked, if the pager counts mappings or storing
+    /// mappings.
     #[inline]
     fn note_mapping(&self, b: &Backing<M>, came: bool) {
         let counted = self.flags.load(Ordering::Relaxed);
@@ -384,17 +393,17 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// Whether its pages stay resident.
+    /// Whether the object's resident pages stay resident ([`ObjectRef::keep_resident`]).
     pub(crate) fn is_kept_resident(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & KEPT_RESIDENT != 0
     }
 
-    /// The shard for a new backing.
+    /// Chooses the shard for a new backing, and returns its number.
     pub(crate) fn choose_shard(&self) -> u16 {
         self.shards.choose(self.vm)
     }
 
-    /// Unlinks a backing whose leaves are flushed. May tear the object down.
+    /// Unlinks backing `b`, whose PTEs are flushed. This may tear the object down.
     ///
     /// # Safety
     /// `b` is linked into this object, and the caller does not use the object through it any more.
@@ -404,8 +413,8 @@ impl<M: Machine> Object<M> {
         b: NonNull<Backing<M>>,
         proof: &impl NoTranslation,
     ) {
-        // SAFETY: the backing keeps the object until it is unlinked; then the shard that it emptied does, until
-        // `unref`. After a backing left a CPU's own shard, the object may be gone and is not used.
+        // SAFETY: the backing keeps the object until it is unlinked. Then the shard that it emptied keeps the object,
+        // until `unref`. After a backing left a CPU's own shard, the object may be freed, and it is not used any more.
         let object = unsafe { this.as_ref() };
         let keys = {
             // SAFETY: `b` is linked, by this function's contract, and a backing is retired only after it was unlinked.
@@ -414,39 +423,40 @@ impl<M: Machine> Object<M> {
             let start = b.offset();
             start..start + (b.range().bytes() / PAGE_SIZE)
         };
-        // A private object may go as soon as its last backing is unlinked, by this or another CPU: keep it for the
-        // trim.
+        // A private object may be freed as soon as this or another CPU unlinks its last backing. An extra reference
+        // keeps it for the trim below.
         let keeps = object.is_private() && !object.is_exclusive();
         if keeps {
             object.refs.add();
         }
-        // While it still keeps the object.
+        // Shrinks the list now, while `b` still keeps the object.
         // SAFETY: `b` leaves its list only in the `remove` below, and its memory lives until the caller retires it.
         if object.shards.is_too_wide(unsafe { b.as_ref() }) {
             object.shards.shrink(&object.refs);
         }
-        // SAFETY: `b` is linked until the `remove` below, so neither it nor the object that it keeps is gone.
+        // SAFETY: `b` is linked until the `remove` below, so `b` and the object that it keeps are alive.
         object.note_mapping(unsafe { b.as_ref() }, false);
         // SAFETY: by this function's contract.
         let emptied = unsafe { object.shards.remove(b) };
         if keeps {
             removal::trim(object, keys);
-            // The backings that are left may hide pages that only this one showed.
+            // The remaining backings may hide pages that only `b` showed. The reaper looks for them.
             vm.reaper().flag(object);
         }
         for _ in 0..emptied as u32 + keeps as u32 {
-            // SAFETY: a shard that counted is empty now, or the reference was taken above.
+            // SAFETY: each of these references belongs to a counted shard that is empty now, or was taken above.
             unsafe { Object::unref(vm, this) };
         }
     }
 
     /// Calls `visit` with every backing that shows a page of `start..end`; see [`Shards::scan`]. The caller keeps the
-    /// object, by a reference, a backing or a busy page.
+    /// object alive by a reference, a backing or a busy page.
     pub(crate) fn scan(&self, start: u64, end: u64, visit: impl FnMut(&Backing<M>)) {
         self.shards.scan(start, end, &self.refs, visit);
     }
 
-    /// As [`scan`](Self::scan), up to the first backing at which `visit` breaks; returns the value of the break.
+    /// As [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns the value of that
+    /// break.
     pub(crate) fn search<T>(
         &self,
         start: u64,
@@ -456,14 +466,15 @@ impl<M: Machine> Object<M> {
         self.shards.search(start, end, &self.refs, visit)
     }
 
-    /// A scan of all backings is over. The caller keeps the object.
+    /// Notes that a scan of all backings is over, after which the list may shrink. The caller keeps the object alive.
     pub(crate) fn scanned(&self) {
         if self.shards.scanned() {
             self.shards.shrink(&self.refs);
         }
     }
 
-    /// Takes a reference for the time of a sleep; false where the object is dying. The caller is pinned.
+    /// Takes a reference that keeps the object during a sleep. Returns false if the object is being torn down. The
+    /// caller is pinned.
     pub(crate) fn try_ref(&self, _pin: &Pinned<'_>) -> bool {
         self.refs.try_add()
     }
@@ -473,7 +484,7 @@ impl<M: Machine> Object<M> {
     /// # Safety
     /// The caller has a reference, and does not use the object through it any more.
     pub(crate) unsafe fn unref(vm: &'static Objects<M>, this: NonNull<Object<M>>) {
-        // SAFETY: the caller has a reference, by this function's contract, and it is dropped below at the earliest.
+        // SAFETY: by this function's contract the caller has a reference, which is dropped only below.
         let object = unsafe { this.as_ref() };
         loop {
             match object.refs.give_up() {
@@ -482,13 +493,14 @@ impl<M: Machine> Object<M> {
                 GivenUp::OnlyOwn => object.shards.shrink(&object.refs),
             }
         }
-        // A thread that unwinds may have left one of its pages busy, for ever.
+        // A thread that panicked may have left a page of the object busy for ever. The teardown would wait for that
+        // page.
         if quire_sync::hooks::is_panicking() {
             return;
         }
         object.flags.fetch_or(DEAD, Ordering::AcqRel);
-        // Insert: "insert busy, fence, read the dead mark". Teardown: "mark, fence, look". One of the two sees the
-        // other.
+        // An inserter fills the slot with a busy page, fences, then reads `DEAD`. The teardown sets `DEAD`, fences,
+        // then reads the slots. So one of the two sees the other's write.
         fence_full();
         vm.reaper().forget(object);
         removal::free_all(object);
@@ -500,7 +512,7 @@ impl<M: Machine> Object<M> {
         }
         object.shards.free(vm);
         unsafe fn free<M: Machine>(retired: *mut Retired) {
-            // SAFETY: the header is the object's first field; no reader is left.
+            // SAFETY: the header is the first field of the object, and no reader is left.
             unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }
         }
         // SAFETY: no handle and no backing leads here any more. Faults that found the object before are pinned, and
@@ -510,40 +522,41 @@ impl<M: Machine> Object<M> {
 }
 
 impl<M: Machine> Objects<M> {
-    /// The object that `page` belongs to now. The object is not freed under `pin`, even if the page leaves it. `None`:
-    /// the page has no identity, or is busy. A fault may still be inserting a busy page. The object of such a
-    /// page may have been retired before this pin.
+    /// The object that `page` belongs to now. The object is not freed under `pin`, even if the page leaves it. Returns
+    /// `None` if the page has no identity or is busy. A fault may still be inserting a busy page, and the object of
+    /// such a page may have been retired before this pin.
     pub(crate) fn object_of<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
         let state = page.state();
         let object = page.object();
-        // The same identity before and after, and its maker had let go of it: it was there to stay when the object was
-        // read.
+        // The page had one identity at both reads, and was not busy at the first. So its maker had inserted it
+        // completely before the object was read.
         let let_go = state.0 & (State::IDENTITY | State::BUSY) == State::IDENTITY;
         let stays = let_go && page.state().generation() == state.generation();
-        // SAFETY: both reads saw one generation, an identity and no busy bit: the page named `object` under the pin,
-        // after its maker had released busy.
+        // SAFETY: both reads saw one generation, and the first saw an identity and no busy bit. So the page named
+        // `object` under the pin, after its maker had released busy.
         if stays { unsafe { self.object_at(object, pin) } } else { None }
     }
 
-    /// As [`Objects::object_of`](crate::object::Objects::object_of), busy or not.
+    /// As [`Objects::object_of`](crate::object::Objects::object_of), also for a busy page.
     ///
     /// # Safety
-    /// The caller has held the page since its maker released busy: it still has that identity, or none.
+    /// The caller has held the page since its maker released busy. So the page still has that identity, or none.
     pub(crate) unsafe fn object_of_held<'p>(&self, page: &Page, pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
         // SAFETY: by this function's contract.
         unsafe { self.object_at(page.object(), pin) }
     }
 
     /// # Safety
-    /// `object` is 0, or a page whose maker had released busy has named it under the pin.
+    /// `object` is 0, or the address that a page's descriptor had under the pin, after the maker of the page had
+    /// released busy.
     unsafe fn object_at<'p>(&self, object: u64, _pin: &'p Pinned<'_>) -> Option<&'p Object<M>> {
-        // SAFETY: an object is retired only after its pages that were released from busy have lost their identities. So
-        // an object that such a page named under the pin is not freed under it.
+        // SAFETY: an object is retired only after all its pages that were ever not busy have lost their identities. So
+        // an object that such a page named under the pin is not freed under the pin.
         unsafe { core::ptr::with_exposed_provenance::<Object<M>>(object as usize).as_ref() }
     }
 }
 
-/// A counted handle on an object: a file's, or shared memory's. Dropping the last one may sleep.
+/// A counted handle on the object of a file or of shared memory. Dropping the last handle may sleep.
 pub struct ObjectRef<M: Machine> {
     object: NonNull<Object<M>>,
 }
@@ -554,19 +567,21 @@ unsafe impl<M: Machine> Send for ObjectRef<M> {}
 unsafe impl<M: Machine> Sync for ObjectRef<M> {}
 
 impl<M: Machine> ObjectRef<M> {
-    /// Shared anonymous memory of `pages` pages.
+    /// Makes shared anonymous memory of `pages` pages.
     pub fn anonymous(vm: &'static Objects<M>, pages: u64) -> Result<Self, OutOfMemory> {
         let size = pages.checked_mul(PAGE_SIZE).ok_or(OutOfMemory)?;
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, Object::build(vm, size, 0, None))? })
     }
 
-    /// A file of `bytes` bytes, with the content of `pager`. The pager is used until its [`Pager::released`] is called.
+    /// Makes the object of a file of `bytes` bytes, with the content of `pager`. The pager is used until its
+    /// [`Pager::released`] is called.
     pub fn with_pager(vm: &'static Objects<M>, pager: &'static dyn Pager, bytes: u64) -> Result<Self, OutOfMemory> {
         Self::charged(vm, pager, bytes, None)
     }
 
-    /// As [`with_pager`](Self::with_pager). The pages of a file [in memory](Pager::in_memory) are charged to `quota`,
-    /// those in swap too: where it has no room, writes and faults that would fill a hole are refused.
+    /// As [`with_pager`](Self::with_pager), with a `quota` for a file [in memory](Pager::in_memory). Its pages,
+    /// resident or in swap, are charged to the quota. Where the quota is full, writes and faults that would fill a hole
+    /// are refused.
     pub fn charged(
         vm: &'static Objects<M>,
         pager: &'static dyn Pager,
@@ -592,7 +607,7 @@ impl<M: Machine> ObjectRef<M> {
         Ok(ObjectRef { object: vm.object_memory().objects.alloc(vm, object)? })
     }
 
-    /// From now on its resident pages stay so, if `keep`. Pages in swap stay there until they are used.
+    /// If `keep`, the object's resident pages stay resident from now on. Pages in swap stay there until they are used.
     pub fn keep_resident(&self, keep: bool) {
         if keep {
             self.flags.fetch_or(KEPT_RESIDENT, Ordering::AcqRel);
@@ -601,8 +616,8 @@ impl<M: Machine> ObjectRef<M> {
         }
     }
 
-    /// A handle on an object that a backing shows. `None` for private memory, which has no handles, and for a dying
-    /// object.
+    /// A handle on an object that a backing shows. Returns `None` for private memory, which has no handles, and for an
+    /// object that is being torn down.
     pub(crate) fn of(object: &Object<M>, pin: &Pinned<'_>) -> Option<Self> {
         (!object.is_private() && object.try_ref(pin)).then(|| ObjectRef { object: NonNull::from(object) })
     }
@@ -618,7 +633,7 @@ impl<M: Machine> Clone for ObjectRef<M> {
 impl<M: Machine> Drop for ObjectRef<M> {
     fn drop(&mut self) {
         let vm = self.vm;
-        // SAFETY: the handle has one reference, and is gone after this.
+        // SAFETY: the handle has one reference, and is not used after this.
         unsafe { Object::unref(vm, self.object) }
     }
 }
@@ -626,7 +641,7 @@ impl<M: Machine> Drop for ObjectRef<M> {
 impl<M: Machine> Deref for ObjectRef<M> {
     type Target = Object<M>;
     fn deref(&self) -> &Object<M> {
-        // SAFETY: the handle counts in `refs`, and an object is retired only after that count came to zero.
+        // SAFETY: the handle is counted in `refs`, and an object is retired only after that count has reached zero.
         unsafe { self.object.as_ref() }
     }
 }

@@ -1,4 +1,4 @@
-//! Objects with their swap, pagers' I/O and reaper, as one value: the second storey of a memory system.
+//! The second *storey* (nested value) of a memory system: objects with their swap, I/O of pagers and reaper.
 
 use super::ObjectMemory;
 use super::reap_list::Reaper;
@@ -16,16 +16,16 @@ use crate::stats::Event;
 use core::ops::Deref;
 use quire_sync::atomic::AtomicU64;
 
-/// Objects, their slabs, swap, and reads and writes under way.
+/// All objects with their slabs, the swap, and reads and writes in progress.
 pub struct Objects<M: Machine> {
     pub(crate) physical: Physical<M>,
     pub(crate) object_memory: ObjectMemory<M>,
     pub(crate) reaper: Reaper<M>,
     pub(crate) io: Io,
     pub(crate) swap: Swap,
-    /// Pages that were evicted lately.
+    /// Traces of pages that were evicted lately.
     pub(crate) ghosts: Ghosts,
-    /// The storey above that frees memory.
+    /// The upper storey (pageout), which frees memory for a waiting thread.
     pub(crate) memory: Waiter,
 }
 
@@ -38,10 +38,10 @@ impl<M: Machine> Deref for Objects<M> {
 }
 
 impl<M: Machine> Objects<M> {
-    /// Writes everything but the storey below, for a system of `managed` frames.
+    /// Initialises all fields except the storey below, for a system of `managed` frames.
     ///
     /// # Safety
-    /// The place is fresh memory that no reader knows, and the storey below is written.
+    /// The place is fresh memory that no reader can reach, and the storey below is already written there.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self, boot: &mut BootMemory<'_, M>, managed: u64) {
         let (blocks, cpus) = (boot.per_cpu(|_| Block::default()), boot.machine().cpus());
@@ -56,26 +56,28 @@ impl<M: Machine> Objects<M> {
         });
     }
 
-    /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
+    /// Sleeps until frames for programs are free. Returns false if no memory can be freed.
     #[cold]
     pub(crate) fn wait_for_memory(&self, may: &mut MaySleep) -> bool {
         self.memory.get().is_some_and(|memory| memory.wait_for_memory(may))
     }
 
-    /// As `wait_for_memory`, as often as the caller's patience allows, because other threads may take the freed memory.
+    /// As `wait_for_memory`, but up to a number of times that `patience` limits, because other threads may take the
+    /// freed memory. Returns an error after the last time.
     #[cold]
     pub(crate) fn memory_or_error(&self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         self.memory.get().map_or(Err(FaultError::OutOfMemory), |memory| memory.memory_or_error(patience, may))
     }
 
-    /// Sleeps until there is memory again, after an allocation has failed; false where nothing can be freed. The caller
-    /// holds nothing that pageout could need, and retries a bounded number of times.
+    /// Sleeps after a failed allocation until memory is free. Returns false if none can be freed. The caller holds no
+    /// lock or page that pageout could need, and retries a bounded number of times.
     #[cold]
     pub fn wait_for_frames(&self) -> bool {
         self.wait_for_memory(&mut MaySleep::here())
     }
 
-    /// A frame for a program's data; waits for memory. The caller holds nothing that pageout could need.
+    /// Allocates a frame for a program's data, and waits for memory if necessary. The caller holds no lock or page that
+    /// pageout could need.
     pub(crate) fn alloc_frame_waiting(&self, fill: Fill, may: &mut MaySleep) -> Result<Frame, OutOfMemory> {
         let mut patience = Patience::new();
         loop {
@@ -90,7 +92,7 @@ impl<M: Machine> Objects<M> {
         }
     }
 
-    /// Slabs of objects, backings and index nodes.
+    /// The slabs of objects, backings and index nodes.
     pub fn object_memory(&self) -> &ObjectMemory<M> {
         &self.object_memory
     }
@@ -100,12 +102,12 @@ impl<M: Machine> Objects<M> {
         &self.reaper
     }
 
-    /// Reads and writes under way.
+    /// Reads and writes in progress.
     pub fn io(&self) -> &Io {
         &self.io
     }
 
-    /// Swap: totals. A store is added with [`Objects::add_swap`].
+    /// The swap, for its totals. [`Objects::add_swap`] adds a store.
     pub fn swap(&self) -> &Swap {
         &self.swap
     }

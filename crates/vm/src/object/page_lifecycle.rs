@@ -1,8 +1,8 @@
-//! The life of a page: a frame gets an identity, is busy at times, and loses its identity (relies on C1).
+//! The life of a page. A frame gets an identity, is busy from time to time, and loses its identity (relies on C1).
 //!
-//! A new page is busy, has its object and key, and joins the active queue. A thread that sets a page busy owns it
-//! alone. When it loses its identity, the page leaves its queue and its swap slot. The frame is free with the last
-//! hold.
+//! A new page is busy, has its object and key, and joins the active queue. The thread that sets a page busy has
+//! exclusive access to it. When a page loses its identity, it leaves its page queue and its swap slot. The frame is
+//! freed with the last hold.
 
 use super::Object;
 use super::batch::{Batch, Subset};
@@ -17,12 +17,12 @@ use crate::stats::Event;
 use crate::types::Pfn;
 use quire_sync::trace::{EventKind, Span};
 
-/// Turns of a spin before a wait sleeps.
+/// The number of polls before a waiter sleeps.
 const SPINS: u32 = if cfg!(any(loom, shuttle)) { 0 } else { 64 };
 
 impl<M: Machine> Objects<M> {
-    /// Gives a wild frame an identity, as a new page: busy, on its way to the active queue. The caller owns the frame,
-    /// puts it into the index and calls [`Objects::enqueue_new`](crate::object::Objects::enqueue_new).
+    /// Gives an unowned frame an identity, as a new page. The page is busy and will join the active queue. The caller
+    /// owns the frame, puts it into the index and calls [`Objects::enqueue_new`](crate::object::Objects::enqueue_new).
     #[inline]
     pub(crate) fn assume_page(&self, page: &Page, object: u64, key: u64, bits: u64) {
         page.set_swap_slot(None);
@@ -33,19 +33,19 @@ impl<M: Machine> Objects<M> {
         page.assume(object, key, NEW | bits);
     }
 
-    /// Puts a new page into this CPU's batch.
+    /// Puts a new page into this CPU's batch for the active queue.
     #[inline]
     pub(crate) fn enqueue_new(&self, page: &Page) {
         self.queues().add(page);
     }
 
-    /// Puts new pages into this CPU's batch.
+    /// Puts new pages into this CPU's batch for the active queue.
     #[inline]
     pub(crate) fn enqueue_all_new(&self, pages: impl Iterator<Item = Pfn>) {
         self.queues().add_all(pages);
     }
 
-    /// Clears busy, and wakes the threads that wait for the page.
+    /// Clears the busy bit, and wakes the threads that wait for the page.
     #[inline]
     pub(crate) fn unbusy(&self, page: &Page) {
         if page.unbusy() {
@@ -53,11 +53,11 @@ impl<M: Machine> Objects<M> {
         }
     }
 
-    /// Waits until `page` is not busy any more, or was not to begin with.
+    /// Waits until `page` is not busy. Returns at once if it is not busy now.
     #[cold]
     pub(crate) fn wait_unbusy(&self, page: &Page, may: &mut MaySleep) {
-        // Most pages are busy for a few hundred instructions of another CPU: a copy, zeroing, removal. Some are busy
-        // until a whole window ahead is filled.
+        // The wait begins with a short spin. Most pages are busy for a few hundred instructions of another CPU: a copy,
+        // zeroing or removal. Some are busy until a whole readahead window is filled.
         for _ in 0..SPINS {
             if !page.state().busy() {
                 return;
@@ -68,7 +68,7 @@ impl<M: Machine> Objects<M> {
         may.sleep_on(self.page_waits(page), || !page.announce_waiter());
     }
 
-    /// Takes the identity of a busy page that is in no index and no leaf. Frees the frame, at once or with its last
+    /// Removes the identity of a busy page that is in no index and no PTE. The frame is freed now or with its last
     /// hold. Relies on C1.
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
@@ -82,8 +82,8 @@ impl<M: Machine> Objects<M> {
         self.unhold_page(page);
     }
 
-    /// As [`Objects::release_page`](crate::object::Objects::release_page), for each page of a batch that is in `which`.
-    /// They leave their queues together, and their frames are freed together.
+    /// As [`Objects::release_page`](crate::object::Objects::release_page), for each page of `batch` that is in `which`.
+    /// The pages leave their queues together, and their frames are freed together.
     pub(crate) fn release_pages(&self, batch: &Batch, which: Subset) {
         if which.len() == 0 {
             return;
@@ -108,21 +108,20 @@ impl<M: Machine> Objects<M> {
             self.stats().add(Event::SharedPageGone, shared);
         }
         let freed = batch.as_slice().iter().enumerate().filter(|(n, _)| freed.contains(*n));
-        // SAFETY: the last hold of each of these pages was undone by this call, so no other CPU frees or uses its
-        // frame.
+        // SAFETY: this call dropped the last hold of each of these pages, so no other CPU frees or uses its frame.
         unsafe { self.free_frames(freed.map(|(_, (_, pfn))| *pfn)) };
     }
 
-    /// Whether a page that has lost its identity leaves waiters, a queue entry or a swap slot behind.
+    /// Whether a page that has lost its identity still has waiters or a swap slot.
     #[inline]
     fn leaves_more(page: &Page, before: State) -> bool {
         before.waiters() || page.swap_slot().is_some()
     }
 
-    /// Releases the waiters, queue entry and swap slot of a page that has lost its identity.
+    /// Wakes the waiters and releases the swap slot of a page that has lost its identity.
     #[cold]
     fn left(&self, page: &Page, before: State) {
-        // While the page is being written the write owns its swap slot.
+        // While the page is being written, the write owns the swap slot.
         if !before.laundering()
             && let Some(slot) = page.take_swap_slot()
         {
@@ -133,7 +132,7 @@ impl<M: Machine> Objects<M> {
         }
     }
 
-    /// Undoes one hold; frees the frame where it was the last.
+    /// Drops one hold, and frees the frame if it was the last.
     pub(crate) fn unhold_page(&self, page: &Page) {
         if page.unhold() {
             // SAFETY: no identity and no hold is left, so no other CPU frees or reads the frame.
@@ -141,7 +140,8 @@ impl<M: Machine> Objects<M> {
         }
     }
 
-    /// Sets the page in `object`'s slot `key` busy; `None` where it is busy or not that page (any more).
+    /// Sets the page in `object`'s slot `key` busy. Returns `None` if the page is busy, or is no longer the page of
+    /// that slot.
     pub(crate) fn try_busy_page<'p>(&self, object: &Object<M>, key: u64, page: &'p Page) -> Option<&'p Page> {
         let state = page.state();
         if !page.try_busy(state.generation()) {

@@ -1,22 +1,22 @@
-//! Walks over a range of an object: its occupied slots, in order, with no work for empty ones.
+//! Walks over a range of an object. A walk visits the occupied slots in order, and does no work for empty slots.
 //!
-//! Every operation on a range of an object is such a walk: flush, truncate, invalidate, unwire, unmap, release of swap
+//! Each operation on a range of an object is such a walk: flush, truncate, invalidate, unwire, unmap, release of swap
 //! slots.
 //!
 //! # Contract C7: nothing proportional to pages
-//! No walk looks up one offset after another: its work grows with the occupied slots only. `mmap`, `fork`, `exec` and
-//! `exit` of memory that no thread has touched do no work for its pages.
+//! A walk does not look up each offset: its work grows only with the number of occupied slots. `mmap`, `fork`, `exec`
+//! and `exit` of memory that no thread has touched do no work for its pages.
 //!
-//! # Why nothing stale can be used (relies on C5)
-//! An [`ObjectRange`] at rest is two numbers: its position and its end. Walking borrows it together with a pin, and
-//! each yielded item borrows both. While such an item lives the thread cannot sleep, because sleeping needs the
-//! [`MaySleep`](crate::sleep::MaySleep) that the pin borrows. Nor can the range be moved or resumed. No stored "next"
-//! can go stale: the walk searches for the slot after a *key* at each step.
+//! # Why no item can be stale (relies on C5)
+//! An [`ObjectRange`] that is not walking is two numbers: its position and its end. A walk borrows the range and a pin,
+//! and each yielded item borrows both. While such an item lives, the thread cannot sleep, because sleeping needs the
+//! [`MaySleep`](crate::sleep::MaySleep) that the pin borrows. The range cannot be moved or resumed either. The walk
+//! stores no "next" item that could become stale: at each step it searches for the slot after a *key*.
 //!
-//! Removing a yielded item during the walk is safe, because the walk holds no slot. A slot that changes meanwhile may
-//! be visited or not. A slot that stays occupied is visited once.
+//! A yielded item may be removed during the walk, because the walk holds no slot. A slot that changes meanwhile may be
+//! visited or not. A slot that stays occupied is visited once.
 //!
-//! A yielded page cannot be kept over a sleep:
+//! A yielded page cannot be kept while the thread sleeps:
 //! ```compile_fail,E0502
 //! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::SlotFilter};
 //!
@@ -28,7 +28,7 @@
 //!     assert!(found.is_some());
 //! }
 //! ```
-//! Nor can the iteration:
+//! The iterator cannot be kept either:
 //! ```compile_fail,E0502
 //! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::SlotFilter};
 //!
@@ -52,7 +52,7 @@
 //!     assert!(next.is_some());
 //! }
 //! ```
-//! A walk reduced to its key may sleep, and continues behind the finished cluster:
+//! A walk that is reduced to its key may sleep, and continues after the finished cluster:
 //! ```
 //! use quire_vm::{Machine, ObjectRef, sleep::MaySleep, object::SlotFilter};
 //!
@@ -80,8 +80,8 @@ use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
 bitflags::bitflags! {
-    /// The slots that a walk visits. Slots that are being filled or emptied are always visited. A caller that must not
-    /// miss their new content waits and reads them again.
+    /// The slots that a walk visits. It always visits slots that are being filled or emptied. A caller that must not
+    /// miss the new content of such a slot waits and reads the slot again.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct SlotFilter: u8 {
         /// Resident pages.
@@ -90,14 +90,15 @@ bitflags::bitflags! {
         const SWAP = 2;
         /// Zero markers, which have no content.
         const MARKS = 4;
-        /// Of the pages only those that are tagged dirty. (A tag is a hint; the page's own dirty bit decides.)
+        /// Of the pages, only those whose dirty bit in the index is set. (This bit is a hint; the dirty bit of the page
+        /// decides.)
         const DIRTY_ONLY = 8;
-        /// Pages in memory or in swap.
+        /// Pages that are resident or in swap.
         const BOTH = 1 | 2;
     }
 }
 
-/// A range of an object and a place in it, at rest; see the module.
+/// A range of an object and a position in it; see the module's comment.
 pub struct ObjectRange<'o, M: Machine> {
     object: &'o Object<M>,
     cursor: Cursor,
@@ -105,7 +106,7 @@ pub struct ObjectRange<'o, M: Machine> {
 }
 
 impl<M: Machine> Object<M> {
-    /// A walk over the pages `keys`, standing at their start.
+    /// A walk over the pages `keys`, positioned at their start.
     pub fn range(&self, keys: Range<u64>, filter: SlotFilter) -> ObjectRange<'_, M> {
         ObjectRange { object: self, cursor: Cursor::over(keys), filter }
     }
@@ -124,7 +125,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
     pub fn is_done(&self) -> bool {
         self.cursor.is_done()
     }
-    /// Continues at `key`: back, to visit it again, or forward, behind a finished cluster.
+    /// Moves the position to `key`: back, to visit a page again, or forward, after a finished cluster.
     pub fn resume_at(&mut self, key: u64) {
         self.cursor.rewind(key);
     }
@@ -139,7 +140,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
         Walk { object: self.object, visit, filter: self.filter, visited: 0 }
     }
 
-    /// As [`walk`](Self::walk), from outside.
+    /// As [`walk`](Self::walk), for callers outside this crate.
     ///
     /// # Safety
     /// The pin is of the object's system.
@@ -148,7 +149,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
     }
 }
 
-/// A running walk: an iterator over occupied slots, ascending.
+/// A running walk: an iterator over occupied slots in ascending order.
 pub struct Walk<'w, M: Machine> {
     object: &'w Object<M>,
     visit: Visit<'w, &'static Objects<M>>,
@@ -156,7 +157,7 @@ pub struct Walk<'w, M: Machine> {
     visited: u64,
 }
 
-/// An occupied slot, with its content at the time of the visit. It borrows the walk.
+/// An occupied slot, with the content that it had when it was visited. The value borrows the walk.
 #[derive(Clone, Copy)]
 pub struct Present<'w, M: Machine> {
     _object: PhantomData<&'w Object<M>>,

@@ -1,8 +1,8 @@
-//! Objects for the reaper to check: one list a CPU.
+//! The objects that the reaper must check, in one list for each CPU.
 //!
-//! The lists are doubly linked through the objects, each with its lock. A listed object has no reference from its list:
-//! dropping its last reference unlinks it. The reaper takes a reference as it takes an object off, under the list's
-//! lock.
+//! The lists are doubly linked through the objects, and each has a lock. A list holds no reference to its objects. The
+//! thread that drops the last reference to an object unlinks it. When the reaper takes an object off a list, it takes a
+//! reference under the list's lock.
 
 use super::Object;
 use crate::machine::Machine;
@@ -14,17 +14,17 @@ use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence_full}
 use quire_sync::epoch::Pinned;
 use quire_sync::{PerCpu, Rank, SpinLock, WaitQueue, preempt_off};
 
-/// Objects on one CPU's list that wake the reaper.
+/// The number of objects on one CPU's list at which the reaper is woken.
 pub(crate) const MANY: usize = 32;
 
-/// An object's place on a list.
+/// An object's place on a list of the reaper.
 pub(crate) struct ReapPlace<M: Machine> {
-    /// The list, plus one; 0: on none. Written under that list's lock.
+    /// The number of the list plus one, or 0 if the object is on no list. Written under the lock of that list.
     list: AtomicU32,
-    /// Guarded by that lock.
+    /// Guarded by the lock of that list.
     next: Cell<*const Object<M>>,
     previous: Cell<*const Object<M>>,
-    /// The page to continue with, where the last pass ran out of its budget.
+    /// The page at which the next pass over the object continues, if the last pass used up its budget.
     pub(crate) from: AtomicU64,
 }
 
@@ -44,15 +44,15 @@ pub(crate) struct ReapList<M: Machine> {
     pub(crate) len: usize,
 }
 
-// SAFETY: objects on a list are alive, and their links are guarded by its lock.
+// SAFETY: the objects on a list are alive, and the list's lock guards their links.
 unsafe impl<M: Machine> Send for ReapList<M> {}
 
-/// The objects for the reaper to check.
+/// The reaper's lists of objects.
 pub(crate) struct Reaper<M: Machine> {
     pub(crate) lists: PerCpu<SpinLock<ReapList<M>>>,
-    /// Where its thread sleeps.
+    /// The wait queue on which the reaper's thread sleeps.
     pub(crate) waits: WaitQueue,
-    /// A thread wants a run of the reaper now.
+    /// Set when a thread wants the reaper to run now.
     pub(crate) asked: AtomicBool,
 }
 
@@ -65,7 +65,8 @@ impl<M: Machine> Reaper<M> {
         }
     }
 
-    /// Leaves `object` to the reaper. The caller keeps it reachable, by a pin at least; it may be dying.
+    /// Puts `object` on this CPU's list, for the reaper to check. The caller keeps the object reachable, at least by a
+    /// pin. The object may be in teardown.
     pub fn flag(&self, object: &Object<M>) {
         let place = object.reaping();
         if place.list.load(Ordering::Relaxed) != 0 {
@@ -80,14 +81,15 @@ impl<M: Machine> Reaper<M> {
             }
             place.previous.set(ptr::null());
             place.next.set(list.first);
-            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are
-            // alive.
+            // SAFETY: an object is taken off its list before it is retired. The list is locked, so the objects on it
+            // are alive.
             if let Some(first) = unsafe { list.first.as_ref() } {
                 first.reaping().previous.set(object);
             }
             list.first = object;
             list.len += 1;
-            // Teardown: "mark dead, fence, read the list number". One of the two sees the other.
+            // This thread stores the list number, fences, then reads `DEAD`. The teardown sets `DEAD`, fences, then
+            // reads the list number. So one of the two sees the other's write.
             fence_full();
             if object.is_dead() && !mutant(Mutant::FlagTheDead) {
                 unlink(&mut list, object);
@@ -100,11 +102,11 @@ impl<M: Machine> Reaper<M> {
         }
     }
 
-    /// Takes a dying `object` off its list, where it is on one.
+    /// Takes `object`, which is being torn down, off its list, if it is on one.
     pub fn forget(&self, object: &Object<M>) {
         let place = object.reaping();
-        // A thread that still lists it sees the dead mark under the list's lock. So that thread, this one or the reaper
-        // unlinks it, once.
+        // A thread that still adds the object sees the dead mark under the list's lock. So exactly one thread unlinks
+        // the object: that thread, this one or the reaper.
         let at = place.list.load(Ordering::Acquire);
         if at != 0 {
             let mut list = self.lists.of(at as usize - 1).lock();
@@ -114,12 +116,12 @@ impl<M: Machine> Reaper<M> {
         }
     }
 
-    /// The next object of `list`, with a reference.
+    /// Takes the next object off the list number `list`, with a reference. Returns `None` if the list is empty.
     pub(crate) fn take(&self, list: usize, pin: &Pinned<'_>) -> Option<NonNull<Object<M>>> {
         let mut list = self.lists.of(list).lock();
         loop {
-            // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are
-            // alive.
+            // SAFETY: an object is taken off its list before it is retired. The list is locked, so the objects on it
+            // are alive.
             let object = unsafe { list.first.as_ref() }?;
             unlink(&mut list, object);
             if object.try_ref(pin) {
@@ -132,7 +134,7 @@ impl<M: Machine> Reaper<M> {
 fn unlink<M: Machine>(list: &mut ReapList<M>, object: &Object<M>) {
     let place = object.reaping();
     let (next, previous) = (place.next.get(), place.previous.get());
-    // SAFETY: an object is taken off its list before it is retired, and the list is locked, so those on it are alive.
+    // SAFETY: an object is taken off its list before it is retired. The list is locked, so the objects on it are alive.
     unsafe {
         match previous.as_ref() {
             Some(p) => p.reaping().next.set(next),

@@ -1,69 +1,71 @@
-//! The count that keeps an object: its handles, and the shards of its list that are not empty.
+//! The reference count of an object: its handles, and the non-empty shards of its mapping list.
 //!
-//! A CPU's own shard counts from its first backing until the list's shards are closed, empty or not. Else a CPU that
-//! maps and unmaps there would write a shared line each time. So such references do not keep an object by themselves. A
-//! thread that is about to drop the last other reference closes the shards first (mutant [`Mutant::OwnShardsKeep`]).
-//! Backings that are linked there go to the first shard, which counts.
+//! The own shard of a CPU counts from its first backing until the list's shards are closed, even while it is empty.
+//! Otherwise a CPU that maps and unmaps repeatedly would write a shared cache line each time. So references of own
+//! shards do not keep an object alive by themselves. A thread that is about to drop the last other reference closes the
+//! shards first (mutant [`Mutant::OwnShardsKeep`]). This moves the backings of own shards to the first shard, which
+//! counts.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// A reference of a handle or of a shard that all CPUs use.
+/// The value of a reference of a handle, or of a shard that all CPUs use.
 const ONE: u64 = 1;
-/// A reference of a CPU's own shard, which is also counted by itself.
+/// The value of a reference of a CPU's own shard. Such references are also counted apart, in the upper 32 bits.
 const OWN: u64 = 1 << 32 | ONE;
 
-/// The count. From zero it never rises.
+/// The reference count. It never rises from zero.
 pub(crate) struct References(AtomicU64);
 
-/// Result of dropping a reference.
+/// The result of dropping a reference.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum GivenUp {
     /// Other references keep the object.
     Kept,
     /// The reference was the last.
     Last,
-    /// The reference is not dropped yet: all others are those of CPUs' own shards.
+    /// The reference is not dropped yet, because all other references are those of CPUs' own shards. The caller closes
+    /// the shards.
     OnlyOwn,
 }
 
 impl References {
-    /// One.
+    /// A count of one.
     pub fn one() -> References {
         References(AtomicU64::new(ONE))
     }
 
-    /// Number of references of all kinds.
+    /// The number of references of all kinds.
     pub fn count(&self) -> u32 {
         self.0.load(Ordering::Acquire) as u32
     }
 
-    /// Number of references of CPUs' own shards.
+    /// The number of references of CPUs' own shards.
     pub fn own(&self) -> u32 {
         (self.0.load(Ordering::Acquire) >> 32) as u32
     }
 
-    /// One more. The caller keeps the object.
+    /// Adds a reference. The caller keeps the object alive.
     pub fn add(&self) {
         self.0.fetch_add(ONE, Ordering::AcqRel);
     }
 
-    /// One less; it is not the last.
+    /// Drops a reference, which is not the last.
     pub fn subtract(&self) {
         self.0.fetch_sub(ONE, Ordering::AcqRel);
     }
 
-    /// Adds the reference of a CPU's own shard. The caller keeps the object.
+    /// Adds the reference of a CPU's own shard. The caller keeps the object alive.
     pub fn add_own(&self) {
         self.0.fetch_add(OWN, Ordering::AcqRel);
     }
 
-    /// Drops the reference of a CPU's own shard. The caller keeps the object.
+    /// Drops the reference of a CPU's own shard. The caller keeps the object alive.
     pub fn subtract_own(&self) {
         self.0.fetch_sub(OWN, Ordering::AcqRel);
     }
 
-    /// One more, unless the count is zero.
+    /// Adds a reference. Returns false if the count is zero.
     pub fn try_add(&self) -> bool {
         let mut n = self.0.load(Ordering::Relaxed);
         while n as u32 != 0 {
@@ -75,7 +77,7 @@ impl References {
         false
     }
 
-    /// Drops a reference that is no own shard's.
+    /// Drops a reference of a handle or of a shard that all CPUs use.
     pub fn give_up(&self) -> GivenUp {
         let mut n = self.0.load(Ordering::Relaxed);
         loop {

@@ -1,4 +1,4 @@
-//! Taking pages out of an object's index: those that no leaf maps, and the steps that every remover takes.
+//! Removes pages from an object's index: pages that no PTE maps, and the steps that all removers share.
 
 use super::batch::{Batch, Subset};
 use super::index::{KEYS, Slot};
@@ -13,22 +13,22 @@ use quire_sync::epoch::Pinned;
 /// The slots that a remover visits: pages in memory or in swap, and zero markers.
 pub(crate) const EVERYTHING: SlotFilter = SlotFilter::BOTH.union(SlotFilter::MARKS);
 
-/// What stopped a collection.
+/// Why [`collect`] stopped.
 pub(crate) enum CollectEnd {
-    /// The range is done.
+    /// The walk has reached the end of the range.
     Done,
     /// The batch is full.
     Full,
-    /// This page is busy; the walk stands before it.
+    /// This page is busy. The walk's position is before it.
     Busy(&'static Page),
-    /// A slot is being filled or emptied; the walk stands before it.
+    /// A slot is being filled or emptied. The walk's position is before it.
     Reserved,
-    /// This page is being written to the object's pager; the walk stands before it.
+    /// This page is being written to the object's pager. The walk's position is before it.
     Laundering(&'static Page),
 }
 
-/// Collects pages from the walk's position on, each busy, into an empty batch. Drops zero markers and frees pages in
-/// swap.
+/// Sets pages busy and collects them into the empty `batch`, from the walk's position on. Also drops zero markers and
+/// frees pages in swap.
 pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Batch, pin: &Pinned<'_>) -> CollectEnd {
     let object = range.object();
     let mut returned = Returned::new(object.vm().swap());
@@ -42,7 +42,7 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
                     }
                     let page = object.vm().page(pfn);
                     match object.vm().try_busy_page(object, key, page) {
-                        // No write may reach the file beyond its new end.
+                        // The write must finish first, because no write may reach the file beyond its new end.
                         Some(_) if page.state().laundering() && !object.holes_are_zero() => {
                             object.vm().unbusy(page);
                             break 'walk (key, CollectEnd::Laundering(page));
@@ -56,7 +56,8 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
                     object.index().clear(key, slot, pin);
                 }
                 Slot::Swap(at) => {
-                    // Else a fault has just begun to read it in, and its busy page is in the slot now.
+                    // If the index slot has changed, a fault has begun to read the page in, and its busy page is in the
+                    // slot.
                     match object.index().clear(key, slot, pin) {
                         true => {
                             returned.add(at);
@@ -74,7 +75,7 @@ pub(crate) fn collect<M: Machine>(range: &mut ObjectRange<'_, M>, batch: &mut Ba
     stop
 }
 
-/// Frees the batch's pages, which no leaf maps any more.
+/// Frees the pages of the batch, which no PTE maps any more.
 pub(crate) fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned<'_>) {
     for (key, pfn) in batch.as_slice() {
         let cleared = object.index().clear(*key, Slot::Page(*pfn), pin);
@@ -84,22 +85,22 @@ pub(crate) fn finish<M: Machine>(object: &Object<M>, batch: &Batch, pin: &Pinned
     object.vm().release_pages(batch, Subset::of(batch));
 }
 
-/// Frees pages and zero markers of `keys` that no leaf maps or will map. Their leaves are gone and flushed, and faults
-/// on this private memory give up. May sleep, because a page may be on its way in from swap.
+/// Frees the pages and zero markers of `keys`, which no PTE maps or will map. Their PTEs are cleared and flushed, and
+/// faults on this private memory give up. May sleep, because a page may be in the middle of a read from swap.
 pub(crate) fn free<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     free_unmapped(object, keys.clone(), EVERYTHING, false);
     let pin = object.vm().epoch().pin();
     object.index().prune(keys, &pin);
 }
 
-/// As [`free`]; zero markers stay.
+/// As [`free`], but keeps zero markers.
 pub(crate) fn free_but_marks<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     free_unmapped(object, keys.clone(), SlotFilter::BOTH, false);
     let pin = object.vm().epoch().pin();
     object.index().prune(keys, &pin);
 }
 
-/// As [`free`], but keeps empty nodes. `whole`: the index goes next, so its slots need not be emptied.
+/// As [`free`], but keeps empty nodes. `whole`: the caller dismantles the index next, so its slots need not be emptied.
 fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, filter: SlotFilter, whole: bool) {
     let vm = object.vm();
     let mut range = object.range(keys, filter);
@@ -124,13 +125,14 @@ fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, filter: SlotF
     }
 }
 
-/// Frees all pages of a dead object: no backing shows it, every flush is done.
+/// Frees all pages of an object that is being torn down. No backing shows it, and all flushes are done.
 pub(crate) fn free_all<M: Machine>(object: &Object<M>) {
     free_unmapped(object, 0..KEYS, EVERYTHING, true);
 }
 
-/// Frees those pages of `keys` that no backing of this private object shows any more. Their backings were flushed, then
-/// unlinked. The work grows with the overlapping backings and the freed pages, not with the pages that stay.
+/// Frees those pages of `keys` that no backing of this private object shows any more. The backings that showed them
+/// were flushed, then unlinked. The work grows with the overlapping backings and the freed pages, not with the pages
+/// that stay.
 pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     let mut at = keys.start;
     while at < keys.end {
@@ -139,7 +141,8 @@ pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
             return;
         }
         let end = object.shards().next_start(at).unwrap_or(u64::MAX).min(keys.end);
-        // No chain can show it again, because a private object spreads only through chains that show it already.
+        // No chain can show these pages again, because a private object spreads only through chains that already show
+        // it.
         free(object, at..end);
         at = end;
     }

@@ -1,23 +1,25 @@
-//! Scans of a shard's backings that let go of its lock from time to time.
+//! Scans of the backings in a shard. A scan releases the shard's lock from time to time.
 //!
-//! A scan holds the lock for some [`VISITS`] backings, and goes on behind the last one ([`Scan`]). Meanwhile a backing
-//! may be replaced that the scan has not visited, by one before its place. So the scan makes *passes*:
+//! A scan visits [`VISITS`] backings or a few more under one hold of the lock, and continues after the last one
+//! ([`Scan`]). Between two holds, a backing that the scan has not visited may be replaced by one with an earlier place.
+//! So the scan makes several *passes*:
 //! 1. The first pass visits all backings, in order.
-//! 2. Each later pass visits those that were linked since the pass before began (mutant [`Mutant::ScanGoesOn`]). The
-//!    tree finds them without a visit to others, because each linking during a scan notes itself in its ancestors
-//!    (mutant [`Mutant::LinkingUnnoted`]).
-//! 3. A pass that never let go of the lock is the last one.
+//! 2. Each later pass visits the backings that were linked after the pass before it began (mutant
+//!    [`Mutant::ScanGoesOn`]). The tree finds them without a visit to others, because each linking during a scan stores
+//!    its stamp in its ancestors (mutant [`Mutant::LinkingUnnoted`]).
+//! 3. A pass that never released the lock is the last one.
 //!
-//! *Why each is met.* Say that a backing is there when a pass begins, and that the scan has not visited it. If it stays
-//! until its turn, the pass visits it. If it is replaced before, the replacement was linked in this pass or earlier. In
-//! this pass: the next pass has it. Earlier: it is itself a backing that was there when the pass began. Each
-//! replacement was linked later than the one before, so this ends.
+//! *Why each backing is visited.* Take a backing that is in the list when a pass begins, and that the scan has not
+//! visited. If it stays until its turn, the pass visits it. Otherwise its replacement was linked during this pass, or
+//! before it. If it was linked during this pass, the next pass visits it. If it was linked before, it was also in the
+//! list when the pass began, and the same argument holds for it. Each replacement was linked later than the backing
+//! that it replaced, so the argument ends.
 //!
-//! *Why it ends.* A linking gives the scan two more visits at most: one in this pass, if it stands ahead, and one in
-//! the next pass. A hold makes four visits for each linking since the last hold, and [`VISITS`] at least
-//! ([`Scan::room`]). So fewer visits are left after each hold than after the one before. A hold also ends after
-//! [`STEPS`] members for each of its visits that only stand above those that were linked lately. No hold grows with the
-//! number of backings.
+//! *Why the scan ends.* A linking causes at most two more visits: one in this pass, if the new backing is ahead, and
+//! one in the next pass. A hold makes four visits for each linking since the last hold, and at least [`VISITS`]
+//! ([`Scan::room`]). So fewer visits are left after each hold than after the hold before. On the way to recently linked
+//! members, a hold passes other members. It also ends after [`STEPS`] such members for each of its visits. So the
+//! length of a hold does not grow with the number of backings.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -27,59 +29,61 @@ use crate::object::interval::{Interval, Newer, Tree, TreePlace};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 
-/// Backings that a scan visits before it releases a shard's lock, so that other CPUs get it.
+/// The least number of backings that a hold of a shard's lock visits. The lock is then released, so that other CPUs get
+/// it.
 #[cfg(not(any(loom, shuttle)))]
 pub(super) const VISITS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 pub(super) const VISITS: u32 = 2;
-/// Visits of a hold for each linking since the last hold.
+/// The number of visits in a hold for each linking since the last hold.
 const VISITS_A_LINKING: u64 = 4;
-/// The most that a hold visits: enough where each of 256 CPUs has linked a backing since the last hold. A pause with
-/// more linkings than that only delays the scan's end.
+/// The largest number of visits in a hold. It is enough if each of 256 CPUs has linked a backing since the last hold.
+/// More linkings than that between two holds only delay the end of the scan.
 const MOST_VISITS: u32 = 1024;
-/// Members that a hold passes for each of its visits. A linking is noted in as many as the tree is deep, 2 ln n on
-/// average: 28 for a million.
+/// The number of other members that a hold may pass for each of its visits. A linking is recorded in as many members as
+/// the tree is deep. That is 2 ln n on average: 28 for a million members.
 const STEPS: u32 = 32;
 
-/// A scan of the backings in one shard that show a page of `start..end`. It lets go of the shard's lock from time to
-/// time. Each backing is visited at least once, and so is each replacement; see the module.
+/// A scan of the backings in one shard that show a page of `start..end`. It releases the shard's lock from time to
+/// time. Each backing and each replacement is visited at least once, as the module's comment explains.
 ///
-/// A scan refers to places, not to backings. So it may go on after any time, while the caller keeps the object. A
-/// caller that does not go on to the end calls [`stop`](Self::stop).
+/// A scan stores places, not references to backings. So it may continue after any time, while the caller keeps the
+/// object alive. A caller that does not continue to the end calls [`stop`](Self::stop).
 pub struct Scan {
     start: u64,
     end: u64,
-    /// The place behind which the first pass begins, to come round to it; `None`: it begins with the first backing.
+    /// The place after which the first pass begins; at the end of the list the pass wraps round to it. `None`: the pass
+    /// begins with the first backing.
     from: Option<TreePlace>,
-    /// The first pass has come round.
+    /// The first pass has wrapped round.
     round: bool,
     /// The place that this pass has reached.
     after: Option<TreePlace>,
-    /// Linkings before the pass before this one began; `None`: this is the first pass.
+    /// The number of linkings before the previous pass began. `None` in the first pass.
     since: Option<u64>,
-    /// Linkings before this pass began; `None`: nothing has begun.
+    /// The number of linkings before this pass began. `None` before the first hold.
     began: Option<u64>,
-    /// Linkings at the last hold.
+    /// The number of linkings at the last hold.
     held: u64,
-    /// The scan has let go in this pass.
+    /// The scan has released the lock in this pass.
     let_go: bool,
-    /// The tree has noted it, because it has let go.
+    /// The walk is registered with the tree, because the scan has released the lock.
     noted: bool,
     visits: u64,
 }
 
 /// The result of one hold of a scan.
 pub enum Step<T> {
-    /// The visitor broke off with this value. The scan is over.
+    /// The visitor stopped the scan with this value.
     Found(T),
-    /// All have been visited. The scan is over.
+    /// All backings have been visited. The scan is over.
     Over,
-    /// There may be more. The lock is free meanwhile.
+    /// More backings may be left. The lock is released until the next step.
     More,
 }
 
 impl Scan {
-    /// A scan that begins behind `from` and comes round once.
+    /// A scan that begins after the place `from`, and wraps round once.
     pub fn new(start: u64, end: u64, from: Option<TreePlace>) -> Scan {
         Scan {
             start,
@@ -96,7 +100,7 @@ impl Scan {
         }
     }
 
-    /// Backings visited so far.
+    /// The number of backings visited so far.
     pub fn visits(&self) -> u64 {
         self.visits
     }
@@ -106,7 +110,8 @@ impl Scan {
         self.after
     }
 
-    /// Goes on for one hold of the lock that guards `tree`. `linked`: linkings so far, which is the next one's stamp.
+    /// Continues for one hold of the lock that guards `tree`. `linked` is the number of linkings so far, which is the
+    /// stamp of the next one.
     pub fn step<T: Interval, F>(
         &mut self,
         tree: &mut Tree<T>,
@@ -150,7 +155,8 @@ impl Scan {
         step
     }
 
-    /// Ends it before it is over. Else each later linking would be noted for ever.
+    /// Ends the scan early, and removes its registration from the tree. Otherwise each later linking would write its
+    /// ancestors.
     pub fn stop<T: Interval>(mut self, tree: &mut Tree<T>) {
         if self.noted {
             tree.forget_walk();
@@ -158,14 +164,14 @@ impl Scan {
         self.noted = false;
     }
 
-    /// How many backings this hold visits: more than the linkings since the last hold have added.
+    /// The number of backings that this hold visits. It is more than the linkings since the last hold have added.
     fn room(&mut self, linked: u64) -> u32 {
         let since = if self.noted { linked - self.held } else { 0 };
         self.held = linked;
         since.saturating_mul(VISITS_A_LINKING).clamp(VISITS.into(), MOST_VISITS.into()) as u32
     }
 
-    /// The next backing of this pass. `last`: the backing of the last visit in this hold.
+    /// The next backing of this pass. `last` is the backing of the last visit in this hold.
     fn next<'t, T: Interval>(&mut self, tree: &'t Tree<T>, last: Option<NonNull<T>>, steps: &mut u32) -> Newer<'t, T> {
         match self.since {
             Some(since) => tree.next_newer(self.start, self.end, since, self.after, steps),
@@ -173,11 +179,11 @@ impl Scan {
         }
     }
 
-    /// As [`next`](Self::next), of the first pass.
+    /// As [`next`](Self::next), in the first pass.
     fn next_of_all<'t, T: Interval>(&mut self, tree: &'t Tree<T>, last: Option<NonNull<T>>) -> Option<&'t T> {
         loop {
             let next = match last {
-                // SAFETY: `last` was found in this tree, and its lock was not released since.
+                // SAFETY: `last` was found in this tree, and the lock was not released since.
                 Some(last) if self.after == Some(Tree::place(unsafe { last.as_ref() })) => unsafe {
                     tree.next_overlap_from(last.as_ref(), self.start, self.end)
                 },
@@ -193,7 +199,7 @@ impl Scan {
         }
     }
 
-    /// Begins the next pass; `false` where this was the last one.
+    /// Begins the next pass. Returns false if this pass was the last.
     fn passed(&mut self, linked: u64) -> bool {
         if !self.let_go || mutant(Mutant::ScanGoesOn) {
             return false;

@@ -1,4 +1,4 @@
-//! A reference that does not keep its object.
+//! A reference that does not keep its object alive.
 
 use super::{Object, ObjectRef, Objects};
 use crate::machine::Machine;
@@ -6,20 +6,20 @@ use core::fmt;
 use core::ptr;
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
-/// A reference to an object with a pager, which does not keep the object. It is made empty, and set once. The object's
-/// pager clears it in [`released`](crate::paging::pager::Pager::released).
+/// A reference to an object with a pager, which does not keep the object alive. It is created empty, and set once. The
+/// object's pager clears it in [`released`](crate::paging::pager::Pager::released).
 pub struct WeakRef<M: Machine> {
     vm: &'static Objects<M>,
     object: AtomicPtr<Object<M>>,
 }
 
 impl<M: Machine> WeakRef<M> {
-    /// A reference to no object, for an object of `vm`.
+    /// An empty reference, for an object of `vm`.
     pub fn empty(vm: &'static Objects<M>) -> Self {
         WeakRef { vm, object: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Makes it refer to `object`.
+    /// Sets the reference to `object`.
     ///
     /// # Safety
     /// The object belongs to the system of the reference, and its pager calls [`clear`](Self::clear) when it is
@@ -28,12 +28,12 @@ impl<M: Machine> WeakRef<M> {
         self.object.store(object.object.as_ptr(), Ordering::Release);
     }
 
-    /// The object is gone.
+    /// Clears the reference, because the object is being torn down.
     pub fn clear(&self) {
         self.object.store(ptr::null_mut(), Ordering::Release);
     }
 
-    /// A handle on the object, unless it is gone.
+    /// Returns a handle on the object, or `None` if it is torn down or not set.
     pub fn upgrade(&self) -> Option<ObjectRef<M>> {
         let pin = self.vm.epoch().pin();
         // SAFETY: the pager clears the pointer before its object is retired, by the contract of `set`. So an object

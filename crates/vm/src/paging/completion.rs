@@ -1,4 +1,4 @@
-//! Finishing completed reads and writes, and waiting for that.
+//! Finishes completed reads and writes, and waits for their completion.
 
 use super::io::{Direction, Polled, RECORDS, Taken, TooManyPolled, written};
 use super::pager::PagerError;
@@ -13,7 +13,8 @@ use quire_sync::atomic::Ordering;
 use quire_sync::hooks::relax;
 
 impl<M: Machine> Objects<M> {
-    /// Polls `what` from now on, while requests are under way.
+    /// Registers `polled`, which is polled from now on while requests are in progress. Returns an error if all places
+    /// are taken.
     pub fn poll_with(&self, polled: &'static dyn Polled) -> Result<(), TooManyPolled> {
         let free = self.io().polled.iter().find_map(|p| {
             let place = p.lock();
@@ -24,7 +25,7 @@ impl<M: Machine> Objects<M> {
         Ok(())
     }
 
-    /// Polls the registered pagers; returns whether requests are left there.
+    /// Polls the registered pagers. Returns whether requests are left there.
     pub(crate) fn poll_pagers(&self) -> bool {
         let mut left = false;
         for place in &self.io().polled {
@@ -34,38 +35,40 @@ impl<M: Machine> Objects<M> {
         left
     }
 
-    /// Waits until every read and write that is under way is finished.
+    /// Waits until all reads and writes in progress are finished.
     pub fn finish_io(&'static self, may: &mut MaySleep) {
         self.wait_for_io(may, || (self.io().in_flight() == 0).then_some(()));
     }
 
-    /// Finishes completed reads and writes; returns how many. May sleep: an object's last reference may go.
-    // Not in its callers' frames, which sleep.
+    /// Finishes completed reads and writes. Returns their number. May sleep, because it may drop the last reference to
+    /// an object.
+    // Kept out of its callers' stack frames, because the callers sleep.
     #[inline(never)]
     pub(crate) fn finish_completed(&'static self, may: &mut MaySleep) -> usize {
         let io = self.io();
         let mut at = io.completed.swap(ptr::null_mut(), Ordering::AcqRel);
         let mut n = 0;
-        // Dropped when all of them are finished. The end of an object may wait for a record, or for a read or write,
-        // that is further down this list.
+        // The objects are dropped only after all records are finished. The teardown of an object may wait for a record,
+        // or for a read or write that is further down this list.
         let mut kept: [Option<KeptObject<M>>; RECORDS] = [const { None }; RECORDS];
         while let Some(record) = NonNull::new(at) {
-            // SAFETY: the swap took the whole list, so its records are this call's until it gives them back; records
-            // are never freed.
+            // SAFETY: the swap took the whole list, so this call owns its records until it frees them. Records are
+            // never freed to memory.
             let r = unsafe { record.as_ref() };
             at = r.next.load(Ordering::Relaxed);
             let result = if r.failed.load(Ordering::Relaxed) == 0 { Ok(()) } else { Err(PagerError) };
-            // SAFETY: a request that is complete is used by no pager, so the record's body is this call's alone.
+            // SAFETY: no pager uses a completed request, so this call alone reaches the record's body.
             let body = unsafe { &*r.body.get() };
-            // SAFETY: the record got the pointer from `KeptObject::into_raw`, or null, when it was filled, and is
-            // finished once.
+            // SAFETY: the pointer is null, or was returned by `KeptObject::into_raw` when the record was filled. A
+            // record is finished once.
             let object = unsafe { KeptObject::<M>::from_raw(body.object) };
             match body.direction {
                 Direction::Read => object.iter().for_each(|o| page_in::finish(self, o.object(), body, result, may)),
                 Direction::Write => laundry::finish(self, object.as_ref().map(KeptObject::object), body, result, may),
             }
             kept[n] = object;
-            // SAFETY: the pointer is null, or of a waiter that stays until the word is set, which happens below.
+            // SAFETY: the pointer is null, or points to a value of a thread that waits until the word is set, which
+            // happens below.
             if let Some(done) = unsafe { body.done.as_ref() } {
                 done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
             }
@@ -78,7 +81,7 @@ impl<M: Machine> Objects<M> {
         n
     }
 
-    /// Sleeps until `ready`, and finishes completed I/O meanwhile where no daemon does.
+    /// Sleeps until `ready` returns a value. Finishes completed I/O meanwhile if no daemon does so.
     pub(crate) fn wait_for_io<R>(&'static self, may: &mut MaySleep, mut ready: impl FnMut() -> Option<R>) -> R {
         let io = self.io();
         loop {
@@ -106,18 +109,18 @@ impl<M: Machine> Objects<M> {
         }
     }
 
-    /// Waits until `page` is not being written any more.
+    /// Waits until `page` is not being written.
     #[cold]
     pub(crate) fn wait_laundered(&'static self, page: &Page, may: &mut MaySleep) {
         self.wait_for_io(may, || (!page.state().laundering()).then_some(()));
     }
 
-    /// A record; waits for one.
+    /// Takes a record, and waits until one is free.
     pub(crate) fn take_record(&'static self, may: &mut MaySleep) -> Taken<'static> {
         self.wait_for_io(may, || self.io().try_take())
     }
 
-    /// As [`Objects::take_record`](crate::object::Objects::take_record), and leaves some for reads, so that a large
+    /// As [`Objects::take_record`](crate::object::Objects::take_record), but leaves some records for reads. So a large
     /// page-out does not keep faults from paging in.
     pub(crate) fn take_record_for_writing(&'static self, may: &mut MaySleep) -> Taken<'static> {
         self.wait_for_io(may, || (self.io().free() > RECORDS / 4).then(|| self.io().try_take()).flatten())

@@ -1,20 +1,23 @@
-//! Input and output under way: records, requests, completions.
+//! Input and output in progress: records, requests and completions.
 //!
-//! A *record* is the memory of one read or write of up to [`CLUSTER`] pages. All records are made at boot, so that
-//! paging out never waits for memory. A thread takes a record first, and sets pages busy after that, so no page is held
-//! over the wait.
+//! A *record* describes one read or write of up to [`CLUSTER`] pages. All records are allocated at boot, so that paging
+//! out never waits for memory. A thread first takes a record, and then sets pages busy. So it holds no page while it
+//! waits for a record.
 //!
 //! # The life of a record
-//! Free → taken ([`Taken`]) → filled and *started*: the pager has it, as a [`Request`] → *completed*: pushed onto one
-//! stack by one compare-and-swap, with no lock, so that an interrupt may do it → *finished* by the completion daemon or
-//! a waiting thread → free.
+//! A record goes through these states:
+//! - *free*;
+//! - *taken* by a thread ([`Taken`]), which fills it;
+//! - *started*: the pager has it, as a [`Request`];
+//! - *completed*: it is on a stack. One compare-and-swap pushes it without a lock, so an interrupt may do this;
+//! - *finished* by the completion daemon or by a waiting thread, and free again.
 //!
 //! Exactly one owner has a record at any time: the thread that took it, then the pager, then the stack, then the thread
 //! that popped it.
 //!
 //! # Work in an interrupt
-//! Only [`Request::complete`]: a push, and the wake-up token for the completion daemon's thread. Pages, indexes, queues
-//! and slots change only in finishing.
+//! An interrupt only calls [`Request::complete`]: a push, and a wake-up of the completion daemon's thread. Pages,
+//! indexes, queues and swap slots change only when the record is finished.
 
 use crate::error::PagerError;
 use crate::machine::Machine;
@@ -28,23 +31,25 @@ use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize
 use quire_sync::hooks::{ThreadHandle, unpark};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 
-/// Pages of one read or write at most: 64 KiB, beyond which disks gain little, and as much as a fault-around maps.
+/// The most pages of one read or write: 64 KiB. Larger transfers hardly help a disk, and a fault-around maps the same
+/// number of pages.
 #[cfg(not(any(loom, shuttle)))]
 pub const CLUSTER: usize = 16;
-/// Pages of one read or write at most, few so that clusters have ends under the checkers.
+/// The most pages of one read or write. They are few, so that clusters have ends under the checkers.
 #[cfg(any(loom, shuttle))]
 pub const CLUSTER: usize = 2;
 
-/// Records of a system: enough that a disk's queue stays full while others are being finished.
+/// The number of records of a system. It is large enough that a disk's queue stays full while other records are
+/// finished.
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) const RECORDS: usize = 64;
 #[cfg(any(loom, shuttle))]
 pub(crate) const RECORDS: usize = 2;
 
-/// Most pollers of a system.
+/// The most pollers of a system.
 const POLLED: usize = 8;
 
-/// Which way the bytes go.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// From the pager into memory.
@@ -53,14 +58,14 @@ pub enum Direction {
     Write,
 }
 
-/// The result of a read for its waiting thread. It stays until it is set.
+/// The result of a read for its waiting thread. It does not change after it is set.
 pub(crate) struct Done(pub(super) AtomicU8);
 
 impl Done {
     pub fn new() -> Done {
         Done(AtomicU8::new(0))
     }
-    /// How it ended, once it has.
+    /// The result, or `None` while the read is in progress.
     pub fn get(&self) -> Option<Result<(), PagerError>> {
         match self.0.load(Ordering::Acquire) {
             0 => None,
@@ -70,20 +75,20 @@ impl Done {
     }
 }
 
-/// The content of a record; belongs to the record's owner.
+/// The content of a record. Only the record's owner accesses it.
 pub(crate) struct Body {
     pub direction: Direction,
-    /// The pager's number of the first page: a page of a file, a slot of a swap store.
+    /// The pager's number of the first page: a page of a file, or a slot of a swap store.
     pub first: u64,
     /// Whether `first` is a swap slot.
     pub swap: bool,
-    /// The object's number of each page; reads alone use it.
+    /// The key of each page in its object. Only reads use it.
     pub keys: [u64; CLUSTER],
     frames: [(Pfn, *mut u8); CLUSTER],
     pub len: usize,
-    /// The object, with a reference that finishing drops; null where none is held.
+    /// The object, with a reference that finishing drops. Null if no reference is held.
     pub object: *const (),
-    /// Null where no thread waits.
+    /// The result for a waiting thread, or null if no thread waits.
     pub done: *const Done,
 }
 
@@ -101,7 +106,7 @@ impl Body {
         }
     }
 
-    /// Adds a page.
+    /// Adds a page to the transfer.
     pub fn push<M: Machine>(&mut self, vm: &Physical<M>, key: u64, pfn: Pfn) {
         self.keys[self.len] = key;
         self.frames[self.len] = (pfn, vm.machine().frame_ptr(pfn));
@@ -113,16 +118,16 @@ impl Body {
     }
 }
 
-/// One read or write; see the module.
+/// One read or write; see the module's comment.
 pub(crate) struct Record {
-    /// The next one: of the free ones, of those that a pager has, of those that are complete.
+    /// The next record in the list of the owner: the free records, those of a pager, or the completed records.
     pub(super) next: AtomicPtr<Record>,
     io: AtomicPtr<Io>,
     pub(super) failed: AtomicU8,
     pub(super) body: UnsafeCell<Body>,
 }
 
-/// A record that is taken and not started. Freed when dropped.
+/// A record that is taken and not started. Dropping the value frees the record.
 pub(crate) struct Taken<'v> {
     io: &'v Io,
     record: NonNull<Record>,
@@ -131,19 +136,20 @@ pub(crate) struct Taken<'v> {
 impl Taken<'_> {
     /// The record's content.
     pub fn body(&mut self) -> &mut Body {
-        // SAFETY: the record was taken off the free list, so this value alone leads to its body.
+        // SAFETY: the record was taken off the free list, so only this value leads to its body.
         unsafe { &mut *self.record.as_ref().body.get() }
     }
 
-    /// Starts it as a write. Relies on C4: its argument proves the flush after which no CPU stores into the pages.
+    /// Starts the record as a write. Relies on C4: the argument proves the flush after which no CPU stores into the
+    /// pages.
     pub fn start_writing(mut self, flushed: &FlushedEverywhere) -> Request {
         let object = self.body().object;
-        // A write to swap needs no reference on its object.
+        // A write to swap needs no reference to its object.
         debug_assert!(object.is_null() || object.addr() as u64 == flushed.object(), "another object was flushed");
         self.start()
     }
 
-    /// Starts it as a request.
+    /// Starts the record as a request for a pager.
     pub fn start(self) -> Request {
         let record = self.record;
         self.io.in_flight.fetch_add(1, Ordering::AcqRel);
@@ -156,7 +162,7 @@ impl Taken<'_> {
     }
 }
 
-/// Pages that the caller's record writes.
+/// The number of pages that the caller's record writes; 0 for a read.
 pub(super) fn written(record: NonNull<Record>) -> u64 {
     // SAFETY: the caller holds the record, so no other thread changes its body.
     let body = unsafe { &*record.as_ref().body.get() };
@@ -169,16 +175,17 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// A read or write for a pager: pages `first()..first() + len()`, to or from as many frames. The pager keeps it until
-/// it is done, and then calls [`Request::complete`], once. Dropping it completes it as failed.
+/// A read or write for a pager: the pages `first()..first() + len()`, to or from the same number of frames. The pager
+/// keeps the request until the transfer is done, and then calls [`Request::complete`] once. Dropping the request
+/// completes it as failed.
 ///
-/// The pager reads a write's frames at any time until then. Programs may store into them meanwhile; then the page is
-/// written again later.
+/// The pager may read the frames of a write at any time until then. Programs may store into the frames meanwhile; then
+/// the page is written again later.
 pub struct Request(NonNull<Record>);
 
-// SAFETY: a request is the one value that leads to its record, and records live as long as the system.
+// SAFETY: only the request leads to its record, and records live as long as the system.
 unsafe impl Send for Request {}
-// SAFETY: shared references only read what does not change while the request is held.
+// SAFETY: shared references only read fields that do not change while the request is held.
 unsafe impl Sync for Request {}
 
 impl Request {
@@ -187,19 +194,19 @@ impl Request {
         unsafe { self.0.as_ref() }
     }
     fn body(&self) -> &Body {
-        // SAFETY: nothing changes a record's body from `start` to the end of its request.
+        // SAFETY: the body of a record does not change between `start` and the end of its request.
         unsafe { &*self.record().body.get() }
     }
 
-    /// Which way the bytes go.
+    /// The direction of the transfer.
     pub fn direction(&self) -> Direction {
         self.body().direction
     }
-    /// The first page's number: a page of the file, a slot of the swap store.
+    /// The number of the first page: a page of the file, or a slot of the swap store.
     pub fn first(&self) -> u64 {
         self.body().first
     }
-    /// Pages: at least one, at most [`CLUSTER`].
+    /// The number of pages: at least one, at most [`CLUSTER`].
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.body().len
@@ -208,12 +215,13 @@ impl Request {
     pub fn pfn(&self, i: usize) -> Pfn {
         self.body().frames[i].0
     }
-    /// The bytes of page `first() + i`: valid for reads of a page's length, and for writes where the request is a read.
+    /// The bytes of page `first() + i`. They are valid for reads of a page's length, and for writes if the request is a
+    /// read.
     pub fn frame(&self, i: usize) -> *mut u8 {
         self.body().frames[i].1
     }
 
-    /// Completes it. Callable from an interrupt: takes no lock. The first call of a request ends it.
+    /// Completes the request. Acquires no lock, so an interrupt may call it. It consumes the request.
     pub fn complete(self, result: Result<(), PagerError>) {
         self.push(result);
         core::mem::forget(self);
@@ -242,7 +250,7 @@ impl Drop for Request {
     }
 }
 
-/// Requests that a pager has not served yet, oldest first.
+/// The requests that a pager has not served yet, oldest first.
 #[derive(Default)]
 pub struct Requests {
     first: Option<NonNull<Record>>,
@@ -250,27 +258,27 @@ pub struct Requests {
     len: usize,
 }
 
-// SAFETY: the records on the list are reached through it alone, and records live as long as the system.
+// SAFETY: the records on the list are reached only through it, and records live as long as the system.
 unsafe impl Send for Requests {}
 
 impl Requests {
-    /// None.
+    /// An empty list.
     pub(crate) const fn new() -> Requests {
         Requests { first: None, last: None, len: 0 }
     }
-    /// How many.
+    /// The number of requests.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
-    /// Whether there is none.
+    /// Whether the list is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Adds one at the end.
+    /// Adds a request at the end.
     pub(crate) fn push(&mut self, request: Request) {
         let record = request.0;
         core::mem::forget(request);
-        // SAFETY: the request's record comes from the caller, and those on the list are reached through it alone.
+        // SAFETY: the caller owned the request's record, and the records on the list are reached only through it.
         unsafe {
             record.as_ref().next.store(ptr::null_mut(), Ordering::Relaxed);
             match self.last {
@@ -281,7 +289,7 @@ impl Requests {
         self.last = Some(record);
         self.len += 1;
     }
-    /// Takes number `n` out, 0 being the oldest.
+    /// Removes request number `n`, where 0 is the oldest. Returns `None` if the list is shorter.
     pub(crate) fn take(&mut self, n: usize) -> Option<Request> {
         let mut before: Option<NonNull<Record>> = None;
         let mut at = self.first?;
@@ -312,10 +320,10 @@ impl Drop for Requests {
     }
 }
 
-/// A pager that completes requests only when it is polled: a device without interrupts, a store that simulates a slow
-/// one.
+/// A pager that completes requests only when it is polled: a device without interrupts, or a store that simulates a
+/// slow device.
 pub trait Polled: Send + Sync {
-    /// Completes requests that are due; returns whether any are left. Does not sleep.
+    /// Completes requests that are due. Returns whether any are left. Does not sleep.
     fn poll(&self) -> bool;
 }
 
@@ -323,26 +331,26 @@ struct Free {
     first: *mut Record,
     len: usize,
 }
-// SAFETY: free records are reached under the lock only.
+// SAFETY: free records are reached only under the lock.
 unsafe impl Send for Free {}
 
-/// The records of a system, and the stack of completed ones.
+/// The records of a system, and the stack of completed records.
 pub struct Io {
     free: SpinLock<Free>,
-    /// Where threads sleep for a free record, and for their reads.
+    /// The wait queue of threads that wait for a free record or for their reads.
     pub(super) waits: WaitQueue,
     pub(super) completed: AtomicPtr<Record>,
-    /// Started and not finished.
+    /// The number of requests that are started and not finished.
     pub(super) in_flight: AtomicU64,
-    /// Finished, ever.
+    /// The number of requests that were ever finished.
     pub(super) finished: AtomicU64,
-    /// Pages that are being written.
+    /// The number of pages that are being written.
     pub(super) writing: AtomicU64,
-    /// The completion daemon's thread, plus one; 0: none.
+    /// The thread of the completion daemon, plus one; 0 if there is none.
     completer: AtomicUsize,
     pub(super) polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
     pub(super) polling: AtomicBool,
-    /// There was ever an object whose pager has its pages, or memory that was given up.
+    /// Set once there is an object whose pager has its pages, or memory that a program gave up.
     has_freeable: AtomicBool,
 }
 
@@ -351,7 +359,7 @@ impl Io {
         let mut free = Free { first: ptr::null_mut(), len: RECORDS };
         for _ in 0..RECORDS {
             let record = boot.take(size_of::<Record>(), align_of::<Record>()).cast::<Record>();
-            // SAFETY: fresh memory of the right size, never freed.
+            // SAFETY: this is fresh memory of the right size, and is never freed.
             unsafe {
                 record.write(Record {
                     next: AtomicPtr::new(free.first),
@@ -376,44 +384,45 @@ impl Io {
         }
     }
 
-    /// Bytes that the records take.
+    /// The bytes of boot memory that the records need.
     pub(crate) const fn boot_bytes() -> usize {
         RECORDS * (size_of::<Record>() + 16)
     }
 
-    /// An object has a pager that has its pages, or memory was given up: there may be something to free without swap.
+    /// Records that memory may be freed without swap. An object has a pager that has its pages, or a program gave
+    /// memory up.
     pub(crate) fn note_freeable(&self) {
         if !self.has_freeable.load(Ordering::Relaxed) {
             self.has_freeable.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether there may be something to free without swap.
+    /// Whether memory may be freed without swap.
     pub(crate) fn has_freeable(&self) -> bool {
         self.has_freeable.load(Ordering::Relaxed)
     }
 
-    /// Reads and writes that are started and not finished.
+    /// The number of reads and writes that are started and not finished.
     pub(crate) fn in_flight(&self) -> u64 {
         self.in_flight.load(Ordering::Acquire)
     }
 
-    /// Reads and writes that were ever finished.
+    /// The number of reads and writes that were ever finished.
     pub(crate) fn finished(&self) -> u64 {
         self.finished.load(Ordering::Acquire)
     }
 
-    /// Pages that are being written now.
+    /// The number of pages that are being written now.
     pub fn writing(&self) -> u64 {
         self.writing.load(Ordering::Relaxed)
     }
 
-    /// Free records.
+    /// The number of free records.
     pub(crate) fn free(&self) -> usize {
         self.free.lock().len
     }
 
-    /// A record, where one is free.
+    /// Takes a record. Returns `None` if no record is free.
     pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
         let mut free = self.free.lock();
         let record = NonNull::new(free.first)?;
@@ -432,7 +441,7 @@ impl Io {
     pub(super) fn give(&self, record: NonNull<Record>) {
         {
             let mut free = self.free.lock();
-            // SAFETY: records live as long as the system, and the caller gives up this one, which is on no list.
+            // SAFETY: records live as long as the system. The caller gives up this record, which is on no list.
             unsafe { record.as_ref() }.next.store(free.first, Ordering::Relaxed);
             free.first = record.as_ptr();
             free.len += 1;
@@ -440,11 +449,11 @@ impl Io {
         self.waits.wake_all();
     }
 
-    /// `thread` finishes completed requests from now on, and is woken for them. `None`: no thread does.
+    /// Registers `thread`, which finishes completed requests from now on and is woken for them. `None`: no thread does.
     pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
         self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
-        // Before the daemon reads whether it is to stop, and its requests; see [`Physical::stop_daemons`] and
-        // [`Taken::start`].
+        // The fence orders this store before the daemon checks whether it must stop, and before it reads its requests;
+        // see [`Physical::stop_daemons`] and [`Taken::start`].
         fence_full();
         // Sleeping threads that relied on the daemon now finish their I/O themselves.
         self.waits.wake_all();
@@ -469,6 +478,6 @@ impl Io {
     }
 }
 
-/// No place for another poller: a system has at most eight.
+/// All places for pollers are taken. A system has at most eight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyPolled;

@@ -1,21 +1,22 @@
-//! Laundering: writing changed pages out, so that their frames can be taken.
+//! Laundering: writes dirty pages out, so that their frames can be freed.
 //!
-//! # What must hold (relies on C2, cleaning)
-//! - In this order: clear dirty; fence; take the right to store from every translation; flush; *then* the pager reads
-//!   the data. A store before the flush is in the data. A store after it has faulted first, and marked the page dirty
+//! # Rules (relies on C2, cleaning)
+//! - The order of the steps is: clear dirty; fence; write-protect all translations; flush; *then* the pager reads the
+//!   data. A store before the flush is in the data. A store after the flush faults first, and marks the page dirty
 //!   again. If the dirty bit is clear when the write is done, the pager has the page's content.
-//! - The index's dirty tag is cleared last, when the page is LAUNDERING. So a write-back that finds no tag finds the
-//!   write. A cleaner that leaves a page unwritten leaves its tag too (mutant [`Mutant::UntagEarly`]).
-//! - Completion never clears dirty. A write that failed sets it again.
-//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until it is finished: no second write
-//!   begins, so that old data never overwrites new. It is not busy meanwhile: programs continue to use it, and may
-//!   store into it (pages are not stable under a write).
-//! - The write holds the frame. A remover (truncate, exit) takes the page's identity at once; the frame is freed when
-//!   the write is done. The write owns the swap slot until then, so a late write never reaches a slot of another page.
-//!   A file's pager may not be written to after a truncation, so removing a file's page waits for the write.
-//! - A *held* page is being stored into through its frame, with the dirty bit set before the store. The cleaner leaves
-//!   it alone. The cleaner reads the hold after it has cleared dirty and fenced. The holder sets dirty after it has
-//!   taken the hold. So either the cleaner sees the hold, or that dirty bit comes after the clearing and stays.
+//! - The dirty bit in the index is cleared last, when the page is LAUNDERING. So a write-back that finds no dirty bit
+//!   finds the write. A cleaner that leaves a page unwritten also leaves its bit set (mutant [`Mutant::UntagEarly`]).
+//! - Completion never clears dirty. A write that failed sets dirty again.
+//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until the write is finished. Meanwhile no
+//!   second write begins, so old data never overwrites new data. The page is not busy meanwhile: programs continue to
+//!   use it, and may store into it (pages are not stable under a write).
+//! - The write holds the frame. A remover (truncate, exit) removes the page's identity at once, and the frame is freed
+//!   when the write is done. The write owns the swap slot until then, so a late write never reaches a slot of another
+//!   page. A file's pager must not be written to after a truncation. So the removal of a file's page waits for the
+//!   write.
+//! - Another thread stores into a *held* page through its frame, and sets the dirty bit before the store. The cleaner
+//!   skips held pages. It reads the hold after it has cleared dirty and fenced. The holder sets dirty after it has
+//!   taken the hold. So either the cleaner sees the hold, or the holder sets dirty after the clearing.
 //!
 //! | | fault stores | copy from a program (hold) | truncate, free | another cleaner | completion |
 //! |---|---|---|---|---|---|
@@ -40,13 +41,13 @@ use crate::types::Pfn;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// Where an object's pages are written to.
+/// The place to which an object's pages are written.
 enum Where<'o> {
     Swap,
     Pager(&'o dyn Pager),
 }
 
-/// Where dirty pages of `object` are written; `None`: they stay in memory.
+/// The place to which dirty pages of `object` are written. `None`: they stay in memory.
 fn destination<'o, M: Machine>(object: &'o Object<M>) -> Option<Where<'o>> {
     match object.pager() {
         Some(pager) if !pager.in_memory() => pager.takes_writes().then_some(Where::Pager(pager)),
@@ -54,12 +55,13 @@ fn destination<'o, M: Machine>(object: &'o Object<M>) -> Option<Where<'o>> {
     }
 }
 
-/// Whether dirty pages of `object` can be written anywhere.
+/// Whether dirty pages of `object` can be written to any place.
 pub(crate) fn can_launder<M: Machine>(object: &Object<M>) -> bool {
     destination(object).is_some()
 }
 
-/// Whether there is room where `page` would be written. A hint, because other threads may take it.
+/// Whether there is room at the place to which `page` would be written. The result is a hint, because other threads may
+/// take the room.
 pub(crate) fn has_room<M: Machine>(object: &Object<M>, page: &Page) -> bool {
     match destination(object) {
         Some(Where::Swap) => object.vm().swap().free() != 0 || page.swap_slot().is_some(),
@@ -68,27 +70,27 @@ pub(crate) fn has_room<M: Machine>(object: &Object<M>, page: &Page) -> bool {
     }
 }
 
-/// Whether `page`, which the caller holds busy, may be written now: dirty, not held, and not being written.
+/// Whether `page` may be written now: it is dirty, not held, and not being written. The caller holds it busy.
 pub(crate) fn is_laundry(page: &Page) -> bool {
     let state = page.state();
     state.valid() && state.dirty() && !state.laundering() && (page.holds() == 1 || mutant(Mutant::NoHoldCheck))
 }
 
-/// Neighbouring pages of an object on their way to their pager. Each method is a step, in this order.
+/// Neighbouring pages of an object that are being written to their pager. Each method is a step, in this order.
 struct Laundering<'w, M: Machine> {
     object: &'w Object<M>,
     to: Option<Where<'w>>,
-    /// The place of the pages there.
+    /// The numbers of the pages at that place: swap slots, or pages of the file.
     slots: SwapSlots,
-    /// The slots are those that the pages have already.
+    /// Whether the slots are those that the pages already have.
     own: bool,
     /// The busy pages that are written.
     pages: &'w [(u64, Pfn)],
 }
 
 impl<'w, M: Machine> Laundering<'w, M> {
-    /// Finds places for the pages, and frees those without a place from being busy. Also returns the number of pages
-    /// that are left out before the first one.
+    /// Finds places for the pages, and ends the busy state of pages without a place. Also returns the number of pages
+    /// that are left out before the first written page.
     fn find_places(object: &'w Object<M>, pages: &'w [(u64, Pfn)]) -> (usize, Self) {
         let vm = object.vm();
         let to = destination(object);
@@ -97,7 +99,7 @@ impl<'w, M: Machine> Laundering<'w, M> {
         match &to {
             Some(Where::Swap) => match vm.swap().allocate(pages.len()) {
                 Some(found) => slots = found,
-                // Swap is full: pages that have slots may overwrite them.
+                // Swap is full, so pages that have slots overwrite them.
                 None => (own, (from, slots)) = (true, own_slots(vm, pages)),
             },
             Some(Where::Pager(_)) => {
@@ -120,7 +122,7 @@ impl<'w, M: Machine> Laundering<'w, M> {
         self.pages.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
     }
 
-    /// Leaves held pages, and the pages behind them, for another time.
+    /// Leaves out the first held page and all pages after it. They are marked dirty again, and written at another time.
     fn leave_held(&mut self, may: &mut MaySleep) {
         let vm = self.object.vm();
         let n = match mutant(Mutant::NoHoldCheck) {
@@ -162,7 +164,8 @@ impl<'w, M: Machine> Laundering<'w, M> {
         }
     }
 
-    /// Clears the tags of the listed pages. A pager must live until the write is done, so its object is kept.
+    /// Clears the index's dirty bits of the listed pages. For a write to a pager, keeps the object, because the pager
+    /// must live until the write is done.
     fn untag_and_keep(&self, body: &mut Body, may: &mut MaySleep) {
         let pin = may.pin(self.object.vm().epoch());
         untag(self.object, self.pages, &pin);
@@ -172,10 +175,10 @@ impl<'w, M: Machine> Laundering<'w, M> {
     }
 }
 
-/// Writes pages of `object` that have neighbouring keys and for which [`is_laundry`] holds; the caller has set them
-/// busy. They are not busy any more when this returns; pages that could not be written are dirty as before. Returns
-/// which are being written: fewer than all where swap has fewer adjacent slots. The pager may sleep; this does not wait
-/// for the write.
+/// Writes pages of `object` that have neighbouring keys and for which [`is_laundry`] holds. The caller has set them
+/// busy. When this returns, they are no longer busy, and pages that could not be written are dirty as before. Returns
+/// the range of the batch that is being written. It is shorter than the batch if swap has fewer adjacent slots. The
+/// pager may sleep, but this function does not wait for the write.
 pub(crate) fn launder<M: Machine>(
     object: &Object<M>,
     batch: &Batch,
@@ -192,7 +195,7 @@ pub(crate) fn launder<M: Machine>(
     mark_clean(object, &batch);
     let flushed = match mutant(Mutant::ReadBeforeProtect) {
         false => rmap::write_protect(object, &batch),
-        // This is the step that the mutants leave out.
+        // The mutants leave this step out.
         true => Pass::over(object.address()).end(),
     };
     if mutant(Mutant::UntagEarly) {
@@ -222,8 +225,8 @@ pub(crate) fn launder<M: Machine>(
     from..from + n
 }
 
-/// First step of cleaning: clears the dirty bits of the batch's pages. Their tags stay until LAUNDERING says that a
-/// write is coming.
+/// The first step of cleaning: clears the dirty bits of the batch's pages. Their dirty bits in the index stay until
+/// LAUNDERING shows that a write follows.
 ///
 /// # Requires
 /// The pages are busy.
@@ -233,12 +236,12 @@ pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
     }
 }
 
-/// Clears the tags of those of `pages` that are still clean. Two parties may mark a busy page dirty, and both come
-/// before this. Holders were checked. CPUs that took a leaf away since the clearing have credited its dirty bit
-/// ([`copy::credit`](crate::rmap::dirty::credit)).
+/// Clears the index's dirty bits of those `pages` that are still clean. Two parties may mark a busy page dirty, and
+/// both do so before this step. Holders were checked already. CPUs that removed a PTE after the clearing have credited
+/// its dirty bit ([`copy::credit`](crate::rmap::dirty::credit)).
 ///
 /// # Requires
-/// `pages` are busy and LAUNDERING, so that a write-back of all tagged pages finds the tag or the write.
+/// `pages` are busy and LAUNDERING. So a write-back of all pages with a dirty bit finds either the bit or the write.
 fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>) {
     for (key, pfn) in pages {
         if !object.vm().page(*pfn).state().dirty() || mutant(Mutant::CreditUntagged) {
@@ -247,8 +250,8 @@ fn untag<M: Machine>(object: &Object<M>, pages: &[(u64, Pfn)], pin: &Pinned<'_>)
     }
 }
 
-/// The first of `pages` that has a swap slot, and its slot with those of the next pages, as far as the slots are
-/// adjacent.
+/// The number of the first of `pages` that has a swap slot. Also returns its slot with the slots of the next pages, as
+/// far as they are adjacent.
 fn own_slots<M: Machine>(vm: &Objects<M>, pages: &[(u64, Pfn)]) -> (usize, SwapSlots) {
     let slot = |p: &(u64, Pfn)| vm.page(p.1).swap_slot();
     let Some((from, first)) = pages.iter().enumerate().find_map(|(i, p)| Some((i, slot(p)?))) else {
@@ -258,10 +261,11 @@ fn own_slots<M: Machine>(vm: &Objects<M>, pages: &[(u64, Pfn)]) -> (usize, SwapS
     (from, SwapSlots { first, len: len as u64 })
 }
 
-/// Marks a page dirty that the caller holds or has set busy.
+/// Marks a page dirty. The caller holds the page, or has set it busy.
 ///
-/// The tag first, because a thread that finds the page dirty does nothing more and may at once write back all tagged
-/// pages. A cleaner that clears the tag in between either sees the hold, or has cleared the dirty bit before.
+/// The index's dirty bit is set first. A thread that finds the page dirty does nothing more, and may at once write back
+/// all pages whose bit is set. If a cleaner clears the bit in between, it either sees the hold, or has cleared the
+/// page's dirty bit before.
 pub(crate) fn mark_dirty<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
     if mutant(Mutant::TagAfterDirty) {
         page.set(State::DIRTY);
@@ -270,7 +274,7 @@ pub(crate) fn mark_dirty<M: Machine>(object: &Object<M>, key: u64, page: &Page, 
     page.set(State::DIRTY);
 }
 
-/// A write is complete. `file`: the object that was kept for it.
+/// Finishes a completed write. `file` is the object that was kept for it.
 pub(crate) fn finish<M: Machine>(
     vm: &'static Objects<M>,
     file: Option<&Object<M>>,
@@ -281,23 +285,23 @@ pub(crate) fn finish<M: Machine>(
     if result.is_err()
         && let Some(file) = file
     {
-        // Before a thread that waits for the write continues and checks for errors.
+        // The error is recorded before a thread that waits for the write continues and checks for errors.
         file.write_errors().raise();
     }
     for i in 0..body.len {
         let page = vm.page(body.pfn(i));
         let slot = body.swap.then_some(body.first + i as u64);
         if result.is_err() {
-            // As in `mark_dirty`: the tag first. The write keeps other cleaners away, and the frame from becoming
-            // another page.
+            // As in `mark_dirty`, the index's dirty bit is set first. The write keeps other cleaners away, and keeps
+            // the frame from becoming another page.
             let pin = may.pin(vm.epoch());
-            // SAFETY: `launder` took a hold for the write.
+            // SAFETY: `launder` took a hold for this write.
             if let Some(object) = unsafe { vm.object_of_held(page, &pin) } {
                 object.index().tag_dirty(page.index(), &pin);
             }
         }
         let alive = if result.is_ok() {
-            // Before LAUNDERING is cleared, because a remover frees the slot with the page after that.
+            // The slot is set before LAUNDERING is cleared. After that, a remover frees the slot with the page.
             page.set_swap_slot(slot);
             page.set_failed_writes(0);
             page.end_laundering(0) || mutant(Mutant::NoGoneCheck)

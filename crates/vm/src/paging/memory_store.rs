@@ -1,11 +1,11 @@
-//! A store in memory that stands for a disk: for swap, or behind a file.
+//! A store in memory that takes the place of a disk, for swap or behind a file.
 //!
-//! By default it completes each request at once. With a [`FaultPlan`] it is as bad as a disk can be: late, out of
-//! order, failing. A failed request still has an effect: a write has overwritten part of its pages, a read has left
-//! rubbish. A block device replaces this store and nothing else.
+//! By default the store completes each request at once. A [`FaultPlan`] makes it behave like a bad disk: late, out of
+//! order, failing. A failed request still has an effect: a write has overwritten part of its pages, and a read has left
+//! garbage. A block device replaces only this store.
 //!
-//! Bytes move when a request is completed, not when it is started. So tests find code that releases a frame too early,
-//! or that trusts a write to have read it already.
+//! Bytes are copied when a request is completed, not when it is started. So tests find code that releases a frame too
+//! early, or that expects a write to have read the frame already.
 
 use crate::machine::bytes;
 use crate::paging::io::{CLUSTER, Direction, Polled, Request, Requests};
@@ -16,20 +16,20 @@ use core::ptr::NonNull;
 use quire_sync::hooks::now;
 use quire_sync::{Rank, SpinLock};
 
-/// How bad the store is. All zero: perfect.
+/// The faults of the store. With all fields zero it has none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
-    /// A request waits for about so many polls.
+    /// The average number of polls for which a request waits.
     pub delay: u32,
     /// The least time between two completions, in nanoseconds.
     pub pause: u64,
-    /// One read in so many fails; 0: none.
+    /// One in this number of reads fails; 0: none.
     pub fail_reads: u32,
-    /// One write in so many fails; 0: none.
+    /// One in this number of writes fails; 0: none.
     pub fail_writes: u32,
-    /// Any of so many of the oldest requests may be the next; 0 and 1: in order.
+    /// The next completed request is any of this number of the oldest ones; 0 and 1: in order.
     pub window: u32,
-    /// Decides all of the above.
+    /// The seed of the random decisions.
     pub seed: u64,
 }
 
@@ -43,7 +43,7 @@ struct State {
     plan: FaultPlan,
     random: u64,
     waiting: Requests,
-    /// When the last one was completed.
+    /// The time of the last completion, in nanoseconds.
     last: u64,
     reads: u64,
     writes: u64,
@@ -62,7 +62,7 @@ impl State {
         n != 0 && self.random(n as u64) == 0
     }
 
-    /// The next request that is due.
+    /// The next request to complete, or `None` if none is due yet.
     fn due(&mut self) -> Option<Request> {
         let plan = self.plan;
         if self.waiting.is_empty() || plan.delay != 0 && self.random(plan.delay as u64 + 1) != 0 {
@@ -81,18 +81,18 @@ impl State {
     }
 }
 
-/// Counts of a store.
+/// The counts of a store's requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StoreCounts {
-    /// Reads that were started.
+    /// The number of reads that were started.
     pub reads: u64,
-    /// Writes that were started.
+    /// The number of writes that were started.
     pub writes: u64,
-    /// Reads and writes that failed.
+    /// The number of reads and writes that failed.
     pub failed: u64,
 }
 
-/// Pages in memory, as a store.
+/// A store of pages in memory.
 pub struct MemoryStore {
     bytes: NonNull<u8>,
     pages: u64,
@@ -100,23 +100,23 @@ pub struct MemoryStore {
 }
 
 // SAFETY: the store owns the memory. Only the request that names a page reads or writes it, and the core never has two
-// for one slot. (Files behind a store are read and written as their programs do.)
+// requests for one slot. (For a store behind a file, programs determine the reads and writes.)
 unsafe impl Send for MemoryStore {}
-// SAFETY: `state` has a lock, and each page's bytes are used by the one request under way that names the page.
+// SAFETY: `state` has a lock. Only the one request in progress that names a page uses the page's bytes.
 unsafe impl Sync for MemoryStore {}
 
 impl MemoryStore {
-    /// A store of `pages` pages at `bytes`, with the memory's present content.
+    /// Makes a store of `pages` pages at `bytes`. The memory keeps its present content.
     ///
     /// # Safety
-    /// The memory is valid for reads and writes of so many pages as long as the store, and is used by the store alone.
+    /// The memory is valid for reads and writes of `pages` pages as long as the store lives. Only the store uses it.
     pub unsafe fn new(bytes: NonNull<u8>, pages: u64, plan: FaultPlan) -> MemoryStore {
         let random = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let state = State { plan, random, waiting: Requests::new(), last: 0, reads: 0, writes: 0, failed: 0 };
         MemoryStore { bytes, pages, state: SpinLock::new(Rank::DEVICE, state) }
     }
 
-    /// Follows `plan` from now on.
+    /// Behaves by `plan` from now on.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn set_plan(&self, plan: FaultPlan) {
         let mut state = self.state.lock();
@@ -131,11 +131,11 @@ impl MemoryStore {
     }
 
     fn page(&self, n: u64) -> Option<*mut u8> {
-        // SAFETY: page `n` is one of the store's pages, whose memory is one block that is valid for all of them.
+        // SAFETY: page `n` is a page of the store, whose memory is one block that is valid for all its pages.
         (n < self.pages).then(|| unsafe { self.bytes.as_ptr().add((n * PAGE_SIZE) as usize) })
     }
 
-    /// Carries out a request, or fails in the middle of it.
+    /// Carries out a request, or half of it if it `fails`.
     fn serve(&self, request: Request, fails: bool) {
         let pages = if fails { request.len() / 2 } else { request.len() };
         let mut result = if fails { Err(PagerError) } else { Ok(()) };
@@ -144,8 +144,8 @@ impl MemoryStore {
                 result = Err(PagerError);
                 break;
             };
-            // SAFETY: a page of the store and a frame, both valid for a page. Programs may store into a frame that is
-            // being written; then its page is dirty again and this copy is worth nothing.
+            // SAFETY: both are valid for a page: a page of the store and a frame. Programs may store into a frame that
+            // is being written. Then its page is dirty again, and this copy is not used.
             unsafe {
                 match request.direction() {
                     Direction::Read if i < pages => bytes::copy(at, frame, PAGE_SIZE as usize),
@@ -204,7 +204,7 @@ impl SwapStore for MemoryStore {
     }
 }
 
-/// Behind an object, the store is a file of its pages.
+/// Behind an object, the store is a file with the store's pages.
 impl Pager for MemoryStore {
     fn name(&self, to: &mut dyn fmt::Write) -> fmt::Result {
         to.write_str("memory store")

@@ -1,13 +1,14 @@
-//! Pages between memory and the store behind them: files' pagers and swap.
+//! Paging: moves pages between memory and their store, which is a file's pager or swap.
 //!
-//! - [`io`]: records of reads and writes under way. [`pager`]: the traits of a store. [`swap`]: slots of the swap
+//! - [`io`]: records of reads and writes in progress. [`pager`]: the traits of a store. [`swap`]: slots of the swap
 //!   store.
 //! - `waiting`: the trait by which lower modules wait for memory; pageout implements it.
-//! - `page_in`: a page that has to be read before it is there. `laundry`: pages that are written before they can go.
-//! - `slots`: pages that give their slot of swap back. `completion`: finishing reads and writes that are complete.
+//! - `page_in`: reads pages that are not resident. `laundry`: writes dirty pages, so that they can be evicted.
+//! - `slots`: pages that free their swap slots. `completion`: finishes completed reads and writes.
 //!
-//! The first four know no object: objects use them. The others stand above objects and reverse mappings. This folder
-//! owns two rules: a placeholder is busy while it is read, and a record has exactly one owner at any time.
+//! `io`, `pager`, `swap` and `waiting` do not know objects, because objects use them. The other modules are above
+//! objects and reverse mapping. This folder owns two rules: a placeholder is busy while it is read, and a record has
+//! exactly one owner at any time.
 
 mod completion;
 pub mod io;

@@ -1,15 +1,15 @@
 //! Page-in: reading a page for a fault, from the object's pager or from swap.
 //!
-//! # What must hold
-//! - A *placeholder* stands for the page while it is read: a page with the identity, busy and not valid, already in the
-//!   index. Other threads that need the page wait for it instead of reading it again; a remover waits too.
-//! - Swap to placeholder is one compare-and-swap of the index slot; the swap slot is the page's from then on. A read
-//!   that fails puts the slot back by the reverse step.
-//! - Over the wait the reader holds only the read's reference on the object, which finishing drops. So the object
-//!   cannot be torn down around a placeholder.
-//! - Neighbours are read too where their slots are adjacent (files: where they are not resident either). They are
-//!   optional: a neighbour without a frame makes the read shorter. Where a read of several pages fails, the fault's
-//!   page is read again alone.
+//! # Rules
+//! - While a page is read, a *placeholder* is in the index: a page with the identity, busy and not valid. Other threads
+//!   that need the page wait for it instead of reading it again. A remover waits too.
+//! - The change from swap slot to placeholder is one compare-and-swap of the index slot. From then on the page owns the
+//!   swap slot. A read that fails restores the swap slot by the reverse step.
+//! - While the reader waits, it holds only the read's reference to the object, which finishing drops. So the object
+//!   cannot be torn down while it has a placeholder.
+//! - Neighbours are read too if their swap slots are adjacent. In files they are read if they are not resident either.
+//!   They are optional: a neighbour without a frame makes the read shorter. If a read of several pages fails, the
+//!   fault's page is read again alone.
 
 use crate::cow::found::FoundPage;
 use crate::error::{FaultError, OutOfMemory};
@@ -33,19 +33,19 @@ use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, Span};
 
-/// A page that has to be read.
+/// A page that must be read.
 pub(crate) struct PageIn<M: Machine> {
     object: KeptObject<M>,
     key: u64,
-    /// Where it is, if in swap.
+    /// The swap slot of the page, or `None` if the pager has the page.
     slot: Option<u64>,
 }
 
-/// How a read ended.
+/// The result of a read.
 enum Read {
-    /// The page is in memory, or another thread was first.
+    /// The page is in memory, or another thread has changed its slot first.
     Done,
-    /// One of so many pages could not be read: all are back in their old place.
+    /// One of this number of pages could not be read. All are back in their old state.
     Failed(usize),
 }
 
@@ -58,48 +58,50 @@ impl Read {
     }
 }
 
-/// Placeholders for neighbouring pages.
+/// The placeholders of one read, which have consecutive keys.
 struct Run {
-    /// From the middle on forward, before it backward.
+    /// The fault's page is in the middle, later pages after it and earlier pages before it.
     pfns: [Pfn; 2 * CLUSTER],
     start: usize,
     end: usize,
 }
 
 impl<M: Machine> PageIn<M> {
-    /// A page that only the pager has. `None`: the object is dying.
+    /// A page that only the pager has. Returns `None` if the object is being torn down.
     pub fn new(object: &Object<M>, key: u64, pin: &Pinned<'_>) -> Option<Self> {
         Some(PageIn { object: KeptObject::new(object, pin)?, key, slot: None })
     }
 
-    /// A page in swap. `None`: the object is dying.
+    /// A page in swap. Returns `None` if the object is being torn down.
     pub fn swapped(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> Option<Self> {
         Some(PageIn { object: KeptObject::new(object, pin)?, key, slot: Some(slot) })
     }
 
-    /// Reads it, and neighbours. An error is the page's own. If another thread was first there is none.
+    /// Reads the page, and neighbours. Returns an error only if the page itself cannot be read. If another thread was
+    /// first, returns success.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         match self.read(self.most(), may)? {
-            // The pager does not say which page failed.
+            // The pager does not report which page failed, so the page is read again alone.
             Read::Failed(pages) if pages > 1 => self.read(1, may)?.result(),
             read => read.result(),
         }
     }
 
-    /// Pages of one read at most.
+    /// The most pages of one read.
     fn most(&self) -> usize {
         match self.slot {
-            // Half of a write's cluster. The other half may be of no use, and memory is short where pages are in swap.
+            // This is half of a write's cluster. The other half may not be needed, and memory is short when pages are
+            // in swap.
             Some(_) => CLUSTER / 2,
             None => self.object.object().pager().map_or(1, |p| p.cluster()).clamp(1, CLUSTER),
         }
     }
 
-    /// Reads it, with up to `most` - 1 neighbours.
+    /// Reads the page, with up to `most` - 1 neighbours.
     fn read(&self, most: usize, may: &mut MaySleep) -> Result<Read, OutOfMemory> {
         let mut span = Span::begin(EventKind::PageIn, 0, 0);
         let vm = self.object.object().vm();
-        // The record first: from here on this thread waits for the pager only.
+        // The record is taken first. From here on this thread waits only for the pager.
         let mut taken = vm.take_record(may);
         let (run, first) = {
             let pin = may.pin(vm.epoch());
@@ -117,8 +119,8 @@ impl<M: Machine> PageIn<M> {
             body.push(vm, first + i as u64, *pfn);
         }
         body.done = ptr::from_ref(&done);
-        // A second reference, which `finish` drops. The first keeps the pager while it starts, even if the read has
-        // finished by then.
+        // This is a second reference, which `finish` drops. The first reference keeps the pager while it starts the
+        // request, even if the read is already finished by then.
         let theirs = KeptObject::new(self.object.object(), &may.pin(vm.epoch()));
         body.object = theirs.map_or(ptr::null(), KeptObject::into_raw);
         let request = taken.start();
@@ -141,8 +143,8 @@ impl<M: Machine> PageIn<M> {
         Ok(result.map_or(Read::Failed(pages), |()| Read::Done))
     }
 
-    /// Placeholders for the page and for the neighbours to read with it, and the first one's key. `None`: another
-    /// thread was first.
+    /// Makes placeholders for the page and for the neighbours to read with it. Also returns the key of the first one.
+    /// `None` if another thread was first.
     fn place_run(&self, most: usize, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
         let Some(pfn) = self.place(self.key, self.slot, true, pin)? else { return Ok(None) };
         let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };
@@ -164,7 +166,8 @@ impl<M: Machine> PageIn<M> {
         Ok(Some((run, first)))
     }
 
-    /// A placeholder for the page `by` pages from this one, where it can be part of the same read.
+    /// Makes a placeholder for the page that is `by` pages from this one. Returns `None` if that page cannot be part of
+    /// the same read.
     fn beside(&self, by: i64, pin: &Pinned<'_>) -> Option<Pfn> {
         let object = self.object.object();
         let key = self.key.checked_add_signed(by).filter(|k| *k < object.end())?;
@@ -179,17 +182,17 @@ impl<M: Machine> PageIn<M> {
         self.place(key, slot, false, pin).ok().flatten()
     }
 
-    /// Puts a placeholder at `key` if the index still has `slot` (or an empty slot) there; else `None`. `wanted`: it is
-    /// the fault's own page.
+    /// Puts a placeholder at `key` if the index still has `slot` (or an empty slot) there. Otherwise returns `None`.
+    /// `wanted`: it is the fault's own page, not a neighbour.
     fn place(&self, key: u64, slot: Option<u64>, wanted: bool, pin: &Pinned<'_>) -> Result<Option<Pfn>, OutOfMemory> {
         let object = self.object.object();
         let vm = object.vm();
-        // Pagers get zeroed frames; swap is always read whole.
+        // A pager gets zeroed frames. Swap always fills whole pages.
         let fill = if slot.is_some() { Fill::Any } else { Fill::Zeroed };
         let frames = vm.frames();
         let frame = match vm.alloc_frame(fill, For::User) {
-            // Borrowed from the reserve, at most half of it. The slot that this frees takes another page, whose frame
-            // comes back.
+            // The frame is borrowed from the reserve, of which at most half is used this way. The read frees a swap
+            // slot, so another page can be written to it and gives its frame back.
             Err(_) if wanted && slot.is_some() && vm.swap().is_scarce() && frames.free() > frames.reserve() / 2 => {
                 vm.alloc_frame(fill, For::Kernel)?
             }
@@ -222,16 +225,16 @@ impl<M: Machine> PageIn<M> {
     }
 }
 
-/// Reads those of `keys` that only the pager or swap has, cluster by cluster, as far as memory is not low. The first
-/// page that cannot be read ends it; the fault that needs the page reports the error. Maps nothing.
+/// Reads those pages of `keys` that only the pager or swap has, cluster by cluster, while memory is not low. The first
+/// page that cannot be read ends it, and a fault that needs that page reports the error. Maps no page.
 pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
     let (in_memory, mut at) = (object.holes_are_zero(), keys.start);
-    // An end of the thread, memory that is low and a read that fails end the advice.
+    // The loop ends if the thread is ending, memory is low, or a read fails.
     while at < keys.end.min(object.end()) && !vm.frames().is_low() && !vm.machine().is_ending() {
         let read = {
             let pin = may.pin(vm.epoch());
-            // A hole of an object in memory has nothing to read, so that only pages in swap are visited.
+            // A hole of an object in memory has nothing to read, so only pages in swap are visited.
             if in_memory {
                 let mut swapped = object.range(at..keys.end, SlotFilter::SWAP);
                 let Some(found) = swapped.walk(&pin).next() else { return };
@@ -250,7 +253,7 @@ pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: 
     }
 }
 
-/// Finishes a completed read: its placeholders become pages, or are removed.
+/// Finishes a completed read: its placeholders become valid pages, or are removed.
 pub(crate) fn finish<M: Machine>(
     vm: &'static Objects<M>,
     object: &Object<M>,
@@ -262,7 +265,7 @@ pub(crate) fn finish<M: Machine>(
         let (key, pfn) = (body.keys[i], body.pfn(i));
         let page = vm.page(pfn);
         fence_full();
-        // Relies on C2, *insert*: a later truncation waits for this page, and an earlier one is seen here.
+        // Relies on C2, *insert*. A later truncation waits for this page, and this check sees an earlier one.
         if result.is_ok() && (body.swap || key < object.end()) {
             page.set(State::VALID);
             if body.swap && vm.swap().is_scarce() {
@@ -282,7 +285,7 @@ pub(crate) fn finish<M: Machine>(
     }
 }
 
-/// A page that is about to become dirty, whose pager must reserve room before.
+/// A page that is about to become dirty, and whose pager must first reserve room for it.
 pub(crate) struct WriteHook<M: Machine> {
     object: KeptObject<M>,
     key: u64,
@@ -291,7 +294,7 @@ pub(crate) struct WriteHook<M: Machine> {
 }
 
 impl<M: Machine> WriteHook<M> {
-    /// `None`: no pager needs the call.
+    /// Returns `None` if no pager needs the call.
     pub fn needed(found: &FoundPage<'_, M>, pin: &Pinned<'_>) -> Option<Self> {
         if found.object.holes_are_zero() {
             return None;
@@ -300,7 +303,7 @@ impl<M: Machine> WriteHook<M> {
         Some(WriteHook { object, key: found.key, page: found.page, generation: found.state.generation() })
     }
 
-    /// Calls the pager, then marks the page dirty where it still is that page.
+    /// Calls the pager, then marks the page dirty if it still has the same identity.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         let object = self.object.object();
         if let Some(pager) = object.pager() {

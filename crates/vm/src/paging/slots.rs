@@ -1,4 +1,4 @@
-//! Slots of swap: adding the store, and pages that return their slots.
+//! Swap slots: adds the swap store, and frees the slots of resident pages.
 
 use super::laundry;
 use super::swap::*;
@@ -17,7 +17,8 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 
 impl<M: Machine> Objects<M> {
-    /// Frees the swap slot of a page in memory, where slots are scarce. The page is dirty then. Not where it is busy.
+    /// Frees the swap slot of a resident page if slots are scarce. The page is dirty afterwards. Does nothing if the
+    /// page is busy.
     pub(crate) fn give_slot_back(&self, object: &Object<M>, key: u64, page: &Page, may: &MaySleep) {
         if page.swap_slot().is_none() || !self.swap().is_scarce() || self.try_busy_page(object, key, page).is_none() {
             return;
@@ -29,7 +30,7 @@ impl<M: Machine> Objects<M> {
         self.unbusy(page);
     }
 
-    /// Frees the slot of a page that stays: the page in memory is the only copy from now on.
+    /// Frees the slot of a resident page. From then on the frame has the only copy of the page.
     ///
     /// # Requires
     /// The page is busy and not being written.
@@ -37,14 +38,15 @@ impl<M: Machine> Objects<M> {
         if page.swap_slot().is_none() {
             return;
         }
-        // Dirty first, because a clean page without a slot counts as never stored into.
+        // The page is marked dirty first, because a clean page without a slot counts as never stored into.
         laundry::mark_dirty(object, key, page, pin);
         if let Some(first) = page.take_swap_slot() {
             self.swap().release(SwapSlots { first, len: 1 });
         }
     }
 
-    /// Pages of anonymous memory and of files in memory go to `store` from now on, when memory is short. Once.
+    /// Registers `store`: from now on, pages of anonymous memory and of files in memory are written to it when memory
+    /// is short. It can be called only once.
     pub fn add_swap(&self, store: &'static dyn SwapStore) -> Result<(), SwapError> {
         let swap = self.swap();
         if swap.ready.load(Ordering::Acquire) {
@@ -57,8 +59,8 @@ impl<M: Machine> Objects<M> {
         let memory = self.alloc_run(order, For::Kernel).map_err(|_| SwapError::OutOfMemory)?;
         self.stats().add(Event::BufferPage, 1 << order);
         let at = self.machine().frame_ptr(memory.pfn()).cast::<u64>();
-        // SAFETY: the run has a bit for each slot, was allocated by this call, and is never freed once it is the
-        // bitmap's.
+        // SAFETY: the run has a bit for each slot. It was allocated by this call, and is never freed once it is the
+        // bitmap.
         let map = unsafe {
             core::ptr::write_bytes(at, 0, words);
             core::slice::from_raw_parts_mut(at, words)
@@ -77,8 +79,8 @@ impl<M: Machine> Objects<M> {
         }
         bitmap.words = map;
         let _kept: Pfn = memory.into_pfn();
-        // SAFETY: readers read the word after they have seen `ready`, which is not set yet; the bitmap's lock keeps
-        // other writers out.
+        // SAFETY: readers read the word only after they have seen `ready`, which is not set yet. The bitmap's lock
+        // excludes other writers.
         unsafe { *swap.store.get() = Some(store) };
         swap.total.store(slots, Ordering::Relaxed);
         swap.free.store(slots, Ordering::Relaxed);

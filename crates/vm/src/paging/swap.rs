@@ -1,26 +1,26 @@
-//! Swap: the slots of the system's swap store, which are in use, and their owners.
+//! Swap: the slots of the system's swap store. It records which slots are in use, and by which owner.
 //!
 //! # Owner of a slot
-//! A slot in use belongs to exactly one of:
+//! Each slot in use has exactly one owner:
 //! - an index slot with [`Slot::Swap`](crate::object::index::Slot::Swap): the page is only in swap;
-//! - a resident page, whose descriptor names it (`Page::swap_slot`). If the page is clean, the slot holds its content,
-//!   so a page that was only read is evicted without a write. A dirty page keeps its stale slot too, until it is
-//!   written again or freed. Freeing it at the first store would put a shared lock on the fault path;
-//! - a write under way, which gives it to the page when it is done, or frees it.
+//! - a resident page, whose descriptor names the slot (`Page::swap_slot`). If the page is clean, the slot holds its
+//!   content, so a page that was only read is evicted without a write. A dirty page keeps its stale slot too, until it
+//!   is written again or freed. Freeing the slot at the first store would put a shared lock on the fault path;
+//! - a write in progress, which gives the slot to the page when it is done, or frees it.
 //!
-//! Page to Swap and back is one compare-and-swap of the index slot, by the thread that holds the page busy. Ownership
-//! of the slot changes with it. A Swap slot in an index is emptied by compare-and-swap too, and the CPU that succeeds
-//! frees the slot. So it is freed once.
+//! The change of an index slot from page to Swap and back is one compare-and-swap, by the thread that holds the page
+//! busy. Ownership of the swap slot changes with it. A Swap slot in an index is also emptied by compare-and-swap, and
+//! the CPU that succeeds frees the swap slot. So each swap slot is freed once.
 //!
 //! # Full swap
-//! While slots are scarce, no page keeps one beside its frame for long. A page that is read frees its slot at once and
-//! becomes dirty, and so does a page that pageout finds in use. So memory and swap together hold as many pages as there
-//! are frames and slots, and an unused page gets the slot of a used one. A read that finds no free frame borrows one
-//! from the reserve, because the slot that it frees lets another page be evicted.
+//! While slots are scarce, no page keeps a slot beside its frame for long. A page that is read in frees its slot at
+//! once and becomes dirty. A page that pageout finds in use does so too. So memory and swap together hold as many pages
+//! as there are frames and slots, and an unused page gets the slot of a used one. A read that finds no free frame
+//! borrows one from the reserve, because the slot that it frees lets another page be evicted.
 //!
 //! # Clusters
 //! Neighbouring pages of an object that are written together get neighbouring slots, so that they can be read together
-//! again. The search goes round the bitmap, from the place of the last cluster.
+//! again. The search continues round the bitmap, from the place of the last cluster.
 
 use crate::check::Broken;
 use crate::paging::io::CLUSTER;
@@ -29,35 +29,35 @@ use core::cell::UnsafeCell;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock};
 
-/// Why a swap store was not added.
+/// The reason why a swap store was not added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SwapError {
-    /// There is one already.
+    /// The system has a swap store already.
     Exists,
-    /// No memory for the bitmap, which is one run of at most 4 MiB.
+    /// There is no memory for the bitmap, which is one run of at most 4 MiB.
     OutOfMemory,
 }
 
-/// Slots of a store; consecutive.
+/// Consecutive slots of a swap store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SwapSlots {
-    /// The first.
+    /// The first slot.
     pub first: u64,
-    /// How many.
+    /// The number of slots.
     pub len: u64,
 }
 
 pub(super) struct Bitmap {
-    /// One bit a slot: in use. Bits behind the last slot are set.
+    /// One bit for each slot, set if the slot is in use. The bits after the last slot are set too.
     pub(super) words: &'static mut [u64],
-    /// Where the search continues.
+    /// The word of the bitmap at which the next search begins.
     at: usize,
 }
 
 /// The swap store and its slots.
 pub struct Swap {
     pub(super) store: UnsafeCell<Option<&'static dyn SwapStore>>,
-    /// `store` is set, for ever.
+    /// Whether `store` is set. Once set, it stays set.
     pub(super) ready: AtomicBool,
     pub(super) total: AtomicU64,
     pub(super) free: AtomicU64,
@@ -66,10 +66,10 @@ pub struct Swap {
 
 // SAFETY: `store` is written once, before `ready`, under the bitmap's lock.
 unsafe impl Send for Swap {}
-// SAFETY: readers read `store` only after they have seen `ready`, and it is not written any more then.
+// SAFETY: readers read `store` only after they have seen `ready`, and it is not written after that.
 unsafe impl Sync for Swap {}
 
-/// A run of at most `n` zero bits in `word`, as long as possible: (bit, length).
+/// The longest run of zero bits in `word`, of at most `n` bits: (bit, length).
 fn run(word: u64, n: u32) -> Option<(u32, u32)> {
     let mut found = None;
     let mut starts = !word;
@@ -96,34 +96,34 @@ impl Swap {
         }
     }
 
-    /// The store, where there is one.
+    /// The swap store, if the system has one.
     pub(crate) fn store(&self) -> Option<&'static dyn SwapStore> {
         if !self.ready.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: `ready` was seen, and the word was written before it and is not written again.
+        // SAFETY: `ready` was seen. The word was written before `ready`, and is not written again.
         unsafe { *self.store.get() }
     }
-    /// Slots in all.
+    /// The number of all slots.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
-    /// Free slots. Written under the bitmap's lock.
+    /// The number of free slots. Written under the bitmap's lock.
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Whether slots are so few that pages in memory shall not keep theirs.
+    /// Whether free slots are so few that resident pages must not keep theirs.
     pub(crate) fn is_scarce(&self) -> bool {
         self.free() < self.total() / 4
     }
 
-    /// Whether the few free slots may all be those of pages that are just being read in; or there is no swap.
+    /// Whether all the free slots may be those of pages that are just being read in. Also true without swap.
     pub(crate) fn is_as_good_as_full(&self) -> bool {
         self.free() <= self.total() / 64
     }
 
-    /// Counts the bitmap again. In O(slots / 64).
+    /// Counts the bitmap again, and compares the counts. Takes O(slots / 64) time.
     pub(crate) fn check(&self) -> Result<(), Broken> {
         let map = self.bitmap.lock();
         let total = self.total.load(Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl Swap {
         slot < self.total.load(Ordering::Relaxed) && map.words[(slot / 64) as usize] & 1 << (slot % 64) != 0
     }
 
-    /// Up to `n` adjacent slots, as many as one place has.
+    /// Allocates up to `n` adjacent slots, as many as one place has.
     pub(crate) fn allocate(&self, n: usize) -> Option<SwapSlots> {
         let mut map = self.bitmap.lock();
         let free = self.free.load(Ordering::Relaxed);
@@ -171,10 +171,10 @@ impl Swap {
         Some(SwapSlots { first: w as u64 * 64 + bit as u64, len: len as u64 })
     }
 
-    /// Gives slots back.
+    /// Frees slots.
     ///
     /// # Panics
-    /// Where one of them is free already: a bug of the core.
+    /// Panics if one of them is already free, which is a bug of the core.
     pub(crate) fn release(&self, slots: SwapSlots) {
         if slots.len == 0 {
             return;
@@ -190,21 +190,21 @@ impl Swap {
     }
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl Swap {
-    /// Flips a slot's bit without its owner.
+    /// Flips the bit of a slot that another owner has.
     pub(crate) fn corrupt_bit(&self, slot: u64) {
         self.bitmap.lock().words[(slot / 64) as usize] ^= 1 << (slot % 64);
     }
-    /// One free slot fewer is counted than there are.
+    /// Makes the count of free slots one too small.
     pub(crate) fn corrupt_count(&self) {
         let _map = self.bitmap.lock();
         self.free.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Swap slots that are being freed: adjacent ones are freed together.
+/// A batch of swap slots that are being freed. Adjacent slots are freed together.
 pub(crate) struct Returned<'s> {
     swap: &'s Swap,
     slots: SwapSlots,

@@ -1,35 +1,35 @@
-//! Waiting for memory, for the modules below pageout.
+//! The trait by which modules below pageout wait for memory.
 
 use crate::error::FaultError;
 use crate::sleep::MaySleep;
 use core::cell::UnsafeCell;
 
-/// The module that frees memory: pageout.
+/// The module that frees memory, which is pageout.
 pub(crate) trait MemoryWait: Sync {
-    /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
+    /// Sleeps until frames for programs are free. Returns false if no memory can be freed.
     fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool;
-    /// As `wait_for_memory`, within the waiter's patience.
+    /// As `wait_for_memory`, within the limits of `patience`. Returns an error if they are reached.
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError>;
 }
 
-/// How often other threads may take the memory that a fault waited for before that is an error. Reached only where
-/// pageout does not free the needed kind of memory.
+/// The number of times that other threads may take the memory for which a fault waited. After that the fault fails. The
+/// limit is reached only if pageout does not free the needed kind of memory.
 pub(crate) const DEFEATS: u32 = 1000;
 
-/// A fault's first refusal.
+/// The first refusal of a fault.
 #[derive(Clone, Copy)]
 pub(crate) struct Refused {
     pub(crate) at: u64,
-    /// Reads and writes that were finished then.
+    /// The number of reads and writes that were finished by then.
     pub(crate) finished: u64,
-    /// The refusals that the fault could still bear then.
+    /// The number of further refusals that the fault could accept then.
     pub(crate) left: u32,
 }
 
-/// A fault's limits of waiting.
+/// The limits of a fault's waiting.
 pub(crate) struct Patience {
     pub(crate) left: u32,
-    /// The first refusal since the fault got memory.
+    /// The first refusal since the fault last got memory.
     pub(crate) since: Option<Refused>,
 }
 
@@ -38,16 +38,16 @@ impl Patience {
         Patience { left: DEFEATS, since: None }
     }
 
-    /// Notes that the fault got its memory.
+    /// Records that the fault got its memory.
     pub fn served(&mut self) {
         self.since = None;
     }
 }
 
-/// A system's reference to the module that frees its memory, set once at boot.
+/// The module that frees the system's memory. It is set once at boot.
 pub(crate) struct Waiter(UnsafeCell<Option<&'static dyn MemoryWait>>);
 
-// SAFETY: the word is written by `give`, whose caller is the only CPU that knows the system, and only read after that.
+// SAFETY: `give` writes the word while no other CPU can reach the system. After that it is only read.
 unsafe impl Sync for Waiter {}
 
 impl Waiter {
@@ -56,21 +56,22 @@ impl Waiter {
     }
 
     /// # Safety
-    /// No other CPU knows the system yet, and no reference to the word is alive.
+    /// No other CPU can reach the system yet, and no reference to the word is alive.
     pub(crate) unsafe fn give(&self, memory: &'static dyn MemoryWait) {
         // SAFETY: by this function's contract no other code reads or writes the word meanwhile.
         unsafe { *self.0.get() = Some(memory) };
     }
 
-    /// None only while the system is built.
+    /// The module, or `None` while the system is being built.
     pub(crate) fn get(&self) -> Option<&'static dyn MemoryWait> {
-        // SAFETY: the word was written before another CPU knew the system, and no code writes it later.
+        // SAFETY: the word was written before another CPU could reach the system, and no code writes it later.
         unsafe { *self.0.get() }
     }
 }
 
-/// A cache that gives its memory back when memory is short.
+/// A cache that frees its memory when memory is short.
 pub trait Reclaim: Send + Sync {
-    /// Frees its memory; returns whether it freed any. Does not sleep; called where a fault may be served.
+    /// Frees the cache's memory. Returns whether it freed any. Does not sleep, because it is called while faults are
+    /// served.
     fn reclaim(&self) -> bool;
 }

@@ -10,28 +10,29 @@ use crate::{
 /// Settings that are fixed when the system is built.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Overwrite freed frames with a pattern, so that use after free shows. Debug builds and the hosted machine's
-    /// default.
+    /// Whether freed frames are overwritten with a pattern, which makes a use after free visible. The default is on in
+    /// debug builds and on the hosted machine.
     pub poison: bool,
-    /// Frames kept back for the kernel; `None`: one in 64, at least 256 and at most 4,096.
+    /// The number of frames reserved for the kernel. `None`: one in 64, at least 256 and at most 4,096.
     pub reserve: Option<u64>,
-    /// When structures are checked at first ([`Physical::set_check_level`](crate::phys::Physical::set_check_level)
-    /// changes it).
+    /// How often structures are checked at first. [`Physical::set_check_level`](crate::phys::Physical::set_check_level)
+    /// changes it.
     pub check: Level,
-    /// Shards of each page queue, at most [`MAX_PARTS`]; `None`: as [`Queues::scale`] says.
+    /// The number of parts of each page queue, at most [`MAX_PARTS`]. `None`: the number that [`Queues::scale`]
+    /// computes.
     pub queue_parts: Option<usize>,
-    /// Zeroed frames that each CPU may keep for first touches, made while the CPU is idle
-    /// ([`Physical::idle_zero`](crate::phys::Physical::idle_zero)); 0: none. Small machines keep fewer.
+    /// The number of zeroed frames that each CPU may keep for first touches. An idle CPU zeroes them
+    /// ([`Physical::idle_zero`](crate::phys::Physical::idle_zero)). 0 means none. Small machines keep fewer.
     pub zero_stock: u32,
-    /// Most pages that a first touch of private memory fills, its own included, after touches of consecutive pages. At
-    /// most 64, in multiples of eight. Below 8: only its own page.
+    /// The most pages of private memory that one first touch fills, its own page included, after touches of consecutive
+    /// pages. At most 64, in multiples of eight. Below 8, a first touch fills only its own page.
     pub zero_window: u32,
-    /// Machines of at most so many frames initialise all page descriptors at boot, since there is little to save;
-    /// larger ones as memory is used.
+    /// Machines with at most this number of frames initialise all page descriptors at boot, because they would save
+    /// little. Larger machines initialise descriptors when memory is first used.
     pub describe_at_boot: u64,
-    /// Layers that a private chain may have before pages of shared layers are copied up, from 2 to 254. Fewer layers
-    /// cost memory and copies where generations of forks live side by side: with 12, a line of 50 holds one and a half
-    /// times as much. More layers make forks and walks longer.
+    /// The number of layers that a private chain may have before pages of shared layers are copied up: 2 to 254. A
+    /// lower limit costs memory and copies when generations of forks live at the same time. With a limit of 12, a line
+    /// of 50 forks needs one and a half times the memory. A higher limit makes forks and walks longer.
     pub layers: u8,
 }
 

@@ -1,33 +1,36 @@
-//! Physical frames: buddy lists by domain, a depot of chains before them, a magazine a CPU before that.
+//! Physical frames. Each CPU has a magazine of free frames. Each memory domain has a depot of full chains for its CPUs,
+//! and buddy lists behind the depot.
 //!
-//! A magazine holds chains of frames, linked through their descriptors. A depot holds whole chains of up to [`CHAIN`]
-//! frames, so an exchange moves one pointer. A CPU does at most one shared operation in [`CHAIN`] allocations or frees,
-//! in any mix. It has two chains, so that alternating at the edge of one does not reach the depot each time (Bonwick
-//! and Adams, USENIX 2001). Blocks of several frames come from the buddy lists directly; where those have split too
-//! far, the depots' chains are broken up first, then the magazines.
+//! A magazine holds chains of frames, linked through their descriptors. A depot holds only full chains of up to
+//! [`CHAIN`] frames, so an exchange between the two moves one pointer. A CPU does at most one shared operation in
+//! [`CHAIN`] allocations or frees, in any mix. It has two chains. So alternate frees and allocations at the end of one
+//! chain do not reach the depot each time (Bonwick and Adams, USENIX 2001). Blocks of several frames come directly from
+//! the buddy lists. If these have no large enough block, first the depots' chains are broken up, then the magazines.
 //!
 //! # Domains
-//! The machine says which memory is near which CPU ([`Machine::domains`]). Each domain has a depot and buddy lists of
-//! its own under a lock of its own. A CPU takes from its own domain, or from the next where that has none. Frames of
-//! another domain that it frees collect in a chain and return in a batch. No block spans two domains.
+//! The machine reports which memory is near which CPU ([`Machine::domains`]). Each domain has its own depot and buddy
+//! lists, under its own lock. A CPU allocates from its own domain, or from the next domain if its own has no frame.
+//! Frames of another domain that a CPU frees collect in a chain, and return to their domain in a batch. No block spans
+//! two domains.
 //!
 //! # Length of a chain
-//! [`CHAIN`], less on machines with many CPUs and little memory, because all magazines together keep at most a quarter
-//! of memory.
+//! A chain has [`CHAIN`] frames, and fewer on machines with many CPUs and little memory. So all magazines together keep
+//! at most a quarter of memory.
 //!
 //! # The reserve, and low memory
-//! Frames for programs ([`For::User`]) are refused once fewer than the reserve are left outside the magazines. So a
-//! program that takes all memory does not make the kernel's own requests ([`For::Kernel`]) fail. Only a CPU that goes
-//! to a depot compares; taking a frame from the magazine compares nothing. Where the depots have no chain of the group
-//! and the buddy lists are empty, chains of the other group are broken up. A CPU that finds none there checks whether
-//! all magazines together hold more than the reserve, and drains them. Otherwise the request is refused and the
-//! magazines stay. So no request is refused while frames count as free, unless they are just moving between lists.
+//! Requests for programs' frames ([`For::User`]) are refused when the frames outside the magazines are fewer than the
+//! reserve. So a program that uses all memory does not make the kernel's own requests ([`For::Kernel`]) fail. A CPU
+//! compares only when it goes to a depot, not when it takes a frame from its magazine. If the depots have no chain of
+//! the group and the buddy lists are empty, chains of the other group are broken up. A CPU that finds none checks
+//! whether all magazines together hold more than the reserve. If they do, it drains them; otherwise the request is
+//! refused and the magazines stay. So no request is refused while frames count as free, except frames that are just
+//! moving between lists.
 //!
-//! Each domain has [`Watermarks`] of its own, by its size. A CPU whose domain is below its low mark takes from the next
-//! domain above its own. Where all domains are, memory is *low* ([`Frames::is_low`]): one read-mostly flag, recomputed
-//! from the depots' exact counts at depot exchanges only. Then CPUs exchange short chains and keep little, the depots
-//! keep none, and idle CPUs zero nothing. The registered thread ([`Frames::wake_when_low`]) is woken, long before a
-//! request is refused.
+//! Each domain has its own [`Watermarks`], computed from its size. A CPU whose domain is below its low mark allocates
+//! from the next domain that is above its own low mark. If all domains are below their marks, memory is *low*
+//! ([`Frames::is_low`]). This is one read-mostly flag. It is computed from the depots' exact counts, and only at depot
+//! exchanges. While memory is low, CPUs exchange short chains and keep few frames, the depots keep no chains, and idle
+//! CPUs zero no frames. The registered thread ([`Frames::wake_when_low`]) is woken long before a request is refused.
 
 pub(crate) mod buddy;
 mod check;
@@ -56,27 +59,28 @@ use magazine::Magazine;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
-/// The reserve's frames for each CPU, because a CPU may keep a half-used slab of each small size.
+/// The frames of the reserve for each CPU. A CPU may keep a half-used slab of each small size.
 const FRAMES_A_CPU: u64 = 8;
-/// Frames in a chain. An exchange touches one shared line, so one allocation in 256 does.
+/// The number of frames in a chain. Each exchange touches one shared cache line, so one allocation in 256 does.
 #[cfg(not(any(loom, shuttle)))]
 pub const CHAIN: u32 = 256;
-/// Frames in a chain, small so that exchanges happen under the checkers.
+/// The number of frames in a chain. It is small, so that exchanges happen under the checkers.
 #[cfg(any(loom, shuttle))]
 pub const CHAIN: u32 = 2;
 
-/// Most frames from one mark to the next (256 MiB), because what programs take during one write does not grow with
-/// memory.
+/// The most frames from one watermark to the next (256 MiB). It has a limit, because the frames that programs allocate
+/// during one write to the store do not grow with memory.
 const MOST_STEP: u64 = 1 << 16;
 
-/// A frame that the holder of this value owns. Not copied; it goes back with
-/// [`Physical::free_frame`](crate::phys::Physical::free_frame), or becomes a page or a table.
+/// A frame that the holder of this value owns. The value cannot be copied. It ends in
+/// [`Physical::free_frame`](crate::phys::Physical::free_frame), or becomes a page or a page table.
 #[derive(Debug)]
 #[must_use = "an owned frame leaks unless it is freed"]
 pub struct Frame {
-    /// Below 2^32 on every machine ([`Vm::new`](crate::Vm::new)).
+    /// The frame number. It is below 2^32 on every machine ([`Vm::new`](crate::Vm::new)).
     pfn: u32,
-    /// The system that gave it (`Vm::tag`); 0 where [`Frame::from_pfn`]'s caller vouches for it.
+    /// The system that allocated the frame (`Vm::tag`). 0 if the frame was made by [`Frame::from_pfn`], whose caller
+    /// guarantees the right system.
     system: u32,
 }
 
@@ -88,23 +92,23 @@ impl Frame {
     pub fn pfn(&self) -> Pfn {
         Pfn(self.pfn.into())
     }
-    /// Passes ownership to the keeper of the number (an index slot, a page table).
+    /// Passes ownership to the holder of the number, such as an index slot or a page table.
     pub fn into_pfn(self) -> Pfn {
         let pfn = self.pfn();
         core::mem::forget(self);
         pfn
     }
-    /// Takes ownership back.
+    /// Takes ownership back from the holder of the number.
     ///
     /// # Safety
-    /// The number came from [`Frame::into_pfn`] (or a block's frame), and its keeper gave it up. The frame goes back to
-    /// the system that gave it.
+    /// The number came from [`Frame::into_pfn`] (or is a frame of a block), and its holder gave it up. The frame is
+    /// returned to the system that allocated it.
     pub unsafe fn from_pfn(pfn: Pfn) -> Frame {
         Frame { pfn: pfn.0 as u32, system: 0 }
     }
 }
 
-/// A frame of another memory system, which is still its owner's.
+/// Error: the frame belongs to another memory system. The frame is passed back to its owner.
 #[derive(Debug)]
 pub struct ForeignFrame(pub Frame);
 
@@ -121,27 +125,28 @@ impl Drop for Frame {
     }
 }
 
-/// What a new frame holds.
+/// The content that a new frame must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fill {
-    /// Whatever was in it.
+    /// Any content. It may be that of the last owner.
     Any,
-    /// Zeroes.
+    /// All bytes are zero.
     Zeroed,
 }
 
-/// On whose behalf a frame is taken.
+/// The purpose of a frame. It decides how much of the reserve the request may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum For {
-    /// A program's data: refused when only the reserve is left.
+    /// A program's data. Refused when only the reserve is left.
     User,
-    /// A program's page table: refused like its data, but kept together with the kernel's frames, since it cannot be
-    /// moved.
+    /// A program's page table. Refused like a program's data. It is allocated among the kernel's frames, because it
+    /// cannot be moved.
     Table,
-    /// The kernel's own structures, whose makers meet an error: may use the reserve down to the [floor](Frames::floor).
+    /// The kernel's own structures, whose makers handle a failure. They may use the reserve down to the
+    /// [floor](Frames::floor).
     Kernel,
-    /// The kernel's own structures, for a thread that [ends something](crate::machine::Machine::ends_something): may
-    /// use all.
+    /// The kernel's own structures, for a thread that [ends something](crate::machine::Machine::ends_something). They
+    /// may use the whole reserve.
     End,
 }
 
@@ -152,85 +157,86 @@ impl For {
             For::Table | For::Kernel | For::End => Group::Kernel,
         }
     }
-    /// Whether the reserve is kept from it.
+    /// Whether the request may not use the reserve.
     pub(crate) fn is_limited(self) -> bool {
         matches!(self, For::User | For::Table)
     }
 }
 
-/// A domain's free frames outside the magazines.
+/// The free frames of a domain outside the magazines.
 pub(crate) struct DepotFrames {
-    /// Full chains by group, linked head to head through `prev`.
+    /// The full chains of each group. The heads of the chains are linked through `prev`.
     full: [Option<Pfn>; 2],
     pub(crate) buddy: Buddy,
 }
 
-/// One domain's frames outside the magazines.
+/// One domain's depot: its free frames outside the magazines, and their counts.
 #[repr(C)]
 pub(crate) struct Depot {
-    /// Frames in chains and blocks. Written under the lock, with which it shares a line.
+    /// The number of frames in chains and blocks. Written under the lock, whose cache line it shares.
     uncached: AtomicU64,
-    /// All frames of the domain. Grows at boot only.
+    /// The number of all frames of the domain. It grows only at boot.
     total: AtomicU64,
-    /// What [`Frames::marks`] says, computed when `total` grows.
+    /// The low mark of [`Frames::marks`], computed when `total` grows.
     low: AtomicU64,
-    /// Full chains. Written under the lock. Idle CPUs read it without the lock and mostly find zero.
+    /// The number of full chains. Written under the lock. Idle CPUs read it without the lock, and mostly find zero.
     chains: AtomicU32,
     pub(crate) held: SpinLock<DepotFrames>,
 }
 
-/// The frames of a machine.
+/// All frames of a machine.
 pub struct Frames {
     pages: Descriptors,
     magazines: PerCpu<Magazine>,
     pub(crate) domains: &'static [CachePadded<Depot>],
-    /// Each domain has fewer than its low mark outside the magazines. Read often, changed at depot exchanges.
+    /// Each domain has fewer frames outside the magazines than its low mark. Read often, changed only at depot
+    /// exchanges.
     low: AtomicBool,
-    /// Less than a quarter of all frames is outside the magazines. Read and changed as `low`.
+    /// Less than a quarter of all frames is outside the magazines. Read often, changed only at depot exchanges.
     scarce: AtomicBool,
-    /// Frames in a full chain of programs' frames.
+    /// The number of frames in a full chain of programs' frames.
     chain: u32,
-    /// Zeroed frames that a CPU keeps at most.
+    /// The most zeroed frames that a CPU keeps.
     stock: u32,
     reserve: u64,
-    /// The fewest frames that were ever left outside the magazines.
+    /// The least number of frames that was ever left outside the magazines while memory was low.
     least: AtomicU64,
     total: u64,
-    /// The thread to wake when memory gets low; 0: none.
+    /// The thread to wake when memory becomes low; 0 if there is none.
     daemon: AtomicUsize,
-    /// Memory got low, or a request was refused, since the daemon last checked.
+    /// Memory became low, or a request was refused, since the daemon last checked.
     asked: AtomicBool,
 }
 
-/// Where pageout begins and ends, in frames outside the magazines.
+/// The numbers of free frames outside the magazines at which pageout begins and ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watermarks {
-    /// Frames for programs are refused below this (the sum of it over the domains).
+    /// Requests for programs' frames are refused below the sum of this number over all domains.
     pub min: u64,
     /// Pageout begins below this.
     pub low: u64,
-    /// And ends here.
+    /// Pageout ends at this number.
     pub high: u64,
 }
 
-/// The domains of a machine, each at most once.
+/// A set of memory domains of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct DomainSet(u128);
 
 impl DomainSet {
-    /// Whether `domain` is among them.
+    /// Whether the set contains `domain`.
     pub fn contains(self, domain: u8) -> bool {
         self.0 >> domain & 1 != 0
     }
 }
 
-/// Memory domains that the core distinguishes on `machine`.
+/// The number of memory domains that the core distinguishes on `machine`.
 pub(crate) fn domains_of(machine: &impl Machine) -> usize {
     machine.domains().clamp(1, 128)
 }
 
 impl Frames {
-    /// Bytes of boot memory that the depots of `domains` domains take.
+    /// The bytes of boot memory that the depots of `domains` domains need.
     pub(crate) const fn boot_bytes(domains: usize) -> usize {
         domains * size_of::<CachePadded<Depot>>()
     }
@@ -254,7 +260,7 @@ impl Frames {
             CachePadded(Depot {
                 uncached: AtomicU64::new(0),
                 total: AtomicU64::new(0),
-                // A domain without frames is always low.
+                // A domain without frames is always low, so its mark is 1.
                 low: AtomicU64::new(1),
                 chains: AtomicU32::new(0),
                 held: SpinLock::new(Rank::FRAMES, held),
@@ -278,24 +284,25 @@ impl Frames {
         }
     }
 
-    /// Frames that the core manages.
+    /// The number of frames that the core manages.
     pub fn total(&self) -> u64 {
         self.total
     }
-    /// Frames that are kept back for the kernel.
+    /// The number of frames that are reserved for the kernel.
     pub fn reserve(&self) -> u64 {
         self.reserve
     }
     /// The half of the reserve that is kept for threads that [end something](crate::machine::Machine::ends_something).
-    /// Below it all other threads are refused kernel structures.
+    /// When fewer frames are left, all other threads are refused kernel structures.
     pub fn floor(&self) -> u64 {
         self.reserve / 2
     }
-    /// The fewest frames that were ever left outside the magazines while memory was low; `None` where it never was.
+    /// The least number of frames that was ever left outside the magazines while memory was low. `None` if memory was
+    /// never low.
     pub fn lowest(&self) -> Option<u64> {
         Some(self.least.load(Ordering::Relaxed)).filter(|n| *n != u64::MAX)
     }
-    /// How many frames a taker must leave outside the magazines.
+    /// The number of frames that must stay outside the magazines after a request for `on_behalf`.
     pub(crate) fn limit(&self, on_behalf: For) -> u64 {
         match on_behalf {
             For::User | For::Table => self.reserve(),
@@ -303,12 +310,12 @@ impl Frames {
             For::End => 0,
         }
     }
-    /// The marks of `domain`, from its size. `min` is its share of the reserve. Each further mark adds a sixty-fourth
-    /// of its frames, at most 256 MiB. That covers what programs take during one write. It is never so much that a
-    /// small machine pages with a quarter of its memory free.
+    /// The watermarks of `domain`, computed from its size. `min` is its share of the reserve. Each further mark adds a
+    /// sixty-fourth of its frames, at most 256 MiB. This step covers the frames that programs allocate during one write
+    /// to the store. It is small enough that a small machine does not page with a quarter of its memory free.
     ///
     /// # Panics
-    /// Where there is no such domain.
+    /// Panics if the machine has no such domain.
     pub(crate) fn marks(&self, domain: usize) -> Watermarks {
         self.marks_of(self.domains[domain].total.load(Ordering::Relaxed))
     }
@@ -317,14 +324,14 @@ impl Frames {
         let step = (frames / 64).max(16).min(frames / 8).min(MOST_STEP);
         Watermarks { min, low: min + step, high: min + 2 * step }
     }
-    /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. One
-    /// load of a word that is hardly ever written.
+    /// Whether each domain had fewer frames outside the magazines than its low mark at the last depot exchange. This is
+    /// one load of a word that is rarely written.
     #[inline(always)]
     pub fn is_low(&self) -> bool {
         self.low.load(Ordering::Relaxed)
     }
-    /// Whether less than a quarter of all frames was outside the magazines at the last depot exchange: long before
-    /// memory is low.
+    /// Whether less than a quarter of all frames was outside the magazines at the last depot exchange. This happens
+    /// long before memory is low.
     #[inline(always)]
     pub fn is_scarce(&self) -> bool {
         self.scarce.load(Ordering::Relaxed)
@@ -332,7 +339,8 @@ impl Frames {
     fn all_low(&self) -> bool {
         self.domains.iter().all(|d| d.is_low())
     }
-    /// How many frames are missing outside the magazines for each domain to reach its high mark, and in which domains.
+    /// The number of frames that the domains lack outside the magazines to reach their high marks, and the set of these
+    /// domains.
     pub(crate) fn missing(&self) -> (u64, DomainSet) {
         let (mut missing, mut which) = (0, DomainSet::default());
         for (n, depot) in self.domains.iter().enumerate() {
@@ -342,30 +350,31 @@ impl Frames {
         }
         (missing, which)
     }
-    /// Frames that are free now: exact where nothing runs, else each magazine and depot as it was when read.
+    /// The number of frames that are free now. It is exact if no CPU allocates or frees. Otherwise each magazine and
+    /// depot counts as it was when it was read.
     pub fn free(&self) -> u64 {
         self.uncached() + self.cached(None)
     }
-    /// Memory domains of the machine.
+    /// The number of memory domains of the machine.
     pub fn domains(&self) -> usize {
         self.domains.len()
     }
-    /// Frames of `domain` that the core manages.
+    /// The number of frames of `domain` that the core manages.
     ///
     /// # Panics
-    /// Where there is no such domain.
+    /// Panics if the machine has no such domain.
     pub fn total_in(&self, domain: usize) -> u64 {
         self.domains[domain].total.load(Ordering::Relaxed)
     }
-    /// Frames of `domain` that are free now, in its depot or with its CPUs (where those have some of another domain, as
-    /// theirs).
+    /// The number of frames of `domain` that are free now, in its depot or with its CPUs. Frames of another domain that
+    /// these CPUs hold count as frames of `domain`.
     ///
     /// # Panics
-    /// Where there is no such domain.
+    /// Panics if the machine has no such domain.
     pub fn free_in(&self, domain: usize) -> u64 {
         self.domains[domain].uncached.load(Ordering::Relaxed) + self.cached(Some(domain as u8))
     }
-    /// Frames in the depots.
+    /// The number of free frames in the depots.
     pub(crate) fn uncached(&self) -> u64 {
         self.domains.iter().map(|d| d.uncached.load(Ordering::Relaxed)).sum()
     }
@@ -373,20 +382,20 @@ impl Frames {
         let of = self.magazines.iter().filter(|m| domain.is_none_or(|d| d == m.domain));
         of.map(|m| m.local.lock().chains().map(|c| c.len as u64).sum::<u64>()).sum()
     }
-    /// Large frames (2^[`LARGE`]) that are whole, in all domains.
+    /// The number of large frames (2^[`LARGE`] frames) that are wholly free, in all domains.
     pub fn large(&self) -> u64 {
         self.domains.iter().map(|d| d.held.lock().buddy.large()).sum()
     }
 
-    /// From now on `thread` is unparked when memory gets low, and each time that a frame is refused. It must stay until
-    /// another thread is named here.
+    /// Registers `thread`: from now on it is unparked when memory becomes low, and each time that a frame is refused.
+    /// The thread must exist until another one is registered.
     pub(crate) fn wake_when_low(&self, thread: Option<ThreadHandle>) {
         self.daemon.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
-        // Before the thread looks whether memory is low already.
+        // The fence orders this store before the thread checks whether memory is already low.
         fence_full();
     }
 
-    /// Whether memory got low, or a request was refused, since the last call.
+    /// Whether memory became low, or a request was refused, since the last call.
     pub(crate) fn take_asked(&self) -> bool {
         self.asked.load(Ordering::Acquire) && self.asked.swap(false, Ordering::AcqRel)
     }
@@ -400,12 +409,13 @@ impl Frames {
         }
     }
 
-    /// Counts frames that enter or leave a depot. The caller holds its lock, so no other CPU writes the count.
+    /// Counts `delta` frames that enter or leave a depot. The caller holds the depot's lock, so no other CPU writes its
+    /// count.
     pub(crate) fn account(&self, depot: &Depot, delta: i64) {
         let now = depot.uncached.load(Ordering::Relaxed).wrapping_add_signed(delta);
         depot.uncached.store(now, Ordering::Relaxed);
         if self.domains.len() > 1 {
-            // Where two CPUs take the last frames of two domains, one of them sees the other's count.
+            // If two CPUs take the last frames of two domains, the fence lets one of them see the other's count.
             fence_full();
         }
         let left = self.uncached();
@@ -427,14 +437,14 @@ impl Frames {
 }
 
 impl Depot {
-    /// Puts the full chain that begins with `head` in.
+    /// Adds the full chain that begins with `head`.
     fn put_full(&self, held: &mut DepotFrames, pages: &Descriptors, group: Group, head: Pfn) {
         pages.get(head).set_prev(held.full[group as usize]);
         held.full[group as usize] = Some(head);
         self.chains.store(self.chains.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Takes a full chain out, and returns its head.
+    /// Removes a full chain, and returns its head.
     fn take_full(&self, held: &mut DepotFrames, pages: &Descriptors, group: Group) -> Option<Pfn> {
         let head = held.full[group as usize]?;
         held.full[group as usize] = pages.get(head).prev();
@@ -448,7 +458,7 @@ impl Depot {
 }
 
 impl<M: Machine> Physical<M> {
-    /// One frame. Takes a shared lock once in [`CHAIN`] calls.
+    /// Allocates one frame. Acquires a shared lock once in [`CHAIN`] calls.
     pub fn alloc_frame(&self, fill: Fill, on_behalf: For) -> Result<Frame, OutOfMemory> {
         let (frame, zeroed) = self.take_frame(fill, on_behalf)?;
         if fill == Fill::Zeroed && !zeroed {
@@ -458,8 +468,8 @@ impl<M: Machine> Physical<M> {
         Ok(frame)
     }
 
-    /// A frame that the caller will fill whole, and whether it is zeroed already. The caller works on other things
-    /// first, while the frame's lines are fetched.
+    /// Allocates a frame that the caller will fill completely. Also returns whether it is already zeroed. The caller
+    /// does other work first, while the frame's cache lines are fetched.
     #[inline]
     pub(crate) fn take_frame(&self, fill: Fill, on_behalf: For) -> Result<(Frame, bool), OutOfMemory> {
         if self.inject_failure() {
@@ -477,8 +487,8 @@ impl<M: Machine> Physical<M> {
         Ok((Frame::of(self, pfn), zeroed))
     }
 
-    /// Frames for programs, as many as fit into `into` and this CPU or its depot gives at once. Returns their number
-    /// and a bit mask of those that are zeroed already. The caller zeroes the others.
+    /// Allocates frames for programs: as many as fit into `into`, and as this CPU or its depot can give at once.
+    /// Returns their number, and a bit mask of the frames that are already zeroed. The caller zeroes the others.
     pub(crate) fn take_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
         if self.inject_failure() {
             return (0, 0);
@@ -494,7 +504,7 @@ impl<M: Machine> Physical<M> {
         (taken, zeroed)
     }
 
-    /// Takes a frame back. An error where another system gave it.
+    /// Frees a frame. Returns an error if another system allocated it.
     pub fn free_frame(&self, frame: Frame) -> Result<(), ForeignFrame> {
         // Relies on C10: a frame of another system is an error.
         if frame.system != 0 && frame.system != self.tag() {
@@ -504,10 +514,10 @@ impl<M: Machine> Physical<M> {
         Ok(())
     }
 
-    /// Takes the frame back whose number was kept.
+    /// Frees a frame that is known by its number.
     ///
     /// # Safety
-    /// The number came from [`Frame::into_pfn`] of a frame of this system, its keeper gives it up, and nothing of the
+    /// The number came from [`Frame::into_pfn`] of a frame of this system. Its holder gives it up, and nothing of the
     /// frame is used any more.
     #[inline]
     pub unsafe fn free_pfn(&self, pfn: Pfn) {
@@ -515,23 +525,23 @@ impl<M: Machine> Physical<M> {
         self.return_frame(unsafe { Frame::from_pfn(pfn) });
     }
 
-    /// A number that distinguishes memory systems: each lives in pages of its own, so its page number is unique, up to
-    /// 2^44 bytes.
+    /// A number that distinguishes memory systems. Each system is in pages of its own, so its page number is unique,
+    /// for addresses below 2^44.
     #[inline(always)]
     fn tag(&self) -> u32 {
         ((core::ptr::from_ref(self).addr() >> 12) as u32).max(1)
     }
 
-    /// Takes a frame of this system back.
+    /// Frees a frame of this system.
     pub(crate) fn return_frame(&self, frame: Frame) {
-        // SAFETY: a `Frame` is its frame's one owner, and it is consumed here.
+        // SAFETY: a `Frame` is the only owner of its frame, and it is consumed here.
         unsafe { self.free_frames(core::iter::once(frame.into_pfn())) };
     }
 
-    /// Takes frames back, all into this CPU's magazine at once.
+    /// Frees frames, all at once into this CPU's magazine.
     ///
     /// # Safety
-    /// The frames are the caller's, as a [`Frame`] is its owner's.
+    /// The caller owns the frames, as the holder of a [`Frame`] does.
     pub(crate) unsafe fn free_frames(&self, frames: impl Iterator<Item = Pfn> + Clone) {
         let mut n = 0;
         for pfn in frames.clone() {
@@ -545,7 +555,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Marks a frame as unowned, on its way to a magazine.
+    /// Marks a frame as free in a magazine.
     #[inline]
     fn note_free(&self, pfn: Pfn) {
         let page = self.page(pfn);
@@ -558,7 +568,7 @@ impl<M: Machine> Physical<M> {
         self.poison(pfn);
     }
 
-    /// 2^`order` consecutive frames, aligned to their size. The first frame stands for the block.
+    /// Allocates 2^`order` consecutive frames, aligned to their size. The returned first frame stands for the block.
     pub fn alloc_run(&self, order: u8, on_behalf: For) -> Result<Frame, OutOfMemory> {
         if order > MAX_ORDER || self.inject_failure() {
             return Err(OutOfMemory);
@@ -566,7 +576,7 @@ impl<M: Machine> Physical<M> {
         if let Some(frame) = self.take_run(order, on_behalf) {
             return Ok(frame);
         }
-        // The depots' chains one by one, for as long as that takes; then the magazines.
+        // The depots' chains are broken up one by one, as long as that is needed. Then the magazines are drained.
         while self.frames().break_one() {
             if let Some(frame) = self.take_run(order, on_behalf) {
                 return Ok(frame);
@@ -599,7 +609,7 @@ impl<M: Machine> Physical<M> {
         None
     }
 
-    /// Marks frames that were just taken out of the buddy lists.
+    /// Marks frames that were just taken from the buddy lists as allocated.
     pub(crate) fn hand_out(&self, start: u64, end: u64, group: Group) {
         for i in start..end {
             let page = self.page(Pfn(i));
@@ -609,22 +619,22 @@ impl<M: Machine> Physical<M> {
         self.stats().add(Event::FrameAlloc, end - start);
     }
 
-    /// Takes back a run of [`Physical::alloc_run`](crate::phys::Physical::alloc_run), with the same order.
+    /// Frees a run of [`Physical::alloc_run`](crate::phys::Physical::alloc_run), with the same order.
     ///
     /// # Safety
-    /// This system's [`Physical::alloc_run`](crate::phys::Physical::alloc_run) gave the block, of this order, and none
-    /// of it is used any more.
+    /// This system's [`Physical::alloc_run`](crate::phys::Physical::alloc_run) returned the block, with this order, and
+    /// none of it is used any more.
     pub unsafe fn free_run(&self, first: Frame, order: u8) {
         self.return_run(first, order);
     }
 
-    /// Takes back a run of this system's, of this order.
+    /// Frees a run of this system, with this order.
     pub(crate) fn return_run(&self, first: Frame, order: u8) {
         let pfn = first.into_pfn();
         self.give_back(pfn.0, pfn.0 + (1 << order));
     }
 
-    /// Takes back consecutive frames of one domain.
+    /// Frees consecutive frames of one domain.
     fn give_back(&self, start: u64, end: u64) {
         let f = self.frames();
         let page = self.page(Pfn(start));
@@ -643,8 +653,8 @@ impl<M: Machine> Physical<M> {
         f.account(depot, (end - start) as i64);
     }
 
-    /// Hands all RAM to the domains, at boot. The ends of each run, which are no whole sections, go to the buddy lists
-    /// now. With `describe`, the rest goes too.
+    /// Gives all RAM to the domains, at boot. The ends of each run, which are not whole sections, go to the buddy lists
+    /// now. With `describe`, the other sections do too.
     pub(crate) fn donate_all(&self, describe: bool) {
         let f = self.frames();
         for run in f.pages.runs() {
@@ -656,7 +666,7 @@ impl<M: Machine> Physical<M> {
             let depot = &f.domains[run.domain as usize];
             let mut held = depot.held.lock();
             for end in ends.into_iter().filter(|end| !end.is_empty()) {
-                // SAFETY: `Vm::new` calls this before another CPU knows the system, so no other CPU opens sections.
+                // SAFETY: `Vm::new` calls this before another CPU can reach the system, so no other CPU opens sections.
                 unsafe { f.pages.open_reserved(end.start, end.end) };
                 end.clone().for_each(|i| self.page(Pfn(i)).set_domain(run.domain));
                 held.buddy.put_range(end.start, end.end, Group::User);
@@ -672,7 +682,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Gives frames `start..end`, which are a device's, descriptors; see [`crate::phys::descriptors`].
+    /// Gives the frames `start..end` of a device descriptors; see [`crate::phys::descriptors`].
     pub(crate) fn describe_device(&self, start: u64, end: u64) {
         if let Some(depot) = self.frames().domains.first() {
             depot.held.lock().buddy.open_holes(start, end);
@@ -680,10 +690,10 @@ impl<M: Machine> Physical<M> {
     }
 
     pub(crate) fn poison(&self, pfn: Pfn) {
-        // SAFETY: relies on C4: a frame that is freed has no translation, since its obligation was discharged first.
+        // SAFETY: a freed frame has no translation, because its obligation was discharged first (relies on C4).
         unsafe { self.machine().frame_freed(pfn) };
         if self.poisons() {
-            // SAFETY: a free frame is valid RAM that no owner uses. A later read of this pattern is a bug that shows.
+            // SAFETY: a free frame is valid RAM that no owner uses. A later read of the pattern reveals a bug.
             unsafe {
                 crate::machine::bytes::fill(self.machine().frame_ptr(pfn), 0xd5, crate::types::PAGE_SIZE as usize)
             };

@@ -1,12 +1,14 @@
-//! Physical memory: frames, their descriptors, slabs of kernel objects, and the queues on which pages age.
+//! Physical memory: frames, their descriptors, slabs of kernel objects, and the queues that order pages by age.
 //!
-//! - `descriptors`, [`page`]: one descriptor of 64 bytes a frame; a page is a frame with an identity (object, index).
-//! - [`frames`]: the allocator: magazines of CPUs, a depot and buddy lists of each memory domain, the reserve.
+//! - `descriptors`, [`page`]: one descriptor of 64 bytes for each frame. A page is a frame with an identity (object,
+//!   index).
+//! - [`frames`]: the frame allocator, with a magazine for each CPU, a depot and buddy lists for each memory domain, and
+//!   the reserve.
 //! - [`slab`]: typed caches over frames, and the heap that is made of them.
-//! - [`queues`]: the active, inactive and laundry queue, each in many shards.
+//! - [`queues`]: the active, inactive and laundry queues, each in many shards.
 //!
-//! This folder owns the state word of a page, and keeps its identity (C1). It uses the machine traits; it knows no
-//! object, map or fault.
+//! This folder owns the state word of a page, and keeps the rule of its identity (C1). It uses the machine traits, and
+//! does not know objects, maps or faults.
 
 pub(crate) mod boot;
 pub(crate) mod config;

@@ -1,41 +1,42 @@
 //! Page descriptors: one cache line for each frame, never freed.
 //!
 //! # Contract C1: identity
-//! A page's object, index and validity change only while a thread holds it exclusively busy. Leaving an identity raises
-//! the generation, so a thread that looked the page up before sees that it is another page now.
+//! A page's object, index and validity change only while a thread holds the page exclusively busy. When a page loses
+//! its identity, its generation rises. So a thread that looked the page up before sees that it is another page now.
 //!
 //! # Guards of the fields
-//! - `state` changes by read-modify-write only; identity (`object`, `index`) and VALID as C1 says.
-//! - A page is dirty before a writable leaf for it exists (relies on C2).
-//! - `next` and `prev` belong to the owner of the list that the frame is on: the buddy lists, a magazine, a slab's
-//!   depot, a page queue. The frame's `kind` says which.
-//! - `words` belong to the frame's user by kind: the descriptor of a page-table page, a slab's free list.
+//! - `state` changes by atomic read-modify-write only. The identity (`object`, `index`) and VALID change as C1 states.
+//! - A page is marked dirty before a writable PTE for it exists (relies on C2).
+//! - `next` and `prev` belong to the owner of the list that has the frame: the buddy lists, a magazine, a slab's depot,
+//!   a page queue. The frame's `kind` shows which.
+//! - `words` belong to the user of the frame, which its kind names: the descriptor of a page-table page, a slab's free
+//!   list.
 
 use crate::mutant::{Mutant, mutant};
 use crate::types::Pfn;
 use quire_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence_after_rmw};
 
-/// What a frame is used for.
+/// The use of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Not RAM, or taken before the core started.
+    /// Not RAM, or in use since before the core started.
     Reserved = 0,
-    /// On a buddy list (the first frame of a block) or inside a free block.
+    /// Free: the first frame of a block on a buddy list, or a frame inside such a block.
     Free = 1,
-    /// In a magazine or the depot.
+    /// Free, in a magazine or a depot.
     Cached = 2,
-    /// Handed out with no page identity: kernel memory, or not yet inserted into an object.
+    /// Allocated without a page identity: kernel memory, or a frame that is not yet in an object.
     Unowned = 3,
     /// A page of an object.
     Object = 4,
     /// A page-table page.
     Table = 5,
-    /// A slab's frame.
+    /// A frame of a slab.
     Slab = 6,
 }
 
-/// Earlier copies of a page, as its descriptor records them.
+/// The earlier copies of a page, as its descriptor records them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copied {
     /// No copy was made before.
@@ -46,12 +47,12 @@ pub enum Copied {
     Watched(u64),
 }
 
-/// The bit of a frame's home that says its group.
+/// The bit of `home` that is the frame's group.
 const GROUP: u8 = 1 << 7;
 
 const COPIED: u8 = 1;
 const WATCHED: u8 = 2;
-/// The word that a watch is kept in.
+/// The index of the word that holds a page's watch.
 const WATCH: usize = 1;
 
 impl FrameKind {
@@ -68,7 +69,7 @@ impl FrameKind {
     }
 }
 
-/// The page's state word, taken apart.
+/// The value of a page's state word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct State(pub u64);
 
@@ -77,28 +78,29 @@ impl State {
     pub(crate) const BUSY: u64 = 1;
     /// The frame holds the content of (object, index).
     pub(crate) const VALID: u64 = 1 << 1;
-    /// Memory is newer than what the pager has.
+    /// The page is newer than the copy of its pager.
     pub const DIRTY: u64 = 1 << 2;
     /// A thread sleeps until the page is not busy.
     pub(crate) const WAITERS: u64 = 1 << 3;
-    /// Referenced since the queues last looked.
+    /// The page was referenced since the queues last checked it.
     pub const REFERENCED: u64 = 1 << 4;
-    /// The content is being written out. No second write begins; freeing takes the frame only when the write is done.
-    /// See [`crate::paging::laundry`].
+    /// The content is being written out. Meanwhile no second write begins. If the page is freed meanwhile, its frame is
+    /// freed only when the write is done. See [`crate::paging::laundry`].
     pub(crate) const LAUNDERING: u64 = 1 << 5;
-    /// The frame is a page. No thread may set another frame busy, because the thread that gives it an identity writes
+    /// The frame is a page. Other frames must not be set busy, because the thread that gives a frame an identity writes
     /// the whole word.
     pub(crate) const IDENTITY: u64 = 1 << 6;
     /// A page of an object that is not private memory: of a file, or of memory that is mapped shared.
     pub(crate) const SHARED: u64 = 1 << 7;
-    /// Lowest bit of the queue field: three bits for the queue, then the shard (see [`queues`](crate::phys::queues)).
+    /// The lowest bit of the queue field. It has three bits for the queue, then the shard (see
+    /// [`queues`](crate::phys::queues)).
     pub(crate) const QUEUE_SHIFT: u32 = 8;
-    /// Bits of the queue field that number a shard.
+    /// The number of bits of the queue field for the shard.
     pub(crate) const PART_BITS: u32 = 10;
-    /// Mask of the queue field.
+    /// The mask of the queue field.
     pub(crate) const QUEUE_MASK: u64 = ((1 << (3 + Self::PART_BITS)) - 1) << Self::QUEUE_SHIFT;
-    /// Lowest bit of the generation: 40 bits, which a frame that gets a new identity each microsecond uses up in 12
-    /// days.
+    /// The lowest bit of the generation, which has 40 bits. A frame that gets a new identity each microsecond uses them
+    /// up in 12 days.
     pub(crate) const GENERATION_SHIFT: u32 = 24;
 
     /// Whether `BUSY` is set.
@@ -125,7 +127,7 @@ impl State {
     pub(crate) fn shared(self) -> bool {
         self.0 & Self::SHARED != 0
     }
-    /// The generation: another value means another identity.
+    /// The generation. A different value means a different identity.
     pub(crate) fn generation(self) -> u64 {
         self.0 >> Self::GENERATION_SHIFT
     }
@@ -152,28 +154,29 @@ impl core::fmt::Debug for State {
 #[repr(C, align(64))]
 pub struct Page {
     state: AtomicU64,
-    /// Address of the object, 0 for none. Guarded by busy (C1); read freely, then validated by generation.
+    /// The address of the object, or 0 for none. Written only while the page is busy (C1). Readers need no lock, and
+    /// validate it by the generation.
     object: AtomicU64,
-    /// Page index within the object. As `object`.
+    /// The page's index in the object. The rules of `object` hold.
     index: AtomicU64,
-    /// List links, as frame number plus one; 0 ends a list.
+    /// Links of the list that has the frame, as frame numbers plus one. 0 ends a list.
     next: AtomicU32,
     prev: AtomicU32,
-    /// While the frame is a page: one for its identity, and one for each transient user of the frame's memory (a copy
-    /// to or from a program). The thread that lowers it to zero frees the frame. From zero it rises only with a new
-    /// identity.
+    /// While the frame is a page: one hold for its identity, and one for each copy to or from a program that uses the
+    /// frame's memory. The thread that lowers the count to zero frees the frame. From zero the count rises only with a
+    /// new identity.
     holds: AtomicU32,
     kind: AtomicU8,
     order: AtomicU8,
-    /// Of an object's page: whether it was copied for a front, and whether its second word is its watch.
+    /// For a page of an object: whether it was copied for a front, and whether its second word is its watch.
     copied: AtomicU8,
-    /// The memory domain of the frame, and in the top bit its group. Written by the CPU that takes the frame off the
-    /// free lists; the domain never changes.
+    /// The memory domain of the frame, with its group in the top bit. The CPU that takes the frame off the free lists
+    /// writes the group. The domain never changes.
     home: AtomicU8,
     words: [AtomicU64; 3],
 }
 
-// One line a page: the budget of the whole design.
+// A descriptor has one cache line: the whole design relies on this size.
 quire_sync::assert_layout!(Page {
     size: 64,
     align: 64,
@@ -189,7 +192,7 @@ quire_sync::assert_layout!(Page {
 });
 
 impl Page {
-    /// A descriptor of a frame that is not RAM.
+    /// The descriptor of a frame that is not RAM.
     pub(crate) fn new() -> Page {
         Page {
             state: AtomicU64::new(0),
@@ -206,7 +209,7 @@ impl Page {
         }
     }
 
-    /// A descriptor of a free frame of `domain` that begins no block of the buddy lists, as `order` says.
+    /// The descriptor of a free frame of `domain`. `order` is the value for a frame that is not the first of a block.
     pub(crate) fn free(domain: u8, order: u8) -> Page {
         let (kind, order, home) =
             (AtomicU8::new(FrameKind::Free as u8), AtomicU8::new(order), AtomicU8::new(domain & !GROUP));
@@ -219,15 +222,15 @@ impl Page {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Sets exclusive busy where it is clear, the frame is a page and the generation is still `generation`. A full
-    /// fence on x86.
+    /// Sets the page exclusively busy, if it is not busy, is a page and has the generation `generation`. Returns
+    /// whether it did. On x86 this is a full fence.
     #[inline]
     pub(crate) fn try_busy(&self, generation: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
             let other = s >> State::GENERATION_SHIFT != generation && !mutant(Mutant::BusyAnyIdentity);
-            // Else the thread that next makes a page of the frame would not see our busy bit. Clearing ours would then
-            // clear its own.
+            // Without this check, the thread that next makes a page of the frame would not see our busy bit. When we
+            // clear the bit, we would then clear the busy bit of that thread.
             let wild = s & State::IDENTITY == 0 && !mutant(Mutant::BusyNoPage);
             if s & State::BUSY != 0 || other || wild {
                 return false;
@@ -243,7 +246,7 @@ impl Page {
         }
     }
 
-    /// Clears busy, and `WAITERS` with it. Returns whether a thread waits and must be woken.
+    /// Clears `BUSY` and `WAITERS`. Returns whether a thread waits and must be woken.
     #[inline]
     #[must_use = "waiters must be woken"]
     pub(crate) fn unbusy(&self) -> bool {
@@ -257,7 +260,7 @@ impl Page {
         old & State::WAITERS != 0
     }
 
-    /// Marks that the caller is about to sleep for this page; returns whether it is still busy.
+    /// Sets `WAITERS`, because the caller is about to sleep for this page. Returns whether the page is still busy.
     pub(crate) fn announce_waiter(&self) -> bool {
         if mutant(Mutant::WaitUnannounced) {
             return self.state().busy();
@@ -274,15 +277,15 @@ impl Page {
         }
     }
 
-    /// Sets bits of the state word (VALID, DIRTY, REFERENCED, LAUNDERING); returns the state before.
+    /// Sets bits of the state word (VALID, DIRTY, REFERENCED, LAUNDERING). Returns the old state.
     #[inline]
     pub fn set(&self, bits: u64) -> State {
         debug_assert!(bits & !(State::VALID | State::DIRTY | State::REFERENCED | State::LAUNDERING) == 0);
         State(self.state.fetch_or(bits, Ordering::AcqRel))
     }
 
-    /// Sets DIRTY where the page is not busy and its generation is still `generation`. The caller holds nothing, so the
-    /// frame may be another page by now, for which no CPU sets the dirty tag.
+    /// Sets DIRTY if the page is not busy and its generation is still `generation`. The caller does not hold the page.
+    /// So the frame may be another page by now, which must not get DIRTY without the dirty bit in its index.
     #[inline]
     pub(crate) fn set_dirty(&self, generation: u64) {
         let mut s = self.state.load(Ordering::Acquire);
@@ -298,15 +301,16 @@ impl Page {
         }
     }
 
-    /// Clears bits of the state word (VALID, DIRTY, REFERENCED); returns the state before.
+    /// Clears bits of the state word (VALID, DIRTY, REFERENCED). Returns the old state.
     #[inline]
     pub(crate) fn clear(&self, bits: u64) -> State {
         debug_assert!(bits & !(State::VALID | State::DIRTY | State::REFERENCED) == 0);
         State(self.state.fetch_and(!bits, Ordering::AcqRel))
     }
 
-    /// Ends a write of the content, and sets `bits` in the same step. False, without a change, where the page has lost
-    /// its identity meanwhile. The caller has held the frame since the write began, so it is no other page yet.
+    /// Ends a write of the content, and sets `bits` in the same step. Returns false, and changes nothing, if the page
+    /// has lost its identity meanwhile. The caller has held the frame since the write began, so the frame is not
+    /// another page yet.
     pub(crate) fn end_laundering(&self, bits: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         while s & State::LAUNDERING != 0 {
@@ -319,8 +323,8 @@ impl Page {
         false
     }
 
-    /// Gives a wild frame an identity: busy from the start, with `bits` of VALID, DIRTY and SHARED. The caller owns the
-    /// frame.
+    /// Gives an unowned frame an identity. The page is busy from the start, with `bits` of VALID, DIRTY and SHARED. The
+    /// caller owns the frame.
     #[inline]
     pub(crate) fn assume(&self, object: u64, index: u64, bits: u64) {
         self.object.store(object, Ordering::Relaxed);
@@ -333,7 +337,8 @@ impl Page {
         self.state.store(identity | State::BUSY | bits, Ordering::Release);
     }
 
-    /// Moves the page to another identity. Keeps C1: the caller holds it busy; the generation rises, busy stays.
+    /// Gives the page another identity (keeps C1). The caller holds the page busy. The generation rises, and the page
+    /// stays busy.
     pub(crate) fn rename(&self, object: u64, index: u64) {
         debug_assert!(self.state().busy(), "Contract C1: a page changes its identity without being busy");
         self.object.store(object, Ordering::Relaxed);
@@ -342,32 +347,32 @@ impl Page {
         self.state.fetch_add(1 << State::GENERATION_SHIFT, Ordering::AcqRel);
     }
 
-    /// Takes the identity away: the generation rises; everything else is cleared. The caller holds the page busy and
-    /// has removed it from the index. The same step returns the old state, which names waiters to wake and the queue to
-    /// take the page off.
+    /// Removes the identity: the generation rises, and everything else is cleared. The caller holds the page busy and
+    /// has removed it from the index. The same step returns the old state, which shows whether waiters must be woken
+    /// and from which queue the page must be taken.
     #[must_use = "waiters must be woken"]
     pub(crate) fn disown(&self) -> State {
         let old = self.state.load(Ordering::Acquire);
         debug_assert!(old & State::BUSY != 0, "Contract C1: a page loses its identity without being busy");
         self.object.store(0, Ordering::Relaxed);
         self.kind.store(FrameKind::Unowned as u8, Ordering::Relaxed);
-        // The generation cannot change under us: the page is busy.
+        // The generation cannot change meanwhile, because the page is busy.
         let generation = (old >> State::GENERATION_SHIFT) + 1;
         State(self.state.swap(generation << State::GENERATION_SHIFT, Ordering::AcqRel))
     }
 
-    /// Address of the object that the page belongs to, or 0.
+    /// The address of the object that the page belongs to, or 0.
     #[inline(always)]
     pub(crate) fn object(&self) -> u64 {
         self.object.load(Ordering::Acquire)
     }
-    /// Index within the object.
+    /// The page's index in its object.
     #[inline(always)]
     pub(crate) fn index(&self) -> u64 {
         self.index.load(Ordering::Acquire)
     }
 
-    /// Moves the queue field from `from` to `to`; false where it was something else.
+    /// Changes the queue field from `from` to `to`. Returns false if it has another value.
     pub(crate) fn change_queue(&self, from: u16, to: u16) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
@@ -382,17 +387,17 @@ impl Page {
         }
     }
 
-    /// Keeps the frame from being freed while its memory is copied; false where it is about to be freed. The caller has
-    /// found the page in an index. After the hold it validates identity and generation, and drops the hold where that
-    /// fails.
+    /// Adds a hold, which keeps the frame from being freed while its memory is copied. Returns false if the frame is
+    /// about to be freed. The caller has found the page in an index. After this call it validates identity and
+    /// generation, and drops the hold if they have changed.
     #[must_use]
     pub(crate) fn try_hold(&self) -> bool {
         let mut n = self.holds.load(Ordering::Relaxed);
         while n != 0 {
             match self.holds.compare_exchange_weak(n, n + 1, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => {
-                    // Orders the hold before the taker's next reads. A thread that sets busy or clears dirty fences,
-                    // then reads the holds.
+                    // Orders the hold before the caller's next reads. A thread that sets busy or clears dirty also
+                    // fences, and then reads the holds.
                     fence_after_rmw();
                     return true;
                 }
@@ -401,18 +406,18 @@ impl Page {
         }
         false
     }
-    /// Drops one hold, or the identity's own. True where it was the last: the caller then frees the frame.
+    /// Drops one hold, or the hold of the identity. Returns true if it was the last: the caller then frees the frame.
     #[must_use = "the last holder frees the frame"]
     pub(crate) fn unhold(&self) -> bool {
         self.holds.fetch_sub(1, Ordering::AcqRel) == 1
     }
-    /// Number of holds.
+    /// The number of holds.
     pub(crate) fn holds(&self) -> u32 {
         self.holds.load(Ordering::Acquire)
     }
 
-    /// Notes that the page was copied for a space that no longer maps it; see [`crate::cow::last_sharer`]. Where the
-    /// frame is another page by now, the first copy of that page makes one search too many.
+    /// Records that the page was copied for a space that no longer maps it; see [`crate::cow::last_sharer`]. If the
+    /// frame is another page by now, the first copy of that page does one unnecessary search.
     #[inline]
     pub(crate) fn note_copy(&self) -> Copied {
         match self.copied.load(Ordering::Acquire) {
@@ -421,7 +426,7 @@ impl Page {
             _ => Copied::Again,
         }
     }
-    /// What [`Page::note_copy`] would return now, without the note.
+    /// The value that [`Page::note_copy`] would return now. Records nothing.
     #[inline]
     pub(crate) fn copied(&self) -> Copied {
         match self.copied.load(Ordering::Acquire) {
@@ -430,15 +435,15 @@ impl Page {
             _ => Copied::Again,
         }
     }
-    /// Notes that the page may have been copied while it had another descriptor.
+    /// Records that the page may have been copied while it had another descriptor.
     ///
     /// # Requires
     /// The page is busy.
     pub(crate) fn suspect(&self) {
         self.copied.store(COPIED, Ordering::Relaxed);
     }
-    /// Sets the page's watch: a backing that still maps it. The caller holds the page ([`Page::try_hold`]), which is a
-    /// page of an object.
+    /// Sets the page's watch: the number of a backing that still maps it. The caller holds the page
+    /// ([`Page::try_hold`]), which is a page of an object.
     pub(crate) fn watch(&self, watch: u64) {
         self.words[WATCH].store(watch, Ordering::Release);
         self.copied.store(WATCHED, Ordering::Release);
@@ -448,11 +453,11 @@ impl Page {
     pub fn kind(&self) -> FrameKind {
         FrameKind::from_u8(self.kind.load(Ordering::Acquire))
     }
-    /// Sets the frame's use; the frame's owner calls it.
+    /// Sets the frame's use. Only the owner of the frame calls this.
     pub fn set_kind(&self, kind: FrameKind) {
         self.kind.store(kind as u8, Ordering::Release);
     }
-    /// log2 of the frames in the block that this frame begins.
+    /// log2 of the number of frames in the block that begins with this frame.
     pub(crate) fn order(&self) -> u8 {
         self.order.load(Ordering::Relaxed)
     }
@@ -465,7 +470,7 @@ impl Page {
     pub(crate) fn domain(&self) -> u8 {
         self.home.load(Ordering::Relaxed) & !GROUP
     }
-    /// The group of frames that it is kept with while it is free: 0 or 1, defined by the frame allocator.
+    /// The group to which the frame belongs while it is free: 0 or 1, defined by the frame allocator.
     #[inline(always)]
     pub(crate) fn group(&self) -> u8 {
         (self.home.load(Ordering::Relaxed) & GROUP != 0) as u8
@@ -483,7 +488,7 @@ impl Page {
     pub fn next(&self) -> Option<Pfn> {
         link(&self.next)
     }
-    /// Sets the next link; the list's owner calls it.
+    /// Sets the next link. Only the owner of the list calls this.
     #[inline(always)]
     pub fn set_next(&self, pfn: Option<Pfn>) {
         self.next.store(pack(pfn), Ordering::Relaxed);
@@ -493,18 +498,18 @@ impl Page {
     pub(crate) fn prev(&self) -> Option<Pfn> {
         link(&self.prev)
     }
-    /// Sets the previous link; the list's owner calls it.
+    /// Sets the previous link. Only the owner of the list calls this.
     #[inline(always)]
     pub(crate) fn set_prev(&self, pfn: Option<Pfn>) {
         self.prev.store(pack(pfn), Ordering::Relaxed);
     }
 
-    /// The index word, as a fourth word for the user of a frame that is no object's page.
+    /// The index word, as a fourth word for the user of a frame that is not a page of an object.
     #[inline(always)]
     pub fn spare(&self) -> &AtomicU64 {
         &self.index
     }
-    /// Three words for the frame's user, by kind.
+    /// Three words for the user of the frame, which its kind names.
     #[inline(always)]
     pub fn words(&self) -> &[AtomicU64; 3] {
         &self.words
@@ -530,15 +535,15 @@ fn pack(pfn: Option<Pfn>) -> u32 {
 }
 
 impl Page {
-    /// The swap slot that the page has beside its frame; none while the page is being written. The caller holds the
-    /// page busy.
+    /// The swap slot that has a copy of the page, or `None`. It is `None` while the page is being written. The caller
+    /// holds the page busy.
     pub(crate) fn swap_slot(&self) -> Option<u64> {
         self.words()[0].load(Ordering::Relaxed).checked_sub(1)
     }
     pub(crate) fn set_swap_slot(&self, slot: Option<u64>) {
         self.words()[0].store(slot.map_or(0, |s| s + 1), Ordering::Relaxed);
     }
-    /// Takes the slot from the page.
+    /// Removes the swap slot from the page, and returns it.
     pub(crate) fn take_swap_slot(&self) -> Option<u64> {
         let slot = self.swap_slot();
         if slot.is_some() {
@@ -548,21 +553,21 @@ impl Page {
     }
 }
 
-/// The part of a page's word that counts failed writes; the rest is the pass that spared it.
+/// The bits of a page's third word that count failed writes. The other bits are the pass that last spared the page.
 const FAILED: u64 = 0xffff_ffff;
 
 impl Page {
-    /// Failed writes of the page since the last good one, as the pageout daemon counts them.
+    /// The number of failed writes of the page since the last successful one, as the pageout daemon counts them.
     pub(crate) fn failed_writes(&self) -> u64 {
         self.words()[2].load(Ordering::Acquire) & FAILED
     }
-    /// The pass that last spared the page because programs use it all the time.
+    /// The number of the pass that last spared the page because programs use it all the time.
     pub(crate) fn spared(&self) -> Option<u32> {
         let pass = (self.words()[2].load(Ordering::Relaxed) >> 32) as u32;
         (pass != 0).then_some(pass)
     }
-    /// Notes that pass number `pass` spares the page. Only pageout uses this, one pass at a time. A complete write
-    /// clears it.
+    /// Records that pass number `pass` spares the page. Only pageout calls this, one pass at a time. A complete write
+    /// of the page clears it.
     pub(crate) fn shield(&self, pass: u32) {
         let spared = |word| Some(word & FAILED | u64::from(pass) << 32);
         let _same = self.words()[2].fetch_update(Ordering::Relaxed, Ordering::Relaxed, spared);

@@ -1,4 +1,5 @@
-//! The lowest storey of a memory system: the machine, descriptors, frames, slabs, queues, the epoch and the counters.
+//! The lowest storey (nested value) of a memory system: the machine, descriptors, frames, slabs, queues, the epoch and
+//! counters.
 
 use super::boot::{BootMemory, write_storey};
 use super::config::Config;
@@ -14,42 +15,43 @@ use crate::types::{PAGE_SIZE, Pfn};
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use quire_sync::{PerCpu, WaitQueue, epoch};
 
-/// Bit of `fail_in`: allocations fail at random.
+/// The bit of `fail_in` with which allocations fail at random.
 const AT_RANDOM: u64 = 1 << 63;
 
-/// The number of wait queues for busy pages, per CPU. A hash chooses a page's queue among those of all CPUs, so waiting
-/// threads rarely share one.
+/// The number of wait queues for busy pages, for each CPU. A hash chooses a page's queue among those of all CPUs. So
+/// waiting threads rarely share a queue.
 pub(crate) const PAGE_WAITS: usize = 4;
 
-/// The lowest storey of a memory system, which page tables see. [`Vm`](crate::Vm) is the whole and dereferences to
-/// this.
+/// The lowest storey of a memory system, the only storey that page tables see. [`Vm`](crate::Vm) is the whole system,
+/// and dereferences to this value.
 pub struct Physical<M: Machine> {
     pub(crate) machine: M,
     pub(crate) pages: Descriptors,
-    /// Mapped for holes; never stored into.
+    /// The frame of zeroes, which is mapped for holes and never stored into.
     pub(crate) zero: Pfn,
     pub(crate) frames: Frames,
     pub(crate) epoch: epoch::Domain,
     pub(crate) stats: Stats,
     pub(crate) heap: Heap,
     pub(crate) queues: Queues,
-    /// Where threads sleep for busy pages, by a hash of the page.
+    /// The wait queues of threads that wait for busy pages, by a hash of the page.
     pub(crate) page_waits: PerCpu<[WaitQueue; PAGE_WAITS]>,
     pub(crate) config: Config,
     pub(crate) failures: Failures,
-    /// Changes of maps since queues and slabs were checked last.
+    /// The number of map changes since queues and slabs were last checked.
     pub(crate) check_updates: AtomicU64,
     /// A [`Level`], written at boot and by [`Physical::set_check_level`].
     pub(crate) check: AtomicU8,
 }
 
-/// Allocations that fail on purpose.
+/// The state of allocations that fail on purpose.
 pub(crate) struct Failures {
-    /// 0: off; n: the n-th allocation from now fails; [`AT_RANDOM`] | n: one in n does (tests of error paths).
+    /// 0: none fails. n: the n-th allocation from now fails. [`AT_RANDOM`] | n: one in n allocations fails (for tests
+    /// of error paths).
     fail_in: AtomicU64,
-    /// An allocation has failed because of that, and no thread has read the cause yet.
+    /// An allocation has failed on purpose, and no thread has handled this yet.
     injected: AtomicBool,
-    /// State of the random generator.
+    /// The state of the random generator.
     fail_seed: AtomicU64,
 }
 
@@ -59,14 +61,15 @@ impl Failures {
     }
 }
 
-/// One part of memory in so many may wait for readers in each epoch.
+/// The divisor of memory that may wait for readers in each epoch: one part in 1,024.
 const WAITS: u64 = 1024;
 
 impl<M: Machine> Physical<M> {
-    /// Writes everything but the machine, for the `managed` frames of `pages`.
+    /// Initialises all fields except the machine, for the `managed` frames of `pages`.
     ///
     /// # Safety
-    /// The place is fresh memory that no reader knows, and its machine is written, which `boot` refers to.
+    /// The place is fresh memory that no reader can reach. Its field `machine` is already written, and `boot` refers to
+    /// it.
     #[inline(never)]
     pub(crate) unsafe fn write(
         place: *mut Self,
@@ -95,7 +98,7 @@ impl<M: Machine> Physical<M> {
         });
     }
 
-    /// The machine beneath.
+    /// The machine that the system runs on.
     #[inline(always)]
     pub fn machine(&self) -> &M {
         &self.machine
@@ -104,7 +107,7 @@ impl<M: Machine> Physical<M> {
     /// The descriptor of frame `pfn`.
     ///
     /// # Panics
-    /// Where `pfn` lies beyond the machine's RAM.
+    /// Panics if `pfn` is beyond the machine's RAM.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub(crate) fn page(&self, pfn: Pfn) -> &'static Page {
@@ -116,49 +119,50 @@ impl<M: Machine> Physical<M> {
         &self.pages
     }
 
-    /// The descriptor of frame `pfn`, if it has one: memory that was never used has none yet.
+    /// The descriptor of frame `pfn`. `None` if it has none, such as memory that was never used.
     pub(crate) fn find_page(&self, pfn: Pfn) -> Option<&'static Page> {
         self.pages.find(pfn)
     }
 
-    /// The descriptors that are in use, ascending: memory that was never used has none yet.
+    /// The initialised descriptors, ascending. Memory that was never used has none yet.
     pub(crate) fn described(&self) -> impl Iterator<Item = &'static Page> + Clone + use<M> {
         let pages = self.pages;
         pages.opened().map(move |pfn| pages.get(pfn))
     }
 
-    /// The descriptor of frame `pfn`, for page tables, the hosted machine and tests. A descriptor's words are the page:
-    /// a caller that changes the identity of a page frees another page's frame.
+    /// The descriptor of frame `pfn`, for page tables, the hosted machine and tests. The words of a descriptor are the
+    /// state of its page. A caller that changes a page's identity could free the frame of another page.
     ///
     /// # Safety
     /// The frame is RAM of this system that was in use before. The caller changes only fields that the frame's kind
-    /// gives to it alone (a table page's words and kind), and only reads the rest.
+    /// gives to it alone (a table page's words and kind). It only reads the other fields.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub unsafe fn descriptor(&self, pfn: Pfn) -> &'static Page {
         self.page(pfn)
     }
-    /// As [`Physical::descriptor`], of any frame number: `None` where it has none.
+    /// As [`Physical::descriptor`], for any frame number. `None` if the frame has no descriptor.
     ///
     /// # Safety
     /// The caller only reads the descriptor.
     pub unsafe fn find_descriptor(&self, pfn: Pfn) -> Option<&'static Page> {
         self.find_page(pfn)
     }
-    /// All descriptors that are in use, ascending.
+    /// All initialised descriptors, ascending.
     ///
     /// # Safety
     /// The caller only reads the descriptors.
     pub unsafe fn descriptors_in_use(&self) -> impl Iterator<Item = &'static Page> + Clone + use<M> {
         self.described()
     }
-    /// The frame of zeroes that private mappings map for holes of files in memory. It is no object's page.
+    /// The frame of zeroes that private mappings map for holes of files in memory. It is not a page of an object.
     #[inline(always)]
     pub fn zero_frame(&self) -> Pfn {
         self.zero
     }
 
-    /// The page that a leaf maps; `None` where it maps a device: no RAM, or a frame that is no object's page.
+    /// The page that a PTE for frame `pfn` maps. `None` if the PTE maps a device: no RAM, or a frame that is not a page
+    /// of an object.
     #[inline]
     pub(crate) fn page_of_leaf(&self, pfn: Pfn) -> Option<&'static Page> {
         (pfn.0 < self.page_count()).then(|| self.page(pfn)).filter(|p| p.kind() == crate::phys::page::FrameKind::Object)
@@ -170,18 +174,18 @@ impl<M: Machine> Physical<M> {
         self.pages.pfn(page)
     }
 
-    /// Number of page descriptors: one more than the highest frame number.
+    /// The number of page descriptors: the highest frame number plus one.
     pub fn page_count(&self) -> u64 {
         self.pages.len()
     }
 
-    /// Physical frames: totals and the reserve.
+    /// The physical frames, for totals and the reserve.
     #[inline(always)]
     pub fn frames(&self) -> &Frames {
         &self.frames
     }
 
-    /// The reclamation domain of entries, nodes, backings and pruned tables.
+    /// The epoch that frees entries, nodes, backings and pruned page tables.
     #[inline(always)]
     pub fn epoch(&self) -> &epoch::Domain {
         &self.epoch
@@ -193,7 +197,7 @@ impl<M: Machine> Physical<M> {
         &self.stats
     }
 
-    /// Memory by size for the layers above.
+    /// The heap, which allocates memory by size for the layers above.
     pub fn heap(&self) -> &Heap {
         &self.heap
     }
@@ -204,16 +208,17 @@ impl<M: Machine> Physical<M> {
         &self.queues
     }
 
-    /// Where to sleep until `page` is not busy. Pages share queues, so a woken thread checks its page again.
+    /// The queue in which to wait until `page` is not busy. Pages share queues, so a woken thread checks its page
+    /// again.
     pub(crate) fn page_waits(&self, page: &Page) -> &WaitQueue {
         let hash = self.pfn_of_page(page).0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let n = hash as usize % (self.page_waits.len() * PAGE_WAITS);
         &self.page_waits.of(n / PAGE_WAITS)[n % PAGE_WAITS]
     }
 
-    /// As [`Config::layers`] says.
+    /// The limit of layers in a chain ([`Config::layers`]), within its bounds.
     pub(crate) fn layers(&self) -> usize {
-        // A front and the layer behind it are two; a chain's depth is counted up to 255.
+        // A front and the layer behind it are two layers. The depth of a chain is counted up to 255.
         self.config.layers.clamp(2, u8::MAX - 1).into()
     }
 
@@ -222,26 +227,27 @@ impl<M: Machine> Physical<M> {
         self.config.poison
     }
 
-    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none): of frames, runs of frames, table pages
-    /// and objects of slabs alike. For tests of error paths.
+    /// Makes the `n`-th allocation from now fail, once (1: the next; 0: none). Frames, runs of frames, table pages and
+    /// objects of slabs count. For tests of error paths.
     pub fn fail_allocation(&self, n: u64) {
         self.failures.injected.store(false, Ordering::Relaxed);
         self.failures.fail_in.store(n & !AT_RANDOM, Ordering::Relaxed);
     }
 
-    /// Makes one allocation in `one_in` fail from now on, until [`Physical::fail_allocation`] ends that. `seed` and the
-    /// order of allocations determine which ones. For tests of error paths.
+    /// Makes one allocation in `one_in` fail from now on, until [`Physical::fail_allocation`] ends this. `seed` and the
+    /// order of allocations determine which ones fail. For tests of error paths.
     pub fn fail_allocations(&self, one_in: u32, seed: u64) {
         self.failures.fail_seed.store(seed, Ordering::Relaxed);
         self.failures.fail_in.store(AT_RANDOM | u64::from(one_in.max(1)), Ordering::Relaxed);
     }
 
-    /// Whether a failure set by [`Physical::fail_allocation`] has not happened yet.
+    /// Whether a failure that [`Physical::fail_allocation`] has set has not happened yet.
     pub fn failure_is_pending(&self) -> bool {
         self.failures.fail_in.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether this allocation shall fail. One relaxed load of a read-mostly word.
+    /// Whether this allocation must fail on purpose. This is one relaxed load of a read-mostly word, and a call of the
+    /// machine.
     #[inline(always)]
     pub fn inject_failure(&self) -> bool {
         (self.failures.fail_in.load(Ordering::Relaxed) != 0 && self.choose_failure()) || self.machine_refuses()
@@ -268,7 +274,7 @@ impl<M: Machine> Physical<M> {
     fn fails_now(&self) -> bool {
         let mut left = self.failures.fail_in.load(Ordering::Relaxed);
         if left & AT_RANDOM != 0 {
-            // SplitMix64 (Steele et al. 2014): its state is a counter, so that CPUs share it without a lock.
+            // SplitMix64 (Steele et al. 2014). Its state is a counter, so CPUs share it without a lock.
             let z = self.failures.fail_seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
             let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -288,7 +294,7 @@ impl<M: Machine> Physical<M> {
         self.failures.injected.load(Ordering::Relaxed)
     }
 
-    /// Notes that failures on purpose until now were handled.
+    /// Records that all failures on purpose until now were handled.
     pub fn forget_injected(&self) {
         self.failures.injected.store(false, Ordering::Relaxed);
     }
@@ -298,7 +304,7 @@ impl<M: Machine> Physical<M> {
         self.failures.injected.load(Ordering::Relaxed) && self.failures.injected.swap(false, Ordering::Relaxed)
     }
 
-    /// When structures are checked. One relaxed load of a read-mostly word.
+    /// How often structures are checked. One relaxed load of a read-mostly word.
     #[inline(always)]
     pub fn check_level(&self) -> Level {
         match self.check.load(Ordering::Relaxed) {
@@ -308,13 +314,13 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Changes when structures are checked, from now on.
+    /// Changes how often structures are checked, from now on.
     pub fn set_check_level(&self, level: Level) {
         self.check.store(level as u8, Ordering::Relaxed);
     }
 
-    /// Ends the check of a structure: panics with the report where it is broken. Else the next check is due after as
-    /// many updates as this one had steps.
+    /// Ends the check of a structure. If the structure is broken, panics with the report. Otherwise the next check is
+    /// due after as many updates as this check had steps.
     #[cold]
     pub(crate) fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
         match result {
@@ -329,7 +335,7 @@ impl<M: Machine> Physical<M> {
     /// Panics because an invariant does not hold.
     #[cold]
     pub(crate) fn broken(&self, broken: Broken) -> ! {
-        // Unwinding releases locks, and they must not be checked.
+        // The panic unwinds and releases locks, so checks are switched off first.
         self.set_check_level(Level::Never);
         panic!("consistency check: {broken}")
     }

@@ -1,27 +1,27 @@
-//! Page queues: active, inactive, laundry, each divided into shards, with a batch a CPU in front.
+//! Page queues: active, inactive and laundry. Each is divided into shards, and each CPU has a batch in front of them.
 //!
-//! A new page goes into its CPU's batch: one store, no shared line. A full batch goes to one shard under one lock. So
-//! [`BATCH`] faults share that shard's line and the last page's descriptor once. Each CPU goes round the shards of a
-//! window of its own. Windows overlap only where there are fewer shards than CPUs.
+//! A new page goes into the batch of its CPU, which is one store and no shared cache line. A full batch goes to one
+//! shard under one lock. So [`BATCH`] faults share the line of the shard, and the descriptor of its last page, only
+//! once. Each CPU uses the shards of its own window in turn. Windows overlap only if there are fewer shards than CPUs.
 //!
 //! # Number of shards
-//! [`Queues::scale`]: 256 for each queue, or sixteen a CPU where that is more, at most [`MAX_PARTS`]. A small machine
-//! has at most one shard for 32 frames, so the shards take at most a three-hundredth of memory.
+//! [`Queues::scale`] gives 256 for each queue, or sixteen for each CPU if that is more, at most [`MAX_PARTS`]. A small
+//! machine has at most one shard for 32 frames, so the shards need at most a three-hundredth of memory.
 //!
 //! # Rules
-//! - A page's state says where it is: nowhere, isolated, in some batch on its way to a queue, or in shard *n* of a
-//!   queue. The place shares one word with the identity's generation and changes by compare-and-swap. Taking the
-//!   identity away is one swap of that word, which returns the place too.
-//! - A page enters or leaves a shard only under that shard's lock: first the state is changed, then the links. On the
-//!   way out the page's links are read before the state changes. Afterwards the state names no shard, and a remover
-//!   that takes the identity frees the frame at once. The change fails where a remover has just taken the identity.
-//!   Then the links stay: that remover is about to unlink the page, and owns the frame until it has. So a CPU waits for
-//!   nothing but the lock, and each lock is held for a bounded number of steps.
-//! - An entry in a batch is only a hint: the page may have gone, even come back. Draining takes the pages whose state
-//!   says *in some batch*, and skips the rest.
-//! - Isolating a page gives no hold on it. The page may lose its identity meanwhile, and then putting it back does
-//!   nothing. If the frame has a new identity and was isolated again, the first of the two isolators puts it into a
-//!   queue. That is harmless, because a queue is a hint and the pageout daemon checks each page again.
+//! - A page's state names its place: nowhere, isolated, in a batch on its way to a queue, or in shard *n* of a queue.
+//!   The place is in one word with the generation of the identity, and changes by compare-and-swap. Removing the
+//!   identity is one swap of that word, which also returns the place.
+//! - A page enters or leaves a shard only under that shard's lock: first its state changes, then the links. When a page
+//!   leaves, its links are read before its state changes. After the change the state names no shard, so a remover of
+//!   the identity may free the frame at once. The change of the state fails if a remover has just removed the identity.
+//!   The page then stays linked: the remover owns the frame, and is about to unlink the page. So a CPU waits only for
+//!   the lock, and each lock is held for a bounded number of steps.
+//! - An entry in a batch is only a hint: the page may have lost its identity, and may even have a new one. A drain
+//!   moves the pages whose state is *in a batch*, and skips the others.
+//! - An isolated page is not held. It may lose its identity meanwhile, and then putting it back does nothing. If the
+//!   frame gets a new identity and is isolated again, the first of the two isolators puts it into a queue. This is
+//!   harmless, because a queue is a hint and the pageout daemon checks each page again.
 //! - `len` of a shard is written under its lock and read without it. A shard of length zero is skipped without its
 //!   lock.
 //!
@@ -44,36 +44,36 @@ pub use check::QueueError;
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{CachePadded, CpuId, PerCpu, Rank, SpinGuard, SpinLock, current_cpu, preempt_off, record};
 
-/// Pages in a batch. A drain touches two shared lines, so one fault in 128 does.
+/// The number of pages in a batch. A drain touches two shared cache lines, so one fault in 128 touches one.
 #[cfg(not(any(loom, shuttle)))]
 pub const BATCH: usize = 256;
 #[cfg(any(loom, shuttle))]
-/// Pages in a batch, small so that drains happen under the checkers.
+/// The number of pages in a batch. It is small, so that drains happen under the checkers.
 pub const BATCH: usize = 2;
 
-/// The most shards that a queue can have: as many as fit into a page's state.
+/// The most shards that a queue can have. Their numbers must fit into a page's state.
 pub const MAX_PARTS: usize = 1 << State::PART_BITS;
 
-/// Shards that a drain finds locked before it waits for one.
+/// The number of locked shards that a drain skips before it waits for one.
 const TRIES: usize = 4;
 
-/// Where a page is, as its state says.
+/// The place of a page, which its state names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueuePlace {
-    /// In no queue: it has no identity, or is wired.
+    /// In no queue, because the page has no identity or is wired.
     Nowhere,
-    /// Taken from a queue by a CPU that has not put it back.
+    /// Taken from a queue by a CPU that has not put the page back yet.
     Isolated,
-    /// In some CPU's batch, on its way to this queue.
+    /// In the batch of a CPU, on its way to this queue.
     Batched(Queue),
-    /// In this shard of this queue.
+    /// In the shard with this number, of this queue.
     Listed(Queue, u16),
 }
 
 const ISOLATED: u16 = 4;
 
 impl QueuePlace {
-    /// As the queue field of a state: three bits for the kind of place, the shard above them.
+    /// The queue field of a state: three bits for the kind of place, and the shard above them.
     const fn encode(self) -> u16 {
         match self {
             QueuePlace::Nowhere => 0,
@@ -93,16 +93,16 @@ impl QueuePlace {
         }
     }
 
-    /// Where the page with this state is.
+    /// The place that `state` names.
     pub(crate) fn of(state: State) -> QueuePlace {
         QueuePlace::decode(state.queue())
     }
 }
 
-/// The state bits of a new page: on its way to the active queue.
+/// The state bits of a new page, which is on its way to the active queue.
 pub(crate) const NEW: u64 = (QueuePlace::Batched(Queue::Active).encode() as u64) << State::QUEUE_SHIFT;
 
-/// Moves `page` from one place to another; false where it was somewhere else.
+/// Moves `page` from one place to another. Returns false if it is not at `from`.
 fn change(page: &Page, from: QueuePlace, to: QueuePlace) -> bool {
     page.change_queue(from.encode(), to.encode())
 }
@@ -113,35 +113,35 @@ struct PageList {
     tail: Option<Pfn>,
 }
 
-/// One shard of one queue, on a line of its own.
+/// One shard of one queue, on its own cache line.
 struct Part {
-    /// Written under the lock.
+    /// The number of pages. Written under the lock.
     len: AtomicU32,
     list: SpinLock<PageList>,
 }
 
 quire_sync::assert_layout!(Part { size: 48, align: 8 });
 
-/// A CPU's pages that are not in a shard yet.
+/// The pages of a CPU that are not in a shard yet.
 struct Batch {
-    /// Frame numbers; hints.
+    /// Frame numbers, which are only hints.
     pages: [u32; BATCH],
     len: usize,
-    /// Turn over the shards of the window.
+    /// The position in the CPU's window of the shard that was used last.
     turn: usize,
 }
 
-/// All queues.
+/// All page queues.
 pub struct Queues {
     pages: Descriptors,
     cpus: PerCpu<SpinLock<Batch>>,
-    /// The active queue's shards, then the inactive's, then the laundry's.
+    /// The shards of the active queue, then of the inactive queue, then of the laundry queue.
     parts: &'static [CachePadded<Part>],
     count: usize,
 }
 
 impl Queues {
-    /// Shards for each queue on a machine of `cpus` CPUs and `frames` frames; see the module.
+    /// The number of shards for each queue on a machine of `cpus` CPUs and `frames` frames; see the module's comment.
     pub(crate) const fn scale(cpus: usize, frames: u64) -> usize {
         if cfg!(any(loom, shuttle)) {
             return 2;
@@ -156,7 +156,7 @@ impl Queues {
         parts
     }
 
-    /// Bytes of boot memory that the shards take.
+    /// The bytes of boot memory that the shards need.
     pub(crate) const fn boot_bytes(parts: usize) -> usize {
         parts * Queue::ALL.len() * size_of::<CachePadded<Part>>()
     }
@@ -174,17 +174,17 @@ impl Queues {
         }
     }
 
-    /// Shards of each queue.
+    /// The number of shards of each queue.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn parts_count(&self) -> usize {
         self.count
     }
 
-    /// The shards of `queue`, in pageout's order, for measurements.
+    /// The shards of `queue`, in the order of pageout, for measurements.
     ///
     /// # Safety
-    /// The caller puts each page that it takes out into a queue again before the page's object goes, and does not
-    /// change it meanwhile.
+    /// The caller puts each page that it takes out into a queue again before the page's object is torn down. It does
+    /// not change the page meanwhile.
     pub unsafe fn parts_of(&self, queue: Queue) -> impl Iterator<Item = PartRef<'_>> {
         self.parts(queue)
     }
@@ -192,12 +192,13 @@ impl Queues {
     /// Takes one page out of its queue as pageout does, for measurements.
     ///
     /// # Safety
-    /// As for [`parts_of`](Self::parts_of): the page is put into a queue again before its object goes.
+    /// As for [`parts_of`](Self::parts_of): the page is put into a queue again before its object is torn down.
     pub unsafe fn take_out(&self, page: &Page) -> bool {
         self.isolate(page)
     }
 
-    /// Pages in `queue`, by each shard's length when it is read; batches not counted.
+    /// The number of pages in `queue`: the sum of the lengths of its shards, each as it was when read. Batches are not
+    /// counted.
     pub fn len(&self, queue: Queue) -> u64 {
         self.parts(queue).map(|p| p.len() as u64).sum()
     }
@@ -208,21 +209,22 @@ impl Queues {
         self.parts(queue).next().is_none()
     }
 
-    /// Entries in the CPUs' batches, the most pages that can be on their way to a queue.
+    /// The number of entries in the batches of all CPUs. At most this number of pages is on the way to a queue.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(crate) fn batched(&self) -> u64 {
         self.cpus.iter().map(|b| b.lock().len as u64).sum()
     }
 
-    /// The shards of `queue` that have pages, each at most once, from the calling CPU's own on. **The one iterator over
-    /// the shards**: pageout, reclaim for contiguous memory, swap and statistics use it. Empty shards are skipped by
-    /// their length, without their lock.
+    /// The shards of `queue` that have pages, each at most once, beginning with the calling CPU's own.
+    ///
+    /// **This is the only iterator over the shards**: pageout, reclaim for contiguous memory, swap and statistics use
+    /// it. It skips empty shards by their length, without their lock.
     pub(crate) fn parts(&self, queue: Queue) -> impl Iterator<Item = PartRef<'_>> {
         self.parts_from(queue, self.window(current_cpu()))
     }
 
-    /// As [`Queues::parts`], from shard `start` on (modulo the number of shards). The pageout daemon goes round the
-    /// shards in turn, so that no CPU's pages live longer than another's.
+    /// As [`Queues::parts`], beginning with shard `start` (modulo the number of shards). The pageout daemon uses the
+    /// shards in turn, so that the pages of no CPU live longer than those of another.
     pub(crate) fn parts_from(&self, queue: Queue, start: usize) -> impl Iterator<Item = PartRef<'_>> {
         (0..self.count)
             .map(move |i| PartRef { queues: self, queue, number: (start % self.count + i) % self.count })
@@ -234,7 +236,7 @@ impl Queues {
         cpu * self.count / self.cpus.len() % self.count
     }
 
-    /// Shards in a CPU's window.
+    /// The number of shards in a CPU's window.
     fn width(&self) -> usize {
         (self.count / self.cpus.len()).max(1)
     }
@@ -243,7 +245,7 @@ impl Queues {
         &self.parts[(queue as usize - 1) * self.count + number].0
     }
 
-    /// Puts `page` at the tail of a locked shard.
+    /// Links `page` at the tail of a locked shard.
     fn link(&self, part: &Part, list: &mut PageList, page: &Page) {
         let pfn = self.pages.pfn(page);
         page.set_prev(list.tail);
@@ -256,13 +258,13 @@ impl Queues {
         part.len.store(part.len.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// The pages before and behind `page` in its locked shard.
+    /// The pages before and after `page` in its locked shard.
     fn neighbours(page: &Page) -> (Option<Pfn>, Option<Pfn>) {
         (page.prev(), page.next())
     }
 
-    /// Takes a page out of a locked shard, from between its neighbours. The page's own links are not read. Once its
-    /// state names no shard, a remover frees it without the lock, and the links belong to its next owner.
+    /// Unlinks a page from between its neighbours in a locked shard. The page's own links are not read. Once its state
+    /// names no shard, a remover frees it without the lock, and the links belong to its next owner.
     fn unlink(&self, part: &Part, list: &mut PageList, (prev, next): (Option<Pfn>, Option<Pfn>)) {
         match prev {
             Some(p) => self.pages.get(p).set_next(next),
@@ -275,7 +277,7 @@ impl Queues {
         part.len.store(part.len.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
     }
 
-    /// A shard of `queue` in the window of `cpu`, locked. The next in turn, except that locked shards are skipped up to
+    /// Locks a shard of `queue` in the window of `cpu`. It is the next one in turn, but locked shards are skipped up to
     /// [`TRIES`] times.
     fn lock_next(&self, cpu: CpuId, turn: &mut usize, queue: Queue) -> (u16, &Part, SpinGuard<'_, PageList>) {
         let (first, width) = (self.window(cpu), self.width());
@@ -292,13 +294,13 @@ impl Queues {
         (number as u16, part, part.list.lock())
     }
 
-    /// Puts a page whose state says `Batched` into this CPU's batch.
+    /// Puts a page whose state names `Batched` into this CPU's batch.
     #[inline]
     pub(crate) fn add(&self, page: &Page) {
         self.add_all(core::iter::once(self.pages.pfn(page)));
     }
 
-    /// Puts pages whose states say `Batched` into this CPU's batch.
+    /// Puts pages whose states name `Batched` into this CPU's batch.
     #[inline(always)]
     pub(crate) fn add_all(&self, pages: impl Iterator<Item = Pfn>) {
         let cpu = preempt_off();
@@ -317,7 +319,7 @@ impl Queues {
     fn drain(&self, cpu: CpuId, batch: &mut Batch) {
         let n = core::mem::take(&mut batch.len);
         let mut left = n != 0;
-        // Nearly always all go to the active queue, and this is one round.
+        // Nearly always all pages go to the active queue, which takes one round.
         for queue in Queue::ALL {
             if !left {
                 return;
@@ -337,20 +339,20 @@ impl Queues {
         }
     }
 
-    /// Moves every CPU's batch to the queues. A CPU that halts drains its own.
+    /// Moves the batches of all CPUs to the queues. A CPU that halts drains its own batch.
     pub fn drain_batches(&self) {
         for (cpu, batch) in self.cpus.iter().enumerate() {
             self.drain(cpu, &mut batch.lock());
         }
     }
 
-    /// Moves the calling CPU's batch to the queues: before it halts.
+    /// Moves the calling CPU's batch to the queues, before the CPU halts.
     pub(crate) fn drain_own_batch(&self) {
         let cpu = preempt_off();
         self.drain(cpu.cpu(), &mut self.cpus.mine(&cpu).lock());
     }
 
-    /// Isolates a page from its queue or batch. False where it is in neither, or another CPU has isolated it.
+    /// Isolates a page from its queue or batch. Returns false if it is in neither, or another CPU has isolated it.
     pub(crate) fn isolate(&self, page: &Page) -> bool {
         loop {
             let place = QueuePlace::of(page.state());
@@ -374,7 +376,7 @@ impl Queues {
         }
     }
 
-    /// Puts an isolated page into `queue`, by way of this CPU's batch. Nothing happens where it has lost its identity.
+    /// Puts an isolated page into `queue`, through this CPU's batch. Does nothing if the page has lost its identity.
     pub(crate) fn put(&self, page: &Page, queue: Queue) {
         if change(page, QueuePlace::Isolated, QueuePlace::Batched(queue)) {
             self.add(page);
@@ -382,7 +384,7 @@ impl Queues {
     }
 
     /// Puts isolated pages at the tail of one shard of `queue`, under one lock, in their order. Skips pages that have
-    /// lost their identity; returns how many it put.
+    /// lost their identity. Returns the number of pages that it put.
     pub(crate) fn put_all<'p>(&self, pages: impl IntoIterator<Item = &'p Page>, queue: Queue) -> usize {
         let cpu = preempt_off();
         let mut batch = self.cpus.mine(&cpu).lock();
@@ -397,7 +399,7 @@ impl Queues {
         n
     }
 
-    /// Moves a page from its queue or batch to the tail of `queue`; false where it is in none or isolated.
+    /// Moves a page from its queue or batch to the tail of `queue`. Returns false if the page is in none, or isolated.
     pub(crate) fn move_to(&self, page: &Page, queue: Queue) -> bool {
         let moves = self.isolate(page);
         if moves {
@@ -406,14 +408,14 @@ impl Queues {
         moves
     }
 
-    /// Moves a page to the tail of its shard; false where it is in none.
+    /// Moves a page to the tail of its shard. Returns false if it is in none.
     #[cfg(test)]
     pub(crate) fn requeue(&self, page: &Page) -> bool {
         let place = QueuePlace::of(page.state());
         let QueuePlace::Listed(queue, number) = place else { return false };
         let part = self.part(queue, number as usize);
         let mut list = part.list.lock();
-        // Under the lock the state can only lose the page to a remover, which then waits for the lock.
+        // Under the lock only a remover can still change the state, and it then waits for the lock to unlink the page.
         if QueuePlace::of(page.state()) != place && !mutant(Mutant::RequeueUnlooked) {
             return false;
         }
@@ -422,23 +424,24 @@ impl Queues {
         true
     }
 
-    /// See [`Leaving`].
+    /// Returns a [`Leaving`], which removes identities of pages and takes the pages off their queues.
     pub(crate) fn leaving(&self) -> Leaving<'_> {
         Leaving { queues: self, held: None }
     }
 
-    /// Takes a page off the queue that its state named before it lost its identity.
+    /// Takes a page that has lost its identity off its queue. `before` is the state that the page had with the
+    /// identity.
     pub(crate) fn leave(&self, page: &Page, before: State) {
         let QueuePlace::Listed(queue, number) = QueuePlace::of(before) else { return };
         let part = self.part(queue, number as usize);
-        // The CPU that set that state did so under this lock, and has linked the page by now.
+        // The CPU that set this state did so under this lock, so it has linked the page by now.
         let mut list = part.list.lock();
         self.unlink(part, &mut list, Self::neighbours(page));
     }
 }
 
-/// Takes pages off their queues as they lose their identity, one after the other. It keeps a shard's lock while
-/// consecutive pages stand in that shard.
+/// Removes the identities of pages and takes the pages off their queues, one after the other. It keeps the lock of a
+/// shard while consecutive pages are in that shard.
 pub(crate) struct Leaving<'q> {
     queues: &'q Queues,
     /// The shard whose lock is held, and the queue field of its pages' states.
@@ -446,10 +449,11 @@ pub(crate) struct Leaving<'q> {
 }
 
 impl Leaving<'_> {
-    /// Takes the identity of a busy page away ([`Page::disown`]), and the page off the queue that it was in.
+    /// Removes the identity of a busy page ([`Page::disown`]), and takes the page off its queue.
     #[inline]
     pub(crate) fn disown(&mut self, page: &Page) -> State {
-        // Its place now. Other CPUs may still move it: from a batch into a shard, or out of a shard.
+        // This is the place at present. Other CPUs may still move the page from a batch into a shard, or out of a
+        // shard.
         let place = page.state().queue();
         if self.held.as_ref().is_none_or(|(held, ..)| *held != place) {
             self.pause();
@@ -472,7 +476,7 @@ impl Leaving<'_> {
         before
     }
 
-    /// Releases the lock. The caller calls it before any other work than the next page.
+    /// Releases the lock. The caller does this before any work other than the next page.
     pub(crate) fn pause(&mut self) {
         self.held = None;
     }
@@ -487,31 +491,31 @@ pub struct PartRef<'q> {
 }
 
 impl<'q> PartRef<'q> {
-    /// Pages in it now; takes no lock.
+    /// The number of pages in the shard now. Acquires no lock.
     pub(crate) fn len(&self) -> usize {
         self.queues.part(self.queue, self.number).len.load(Ordering::Relaxed) as usize
     }
-    /// Whether it has no page now; takes no lock.
+    /// Whether the shard has no page now. Acquires no lock.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Its number, below `Queues::parts_count`, to continue behind it with [`Queues::parts_from`].
+    /// The number of the shard, below `Queues::parts_count`. [`Queues::parts_from`] can continue after it.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
 
-    /// Calls `f` for up to `n` pages at the head, under the lock; they stay.
+    /// Calls `f` for up to `n` pages at the head, under the lock. The pages stay in the shard.
     pub(crate) fn look(&self, n: usize, f: &mut dyn FnMut(&'static Page)) {
         let list = self.queues.part(self.queue, self.number).list.lock();
         let pages = &self.queues.pages;
         core::iter::successors(list.head, |pfn| pages.get(*pfn).next()).take(n).for_each(|pfn| f(pages.get(pfn)));
     }
 
-    /// Isolates up to `n` pages from the head ([`QueuePlace::Isolated`]), under one lock, the oldest first. `f` gets
-    /// each with the lock held; it may keep them and read their state, no more. Returns how many.
+    /// Isolates up to `n` pages from the head ([`QueuePlace::Isolated`]), under one lock, the oldest first. Calls `f`
+    /// with each while the lock is held. `f` may only keep the page and read its state. Returns the number of pages.
     ///
-    /// The caller has no hold on these pages, only the duty to put them back ([`Queues::put`], [`Queues::put_all`]).
-    /// Any of them may lose its identity at once.
+    /// The caller does not hold these pages, but must put them back ([`Queues::put`], [`Queues::put_all`]). Each of
+    /// them may lose its identity at any time.
     pub fn take(&self, n: usize, f: &mut dyn FnMut(&'static Page)) -> usize {
         let part = self.queues.part(self.queue, self.number);
         let here = QueuePlace::Listed(self.queue, self.number as u16);
@@ -523,7 +527,8 @@ impl<'q> PartRef<'q> {
             let page = self.queues.pages.get(pfn);
             let around = Queues::neighbours(page);
             at = around.1;
-            // Else a remover has just taken its identity, and is waiting for the lock to unlink it: one a CPU at most.
+            // If the change fails, a remover has just removed the identity, and is waiting for the lock to unlink the
+            // page. This is at most one page for each CPU.
             if change(page, here, QueuePlace::Isolated) || mutant(Mutant::TakeUnlinksLeaving) {
                 let around = if mutant(Mutant::LinksAfterState) { Queues::neighbours(page) } else { around };
                 self.queues.unlink(part, &mut list, around);
@@ -541,12 +546,12 @@ impl<M: Machine> Physical<M> {
         self.queues().put(page, queue);
     }
 
-    /// Moves every CPU's batch to the queues. A CPU that halts drains its own.
+    /// Moves the batches of all CPUs to the queues. A CPU that halts drains its own batch.
     pub fn drain_queue_batches(&self) {
         self.queues().drain_batches();
     }
 
-    /// Moves the calling CPU's batch to the queues: before it halts.
+    /// Moves the calling CPU's batch to the queues, before the CPU halts.
     pub fn drain_own_queue_batch(&self) {
         self.queues().drain_own_batch();
     }

@@ -1,8 +1,8 @@
-//! Slabs: small objects of one size in frames, cached for each CPU. Every allocation can fail and has a label.
+//! Slabs: small objects of one size in frames, cached for each CPU. Each allocation can fail, and has a label.
 //!
-//! A [`Cache`] keeps a short list of free objects for each CPU. Whole batches move between it and the depot, which
-//! keeps the slabs (runs of frames) that have free objects. A slab whose objects are all free gives its frames back.
-//! [`Slab`] is a cache of one type; [`Heap`] is a row of caches by size for memory that has no type of its own.
+//! A [`Cache`] keeps a short list of free objects for each CPU. Whole batches move between this list and the depot. The
+//! depot keeps the slabs (runs of frames) that have free objects. A slab whose objects are all free returns its frames.
+//! [`Slab`] is a cache of one type. [`Heap`] is a row of caches by size, for memory that has no type of its own.
 
 mod check;
 
@@ -21,7 +21,7 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::PreemptOff;
 use quire_sync::{CachePadded, Own, Owned, PerCpu, Rank, SpinLock, preempt_off, record};
 
-/// A free object's first word points to the next free one.
+/// A list of free objects. The first word of a free object points to the next one.
 type FreeList = *mut Free;
 struct Free {
     next: FreeList,
@@ -30,7 +30,7 @@ struct Free {
 /// The free object after this one.
 ///
 /// # Safety
-/// `object` is free, and on a list of the caller's.
+/// `object` is free, and on a list that the caller owns.
 #[inline(always)]
 unsafe fn next(object: FreeList) -> FreeList {
     record::read(object);
@@ -38,10 +38,10 @@ unsafe fn next(object: FreeList) -> FreeList {
     unsafe { (*object).next }
 }
 
-/// Puts a free object before `next`.
+/// Links a free object before `next`.
 ///
 /// # Safety
-/// `object` is free, and on a list of the caller's, or about to be.
+/// `object` is free. It is on a list that the caller owns, or will be.
 #[inline(always)]
 unsafe fn link(object: FreeList, next: FreeList) {
     record::wrote(object);
@@ -49,19 +49,19 @@ unsafe fn link(object: FreeList, next: FreeList) {
     unsafe { (*object).next = next }
 }
 
-/// Where a list begins.
+/// The head of a list of free objects.
 struct Head(FreeList);
-// SAFETY: the list holds free objects that only the head's owner reaches.
+// SAFETY: only the owner of the head reaches the free objects of the list.
 unsafe impl Send for Head {}
 
-/// A CPU's free objects. No other CPU accesses them, so they need no lock.
+/// The free objects of a CPU. No other CPU accesses them, so they need no lock.
 struct Local {
     head: Own<Head>,
-    /// Written by its CPU; other CPUs read it for counts.
+    /// The length of the list. Written by its CPU, and read by other CPUs for counts.
     len: AtomicU32,
 }
 
-/// Access of a CPU to its free objects.
+/// The access of the calling CPU to its own free objects.
 struct Mine<'a> {
     head: Owned<'a, Head>,
     len: &'a AtomicU32,
@@ -82,16 +82,16 @@ impl Mine<'_> {
     #[inline(always)]
     fn pop(&mut self) -> Option<NonNull<u8>> {
         let object = NonNull::new(self.head.0)?;
-        // SAFETY: a free object's first word is its link, and the list is the CPU's.
+        // SAFETY: a free object's first word is its link, and this CPU owns the list.
         self.head.0 = unsafe { next(object.as_ptr()) };
         self.len.store(self.len() - 1, Ordering::Relaxed);
         Some(object.cast())
     }
     /// # Safety
-    /// `object` is free, and the caller's.
+    /// `object` is free, and the caller owns it.
     #[inline(always)]
     unsafe fn push(&mut self, object: FreeList) {
-        // SAFETY: by this function's contract; its first word becomes the link.
+        // SAFETY: by this function's contract, the object is free. Its first word becomes the link.
         unsafe { link(object, self.head.0) };
         self.head.0 = object;
         self.len.store(self.len() + 1, Ordering::Relaxed);
@@ -99,43 +99,44 @@ impl Mine<'_> {
 }
 
 struct Depot {
-    /// Slabs with at least one free object, linked through their first frame's descriptor.
+    /// The slabs with at least one free object, linked through the descriptors of their first frames.
     partial: Option<Pfn>,
 }
 
-/// Free objects of one size.
+/// A cache of objects of one size.
 pub struct Cache {
     label: &'static str,
     size: u32,
     per_slab: u32,
     /// log2 of the frames in a slab.
     order: u8,
-    /// Objects that move between a CPU and the depot at once.
+    /// The number of objects that move between a CPU and the depot at once.
     batch: u32,
-    /// Free objects that a CPU has at most.
+    /// The most free objects that a CPU keeps.
     keep: u32,
     local: PerCpu<Local>,
     depot: CachePadded<Shelf>,
 }
 
-/// The fields that CPUs share, on lines of their own, because the other fields of a cache are read at each allocation.
+/// The fields that all CPUs share. They have cache lines of their own, because each allocation reads the other fields
+/// of a cache.
 struct Shelf {
     slabs: SpinLock<Depot>,
-    /// Slabs in existence; written under the lock.
+    /// The number of slabs. Written under the lock.
     count: AtomicU64,
 }
 
-// Words of the descriptor of a slab's first frame. words[0]: its free list; words[1]: objects in use (handed to CPUs or
-// to callers); words[2]: the address of its cache.
+// The indexes of the words in the descriptor of a slab's first frame: the free list, the number of objects in use
+// (which CPUs or callers have), and the address of the cache.
 const FREE: usize = 0;
 const USED: usize = 1;
 const CACHE: usize = 2;
 
 impl Cache {
-    /// A cache of objects of `layout`, whose alignment must not exceed its size rounded up to a power of two.
+    /// Makes a cache of objects of `layout`. The alignment must not exceed the size rounded up to a power of two.
     pub(crate) fn new(label: &'static str, layout: Layout, boot: &mut BootMemory<'_, impl Machine>) -> Cache {
         let size = layout.size().max(size_of::<Free>()).next_multiple_of(layout.align().max(8));
-        // A slab of few large objects wastes its tail: grow it until the waste is at most an eighth.
+        // A slab of few large objects wastes its tail. So the slab grows until the waste is at most an eighth.
         let mut order = 0u8;
         while order < 3 {
             let bytes = (PAGE_SIZE as usize) << order;
@@ -146,8 +147,8 @@ impl Cache {
         }
         let per_slab = ((PAGE_SIZE as usize) << order) / size;
         assert!(per_slab > 0, "slab objects are smaller than eight pages");
-        // Half a frame's worth, and not less than a small slab. So the CPU that makes a slab keeps it whole. Else other
-        // CPUs would get objects that share lines with its own.
+        // A batch is half a frame of objects, but at least a small slab. So the CPU that makes a slab keeps all of it.
+        // Otherwise other CPUs would get objects that share cache lines with its own.
         let batch = (2048 / size).clamp(4, 64).max(per_slab.min(8)) as u32;
         let local = boot.per_cpu(|_| Local::new());
         Cache {
@@ -165,58 +166,59 @@ impl Cache {
         }
     }
 
-    /// For objects that come back through the epoch, up to `burst` at once
-    /// ([`Domain::every`](quire_sync::epoch::Domain::every)). A CPU keeps that many, or it would exchange them with the
-    /// depot all the time.
+    /// Adjusts the cache for objects that the epoch frees, up to `burst` at once
+    /// ([`Domain::every`](quire_sync::epoch::Domain::every)). A CPU keeps that number of free objects. Otherwise it
+    /// would exchange objects with the depot again and again.
     pub(crate) fn deferred(mut self, burst: u32) -> Cache {
         self.keep = self.keep.max(burst + self.batch);
         self
     }
 
-    /// What the objects are.
+    /// The name of the objects.
     pub fn label(&self) -> &'static str {
         self.label
     }
-    /// Bytes an object takes.
+    /// The bytes of one object.
     pub fn object_size(&self) -> usize {
         self.size as usize
     }
-    /// Bytes of a slab that an object takes, its part of the waste included.
+    /// The bytes of a slab for each object, its part of the waste included.
     pub fn share(&self) -> u64 {
         (PAGE_SIZE << self.order) / u64::from(self.per_slab)
     }
-    /// Frames that the cache holds now.
+    /// The number of frames that the cache has now.
     pub fn frames(&self) -> u64 {
         self.depot.count.load(Ordering::Relaxed) << self.order
     }
 
-    /// Whether `page`, the descriptor of a slab's first frame, is of a slab of this cache.
+    /// Whether this cache owns the slab whose first frame has the descriptor `page`.
     pub(crate) fn is_of(&self, page: &Page) -> bool {
         page.words()[CACHE].load(Ordering::Relaxed) == ptr::from_ref(self).addr() as u64
     }
-    /// Frames in one slab.
+    /// The number of frames in one slab.
     pub(crate) fn slab_frames(&self) -> u64 {
         1 << self.order
     }
 
-    /// This CPU's free objects.
+    /// The free objects of the calling CPU.
     ///
     /// # Requires
     /// The caller holds no other reference to them.
     #[inline(always)]
     fn mine<'a>(&'a self, cpu: &'a PreemptOff) -> Mine<'a> {
         let local = self.local.mine(cpu);
-        // SAFETY: the caller stays on this CPU and holds no other reference to the list; interrupt handlers do not
-        // allocate here.
+        // SAFETY: the caller stays on this CPU and holds no other reference to the list. Interrupt handlers do not
+        // allocate from a cache.
         Mine { head: unsafe { local.head.get() }, len: &local.len, _cpu: cpu }
     }
 
-    /// An object's memory, uninitialised.
+    /// Allocates memory for an object, uninitialised.
     pub(crate) fn alloc<M: Machine>(&self, vm: &Physical<M>) -> Result<NonNull<u8>, OutOfMemory> {
         if vm.inject_failure() {
             return Err(OutOfMemory);
         }
-        // The path through the depot is a function of its own, so that its registers are not saved each time.
+        // The path through the depot is a separate function, so that this path need not save the registers that it
+        // uses.
         let object = self.mine(&preempt_off()).pop();
         match object {
             Some(object) => Ok(object),
@@ -234,7 +236,7 @@ impl Cache {
         local.pop().ok_or(OutOfMemory)
     }
 
-    /// Takes an object back.
+    /// Frees an object.
     ///
     /// # Safety
     /// `object` came from this cache's `alloc` and is not used any more.
@@ -243,7 +245,7 @@ impl Cache {
         let full = {
             let cpu = preempt_off();
             let mut local = self.mine(&cpu);
-            // SAFETY: by this function's contract the caller gave the object up, and it came from this cache.
+            // SAFETY: the caller gave the object up, and the object came from this cache, by this function's contract.
             unsafe { local.push(object) };
             local.len() > self.keep
         };
@@ -322,7 +324,7 @@ impl Cache {
         Ok(pfn)
     }
 
-    /// Moves `n` objects back to their slabs.
+    /// Moves `n` objects of this CPU back to their slabs. Frees the slabs that become empty.
     fn flush<M: Machine>(&self, vm: &Physical<M>, local: &mut Mine<'_>, n: u32) {
         let mut depot = self.depot.slabs.lock();
         let mut empty: Option<Pfn> = None;
@@ -334,7 +336,7 @@ impl Cache {
             let page = vm.page(slab);
             debug_assert_eq!(page.kind(), FrameKind::Slab, "an object is freed into a cache of another slab");
             let free = page.words()[FREE].load(Ordering::Relaxed) as FreeList;
-            // SAFETY: the object came off this CPU's free list, and the depot's lock guards the list that it is put on.
+            // SAFETY: the object came from this CPU's free list, and the depot's lock guards its new list.
             unsafe { link(object, free) };
             page.words()[FREE].store(object as u64, Ordering::Relaxed);
             let used = page.words()[USED].load(Ordering::Relaxed) - 1;
@@ -354,16 +356,16 @@ impl Cache {
             empty = vm.page(slab).prev();
             vm.page(slab).set_kind(FrameKind::Unowned);
             record::disown(vm.machine().frame_ptr(slab));
-            // SAFETY: the slab is off every list and none of its objects is in use.
+            // SAFETY: the slab is on no list, and none of its objects is in use.
             let run = unsafe { Frame::from_pfn(slab) };
             if self.order == 0 { vm.return_frame(run) } else { vm.return_run(run, self.order) }
         }
     }
 
-    /// Gives this CPU's free objects back to their slabs, and empty slabs back as frames.
+    /// Returns this CPU's free objects to their slabs, and frees the empty slabs.
     ///
     /// # Safety
-    /// `vm` is the system that the slabs belong to.
+    /// `vm` is the system that owns the slabs.
     pub unsafe fn drain<M: Machine>(&self, vm: &Physical<M>) {
         let cpu = preempt_off();
         let mut local = self.mine(&cpu);
@@ -410,16 +412,16 @@ impl<T> Slab<T> {
         self
     }
 
-    /// A new object that holds `value`. The caller frees it with [`Slab::free`].
+    /// Allocates an object with the value `value`. The caller frees it with [`Slab::free`].
     pub(crate) fn alloc<M: Machine>(&self, vm: &Physical<M>, value: T) -> Result<NonNull<T>, OutOfMemory> {
         let memory = self.cache.alloc(vm)?.cast::<T>();
         record::wrote(memory.as_ptr());
-        // SAFETY: fresh memory of the right size and alignment.
+        // SAFETY: this is fresh memory of the right size and alignment.
         unsafe { memory.write(value) };
         Ok(memory)
     }
 
-    /// Drops the object and takes its memory back.
+    /// Drops the object and frees its memory.
     ///
     /// # Safety
     /// `object` came from this slab, and is not used any more.
@@ -431,14 +433,15 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The cache beneath: its label and counts.
+    /// The cache of this slab, for its label and counts.
     pub(crate) fn cache(&self) -> &Cache {
         &self.cache
     }
 }
 
-/// Sizes of the heap's caches, in bytes; larger requests take runs of frames. From two lines on each is of whole lines,
-/// or what begins on one (a process, a vector unit's state) would take the next larger.
+/// The sizes of the heap's caches, in bytes. Larger requests allocate runs of frames. From 128 bytes on each size is a
+/// multiple of a cache line. Otherwise an object that is aligned to a line (a process, a vector unit's state) would
+/// need the next larger size.
 const CLASSES: [usize; 18] =
     [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1344, 2048, 2688, 4096, 5440, 8192];
 const LABELS: [&str; 18] = [
@@ -462,11 +465,11 @@ const LABELS: [&str; 18] = [
     "heap-8192",
 ];
 
-/// All sizes are multiples of this.
+/// Each size is a multiple of this number of bytes.
 const STEP: usize = 16;
 
-/// The smallest class for sizes up to each multiple of [`STEP`]. Each request and each return looks here, so it
-/// searches nothing.
+/// The number of the smallest class for sizes up to each multiple of [`STEP`]. Each allocation and each free reads this
+/// table, so that it need not search.
 static BY_SIZE: [u8; CLASSES[CLASSES.len() - 1] / STEP + 1] = {
     let mut all = [0; CLASSES[CLASSES.len() - 1] / STEP + 1];
     let (mut at, mut class) = (0, 0);
@@ -480,7 +483,8 @@ static BY_SIZE: [u8; CLASSES[CLASSES.len() - 1] / STEP + 1] = {
     all
 };
 
-/// The smallest class of objects that have the size and the alignment of `layout`.
+/// The number of the smallest class whose objects have the size and alignment of `layout`. `None` if it is larger than
+/// all classes.
 #[inline]
 fn class_of(layout: Layout) -> Option<usize> {
     let mut class = usize::from(*BY_SIZE.get(layout.size().div_ceil(STEP))?);
@@ -492,10 +496,11 @@ fn class_of(layout: Layout) -> Option<usize> {
     Some(class)
 }
 
-/// Slabs of objects up to here are single frames, which can be had where no run can.
+/// The largest object size, in bytes, for which a slab may be a single frame. A single frame may be free when no run is
+/// free.
 const SINGLE: usize = 2048;
 
-/// Memory by size, for the layers above the core: what a kernel binds its global allocator to.
+/// Memory by size, for the layers above the core. A kernel binds its global allocator to it.
 pub struct Heap {
     caches: [Cache; CLASSES.len()],
 }
@@ -511,16 +516,17 @@ impl Heap {
         }
     }
 
-    /// The cache that serves `layout`, if one does.
+    /// The cache that serves `layout`, or `None` if it is too large.
     #[inline]
     fn class(&self, layout: Layout) -> Option<&Cache> {
         class_of(layout).and_then(|i| self.caches.get(i))
     }
 
-    /// Memory of `layout`, uninitialised. Refused at the [floor](crate::phys::frames::Frames::floor).
+    /// Allocates memory of `layout`, uninitialised. The request is refused at the
+    /// [floor](crate::phys::frames::Frames::floor).
     ///
     /// # Safety
-    /// `vm` is the system that the heap is of.
+    /// `vm` is the system that owns the heap.
     pub unsafe fn alloc<M: Machine>(&self, vm: &Physical<M>, layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
         match self.class(layout) {
             Some(cache) => cache.alloc(vm),
@@ -533,8 +539,8 @@ impl Heap {
         }
     }
 
-    /// Takes memory back. Not inlined: in a function that frees the memory of its own argument, the compiler would see
-    /// the stores into it.
+    /// Frees memory. This function is not inlined. In a caller that frees the memory of its own argument, the compiler
+    /// would otherwise see the stores into that memory.
     ///
     /// # Safety
     /// `memory` came from `alloc` with the same `layout`, and is not used any more.
@@ -546,7 +552,7 @@ impl Heap {
             None => {
                 let pfn = vm.machine().pfn_of(memory.as_ptr());
                 if let Ok(order) = order_of(layout) {
-                    // SAFETY: by this function's contract the run is the caller's.
+                    // SAFETY: the caller owns the run, by this function's contract.
                     vm.return_run(unsafe { Frame::from_pfn(pfn) }, order);
                     vm.stats().add(Event::BufferPageGone, 1 << order);
                 }
@@ -554,7 +560,7 @@ impl Heap {
         }
     }
 
-    /// Bytes that memory of `layout` takes, waste included.
+    /// The bytes that an allocation of `layout` uses, waste included.
     pub fn share(&self, layout: Layout) -> u64 {
         match self.class(layout) {
             Some(cache) => cache.share(),
@@ -562,7 +568,7 @@ impl Heap {
         }
     }
 
-    /// The caches, smallest first.
+    /// The caches, in ascending order of size.
     pub fn caches(&self) -> &[Cache] {
         &self.caches
     }

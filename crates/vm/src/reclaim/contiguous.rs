@@ -1,17 +1,18 @@
-//! Consecutive frames where no such run is free: pages are moved out of a run of frames, or evicted, until it is.
+//! Consecutive frames when no such run is free. Pages are moved out of a run of frames, or evicted, until the run is
+//! free.
 //!
-//! # How
-//! 1. *Candidates* hold nothing but free frames and pages of objects. They are found by the queues, the coldest pages
-//!    first, with the one iterator over the shards. Only where no queue leads to a candidate are all descriptors read.
-//!    Of the candidates found, the one with the fewest pages is tried.
-//! 2. The candidate is *claimed*, frame by frame. Free frames come out of the buddy lists, after the magazines are
-//!    drained. A page leaves its frame ([`vacate`]), which goes to the claim and to no list. Temporary obstacles, a
-//!    busy page or a frame between two owners, are tried again.
-//! 3. With all frames claimed the run is handed out. Where that cannot be, the claim's frames go back, and the next
-//!    candidate is tried. Pages that were moved stay where they are.
+//! # Steps
+//! 1. A *candidate* is a run that has only free frames and pages of objects. Candidates are found through the page
+//!    queues, the coldest pages first, with the one iterator over the shards. All descriptors are read only if no queue
+//!    leads to a candidate. The candidate with the fewest pages is tried.
+//! 2. The candidate is *claimed*, frame by frame. First the magazines are drained and free frames are taken out of the
+//!    buddy lists. A page leaves its frame ([`vacate`]), and the frame goes to the claim, not to a list. A temporary
+//!    obstacle, such as a busy page or a frame between two owners, is tried again.
+//! 3. When all frames are claimed, the run is allocated. If a frame cannot be claimed, the claim's frames are freed,
+//!    and the next candidate is tried. Pages that were moved stay in their new frames.
 //!
-//! A claimed frame is wild, and its order is [`CLAIMED`]. Only one claim runs at a time. So a claim needs no list, and
-//! its end, in success or failure, is one visit of each frame.
+//! A claimed frame has the kind `Unowned` and the order [`CLAIMED`]. Only one claim runs at a time. So a claim needs no
+//! list, and its end visits each frame once, in success and in failure.
 //!
 //! - **claim**
 //!   - fault: busy page, as any remover
@@ -32,25 +33,26 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use crate::types::Pfn;
 
-/// The order of a claimed frame.
+/// The order that marks a claimed frame.
 const CLAIMED: u8 = 0xfe;
 
-/// Candidates that are tried before the request fails.
+/// The number of candidates that are tried before the request fails.
 const ATTEMPTS: usize = 8;
 
-/// Rounds over a candidate's frames before it is given up. A temporary obstacle is gone after a few.
+/// The number of rounds over a candidate's frames before the candidate is given up. A temporary obstacle is gone after
+/// a few rounds.
 const ROUNDS: u32 = 16;
 
-/// Pages at the head of a shard that lead to candidates.
+/// The number of pages at the head of a shard that are used to find candidates.
 const HEADS: usize = 4;
 
-/// Frames claimed under one hold of a depot's lock.
+/// The most frames that are claimed under one hold of a depot's lock.
 const PIECE: u64 = 512;
 
 impl<M: Machine> Reclaimer<M> {
-    /// As [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous); where no such frames are free, pages
-    /// are moved or evicted until some are. May sleep: the caller holds nothing that a fault or pageout could need.
-    /// Programs continue to use their memory meanwhile.
+    /// As [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous). If no such frames are free, pages
+    /// are moved or evicted until some are. May sleep, so the caller holds no lock or page that a fault or pageout
+    /// could need. Programs continue to use their memory meanwhile.
     pub fn alloc_contiguous_reclaiming(
         &'static self,
         want: Contiguous,
@@ -84,7 +86,7 @@ impl<M: Machine> Reclaimer<M> {
         Err(refused)
     }
 
-    /// The start of the best run to try.
+    /// The start of the best candidate that is not in `tried`.
     fn candidate(&self, want: Contiguous, tried: &[u64]) -> Option<u64> {
         let mut best = Best { start: None, pages: u64::MAX };
         for queue in [Queue::Inactive, Queue::Laundry, Queue::Active] {
@@ -110,15 +112,15 @@ impl<M: Machine> Reclaimer<M> {
     }
 }
 
-/// The candidate with the fewest pages so far.
+/// The candidate with the fewest pages that was found so far.
 struct Best {
     start: Option<u64>,
     pages: u64,
 }
 
 impl Best {
-    /// Considers the run that begins at `start`. Returns the earliest start of the next one; `None` where none can
-    /// follow.
+    /// Considers the run that begins at `start`. Returns the earliest start of another run to consider, or `None` if no
+    /// further run fits.
     fn consider<M: Machine>(&mut self, vm: &Reclaimer<M>, want: Contiguous, start: u64, tried: &[u64]) -> Option<u64> {
         let (from, to) = (want.within.start.0, want.within.end.0.min(vm.page_count()));
         let end = start.checked_add(want.count).filter(|end| *end <= to && start >= from)?;
@@ -148,7 +150,7 @@ impl Best {
     }
 }
 
-/// A run of frames of one domain, some of them claimed.
+/// A run of frames of one domain, some of which are claimed.
 struct Claim<M: Machine> {
     vm: &'static Reclaimer<M>,
     start: u64,
@@ -158,7 +160,7 @@ struct Claim<M: Machine> {
 }
 
 impl<M: Machine> Claim<M> {
-    /// Claims every frame; false where a frame cannot be claimed.
+    /// Claims all frames of the run. Returns false if a frame cannot be claimed.
     fn fill(&mut self, may: &mut MaySleep) -> bool {
         let vm = self.vm;
         vm.drain_magazines();
@@ -184,7 +186,7 @@ impl<M: Machine> Claim<M> {
                         }
                     }
                     FrameKind::Cached => cached = true,
-                    // Moving between a list and an owner.
+                    // The frame is moving between a list and an owner, so the next round tries it again.
                     FrameKind::Free | FrameKind::Unowned => {}
                     FrameKind::Table | FrameKind::Slab | FrameKind::Reserved => return false,
                 }
@@ -193,7 +195,7 @@ impl<M: Machine> Claim<M> {
                 return true;
             }
             if cached {
-                // The depots' too, because CPUs that free meanwhile put full chains there.
+                // The depots' chains are drained too, because CPUs that free meanwhile put full chains there.
                 vm.drain_magazines();
             }
             quire_sync::hooks::relax();
@@ -201,13 +203,13 @@ impl<M: Machine> Claim<M> {
         false
     }
 
-    /// Hands the frames to their new owner: none is given back.
+    /// Passes the frames to their new owner, so that the drop frees none of them.
     fn complete(mut self) {
         (self.start..self.end).for_each(|i| self.vm.page(Pfn(i)).set_order(0));
         self.held = 0;
     }
 
-    /// Claims the free frames; false where the reserve forbids it.
+    /// Claims the free frames of the run. Returns false if the reserve forbids it.
     fn take_free(&mut self) -> bool {
         let (vm, f) = (self.vm, self.vm.frames());
         let domain = match vm.frame_at(Pfn(self.start)) {
@@ -220,7 +222,8 @@ impl<M: Machine> Claim<M> {
         while at < self.end {
             let to = (at + PIECE).min(self.end);
             let mut held = depot.held.lock();
-            // No more than is still missing, because claimed frames do not count as outside.
+            // At most the missing frames count, because claimed frames are no longer among the free frames outside the
+            // magazines.
             let most = (to - at).min(self.end - self.start - self.held);
             if f.uncached() < f.limit(self.on_behalf) + most {
                 return false;
@@ -244,7 +247,7 @@ impl<M: Machine> Claim<M> {
 }
 
 impl<M: Machine> Drop for Claim<M> {
-    /// Gives back frames that were claimed and not handed out.
+    /// Frees the claimed frames, unless the run was completed.
     fn drop(&mut self) {
         let (vm, f) = (self.vm, self.vm.frames());
         let mut at = self.start;

@@ -1,8 +1,8 @@
-//! Work that threads of the machine do for the core: what each loop does, and how it ends.
+//! Daemons: loops that threads of the machine run for the core.
 //!
-//! The machine makes a thread for each [`Daemon`] and lets it call
-//! [`Reclaimer::daemon_run`](crate::reclaim::Reclaimer::daemon_run). On the hosted machine that thread is a CPU of its
-//! own; in the kernel it is a kernel thread. Without daemons the threads that need the work do it themselves.
+//! The machine makes a thread for each [`Daemon`], which calls
+//! [`Reclaimer::daemon_run`](crate::reclaim::Reclaimer::daemon_run). On the hosted machine this thread is a CPU of its
+//! own. In the kernel it is a kernel thread. Without daemons, the threads that need the work do it themselves.
 
 use crate::machine::Machine;
 use crate::object::reap_list::MANY;
@@ -11,25 +11,25 @@ use crate::sleep::MaySleep;
 use quire_sync::atomic::{AtomicBool, Ordering, fence_full};
 use quire_sync::hooks::{current_thread, now, park};
 
-/// Nanoseconds between two polls of pagers: shorter than a disk's answer, longer than a poll.
+/// Nanoseconds between two polls of pagers. This is shorter than the response time of a disk, and longer than a poll.
 const POLL_EVERY: u64 = 50_000;
 
-/// Pages that the reaper visits in one call.
+/// The number of pages that the reaper visits in one call.
 const PASS: u64 = 4096;
 
 /// A loop that a thread of the machine runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Daemon {
-    /// Finishes reads and writes that pagers have completed. One thread.
+    /// Finishes reads and writes that pagers have completed. Run by one thread.
     Completion,
-    /// Pages out when memory is short. One thread.
+    /// Pages out when memory is short. Run by one thread.
     Pageout,
-    /// Frees pages that no chain can see any more after a sharer left. One thread.
+    /// Frees pages that no chain can see any more after a sharer left. Run by one thread.
     Reaper,
 }
 
-/// Runs its closure when a daemon's loop ends, by a panic too. Then the waiting threads take over its work, and the
-/// panic shows instead of all threads sleeping.
+/// Runs its closure when the loop of a daemon ends, also by a panic. After a panic the waiting threads then take over
+/// the daemon's work. So the panic is reported, and the threads do not sleep for ever.
 pub(crate) struct OnEnd<F: FnMut()>(pub F);
 
 impl<F: FnMut()> Drop for OnEnd<F> {
@@ -38,7 +38,7 @@ impl<F: FnMut()> Drop for OnEnd<F> {
     }
 }
 
-/// State shared by the daemons.
+/// The state that the daemons share.
 pub struct Daemons {
     stop: AtomicBool,
 }
@@ -63,10 +63,11 @@ impl<M: Machine> Reclaimer<M> {
         }
     }
 
-    /// Makes every daemon's loop end. From then on the threads that need the work do it themselves.
+    /// Ends the loops of all daemons. From then on, the threads that need the work do it themselves.
     pub fn stop_daemons(&self) {
         self.daemons().stop.store(true, Ordering::Release);
-        // A daemon stores its thread, fences, then reads `stop`: one of the two sees the other.
+        // A daemon stores its thread, fences, then reads `stop`. This thread stores `stop`, fences, then reads the
+        // daemon's thread. So one of the two sees the other's store.
         fence_full();
         self.io().wake_completer();
         self.pageout().wake_daemon();
@@ -82,13 +83,13 @@ impl<M: Machine> Reclaimer<M> {
             if self.finish_completed(&mut may) != 0 || self.io().has_completed() {
                 continue;
             }
-            // A request that is completed, or a polled pager's that is started, gives this thread its token.
+            // This thread is unparked when a request is completed, or when a request of a polled pager is started.
             let polled = self.io().in_flight() != 0 && self.io().has_polled();
             park(polled.then(|| now() + POLL_EVERY));
         }
     }
 
-    /// Reaps when there is much to do, or a thread requests it, until the daemons are stopped.
+    /// Reaps when many objects are listed or a thread requests it, until the daemons are stopped.
     fn run_reaper(&'static self) {
         let mut may = MaySleep::here();
         while !self.daemons().stopping() {

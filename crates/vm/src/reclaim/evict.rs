@@ -1,17 +1,18 @@
-//! Eviction: taking the frames of clean pages, and paging a range out.
+//! Eviction: frees the frames of clean pages, and pages out a range.
 //!
-//! # What must hold (relies on C2)
-//! Order: busy, fence, all translations taken away and flushed, and only then the check of the dirty bit. By then it
-//! includes the dirty bits of all translations, and no store can come any more. A held page stays, because its holder
-//! may be about to change its memory. The index keeps what brings the same content back:
-//! - the swap slot, where the page has one;
-//! - nothing, where the object's pager has the page, or where holes are zeroes and so was the page;
-//! - a zero marker, where private memory has never been stored into: zeroes again, whatever layers behind may hold by
+//! # Order of the steps (relies on C2)
+//! Eviction sets the page busy, fences, removes and flushes all translations, and only then checks the dirty bit. By
+//! then the dirty bit includes the dirty bits of all PTEs, and no store can follow. A held page stays, because its
+//! holder may be about to change its memory. The index slot keeps the information from which the content is restored:
+//! - the swap slot, if the page has one;
+//! - nothing, if the object's pager has the page, or if the page was zeroes and holes read as zeroes;
+//! - a zero marker, if a page of private memory has never been stored into. The key then reads as zeroes, even if
+//!   layers behind have other content by then.
 //!   then.
 
 impl<M: Machine> ObjectRef<M> {
-    /// Pages out `pages`: writes dirty ones and frees the frames. Pages that are in use, or cannot be written, stay.
-    /// May sleep.
+    /// Pages out `pages`: writes the dirty pages and frees the frames. Pages that are in use, or cannot be written,
+    /// stay. May sleep.
     pub fn page_out(&self, pages: Range<u64>) {
         push_out(self, pages, &mut MaySleep::here());
     }
@@ -33,8 +34,8 @@ use crate::stats::Event;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// Evicts the clean pages of the batch. The caller has set all of them busy. `stays` gets the others, still busy while
-/// it runs, then they are released. Returns the number of evicted pages.
+/// Evicts the clean pages of the batch. The caller has set all of them busy. `stays` is called with each of the other
+/// pages while it is still busy; then the page is released. Returns the number of evicted pages.
 pub(crate) fn evict<M: Machine>(
     object: &Object<M>,
     batch: &Batch,
@@ -74,7 +75,8 @@ pub(crate) fn evict<M: Machine>(
     n
 }
 
-/// Puts the swap slot, zero marker or empty slot that brings the page back into its place in the index.
+/// Replaces the page in its index slot by a swap slot, a zero marker or an empty slot, from which the content can be
+/// restored.
 pub(crate) fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: &Pinned<'_>) {
     let here = Slot::Page(object.vm().pfn_of_page(page));
     let done = match page.take_swap_slot() {
@@ -89,14 +91,14 @@ pub(crate) fn leave<M: Machine>(object: &Object<M>, key: u64, page: &Page, pin: 
     debug_assert!(done, "a busy page stays in its slot");
 }
 
-/// Whether the frame of `page`, which the caller holds busy, may be freed without a write.
+/// Whether the frame of `page` may be freed without a write. The caller holds the page busy.
 pub(crate) fn is_clean(page: &Page) -> bool {
     let state = page.state();
     state.valid() && state.0 & (State::DIRTY | State::LAUNDERING) == 0 && page.holds() == 1
 }
 
-/// Pages out the pages of `keys`: writes the dirty ones, waits for that, and frees the clean ones. Pages that are busy,
-/// held or cannot be written stay.
+/// Pages out the pages of `keys`: writes the dirty pages, waits for the writes, and frees the clean pages. Pages that
+/// are busy, held or cannot be written stay.
 pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     write_out(object, keys.clone(), may);
     let vm = object.vm();
@@ -121,8 +123,8 @@ pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &m
                 if vm.try_busy_page(object, key, page).is_none() {
                     continue;
                 }
-                // A page behind another layer's may be clean and still mapped for stores: the check after the flush
-                // decides.
+                // A page may look clean here and still be mapped by PTEs that allow stores. So `evict` checks again
+                // after the flush.
                 if is_clean(page) { clean.push(key, pfn) } else { vm.unbusy(page) }
             }
             if let Some(key) = stop {
@@ -137,7 +139,7 @@ pub(crate) fn push_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &m
     }
 }
 
-/// Starts writing the dirty pages of `keys`, cluster after cluster; returns how many.
+/// Starts writes of the dirty pages of `keys`, one cluster after the other. Returns the number of pages.
 pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) -> usize {
     if !laundry::can_launder(object) {
         return 0;
@@ -146,7 +148,7 @@ pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &
     let mut n = 0;
     let mut range = object.range(keys, SlotFilter::PAGES);
     while !range.is_done() {
-        // Before any page is busy: this may wait.
+        // The record is taken before any page is busy, because this may wait.
         let taken = vm.take_record(may);
         let mut batch = Batch::new();
         {
@@ -177,8 +179,8 @@ pub(crate) fn write_out<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &
         if !batch.is_empty() {
             let begun = laundry::launder(object, &batch, taken, may);
             n += begun.len();
-            // Swap had fewer adjacent slots than the cluster has pages: the rest goes into the next ones. Where it had
-            // none, the other clusters' pages may still have slots of their own.
+            // Swap had fewer adjacent slots than the cluster has pages, so the rest goes into the next slots. If swap
+            // had no free slot, pages of other clusters may still have slots of their own.
             if !begun.is_empty()
                 && let Some((key, _)) = batch.as_slice().get(begun.end)
             {

@@ -1,13 +1,14 @@
-//! `MADV_FREE`: memory given up lazily. It keeps its frames and content until memory is short, and a store revives it.
+//! `MADV_FREE`: a program gives memory up lazily. The pages keep their frames and content until memory is short. A
+//! store before that keeps the page.
 //!
 //! No flag marks such a page. It is made to look like a private page that was never stored into: clean, without a swap
-//! slot. Pageout replaces such a page by a zero marker, which reads as zeroes, whatever lies behind. A later store
-//! makes the page dirty first, so it is kept from then on.
+//! slot. Pageout replaces such a page by a zero marker, which reads as zeroes and hides pages of layers behind. A later
+//! store makes the page dirty first, so the page is kept from then on.
 //!
-//! The rules are those of a cleaner (see [`crate::paging::laundry`]): clear dirty, fence, take the right to store from
-//! every translation, flush. A store before the flush may be lost with the rest, because the two raced. A store after
-//! the flush faults first and marks the page dirty again. If another thread holds the page, either this code sees the
-//! hold, or that thread marks the page dirty after the clearing.
+//! The rules are those of a cleaner (see [`crate::paging::laundry`]): clear dirty, fence, write-protect all
+//! translations, flush. A store before the flush may be lost with the old content, because it raced with the system
+//! call. A store after the flush faults first and marks the page dirty again. If another thread holds the page, either
+//! this code sees the hold, or that thread marks the page dirty after the clearing.
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -23,8 +24,8 @@ use crate::sleep::MaySleep;
 use crate::stats::Event;
 use core::ops::Range;
 
-/// Gives the pages of `keys` up, where `object` is private memory. Pages that are busy, held or being written stay as
-/// they are.
+/// Gives up the pages of `keys`, if `object` is private memory. Pages that are busy, held or being written stay as they
+/// are.
 pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     if !object.is_private() {
         return;
@@ -49,7 +50,7 @@ pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mu
                         Some(page) => object.vm().unbusy(page),
                         None => {}
                     },
-                    // Else a fault has just begun to read it.
+                    // If the replacement fails, a fault has just begun to read the page.
                     Slot::Swap(at) if object.index().replace(key, slot, Slot::ZeroMarker, &pin) => returned.add(at),
                     _ => {}
                 }
@@ -64,20 +65,20 @@ pub(crate) fn give_up<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mu
     }
 }
 
-/// Whether a busy page is not held and not being written.
+/// Whether a busy page is valid, not held and not being written.
 fn is_free(page: &Page) -> bool {
     let state = page.state();
     state.valid() && !state.laundering() && page.holds() == 1
 }
 
-/// Makes busy pages look as if no store had reached them, and releases them.
+/// Makes busy pages look as if they were never stored into, and releases them.
 fn make_clean<M: Machine>(object: &Object<M>, batch: &Batch, may: &mut MaySleep) {
     let vm = object.vm();
     laundry::mark_clean(object, batch);
     if !mutant(Mutant::FreeLeavesWritable) {
         let _flushed = rmap::write_protect(object, batch);
     }
-    // They are not worth a second chance.
+    // The reference bits are cleared, because these pages do not deserve a second chance.
     rmap::take_referenced(object, batch);
     let pin = may.pin(vm.epoch());
     let mut n = 0;

@@ -1,11 +1,12 @@
-//! The protocol between threads that wait for memory and the pageout daemon. Neither sleeps for good while the other
-//! waits for it.
+//! The protocol between threads that wait for memory and the pageout daemon. It prevents that one side sleeps for ever
+//! while the other waits for it.
 //!
-//! - **A thread waits.** It counts itself, then sets `wanted`. The daemon clears `wanted`, then reads the count, in a
-//!   step that sees earlier waiters (mutant [`Mutant::WantedForgotten`]). A later waiter leaves `wanted` set, which the
-//!   daemon reads before it sleeps.
-//! - **A pass did not help.** Other threads may have taken the freed memory when the waiters check, and it may be free
-//!   again when the daemon checks. So a waiter that still has none after a pass sets `wanted` again (mutant
+//! - **A thread waits.** It counts itself in `waiting`, then sets `wanted`. The daemon clears `wanted`, then reads the
+//!   count. The clearing is a read-modify-write, so the daemon sees the count of each thread that set `wanted` before
+//!   (mutant [`Mutant::WantedForgotten`]). A thread that waits later leaves `wanted` set, and the daemon reads it
+//!   before it sleeps.
+//! - **A pass does not help.** Other threads may have taken the freed memory before a waiter checks. Memory may be free
+//!   again when the daemon checks. So a waiter that still has no memory after a pass sets `wanted` again (mutant
 //!   [`Mutant::AskedOnce`]).
 
 use crate::mutant::{Mutant, mutant};
@@ -13,17 +14,17 @@ use crate::sleep::MaySleep;
 use quire_sync::WaitQueue;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// State shared by waiting threads and the daemon.
+/// The state that waiting threads and the daemon share.
 pub(crate) struct Asking {
-    /// Where faults sleep for memory.
+    /// The wait queue of threads that wait for memory.
     waits: WaitQueue,
-    /// Where the daemon sleeps.
+    /// The wait queue of the daemon.
     daemon_waits: WaitQueue,
-    /// Threads that sleep for memory.
+    /// The number of threads that wait for memory.
     waiting: AtomicU64,
-    /// A thread found that memory is short.
+    /// Set by a thread that found memory short.
     wanted: AtomicBool,
-    /// Passes that are over. It may wrap round.
+    /// The number of passes that are over. It may wrap.
     over: AtomicU64,
 }
 
@@ -38,7 +39,7 @@ impl Asking {
         }
     }
 
-    /// Whether a thread waits.
+    /// Whether a thread waits for memory.
     pub fn is_waited_for(&self) -> bool {
         self.waiting.load(Ordering::Acquire) != 0
     }
@@ -48,23 +49,23 @@ impl Asking {
         self.daemon_waits.wake_all();
     }
 
-    /// Wakes the waiting threads, which check again.
+    /// Wakes the waiting threads, so that they check again.
     pub fn wake(&self) {
         self.waits.wake_all();
     }
 
-    /// Ends a pass: waiting threads check again, and request another pass.
+    /// Ends a pass: waiting threads check again, and request another pass if they still have no memory.
     pub fn pass_is_over(&self) {
         self.over.fetch_add(1, Ordering::AcqRel);
         self.wake();
     }
 
-    /// Wakes the daemon, and sleeps until `ready`.
+    /// Wakes the daemon, and sleeps until `ready` returns true.
     pub fn wait(&self, may: &mut MaySleep, mut ready: impl FnMut() -> bool) {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let mut done = false;
         while !done {
-            // Read before the daemon is woken, because only a later pass serves this request.
+            // The count is read before the daemon is woken, because only a later pass serves this request.
             let over = self.over.load(Ordering::Acquire);
             self.wake_daemon();
             may.sleep_on(&self.waits, || {
@@ -75,8 +76,9 @@ impl Asking {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The daemon's loop, until `stopped`. It runs `work` at first, and whenever the daemon is wanted or `woken`. It
-    /// repeats `work` while that returns true. The argument of `work` says whether a thread waits.
+    /// The loop of the daemon, until `stopped` returns true. It runs `work` at first, and whenever the daemon is wanted
+    /// or `woken` returns true. It repeats `work` while that returns true. The first argument of `work` is whether a
+    /// thread waits.
     pub fn serve(
         &self,
         may: &mut MaySleep,

@@ -1,12 +1,13 @@
-//! Migration: a page leaves its frame.
+//! Migration: moves a page to another frame, so that its frame becomes free.
 //!
-//! Migration is a removal and a move under one busy period. Order: busy, fence, all translations taken away and flushed
-//! (relies on C2). Then only holders read or store through the frame, and a held page stays. The bytes are copied, the
-//! object's slot changes from the old frame to the new one in one step, and the old frame loses its identity. A fault
-//! that had found the old frame sees another generation under its table page's lock, and retries. (Mutants
-//! [`Mutant::CopyBeforeRemove`] and [`Mutant::MoveUnderHold`].)
+//! Migration removes all translations of the page and moves the page, in one busy period. It sets the page busy,
+//! fences, and removes and flushes all translations (relies on C2). After that only holders read or store through the
+//! frame, and a held page stays. Then the bytes are copied, the object's slot changes from the old frame to the new
+//! frame in one step, and the old frame loses its identity. A fault that had found the old frame sees another
+//! generation under its table page's lock, and retries. (Mutants [`Mutant::CopyBeforeRemove`] and
+//! [`Mutant::MoveUnderHold`].)
 //!
-//! A clean page without a leaf is evicted instead, because that takes no memory.
+//! A clean page that no PTE maps is evicted instead, because that needs no memory.
 //!
 //! - **vacate**
 //!   - fault: busy and generation, under the table page's lock
@@ -30,19 +31,19 @@ use crate::stats::Event;
 use crate::types::{PAGE_SIZE, Pfn};
 use quire_sync::epoch::Pinned;
 
-/// Result for a page.
+/// The result for a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Vacated {
     /// The page has left its frame.
     Gone,
-    /// The page is in use for the moment, or another page by now.
+    /// The page is in use at present, or the frame is another page by now. The caller tries again.
     Again,
-    /// The page cannot go: it is wired, or changed while no memory is left to move it to.
+    /// The page cannot leave: it is wired, or it is dirty and no memory is free to move it to.
     Never,
 }
 
-/// Makes `page` leave its frame, and hands the frame to `take`. A new frame for the page that `wanted` claims also goes
-/// to `take`: at most one, so at most two frames in all. May sleep.
+/// Makes `page` leave its frame, and passes the frame to `take`. If `wanted` accepts the new frame for the page, that
+/// frame also goes to `take`. This happens at most once, so `take` gets at most two frames. May sleep.
 pub(crate) fn vacate<M: Machine>(
     vm: &'static Objects<M>,
     page: &'static Page,
@@ -62,7 +63,7 @@ pub(crate) fn vacate<M: Machine>(
     if page.state().laundering() {
         vm.wait_laundered(page, may);
     }
-    // Allocated before the page is busy. A frame of the wanted run is no place to move to.
+    // The new frame is allocated before the page is busy. A frame of the wanted run cannot be the new place.
     let mut to = vm.alloc_frame(Fill::Any, For::User).ok();
     if to.as_ref().is_some_and(&mut *wanted) {
         to.take().into_iter().for_each(&mut *take);
@@ -84,7 +85,8 @@ pub(crate) fn vacate<M: Machine>(
     done
 }
 
-/// Takes the busy page out of its frame, into `to` where it must be kept. Returns `to` where it was not needed.
+/// Takes the busy page out of its frame, into the frame `to` if the content must be kept. Returns `to` if it was not
+/// needed.
 fn leave<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -104,7 +106,7 @@ fn leave<M: Machine>(
     }
     let (_flushed, wired) = rmap::unmap_unwired(object, &batch);
     let state = page.state();
-    // After the pass's fence: a holder of the page is seen here, or sees busy.
+    // This is read after the fence of the pass. So this thread sees a holder of the page, or the holder sees busy.
     let held = page.holds() != 1 && !mutant(Mutant::MoveUnderHold);
     if wired.contains(0) || !state.valid() || state.laundering() || held {
         vm.unbusy(page);
@@ -129,7 +131,7 @@ fn leave<M: Machine>(
     (Vacated::Gone, rest)
 }
 
-/// Moves the content of the busy page, and its place, to another frame, whose page is busy too.
+/// Moves the content and the identity of the busy page to another frame. Its new page is busy too.
 fn settle<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -141,7 +143,7 @@ fn settle<M: Machine>(
     let vm = object.vm();
     let (from, to) = (vm.pfn_of_page(page), to.into_pfn());
     if !mutant(Mutant::CopyBeforeRemove) {
-        // The old frame's page is busy, not mapped and not held, so no CPU stores into it.
+        // The old page is busy, not mapped and not held, so no CPU stores into it.
         copy_bytes(vm, from, to);
     }
     let new = vm.page(to);
@@ -150,7 +152,8 @@ fn settle<M: Machine>(
     vm.assume_page(new, object.address(), key, bits);
     new.set_swap_slot(page.take_swap_slot());
     new.set_failed_writes(page.failed_writes());
-    // Marks of copies, also of those being made, stay with the old descriptor. So the next copy searches again.
+    // Records of copies, even of copies in progress, stay with the old descriptor. So the new page is marked as
+    // possibly copied, and its next copy searches again.
     new.suspect();
     let replaced = object.index().replace(key, Slot::Page(from), Slot::Page(to), pin);
     debug_assert!(replaced, "a busy page stays in its slot");
@@ -159,16 +162,16 @@ fn settle<M: Machine>(
 }
 
 fn copy_bytes<M: Machine>(vm: &Objects<M>, from: Pfn, to: Pfn) {
-    // SAFETY: the frames differ, the caller owns the second, and it holds the first's page busy.
+    // SAFETY: the frames differ. The caller owns the second frame, and holds the page of the first frame busy.
     unsafe {
         let (source, target) = (vm.machine().frame_ptr(from), vm.machine().frame_ptr(to));
         crate::machine::bytes::copy(source, target, PAGE_SIZE as usize);
     }
 }
 
-/// Takes the identity of a busy page that is in no index any more, and hands the frame over. A hold of its own keeps
-/// the frame off the free lists. Where another thread holds the page for a moment, that thread finds a changed identity
-/// and frees the frame.
+/// Removes the identity of a busy page that is in no index any more, and passes its frame to `take`. This function's
+/// own hold keeps the frame off the free lists. If another thread holds the page at this moment, that thread finds a
+/// changed identity and frees the frame.
 fn give_up<M: Machine>(vm: &Objects<M>, page: &Page, take: &mut dyn FnMut(Frame)) {
     let held = page.try_hold();
     debug_assert!(held, "a busy page has an identity, which is a hold");

@@ -1,14 +1,14 @@
 //! Reclaim: freeing memory when it is short.
 //!
-//! - [`scan`]: pageout: when it begins, which pages it visits, how it wakes threads that wait for memory.
-//! - `evict`: takes the frame of one page. `madv_free`: pages that a program gave up. `idle_tables`: page tables of
-//!   idle spaces.
-//! - `migrate`: moves pages, so that their frames form a run; `contiguous` makes such runs.
-//! - `progress`: whether waiting for memory still helps; it is the lowest module here, because paging reports refaults
-//!   to it.
-//! - [`daemon`]: the threads that run pageout, completion and the reaper.
+//! - [`scan`]: pageout: when it begins, which pages it visits, and how it wakes threads that wait for memory.
+//! - `evict`: frees the frames of pages. `madv_free`: pages that a program gave up. `idle_tables`: page tables of idle
+//!   spaces.
+//! - `migrate`: moves pages, so that their frames form a run. `contiguous`: makes such runs.
+//! - `progress`: decides whether waiting for memory still helps. It is the lowest module here, because paging reports
+//!   refaults to it.
+//! - [`daemon`]: the loops of the threads that run pageout, completion and the reaper.
 //!
-//! This folder uses objects, their mappings, paging and maps, and no fault. It owns the rules which threads wait for
+//! This folder uses objects, their mappings, paging and maps, but not faults. It owns the rules which threads wait for
 //! memory, and when a wait ends.
 
 pub(crate) mod contiguous;

@@ -1,81 +1,82 @@
 //! Whether programs make progress while memory is short.
 //!
-//! A pass that frees a page proves nothing: two faults may trade one frame for ever. The pages that programs *keep* are
-//! decisive. Each frame that a program gets counts as gained. A page that comes back soon after its frame was taken was
-//! lost for nothing: it cancels a gain. Where threads are refused memory for a whole window and hardly any gain is
-//! left, memory is out.
+//! A pass that frees a page proves nothing, because two faults may take one frame from each other for ever. The
+//! decisive pages are those that programs *keep*. Each frame that a program gets counts as gained. If a page is read
+//! back soon after its eviction, the eviction was useless, and the refault cancels a gain. Memory is exhausted if
+//! threads are refused memory for a whole window and hardly any gain is left.
 //!
-//! With full swap no gain is left at all: each page that comes in replaces another. A working set that fits does that
-//! for a while, fast, and hardly waits. Memory is out where threads wait for half of each of two windows, and programs
-//! get less than a [`TURNOVER`] of memory in each, and less than [`MOST_TURNOVER`]. Then they only exchange pages,
-//! however long each of those was out.
+//! With full swap no gain is left at all, because each page that is read in replaces another. A working set that fits
+//! causes this for a short time, at a high rate, and its threads hardly wait. Memory is exhausted if two conditions
+//! hold in each of two windows. Threads wait for half of the window, and programs get less than a [`TURNOVER`] of
+//! memory and less than [`MOST_TURNOVER`]. Then programs only exchange pages, however long each page was evicted.
 //!
-//! # Soon
+//! # Near refaults
 //! A table of fixed size records recent evictions, by a hash of the page's identity, with the number of the eviction. A
 //! page that is read while at most [`Ghosts::near`] others were evicted since is a *near refault*. A program that
-//! touches more than there is, in any order, refaults far: many other pages were evicted after its own. Only a program
-//! that needs a few pages at once, and cannot have them, refaults near. A collision forgets an eviction, which errs
-//! towards progress.
+//! touches more memory than the machine has, in any order, has far refaults, because many other pages were evicted
+//! after its own. Only a program that needs a few pages at once, and cannot get them, has near refaults. A collision in
+//! the table forgets an eviction, which errs towards progress.
 //!
 //! # The clock
-//! One clock numbers evictions. Each CPU takes [a block](Ghosts::block) of it at once, so that CPUs that reclaim do not
-//! write one line for each page. All blocks together are a sixteenth of [`Ghosts::near`]. So
-//! - a page counts as near although up to `near / 16` more were evicted since, because the last block of each CPU may
-//!   be used in part;
-//! - a page counts as far although it was near where its CPU took its block long before. For an error of that size, the
-//!   other CPUs must evict half of `near` while one CPU uses up a block. So at most an eighth of all evictions has it.
+//! One clock numbers the evictions of all CPUs. Each CPU takes [a block](Ghosts::block) of numbers at once, so that
+//! CPUs that reclaim do not write one line for each page. All blocks together are a sixteenth of [`Ghosts::near`]. This
+//! causes two errors:
+//! - Up to `near / 16` more pages may have been evicted since a near page, because the last block of each CPU may be
+//!   used in part.
+//! - A near page may count as far if its CPU took its block long before. For an error of that size, the other CPUs must
+//!   evict half of `near` while one CPU uses up a block. So at most an eighth of all evictions has it.
 //!
-//! An eighth is half of the gains that may be left for memory to count as out ([`KEPT`]). So a trade in which all is
-//! lost is still found.
+//! An eighth is half of the gains that may be left while memory counts as exhausted ([`KEPT`]). So an exchange in which
+//! all pages are lost is still found.
 
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::hooks::now;
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, preempt_off};
 
-/// Nanoseconds in which threads must have been refused all the time for a decision.
+/// Nanoseconds for which threads must be refused without a pause before memory counts as exhausted.
 pub(crate) const WINDOW: u64 = 1_000_000_000;
-/// A window restarts after this long without a refusal. A thread refused less often than this does not count as
-/// waiting. In nanoseconds.
+/// Nanoseconds without a refusal after which a window restarts. A thread that is refused less often does not count as
+/// waiting.
 pub(crate) const QUIET: u64 = 200_000_000;
-/// Nanoseconds for which one fault is refused at most where nothing is left to page out to.
+/// The most nanoseconds for which one fault is refused if no place is left to page out to.
 pub(crate) const STARVED: u64 = 2_000_000_000;
-/// One gain in so many must be left.
+/// The divisor of the gains that must be left: one in four.
 const KEPT: u64 = 4;
-/// With full swap, threads must have waited for this part of a window.
+/// With full swap: the divisor of a window for which threads must have waited.
 const WAITED: u64 = 2;
-/// With full swap, the part of all frames that programs must get in a window.
+/// With full swap: the divisor of all frames for the pages that programs must get in a window.
 pub(crate) const TURNOVER: u64 = 32;
-/// Upper limit of that number, in frames: the rate of a slow disk, however large memory is.
+/// The upper limit of that number of pages: what a slow disk delivers, however large memory is.
 pub(crate) const MOST_TURNOVER: u64 = 4096;
-/// Entries of the table. The models do not use it.
+/// The number of entries of the table. The models do not use it.
 const GHOSTS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 4096 };
 
-/// Pages that were evicted lately.
+/// The traces of pages that were evicted lately.
 pub(crate) struct Ghosts {
-    /// Hash of the identity in the upper half, number of the eviction in the lower one.
+    /// Each entry has a hash of the identity in the upper half, and the number of the eviction in the lower half.
     table: &'static [AtomicU64],
-    /// The numbers that CPUs have taken.
+    /// The count of eviction numbers that CPUs have taken.
     clock: CachePadded<AtomicU64>,
     blocks: PerCpu<Block>,
-    /// Numbers in a block.
+    /// The number of eviction numbers in a block.
     block: u64,
     near: u32,
 }
 
-/// A CPU's block of the clock. Written by that CPU while preemption is off.
+/// A CPU's block of eviction numbers. Written by that CPU while preemption is off.
 #[derive(Default)]
 pub(crate) struct Block {
     next: AtomicU64,
     end: AtomicU64,
 }
 
-/// All CPUs' blocks together are one part in so many of `near`.
+/// The divisor of `near` for the blocks of all CPUs together.
 const UNCLEAR: u64 = 16;
 
 impl Ghosts {
     pub const BYTES: usize = GHOSTS * size_of::<AtomicU64>();
 
-    /// For a system of `frames` frames and `cpus` CPUs, each of which has one of `blocks`.
+    /// Makes the table for a system of `frames` frames and `cpus` CPUs. `blocks` has one block for each CPU.
     pub fn new(
         slice: &mut dyn FnMut(usize) -> &'static [AtomicU64],
         blocks: PerCpu<Block>,
@@ -92,7 +93,7 @@ impl Ghosts {
         }
     }
 
-    /// The number of the calling CPU's next eviction.
+    /// The number for the calling CPU's next eviction.
     fn number(&self) -> u64 {
         let cpu = preempt_off();
         let own = self.blocks.mine(&cpu);
@@ -108,17 +109,17 @@ impl Ghosts {
     fn place(&self, object: u64, key: u64) -> Option<(&AtomicU64, u64)> {
         let hash = (object.rotate_left(20) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let at = self.table.get((hash >> 52) as usize % GHOSTS.max(1))?;
-        // Never zero, which is an empty entry.
+        // The tag is never zero, because a zero entry is empty.
         Some((at, (hash & 0xffff_ffff) | 1))
     }
 
-    /// The page `key` of the object at `object` lost its frame.
+    /// Records that page `key` of the object at address `object` was evicted.
     pub fn evicted(&self, object: u64, key: u64) {
         let Some((at, tag)) = self.place(object, key) else { return };
         at.store(tag << 32 | self.number() & 0xffff_ffff, Ordering::Relaxed);
     }
 
-    /// Notes that the page comes back; whether that is a near refault.
+    /// Called when page `key` of the object at address `object` is read back. Returns whether this is a near refault.
     pub fn comes_back(&self, object: u64, key: u64) -> bool {
         let Some((at, tag)) = self.place(object, key) else { return false };
         let entry = at.load(Ordering::Relaxed);
@@ -127,49 +128,50 @@ impl Ghosts {
     }
 }
 
-/// Pages that programs gained and lost so far.
+/// Counts of the pages that programs gained and lost so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Tally {
-    /// Pages that programs got.
+    /// The number of pages that programs got.
     pub gained: u64,
-    /// Near refaults among them.
+    /// The number of near refaults among them.
     pub near: u64,
-    /// Pages that they must get in a window, near refaults included. Not a running sum.
+    /// With full swap: the number of pages that programs must get in a window, near refaults included. Otherwise 0. Not
+    /// a running sum.
     pub least: u64,
-    /// Reads and writes that were finished.
+    /// The number of reads and writes that were finished.
     pub finished: u64,
-    /// Reads and writes under way. Not a running sum.
+    /// The number of reads and writes in progress. Not a running sum.
     pub in_flight: u64,
 }
 
-/// The current window.
+/// The state of the decision whether memory is exhausted.
 pub(crate) struct Progress {
     window: SpinLock<Window>,
 }
 
 struct Window {
     began: u64,
-    /// The last refusal.
+    /// The time of the last refusal.
     last: u64,
     tally: Tally,
-    /// Threads that wait for memory now.
+    /// The number of threads that wait for memory now.
     waiters: u64,
-    /// Nanoseconds of this window in which a thread waited, up to `counted`.
+    /// Nanoseconds of this window in which a thread waited, up to the time `counted`.
     waited: u64,
     counted: u64,
-    /// No thread was refused for longer than [`QUIET`] in this window.
+    /// This window had a pause: a time longer than [`QUIET`] without a refusal.
     paused: bool,
-    /// With full swap: the window before was one without progress.
+    /// With full swap: the window before this one was without progress.
     bad: bool,
 }
 
 impl Window {
-    /// Adds the time since the last call, if a thread waited in it.
+    /// Adds the time since the last call, if a thread waited during it.
     fn count(&mut self, now: u64) {
         if self.waiters != 0 {
             self.waited += now.saturating_sub(self.counted);
         }
-        // Another CPU may have read the clock later and come first.
+        // Another CPU may have read the clock later, but acquired the lock first.
         self.counted = self.counted.max(now);
     }
 
@@ -178,7 +180,7 @@ impl Window {
     }
 }
 
-/// A thread that waits for memory, until this is dropped.
+/// A thread that is counted as waiting for memory until this value is dropped.
 pub(crate) struct Waiter<'p>(&'p Progress);
 
 impl Drop for Waiter<'_> {
@@ -204,7 +206,7 @@ impl Progress {
         Progress { window: SpinLock::new(Rank::IO, window) }
     }
 
-    /// Counts the calling thread among the waiters for memory.
+    /// Counts the calling thread as waiting for memory, until the returned value is dropped.
     pub fn wait(&self) -> Waiter<'_> {
         self.wait_from(now());
         Waiter(self)
@@ -216,21 +218,21 @@ impl Progress {
         w.waiters += 1;
     }
 
-    /// Threads that wait now.
+    /// The number of threads that wait for memory now.
     pub fn waiters(&self) -> u64 {
         self.window.lock().waiters
     }
 
-    /// Notes that a thread is refused memory at `now`, or still waits for it, since `refused`. Returns whether programs
-    /// made no progress for a whole window: true for one thread, then a new window begins.
+    /// Records that at time `now` a thread is refused memory, or still waits for it since `refused`. Returns whether
+    /// programs made no progress for a whole window. Only one thread gets true, because a new window then begins.
     ///
-    /// With swap that is not full, a pause between refusals begins a new window. With full swap (`least` is not 0) a
-    /// pause says nothing, because a pass may take longer. There threads must have waited for half of each of two
-    /// windows, and only a thread that was refused for longer than [`QUIET`] decides. So neither a burst after a rest
-    /// nor many threads that hardly wait end a process.
+    /// If swap is not full, a pause between refusals begins a new window. With full swap (`least` is not 0) a pause
+    /// shows nothing, because a pass may take longer. Then threads must have waited for half of each of two windows,
+    /// and only a thread that was refused for longer than [`QUIET`] decides. So neither a burst after a rest nor many
+    /// threads that hardly wait end a process.
     ///
-    /// I/O under way may take long, and may be progress when it completes. With full swap some is always under way, so
-    /// a window counts in which some was finished.
+    /// I/O in progress may take long, and its completion may be progress. With full swap some I/O is always in
+    /// progress, so a window counts only if some I/O was finished in it.
     pub fn is_lost(&self, now: u64, refused: u64, tally: Tally) -> bool {
         let mut w = self.window.lock();
         w.count(now);
@@ -244,7 +246,7 @@ impl Progress {
         w.last = w.last.max(now);
         let took = now.saturating_sub(w.began);
         let hardly_refused = full && now.saturating_sub(refused) <= QUIET;
-        // The sums were read before the lock was taken: another CPU may have begun a window with later ones.
+        // The sums were read before the lock was acquired. Another CPU may have begun a window with later sums.
         let is_old = tally.gained.wrapping_sub(w.tally.gained) > u64::MAX / 2;
         if took < WINDOW || hardly_refused || is_old {
             return false;
@@ -272,7 +274,7 @@ mod tests {
         Tally { gained, near, ..Tally::default() }
     }
 
-    /// Refusals every tenth of a second for `tenths`, while programs gain `gained` and lose `near` in each.
+    /// Refusals every tenth of a second for `tenths`, while programs gain `gained` pages and lose `near` pages in each.
     fn after(tenths: u64, gained: u64, near: u64) -> bool {
         let p = Progress::new();
         (0..=tenths).any(|n| p.is_lost(5_000_000_000 + n * WINDOW / 10, 0, tally(n * gained, n * near)))
@@ -280,12 +282,12 @@ mod tests {
 
     #[test]
     fn a_trade_of_one_frame_is_no_progress_and_new_pages_are() {
-        // Three to ten faults a second, each of which takes the other's page.
+        // Three to ten faults a second, each of which takes the page of another.
         assert!(after(10, 1, 1));
         assert!(after(10, 1000, 990));
-        // No gain at all.
+        // There is no gain at all.
         assert!(after(10, 0, 0));
-        // Slow, but with progress.
+        // The gains are slow, but they are progress.
         assert!(!after(50, 1, 0));
         assert!(!after(50, 1000, 700));
     }
@@ -295,28 +297,28 @@ mod tests {
         assert!(!after(9, 1, 1));
         assert!(after(11, 1, 1));
         let p = Progress::new();
-        // A refusal now and then is not a shortage.
+        // A refusal now and then does not mean that memory is exhausted.
         for n in 0..100 {
             assert!(!p.is_lost(1 + n * (QUIET + 1), 0, tally(n, n)));
         }
     }
 
-    /// With full swap, where programs must get 1,000 pages in a window.
+    /// A tally with full swap, where programs must get 1,000 pages in a window.
     fn full(gained: u64, near: u64) -> Tally {
         Tally { least: 1000, ..tally(gained, near) }
     }
 
-    /// A time that no window has begun at.
+    /// A time at which no window has begun.
     const START: u64 = 1_000 * WINDOW;
 
-    /// Ten refusals in each of `windows`, of a thread that has been refused from the start. Programs gain so much in
-    /// each tenth. Returns the window in which memory is out.
+    /// Ten refusals in each of `windows` windows, of a thread that is refused from the start. Programs gain `gained`
+    /// pages in each tenth. Returns the number of the window in which memory is exhausted.
     fn out_in(p: &Progress, windows: u64, gained: u64) -> Option<u64> {
         let lost = |n: u64| p.is_lost(START + n * WINDOW / 10, START - 2 * QUIET, full(n * gained, 0));
         (1..=windows * 10).find(|n| lost(*n)).map(|n| n.div_ceil(10))
     }
 
-    /// A window that began at `START`, with `waiters`.
+    /// A window that began at `START`, with `waiters` waiting threads.
     fn begun(waiters: u64) -> Progress {
         let p = Progress::new();
         p.is_lost(START, 0, full(0, 0));
@@ -351,12 +353,12 @@ mod tests {
 
     #[test]
     fn with_full_swap_memory_is_not_out_where_threads_hardly_wait() {
-        // A refusal now and then, and one after a long rest, whatever was gained.
+        // A refusal now and then, and one after a long rest, with any gain.
         for each in [WINDOW / 10, WINDOW, 3600 * WINDOW] {
             let p = begun(0);
             assert!((0..100).all(|n| !p.is_lost(START + n * each, START - 2 * QUIET, full(0, 0))));
         }
-        // Two threads that wait at the same time, for less than half of it.
+        // Two threads wait at the same time, for less than half of the time.
         let p = begun(0);
         for n in 1..100 {
             let from = START + n * WINDOW / 10;
@@ -381,7 +383,7 @@ mod tests {
     fn sums_and_times_that_were_read_early_decide_nothing() {
         let p = begun(1);
         assert!(!p.is_lost(START + WINDOW, START, full(5000, 0)));
-        // Another CPU read its sums before that, and the clock after it.
+        // Another CPU read its sums before that window began, and the clock after it.
         assert!((2..9).all(|n| !p.is_lost(START + n * WINDOW, START, full(4000, 0))));
         let p = begun(1);
         p.window.lock().count(START + WINDOW);
@@ -401,7 +403,7 @@ mod tests {
     fn io_under_way_delays_a_decision_until_some_is_finished() {
         for least in [0, 1000] {
             let (p, full) = (begun(1), least != 0);
-            // Ten refusals a window, at whose end some I/O was finished and some is under way.
+            // Each window has ten refusals. At its end some I/O was finished and some is in progress.
             let mut time = START;
             let mut lost = |finished, in_flight| {
                 (0..10).any(|_| {
@@ -425,15 +427,15 @@ mod tests {
         assert_eq!(lost, 1);
     }
 
-    /// A table for so many CPUs and frames.
+    /// A table for `cpus` CPUs and `frames` frames.
     fn ghosts(cpus: usize, frames: u64) -> Ghosts {
         quire_sync::hooks::threads::set_cpu(0);
         let blocks = PerCpu::leaked(cpus, |_| Block::default());
         Ghosts::new(&mut |n| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak(), blocks, cpus, frames)
     }
 
-    /// `evictions` on CPUs that `cpu` says, each of a page that comes back after `after` more; how many of them come
-    /// back near.
+    /// Makes `evictions` evictions, each on the CPU that `cpu` returns. Each page is read back after `after` more
+    /// evictions. Returns how many of these refaults are near.
     fn near_among(g: &Ghosts, evictions: u64, after: u64, cpu: impl Fn(u64) -> usize) -> u64 {
         let mut near = 0;
         for n in 0..evictions + after {
@@ -459,7 +461,7 @@ mod tests {
         for cpu in turns {
             let g = ghosts(4, 64 * 512);
             assert_eq!((g.near, g.block), (512, 8));
-            // Collisions in the table forget some, too.
+            // Collisions in the table forget some evictions, too.
             let near = near_among(&g, ALL, u64::from(g.near) / 2, cpu);
             assert!(near >= ALL * 3 / 4, "{near} of {ALL}");
             let far = near_among(&g, ALL, u64::from(g.near) * 17 / 16 + 1, cpu);

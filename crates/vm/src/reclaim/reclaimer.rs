@@ -1,4 +1,4 @@
-//! Pageout with the maps and objects that it works on, as one value: the fourth storey of a memory system.
+//! The fourth storey (nested value) of a memory system: pageout, with the maps and objects that it works on.
 
 use super::daemon::Daemons;
 use super::scan::Pageout;
@@ -7,7 +7,7 @@ use crate::map::maps::Maps;
 use crate::phys::boot::write_storey;
 use core::ops::Deref;
 
-/// Pageout, its daemons, and the maps and objects that they take memory from.
+/// Pageout, its daemons, and the maps and objects from which they take memory.
 pub struct Reclaimer<M: Machine> {
     pub(crate) maps: Maps<M>,
     pub(crate) pageout: Pageout,
@@ -23,21 +23,21 @@ impl<M: Machine> Deref for Reclaimer<M> {
 }
 
 impl<M: Machine> Reclaimer<M> {
-    /// Writes everything but the storey below.
+    /// Initialises all fields except the storey below.
     ///
     /// # Safety
-    /// The place is fresh memory that no reader knows, and the storey below is written.
+    /// The place is fresh memory that no reader can reach, and the storey below is already written there.
     #[inline(never)]
     pub(crate) unsafe fn write(place: *mut Self) {
         write_storey!(place => Reclaimer { pageout: Pageout::new(), daemons: Daemons::new(); maps });
     }
 
-    /// Pageout: passes, and the threads that wait for memory.
+    /// The pageout: its passes, and the threads that wait for memory.
     pub fn pageout(&self) -> &Pageout {
         &self.pageout
     }
 
-    /// State shared by the daemons.
+    /// The state that the daemons share.
     pub(crate) fn daemons(&self) -> &Daemons {
         &self.daemons
     }

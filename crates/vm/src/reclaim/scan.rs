@@ -1,52 +1,54 @@
-//! Pageout: which pages give up their frames when memory is short, and which threads wait for that.
+//! Pageout: selects the pages that give up their frames when memory is short, and serves the threads that wait for
+//! memory.
 //!
 //! # A pass
 //! Pages move in a cycle:
-//! - *active* → *inactive*, where no translation was referenced since the last visit (second chance);
+//! - *active* → *inactive*, if no translation was referenced since the last visit (second chance);
 //! - inactive and referenced again → active;
 //! - inactive and clean → free;
 //! - inactive and dirty → *laundry* → written, in clusters of neighbours of one object → inactive again, now clean.
 //!
-//! A pass goes over the shards of the queues in rounds, until its target is met or a whole round has found nothing to
-//! do. Each round visits each page at most once: a visited page goes to a tail, and the visits are limited to the
-//! number of pages at the round's beginning. From the third round on references do not count. So programs that touch
-//! all their memory all the time cannot keep a pass from its target.
+//! A pass visits the shards of the queues in rounds, until its target is met, or a whole round has found nothing to do.
+//! Each round visits each page at most once, because a visited page goes to the tail of a shard. The number of visits
+//! is limited to the number of pages at the beginning of the round. From the third round on, references do not count.
+//! So programs that touch all their memory all the time cannot keep a pass from its target.
 //!
 //! # Decisions come from exact sums
 //! A pass first drains the magazines. It continues until each memory domain has reached its high mark
-//! ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It leaves pages of domains
-//! that have reached it alone. Queue lengths are the shards' own. The marks are computed from the totals each time, so
-//! that nothing needs rescaling. (Known bugs of others: limits computed once at boot, and counters that lag behind by a
-//! multiple of the number of CPUs.)
+//! ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It skips pages of domains that
+//! have reached their marks. The lengths of queues are those of their shards. The marks are computed from the totals
+//! each time, so they never need rescaling. (Known bugs of other systems: limits that are computed once at boot, and
+//! counters that lag by a multiple of the number of CPUs.)
 //!
 //! # The daemon
-//! A CPU that takes a chain from a depot and leaves every domain below its low mark wakes the daemon
+//! A CPU wakes the daemon when it takes a chain from a depot and leaves all domains below their low marks
 //! ([`Frames::wake_when_low`](crate::phys::frames::Frames::wake_when_low)). A CPU that takes a frame from its magazine
-//! checks nothing. So as long as the store keeps up, no request is refused. After a pass that found nothing to do the
-//! daemon sleeps until a request is refused, or memory gets low anew. Where no page can be written or dropped, it runs
-//! no passes, and drops page tables of idle spaces only.
+//! checks nothing. So while the store keeps up, no request is refused. After a pass that found nothing to do, the
+//! daemon sleeps until a request is refused, or memory becomes low again. If no page can be written or dropped, the
+//! daemon runs no passes, and only drops page tables of idle spaces.
 //!
 //! # Pages that cannot be cleaned
 //! A page whose write failed stays dirty. It is tried again in every second pass, then in every fourth, and so on, and
-//! after [`GIVE_UP`] failures hardly ever. It waits on the active queue, out of the way. Pages without a place to be
-//! written to do the same. So no pass is spent on writing the same pages over and over.
+//! after [`GIVE_UP`] failures hardly ever. Meanwhile it stays on the active queue, where it delays no other page. A
+//! page that has no place to be written to also stays there. So no pass repeats the same failing writes.
 //!
 //! # Low memory
-//! Below the reserve, frames for programs are refused. The fault then drops all that it holds, wakes the daemon and
-//! sleeps. It sleeps until frames are free, or until a pass that *began after it slept* has found nothing. Nothing
-//! means: no page to free, none being cleaned, none to be tried again, and no cache that costs no write to drop ([page
-//! tables](super::idle_tables) of spaces that no CPU runs). Only then is memory out. Where there is no daemon, the
-//! fault runs a pass itself.
+//! Below the reserve, frames for programs are refused. A fault that is refused releases all that it holds, wakes the
+//! daemon and sleeps. It sleeps until frames are free, or until a pass that *began after the fault slept* has found
+//! nothing. "Nothing" means that no page can be freed, no page is being cleaned, and no page will be tried again. Also
+//! no cache can be dropped without a write ([page tables](super::idle_tables) of spaces that no CPU runs). Only then is
+//! memory exhausted. If there is no daemon, the fault runs a pass itself.
 //!
-//! With full swap a pass visits all of memory and frees a few pages, so it takes long. Waiting faults are woken for
-//! each batch that it frees, or several programs would share a handful of frames a second. A fault that is still
-//! refused for [`STARVED`] fails. It fails even if memory is free when it wakes, because other threads take that memory
-//! first.
+//! With full swap a pass visits all of memory and frees few pages, so it takes long. Waiting faults are woken for each
+//! batch of freed pages. Otherwise several programs would share a handful of frames a second. A fault that is still
+//! refused after [`STARVED`] fails. It fails even if memory is free when it wakes, because other threads take that
+//! memory first.
 //!
-//! # What pageout itself needs
-//! It needs no memory: records of writes and the swap bitmap are made at boot, and queue links are in the pages. It
-//! holds one page batch busy at a time, never over a wait: it waits for a record before it sets pages busy. It takes no
-//! lock of a map. So it never waits for a thread that waits for memory.
+//! # Needs of pageout itself
+//! Pageout needs no memory: records of writes and the swap bitmap are allocated at boot, and queue links are in the
+//! page descriptors. It holds one batch of pages busy at a time, and never while it waits, because it waits for a
+//! record before it sets pages busy. It acquires no lock of a map. So it never waits for a thread that waits for
+//! memory.
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -80,50 +82,51 @@ use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{EventKind, Span};
 use quire_sync::{Mutex, Rank, SpinLock};
 
-/// Pages taken from a shard at once.
+/// The most pages that are taken from a shard at once.
 #[cfg(not(any(loom, shuttle)))]
 const TAKE: usize = crate::object::batch::BATCH;
 #[cfg(any(loom, shuttle))]
 const TAKE: usize = 2;
 
-/// Failed writes of a page after which it is hardly ever tried again.
+/// The number of failed writes of a page after which the page is hardly ever tried again.
 pub(crate) const GIVE_UP: u64 = 8;
 
-/// Rounds of a pass in which a reference saves a page.
+/// The number of rounds of a pass in which a reference saves a page.
 const CHANCES: u32 = 2;
 
-/// Rounds of a pass at most; in practice it ends long before.
+/// The most rounds of a pass; in practice a pass ends long before.
 const ROUNDS: u32 = 64;
 
-/// One part in so many of memory is the most that pages of files in use keep under any pressure.
+/// The divisor of memory for pages of files in constant use: at most one part in 64 stays under any pressure.
 const SHIELDED: u64 = 64;
 
-/// Passes for which a reference shields such a page.
+/// The number of passes for which a reference shields such a page.
 const SPARED: u32 = 2;
 
-/// A fault with fewer refusals than this is not starved, however long they took.
+/// The least number of refusals of a starved fault, however long they took.
 const STARVED_DEFEATS: u32 = 3;
-/// Among so many waiters a fault gets its turn within [`STARVED`]; among more it may take as many times longer.
+/// With up to this number of waiters, a fault is served within [`STARVED`]. With a multiple of it, the fault may wait a
+/// multiple of that time.
 const FEW: u64 = 32;
 
-/// What a pass has done.
+/// The work that a pass has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Pass {
-    /// Pages whose frames were freed.
+    /// The number of pages whose frames were freed.
     pub freed: u64,
-    /// Pages whose writes were started.
+    /// The number of pages whose writes were started.
     pub laundered: u64,
-    /// Page tables of idle spaces that were dropped.
+    /// The number of page-table pages of idle spaces that were dropped.
     pub tables: u64,
-    /// Pages that will be tried again later: their writes have failed lately.
+    /// The number of pages that will be tried again later, because their writes failed lately.
     pub deferred: u64,
-    /// Rounds.
+    /// The number of rounds.
     pub rounds: u32,
-    /// Nothing was found, no write is under way, and nothing will be tried again.
+    /// The pass found nothing, no write is in progress, and no page will be tried again.
     pub hopeless: bool,
 }
 
-/// Positions of the scans.
+/// The positions of the scans in the queues and in the list of spaces.
 pub(super) struct Hands {
     active: usize,
     inactive: usize,
@@ -135,26 +138,26 @@ pub(super) struct Hands {
 pub struct Pageout {
     asking: Asking,
     progress: Progress,
-    /// The daemon's thread runs.
+    /// Whether the daemon's thread runs.
     daemon: AtomicBool,
-    /// Passes begun; each has its number.
+    /// The number of passes begun. Each pass has its number.
     begun: AtomicU64,
-    /// The last pass that found nothing.
+    /// The number of the last pass that found nothing.
     hopeless: AtomicU64,
-    /// Nanoseconds: before this time the daemon looks for no idle spaces, because a round has found none.
+    /// A time in nanoseconds, before which the daemon searches no idle spaces, because a round has found none.
     pub(super) no_tables_until: AtomicU64,
-    /// One pass at a time.
+    /// The lock of passes: one pass runs at a time.
     pub(super) hands: Mutex<Hands>,
     /// The keeper of cached memory that a pass may reclaim.
     pub(super) keeper: SpinLock<Option<&'static dyn Reclaim>>,
-    /// One claim of consecutive frames at a time; see
+    /// The lock of claims: one claim of consecutive frames runs at a time. See
     /// [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
     pub(crate) claims: Mutex<()>,
-    /// Held by a thread that reaps because memory is out.
+    /// Held by a thread that reaps because memory is exhausted.
     reaps: Mutex<()>,
 }
 
-/// Pages that the scan isolated from one shard, each with its identity at that time.
+/// Pages that the scan isolated from one shard, each with the identity that it had then.
 struct Taken {
     pages: [Option<(u64, u64, &'static Page)>; TAKE],
     len: usize,
@@ -191,7 +194,7 @@ impl Pageout {
         }
     }
 
-    /// Passes so far.
+    /// The number of passes so far.
     pub fn passes(&self) -> u64 {
         self.begun.load(Ordering::Relaxed)
     }
@@ -201,7 +204,7 @@ impl Pageout {
     }
 }
 
-/// Pages that the reaper visits before a pass begins, and again while programs get no frames.
+/// The number of pages that the reaper visits before a pass begins, and again while programs get no frames.
 pub(super) const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Reclaimer<M> {
@@ -211,8 +214,8 @@ impl<M: Machine> Reclaimer<M> {
         self.pass(&mut self.pageout().hands.lock(), may)
     }
 
-    /// Frees pages that no space can see any more first, because they cost no write. All of them, where programs get no
-    /// frames.
+    /// First frees pages that no space can see any more, because they need no write. While programs get no frames,
+    /// frees all such pages.
     fn reap_first(&'static self, may: &mut MaySleep) {
         while self.reap(SHADOWED, may) >= SHADOWED && !self.has_memory() {}
     }
@@ -234,17 +237,18 @@ impl<M: Machine> Reclaimer<M> {
         done
     }
 
-    /// Whether pages can be written or dropped at all. If not, a scan of all pages frees none.
+    /// Whether pages can be written or dropped at all. If not, a scan of all pages would free none.
     fn can_page_out(&self) -> bool {
         self.swap().store().is_some() || self.io().has_freeable()
     }
 
-    /// Whether programs get frames.
+    /// Whether programs can get frames.
     pub(crate) fn has_memory(&self) -> bool {
         self.frames().free() > self.frames().reserve()
     }
 
-    /// As `wait_for_memory`; false as well once the waiter `gives_up`.
+    /// As `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused memory
+    /// since the time `refused`.
     fn wait_for_memory_unless(&'static self, may: &mut MaySleep, refused: u64, gives_up: impl Fn() -> bool) -> bool {
         if self.take_injected() || self.machine().is_ending() {
             return false;
@@ -256,8 +260,8 @@ impl<M: Machine> Reclaimer<M> {
         }
         if !self.can_page_out() {
             {
-                // One at a time, because a thread that finds nothing to reap must not continue before another has freed
-                // its pages.
+                // One thread reaps at a time. A thread that finds nothing to reap must not continue before another
+                // thread has freed its pages.
                 let _one = p.reaps.lock();
                 if !self.has_memory() {
                     self.reap_first(may);
@@ -266,7 +270,7 @@ impl<M: Machine> Reclaimer<M> {
             if self.has_memory() {
                 return true;
             }
-            // Another thread may have dropped all there was while this one waited for the hands.
+            // Another thread may have dropped all caches while this one waited for the lock.
             let mut hands = p.hands.lock();
             return self.has_memory() || self.take_kept(&mut hands) && self.has_memory();
         }
@@ -275,7 +279,8 @@ impl<M: Machine> Reclaimer<M> {
         if p.daemon.load(Ordering::Acquire) {
             let (mut hopeless, mut out) = (false, false);
             p.asking.wait(may, || {
-                // A decision stands although some memory is free now: each freed batch wakes all waiters, who take it.
+                // The decision stands even if some memory is free now, because each freed batch wakes all waiters, and
+                // they take it.
                 out = gives_up() || self.is_lost(refused);
                 hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending();
                 out || hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
@@ -284,7 +289,7 @@ impl<M: Machine> Reclaimer<M> {
         }
         self.reap_first(may);
         let mut hands = p.hands.lock();
-        // The previous holder of the hands ran a whole pass since this CPU needed memory.
+        // The previous holder of the lock ran a whole pass after this thread began to wait.
         if p.begun.load(Ordering::Acquire) > since {
             if self.has_memory() {
                 return true;
@@ -296,13 +301,14 @@ impl<M: Machine> Reclaimer<M> {
         !self.pass(&mut hands, may).hopeless || self.has_memory()
     }
 
-    /// Whether programs that are refused memory make no progress ([`progress`](super::progress)).
+    /// Whether programs that are refused memory make no progress ([`progress`](super::progress)). The calling thread
+    /// has been refused memory since the time `refused`.
     fn is_lost(&self, refused: u64) -> bool {
         let stats = self.stats();
         let read = stats.total(Event::SwapIn) + stats.total(Event::PageIn);
         let made = stats.faults_of(FaultKind::ZeroFill) + stats.faults_of(FaultKind::Copy);
         let more = stats.total(Event::FaultAhead) + stats.total(Event::PageFilled);
-        // Only with full swap may a pass take long and free little.
+        // Only with full swap may a pass take long and free few pages.
         let full = self.swap().store().is_some() && self.swap().is_as_good_as_full();
         let least = if full { (self.frames().total() / TURNOVER).clamp(1, MOST_TURNOVER) } else { 0 };
         let gained = read.wrapping_add(made).wrapping_add(more);
@@ -333,15 +339,15 @@ impl<M: Machine> Reclaimer<M> {
                 return false;
             }
             let pass = self.pageout_pass(may);
-            // A domain that is not low does not help a thread that needs more than it has.
+            // A domain that is not low does not help a thread that waits for more memory than the domain has.
             let short = || p.asking.is_waited_for() && !self.has_memory();
-            // With full swap, another pass would find no more than this one.
+            // With full swap, another pass would find no more pages than this one.
             let worth = self.swap().store().is_none() || self.swap().free() != 0;
             !pass.hopeless && (worth && self.is_low_indeed() || short())
         });
     }
 
-    /// Whether memory is still low after the magazines were drained, and pages can be written or dropped.
+    /// Whether memory is still low after the magazines are drained, and pages can be written or dropped.
     fn is_low_indeed(&self) -> bool {
         if !self.frames().is_low() || !self.can_page_out() {
             return false;
@@ -352,22 +358,22 @@ impl<M: Machine> Reclaimer<M> {
 }
 
 impl<M: Machine> MemoryWait for Reclaimer<M> {
-    /// Sleeps until frames for programs are free; false where there is nothing that could be freed.
+    /// Sleeps until frames for programs are free. Returns false if no memory can be freed.
     #[cold]
     fn wait_for_memory(&'static self, may: &mut MaySleep) -> bool {
         self.wait_for_memory_unless(may, now(), || false)
     }
 
-    /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within `patience`. The refusals of
-    /// this fault count, because other threads often take the free memory before it runs.
+    /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within the limits of `patience`. Each
+    /// refusal of this fault counts, because other threads often take the free memory before the fault runs.
     #[cold]
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         patience.left = patience.left.saturating_sub(1);
         let io = self.io();
         let first = || Refused { at: now(), finished: io.finished(), left: patience.left };
         let refused = *patience.since.get_or_insert_with(first);
-        // The gains of others do not help a fault that always loses to them, where no page can go out to make up for
-        // it.
+        // The gains of other faults do not help a fault that always loses to them. With full swap no further page can
+        // be evicted for it.
         let defeats = refused.left - patience.left;
         let is_starved = || {
             now().saturating_sub(refused.at) >= STARVED.saturating_mul(1 + self.pageout().progress.waiters() / FEW)
@@ -380,20 +386,20 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
     }
 }
 
-/// A pass under way.
+/// A pass in progress.
 struct Scan<'s, M: Machine> {
     vm: &'static Reclaimer<M>,
     number: u64,
     done: Pass,
     hands: &'s mut Hands,
-    /// The domains that are short.
+    /// The domains that are below their high marks.
     short: DomainSet,
-    /// The last round changed nothing: the inactive pages can be neither freed nor laundered (wired, or swap is full).
-    /// They do not count as inactive in the next round.
+    /// The last round changed nothing, because the inactive pages can be neither freed nor laundered (wired, or swap is
+    /// full). The next round does not count them as inactive.
     in_vain: bool,
-    /// Pages of files that this round has spared although references did not count.
+    /// The number of file pages that this round has spared although references did not count.
     shielded: u64,
-    /// Of the freed pages, those for which waiters were woken.
+    /// The number of freed pages for which waiters were already woken.
     offered: u64,
 }
 
@@ -401,10 +407,11 @@ impl<M: Machine> Scan<'_, M> {
     fn run(&mut self, may: &mut MaySleep) {
         let vm = self.vm;
         loop {
-            // Finish completed writes first, because their pages are clean now.
+            // Completed writes are finished first, because their pages are clean now.
             vm.poll_pagers();
             vm.finish_completed(may);
-            // Move the frames that this pass has freed to where they are counted and other CPUs get them.
+            // The frames that this pass has freed move to the buddy lists, where they are counted and other CPUs can
+            // get them.
             vm.drain_own_cache();
             let (missing, short) = vm.frames().missing();
             if missing == 0 || self.done.rounds >= ROUNDS {
@@ -425,11 +432,11 @@ impl<M: Machine> Scan<'_, M> {
                     == (before.freed, before.laundered, before.tables);
             self.in_vain = idle;
             if idle && vm.io().in_flight() != 0 {
-                // Some of the I/O makes pages clean.
+                // Some of this I/O makes pages clean.
                 let finished = vm.io().finished();
                 vm.wait_for_io(may, || (vm.io().finished() != finished || vm.io().in_flight() == 0).then_some(()));
             } else if idle && self.is_exhausted() && self.done.freed != 0 {
-                // All pages that there was room for were written.
+                // All pages for which swap had room were written.
                 break;
             } else if idle && (last || self.is_exhausted()) && self.done.rounds > CHANCES + 1 {
                 let done = self.done.freed != 0 || self.done.tables != 0 || self.done.deferred != 0;
@@ -439,23 +446,25 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// One round; returns how many pages were made inactive.
+    /// Runs one round. Returns the number of pages that became inactive.
     fn round(&mut self, missing: u64, may: &mut MaySleep) -> u64 {
         let queues = self.vm.queues();
         self.shielded = 0;
         queues.drain_batches();
         let (active, inactive) = (queues.len(Queue::Active), queues.len(Queue::Inactive));
-        // A third of all inactive: long enough there for a reference to show.
+        // A third of all pages should be inactive. Then a page is inactive long enough for a reference to show.
         let there = if self.in_vain { 0 } else { inactive };
         let wanted = ((active + inactive) / 3).max(2 * missing).saturating_sub(there);
         let aged = self.age(wanted.min(active), may);
         self.reclaim(missing, may);
-        // In each round half as many again as are missing, because some will be stored into again.
+        // Each round launders half as many pages again as are missing, because programs will store into some of them
+        // again.
         self.launder(missing + missing / 2, may);
         aged
     }
 
-    /// Wakes waiting threads for the frames freed so far. A pass over much memory takes long where little of it can go.
+    /// Wakes waiting threads for the frames that were freed so far. A pass over much memory takes long if few of its
+    /// pages can be freed.
     fn offer_freed(&mut self) {
         let vm = self.vm;
         if self.done.freed != self.offered && vm.pageout().asking.is_waited_for() {
@@ -467,15 +476,15 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Whether there is swap without room. Then only pages that need no new slot can go.
+    /// Whether there is a swap store without free slots. Then only pages that need no new slot can be freed.
     fn is_exhausted(&self) -> bool {
         let swap = self.vm.swap();
         swap.store().is_some() && swap.free() == 0
     }
 
-    /// Whether a page keeps its frame in this round. It does if it was referenced, while that counts, or if it is one
-    /// of a few pages of files in constant use. Programs cannot run without those, so evicting them would only cause
-    /// refaults.
+    /// Whether a page keeps its frame in this round. It does if it was referenced, in rounds in which references count.
+    /// It also does if it is one of a few file pages in constant use. Programs cannot run without these pages, so their
+    /// eviction would only cause refaults.
     fn is_saved(&mut self, object: &Object<M>, page: &Page, referenced: bool) -> bool {
         if self.done.rounds < CHANCES && referenced {
             return true;
@@ -493,7 +502,7 @@ impl<M: Machine> Scan<'_, M> {
         saved
     }
 
-    /// Takes up to `share` pages at the hand's shard, and moves the hand on.
+    /// Isolates up to `share` pages of the next shard of `queue` in turn.
     fn take(&mut self, queue: Queue, share: usize) -> Option<Taken> {
         let hand = match queue {
             Queue::Active => &mut self.hands.active,
@@ -507,14 +516,13 @@ impl<M: Machine> Scan<'_, M> {
         Some(taken)
     }
 
-    /// How many pages of each shard make `n` in all. Targets follow the number of shards that have pages. Small targets
-    /// still take enough at once to be worth a pass over backings.
+    /// The number of pages to take from each shard, so that they are `n` in all. Only shards that have pages count.
     fn share(&self, queue: Queue, n: u64) -> usize {
         let parts = self.vm.queues().parts(queue).count() as u64;
         n.div_ceil(parts.max(1)).clamp(1, TAKE as u64) as usize
     }
 
-    /// Makes up to `n` active pages inactive that were not referenced lately; visits each active page at most once.
+    /// Makes up to `n` active pages inactive that were not referenced lately. Visits each active page at most once.
     fn age(&mut self, n: u64, may: &mut MaySleep) -> u64 {
         let queues = self.vm.queues();
         let mut left = queues.len(Queue::Active);
@@ -536,7 +544,7 @@ impl<M: Machine> Scan<'_, M> {
                     if saved {
                         scan.vm.give_slot_back(object, *key, page, may);
                     }
-                    // Pages that cannot be written now would clog the inactive queue.
+                    // Pages that cannot be written now would fill the inactive queue, so they stay active.
                     let stuck = page.state().dirty() && !scan.can_launder(object, page);
                     if saved || stuck { stay.push(page) } else { go.push(page) }
                 }
@@ -549,7 +557,7 @@ impl<M: Machine> Scan<'_, M> {
         aged
     }
 
-    /// Frees up to `n` inactive pages that are clean. Dirty pages go to the laundry, referenced ones back to the active
+    /// Frees up to `n` clean inactive pages. Dirty pages go to the laundry, and referenced pages go back to the active
     /// queue. Visits each inactive page at most once.
     fn reclaim(&mut self, n: u64, may: &mut MaySleep) {
         let queues = self.vm.queues();
@@ -598,7 +606,7 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Whether writing the page makes sense now. Counts deferred pages.
+    /// Whether the page can be written now. Counts pages that are deferred because their writes failed.
     fn can_launder(&mut self, object: &Object<M>, page: &Page) -> bool {
         if !laundry::can_launder(object) || !laundry::has_room(object, page) {
             return false;
@@ -614,7 +622,8 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Starts writing up to `n` pages of the laundry, each with its neighbours. Visits each page there at most once.
+    /// Starts writes of up to `n` pages of the laundry, each with its neighbours. Visits each page of the laundry at
+    /// most once.
     fn launder(&mut self, n: u64, may: &mut MaySleep) {
         let queues = self.vm.queues();
         let mut left = queues.len(Queue::Laundry);
@@ -629,11 +638,12 @@ impl<M: Machine> Scan<'_, M> {
             self.by_object(&mut taken, &mut |scan, object, batch| {
                 for (key, pfn) in batch.as_slice() {
                     let page = scan.vm.page(*pfn);
-                    // A neighbour's cluster may have included it.
+                    // The cluster of a neighbour may have included this page already.
                     if page.state().dirty() && !page.state().laundering() {
                         scan.done.laundered += cluster(object, *key, page, may) as u64;
                     }
-                    // When it reaches the head there it is clean; if not, it goes round again.
+                    // When the page reaches the head of the inactive queue, it is clean. If it is not, it goes to the
+                    // laundry again.
                     inactive.push(page);
                 }
             });
@@ -641,8 +651,8 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Calls `f` for each object of the taken pages, with its pages, ascending, holding only a reference. Pages that
-    /// have lost their identity are left out, so they return to no queue.
+    /// Calls `f` for each object that has taken pages, with the object's pages in ascending order. Only a reference to
+    /// the object is held meanwhile. Pages that have lost their identity are left out, so they return to no queue.
     fn by_object(&mut self, taken: &mut Taken, f: &mut dyn FnMut(&mut Self, &Object<M>, &Batch)) {
         let pages = &mut taken.pages[..taken.len];
         pages.sort_unstable_by_key(|p| p.map_or((0, 0), |p| (p.0, p.1)));
@@ -658,7 +668,7 @@ impl<M: Machine> Scan<'_, M> {
                 same.iter().flatten().find_map(|(_, _, page)| object(page)).and_then(|o| KeptObject::new(o, &pin))
             };
             let Some(kept) = kept else {
-                // They have gone meanwhile, or are busy: left for the next visit.
+                // The pages are gone meanwhile, or busy. They are left for the next visit.
                 self.vm.queues().put_all(same.iter().flatten().map(|p| p.2), Queue::Inactive);
                 continue;
             };
@@ -669,10 +679,10 @@ impl<M: Machine> Scan<'_, M> {
     }
 }
 
-/// Starts writing `page` with its dirty neighbours that are not in use; returns how many.
+/// Starts a write of `page` with its dirty neighbours that are not in use. Returns the number of pages.
 fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MaySleep) -> usize {
     let vm = object.vm();
-    // Before any page is busy: this may wait.
+    // The record is taken before any page is busy, because this may wait.
     let taken = vm.take_record_for_writing(may);
     let start = key - key % CLUSTER as u64;
     let mut range = object.range(start..start + CLUSTER as u64, SlotFilter::PAGES);

@@ -1,31 +1,33 @@
-//! Reverse mapping: operations on every translation of an object's pages, wherever they are mapped.
+//! Reverse mapping: operations on all translations of an object's pages, in all spaces that map them.
 //!
-//! There is no record for a mapped page. An object knows the backings that show it. A backing knows at which address of
-//! which space a page of the object would be. The table page over that address says whether it is mapped. So a mapping
-//! of a page costs a leaf and nothing else. An operation on all mappings of many pages visits each backing once, not
-//! each page.
+//! No record exists for a mapped page. An object knows the backings that show it. A backing knows at which address of
+//! which space a page of the object can be. The table page for that address shows whether the page is mapped there. So
+//! a mapping of a page costs only a PTE. An operation on all mappings of many pages visits each backing once, not once
+//! for each page.
 //!
 //! # Operations
-//! All work on a [`Batch`] of pages of one object, in one pass over the backings that show any of them. The pass holds
-//! the lock of a backing's shard of the list, and locks each table page once for all the pages that it covers.
+//! Each operation works on a [`Batch`] of pages of one object, in one pass over the backings that show any of the
+//! pages. The pass holds the lock of a backing's shard of the mapping list. It locks each table page once for all the
+//! pages that the table page covers.
 //!
 //! | operation | effect on a leaf | who holds the pages busy | flush |
 //! |---|---|---|---|
 //! | [`unmap`] | removed; its dirty bit is credited to the page | the caller | yes |
 //! | [`unmap_unwired`] | the same, where no wired backing shows it | the caller | yes |
-//! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; no caller that only wants to see stores | yes |
-//! | [`take_referenced`] | loses its accessed bit | not held | no: while a TLB has the bit, a look misses it |
+//! | [`write_protect`] | loses WRITE and its own dirty bit | a cleaner; callers that only detect stores do not | yes |
+//! | [`take_referenced`] | loses its accessed bit | not held | no: if a TLB has the bit, a use may be missed |
 //! | [`query`], [`count`] | is read | not held | no |
 //!
 //! # Flushes (relies on C2)
-//! A pass that removes or weakens leaves flushes each space before it unlocks the backing's shard. Where it finds no
-//! leaf, another remover may have cleared it without having flushed yet. The table page's count of unflushed removals
-//! shows that. Then this pass flushes that address too, so that its [`Flushed`] holds for every translation there was.
+//! A pass that removes or weakens PTEs flushes each space before it unlocks the backing's shard. If it finds no PTE,
+//! another remover may have cleared the PTE but not flushed it yet. The table page's count of unflushed removals shows
+//! this. Then this pass flushes that address too, so that its [`Flushed`] covers each translation that existed.
 //!
 //! # Cleaning
-//! Clear the page's dirty mark, fence, [`write_protect`], and only then read the page (the pass fences at its start).
-//! The read sees a store before the flush. A store after it faults, waits until the page is not busy, and marks it
-//! dirty again. So the write-protecting pass must not credit the leaves' dirty bits: the read will see those stores.
+//! A cleaner clears the page's dirty bit, fences, calls [`write_protect`], and only then reads the page (the pass
+//! fences at its start). The read sees each store before the flush. A store after the flush faults, waits until the
+//! page is not busy, and marks the page dirty again. So the write-protecting pass must not credit the dirty bits of
+//! PTEs, because the read will see those stores.
 
 use crate::machine::{Leaf, Machine, Pmap, Table};
 use crate::mutant::{Mutant, mutant};
@@ -41,14 +43,15 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use core::ops::Range;
 use quire_sync::atomic::fence_full;
 
-/// The effect of a pass on a leaf that maps one of its pages.
+/// The effect of a pass on a PTE that maps one of its pages.
 trait Operation<M: Machine> {
-    /// Whether translations are removed or weakened: then the pass fences first, and flushes what others have not
-    /// flushed yet.
+    /// Whether translations are removed or weakened. If so, the pass fences first, and also flushes removals that other
+    /// CPUs have not flushed yet.
     const FLUSHES: bool;
-    /// `at`: the page's number in the batch. `leaf` stands at `va` in the locked `table`.
+    /// Called for each PTE. `at` is the page's number in the batch, and `leaf` is the PTE at address `va` in the locked
+    /// `table`.
     fn leaf(&mut self, at: usize, va: u64, leaf: Leaf, table: &mut impl Table<M>, owed: &mut Obligation<'_, M>);
-    /// Whether the pass leaves the leaves of `b` alone, among the pages with these numbers in the batch.
+    /// Whether the pass skips the PTEs of `b`. `pages` are the numbers of the pages in the batch that `b` shows.
     fn spares(&mut self, b: &Backing<M>, pages: Range<usize>) -> bool {
         let _nothing = (b, pages);
         false
@@ -70,13 +73,14 @@ impl<M: Machine> Operation<M> for Unmap<'_, M> {
     }
 }
 
-/// Removes every translation of the batch's pages; flushed when it returns. Relies on C2: the caller holds them busy.
-/// Marks a page dirty where a leaf's dirty bit says that it was stored into.
+/// Removes all translations of the batch's pages, and has flushed them when it returns. Relies on C2: the caller holds
+/// the pages busy. Marks a page dirty if the dirty bit of one of its PTEs was set.
 pub(crate) fn unmap<M: Machine>(object: &Object<M>, batch: &Batch) -> FlushedEverywhere {
     pass(object, batch, &mut Unmap(object.vm(), batch))
 }
 
-/// As [`unmap`], for the eviction of the pages. Pages that a wired backing shows are returned, and stay the object's.
+/// As [`unmap`], for the eviction of pages. Returns the pages that a wired backing shows, which must stay in the
+/// object.
 pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (FlushedEverywhere, Subset) {
     struct Eviction<'b, M: Machine>(Unmap<'b, M>, Subset);
     impl<M: Machine> Operation<M> for Eviction<'_, M> {
@@ -85,7 +89,8 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
             self.0.leaf(at, va, leaf, table, owed);
         }
         fn spares(&mut self, b: &Backing<M>, pages: Range<usize>) -> bool {
-            // After the fence that follows busy: a fault through a mapping wired since has seen busy, or is seen here.
+            // This is read after the fence that follows busy. So a fault through a mapping that was wired later has
+            // seen busy, or this read sees the wired mapping.
             let wired = b.is_wired();
             if wired {
                 pages.for_each(|at| self.1.add(at));
@@ -98,9 +103,9 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
     (flushed, eviction.1)
 }
 
-/// Removes every translation within the backings that show `keys` of `object`, of whatever page: private mappings'
-/// copies in front of a file go with the file's own pages. Flushed when it returns. The caller has made sure that no
-/// fault installs such a translation any more, and has fenced.
+/// Removes all translations of any page within the backings that show `keys` of `object`. So a private mapping's copies
+/// in front of a file are unmapped together with the file's own pages. All are flushed when it returns. The caller has
+/// made sure that no fault installs such a translation any more, and has fenced.
 pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> FlushedEverywhere {
     let vm = object.vm();
     let mut passed = Pass::over(object.address());
@@ -134,8 +139,8 @@ pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> F
     passed.end()
 }
 
-/// Takes the right to store away from every translation of the batch's pages; flushed when it returns. The leaves'
-/// dirty bits are dropped (see *Cleaning*).
+/// Write-protects all translations of the batch's pages, and has flushed them when it returns. The dirty bits of the
+/// PTEs are dropped (see *Cleaning*).
 pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> FlushedEverywhere {
     struct Protect;
     impl<M: Machine> Operation<M> for Protect {
@@ -144,7 +149,7 @@ pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> Fl
             if leaf.prot.contains(Prot::WRITE) {
                 table.weaken(va, Prot::READ | Prot::EXEC, owed);
             } else if !mutant(Mutant::NoUnflushedCheck) && table.unflushed() {
-                // Another CPU weakened it and has not flushed yet: a TLB may still allow stores.
+                // Another CPU weakened the PTE and has not flushed it yet, so a TLB may still allow stores.
                 owed.owe_again(va);
             }
         }
@@ -152,8 +157,8 @@ pub(crate) fn write_protect<M: Machine>(object: &Object<M>, batch: &Batch) -> Fl
     pass(object, batch, &mut Protect)
 }
 
-/// Returns the pages of the batch that were referenced since the last look. Reads and clears the pages' own marks and
-/// the accessed bits of every translation.
+/// Returns the pages of the batch that were referenced since the last call. Reads and clears the reference bits of the
+/// pages and the accessed bits of all translations.
 pub(crate) fn take_referenced<M: Machine>(object: &Object<M>, batch: &Batch) -> Subset {
     struct Take(Subset);
     impl<M: Machine> Operation<M> for Take {
@@ -175,18 +180,18 @@ pub(crate) fn take_referenced<M: Machine>(object: &Object<M>, batch: &Batch) -> 
     take.0
 }
 
-/// The state of a batch's pages; nothing is changed.
+/// The state of the pages of a batch, read without a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Query {
-    /// Some translation exists.
+    /// The pages that some translation maps.
     pub mapped: Subset,
-    /// Referenced since the last look.
+    /// The pages that were referenced since the last call of [`take_referenced`].
     pub referenced: Subset,
-    /// Memory is newer than the pager's copy.
+    /// The pages that are newer than the pager's copy.
     pub dirty: Subset,
 }
 
-/// Looks at the marks of the batch's pages and at every translation of them.
+/// Reads the bits of the batch's pages and of all their translations.
 pub(crate) fn query<M: Machine>(object: &Object<M>, batch: &Batch) -> Query {
     struct Look(Query);
     impl<M: Machine> Operation<M> for Look {
@@ -216,23 +221,23 @@ pub(crate) fn query<M: Machine>(object: &Object<M>, batch: &Batch) -> Query {
     look.0
 }
 
-/// The translations of a frame.
+/// A count of the translations of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Mappings {
-    /// Leaves that map it.
+    /// The number of PTEs that map the frame.
     pub leaves: u64,
-    /// One of them belongs to a mapping whose pages stay resident.
+    /// Whether one of them belongs to a wired mapping, whose pages stay resident.
     pub wired: bool,
 }
 
-/// How often a count begins again because a backing was linked meanwhile.
+/// How often a count starts again because a backing was linked meanwhile.
 const RECOUNTS: u32 = 4;
 
-/// Counts the translations of page `key` of `object` that map frame `pfn`; nothing is changed. A pass may visit a
-/// backing and its replacement, or a backing twice. So the count begins again where the list has changed, some times.
-/// After that a translation may have been counted twice.
+/// Counts the translations of page `key` of `object` that map frame `pfn`. Changes nothing. A pass may visit a backing
+/// and its replacement, or a backing twice. So the count starts again if the list has changed, up to [`RECOUNTS`]
+/// times. After that, a translation may be counted twice.
 pub(crate) fn count<M: Machine>(object: &Object<M>, key: u64, pfn: Pfn) -> Mappings {
-    /// With whether the backing is wired that the pass is at.
+    /// The counts, and whether the backing that the pass visits is wired.
     struct Count(Mappings, bool);
     impl<M: Machine> Operation<M> for Count {
         const FLUSHES: bool = false;
@@ -259,7 +264,7 @@ pub(crate) fn count<M: Machine>(object: &Object<M>, key: u64, pfn: Pfn) -> Mappi
     }
 }
 
-/// One pass over the backings of `object` that show any page of the batch.
+/// Runs one pass of `op` over the backings of `object` that show any page of the batch.
 fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut O) -> FlushedEverywhere {
     let pages = batch.as_slice();
     let mut passed = Pass::over(object.address());
@@ -270,11 +275,11 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
         object.scan(first.0, last.0 + 1, |b| passed.paid(in_backing(object.vm(), b, pages, op)));
         object.scanned();
     }
-    // The flush of each backing's space covered leaves that others had removed there and not flushed.
+    // The flush of each backing's space also covered PTEs that other CPUs had removed there and not flushed.
     passed.end()
 }
 
-/// The pass through one backing: the table pages over its shard of `pages`.
+/// Runs the pass through one backing: over the table pages of the `pages` that it shows.
 fn in_backing<M: Machine, O: Operation<M>>(
     vm: &'static Objects<M>,
     b: &Backing<M>,
@@ -284,7 +289,7 @@ fn in_backing<M: Machine, O: Operation<M>>(
     let pmap = b.pmap();
     let flushes = O::FLUSHES && !mutant(Mutant::NoUnflushedCheck);
     let (mut at, to) = match pages {
-        // Most scans are for one page, and come to those only that show it.
+        // Most scans are for one page, and visit only backings that show it.
         [(key, _)] => (usize::from(*key < Interval::start(b)), usize::from(*key < Interval::end(b))),
         _ => (pages.partition_point(|p| p.0 < Interval::start(b)), pages.partition_point(|p| p.0 < Interval::end(b))),
     };

@@ -1,4 +1,4 @@
-//! Passes over the backings of an object, on the test machine.
+//! Tests of passes over the backings of an object, on the test machine.
 
 use crate::content::RangeCounts;
 use crate::map::Space;
@@ -121,11 +121,11 @@ fn a_contended_list_has_one_shard_again_once_it_is_short() {
             spaces.drain(..5);
             assert!(file.shards().is_wide(), "without scans the shards stay");
             assert_eq!(file.query_range(0..4).mapped, 1);
-            // One look in two unlinkings, where CPUs have shards of their own.
+            // The list is checked at one of two unlinkings, if CPUs have shards of their own.
             spaces.drain(..2);
             assert!(!file.shards().is_wide(), "round {round}");
             file.check(true).unwrap();
-            // A CPU that has changed its shard is found.
+            // The pass finds the mapping of a CPU that has changed its shard.
             assert_eq!(file.query_range(0..4).mapped, 1);
             file.discard(0..1);
             spaces.iter().for_each(|s| assert_eq!(s.pmap().peek(page(0)), None));
@@ -153,7 +153,7 @@ fn cpus_that_alternate_in_a_shard_get_their_own_shards() {
                 if n == 10 {
                     file.shards().widen(m.vm);
                 }
-                // Two of the same shard, as long as CPUs share any.
+                // Two CPUs use the same shard, as long as CPUs share shards.
                 set_cpu(if n % 2 == 0 { 0 } else { 15 });
                 let space = Space::new(m.vm).unwrap();
                 show(&space, 0, 4, &file, true);
@@ -163,7 +163,7 @@ fn cpus_that_alternate_in_a_shard_get_their_own_shards() {
         set_cpu(0);
         assert!(file.shards().has_own());
         file.check(true).unwrap();
-        // Those that are not in CPUs' own shards.
+        // These are the backings that are not in CPUs' own shards.
         assert_eq!(file.query_range(0..4).mapped, 0);
         spaces.drain(..13);
         assert!(file.shards().is_wide(), "while it is long");

@@ -1,14 +1,16 @@
-//! The flush that is owed after a translation was taken away or weakened, and the proof that it was done.
+//! Flush obligations: the flush that is owed after a translation was removed or weakened, and the proof that it was
+//! done.
 //!
 //! # Contract C4: frames after the flush
 //! Weakening a translation returns an obligation that owns the frames. Only its discharge yields the proof that later
 //! steps take as an argument.
 //!
-//! An [`Obligation`] collects addresses, table pages, and frames that only the flush may free. It has raised the
-//! unflushed count of each of those table pages by one, however many leaves it took there. Its `discharge` makes the
-//! CPUs that run the space drop those translations, lowers the counts, frees the frames and yields [`Flushed`].
-//! Dropping it discharges it too, so that no path can forget; only `discharge` gives the proof. It holds a bounded
-//! number of ranges and table pages. When full, ranges widen to "everything" and table pages are settled at once.
+//! An [`Obligation`] collects addresses, table pages, and frames that may be freed only after the flush. Each of these
+//! table pages counts its unflushed removals. The obligation has raised that count once, however many PTEs it removed
+//! there. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the
+//! frames and yields [`Flushed`]. Dropping the obligation also discharges it, so that no path can forget this. Only
+//! `discharge` gives the proof. An obligation has room for a bounded number of ranges and table pages. When the ranges
+//! are full, they widen to "everything". When the table pages are full, they are settled at once.
 
 use crate::machine::{Machine, Pmap};
 use crate::phys::Physical;
@@ -16,32 +18,33 @@ use crate::phys::frames::Frame;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
 use core::ptr;
 
-/// Up to this many separate ranges are kept before the set becomes "everything": beyond it, single invalidations cost
-/// more than refilling a TLB.
+/// The number of separate ranges that are kept before the set becomes "everything". With more ranges, single
+/// invalidations cost more than refilling a TLB.
 const RANGES: usize = 8;
-/// Up to this many table pages with raised counts are carried: 2 MiB each, so 32 MiB a batch.
+/// The number of table pages with raised counts that an obligation carries. Each covers 2 MiB, so a batch covers 32
+/// MiB.
 const TABLES: usize = 16;
-/// Pages above which a flush drops everything instead of page by page (Linux found 33 on its machines).
+/// The number of pages above which a flush drops everything instead of page by page (Linux found 33 on its machines).
 const PAGES: u64 = 32;
 
 const NOWHERE: VirtRange = VirtRange { start: u64::MAX, end: 0 };
 const EVERYWHERE: VirtRange = VirtRange { start: 0, end: u64::MAX };
 
-/// The translations that have to leave the TLBs.
+/// The translations that must leave the TLBs.
 #[derive(Clone, Debug)]
 pub struct FlushSet {
     ranges: [VirtRange; RANGES],
     len: usize,
     pages: u64,
     all: bool,
-    /// Paging-structure caches must go too: a table page was unlinked.
+    /// The paging-structure caches must be flushed too, because a table page was unlinked.
     structure: bool,
-    /// All added ranges lie in here, also after the set became "everything".
+    /// A range that contains all added ranges, also after the set became "everything".
     hull: VirtRange,
 }
 
 impl FlushSet {
-    /// Nothing.
+    /// An empty set.
     pub const fn new() -> Self {
         let ranges = [VirtRange { start: 0, end: 0 }; RANGES];
         FlushSet { ranges, len: 0, pages: 0, all: false, structure: false, hull: NOWHERE }
@@ -86,34 +89,34 @@ impl FlushSet {
         }
     }
 
-    /// Adds everything that the space maps.
+    /// Adds all translations of the space.
     pub fn add_all(&mut self) {
         self.all = true;
         self.hull = EVERYWHERE;
     }
 
-    /// Makes the flush also drop cached upper levels of what `range` covers.
+    /// Makes the flush also drop cached upper levels for the addresses of `range`.
     pub fn add_structure(&mut self, range: VirtRange) {
         self.structure = true;
         self.widen(range);
     }
 
-    /// A range that includes all addresses to drop.
+    /// A range that contains all addresses to flush.
     pub fn hull(&self) -> VirtRange {
         self.hull
     }
 
-    /// Whether nothing has to go.
+    /// Whether the set has nothing to flush.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0 && !self.all && !self.structure
     }
 
-    /// The ranges, or `None` for everything.
+    /// The ranges to flush, or `None` for everything.
     pub fn ranges(&self) -> Option<&[VirtRange]> {
         (!self.all).then_some(&self.ranges[..self.len])
     }
 
-    /// Whether cached upper levels have to go.
+    /// Whether cached upper levels must be flushed.
     pub fn structure(&self) -> bool {
         self.structure
     }
@@ -125,7 +128,7 @@ impl Default for FlushSet {
     }
 }
 
-/// A flush that is owed; see the module.
+/// A flush that is owed; see the module's comment.
 #[must_use = "a flush is owed: discharge it and pass the proof on"]
 pub struct Obligation<'p, M: Machine> {
     vm: &'static Physical<M>,
@@ -133,17 +136,17 @@ pub struct Obligation<'p, M: Machine> {
     set: FlushSet,
     tables: [Pfn; TABLES],
     tables_len: usize,
-    /// Everything that those table pages cover.
+    /// A range that contains the addresses of all those table pages.
     covered: VirtRange,
-    /// Table pages that are empty when they are settled are pruned.
+    /// Whether table pages that are empty when they are settled are freed.
     prunes: bool,
-    /// A table page in `covered` may be empty, and owes nothing.
+    /// A table page in `covered` may be empty although this obligation owes no flush for it.
     empties: bool,
     frames: Option<Pfn>,
 }
 
-/// Proof that the owed translations of one address space have left every TLB. It names the space by the address of its
-/// page tables.
+/// Proof that the owed translations of one space have left all TLBs. It identifies the space by the address of its page
+/// tables.
 #[derive(Debug)]
 pub struct Flushed {
     pmap: *const (),
@@ -163,8 +166,8 @@ impl Flushed {
     }
 }
 
-/// Proof that a pass over the mappings of an object's pages has flushed what it owed in each space. It names the
-/// object.
+/// Proof that a pass over the mappings of an object's pages has flushed all that it owed, in each space. It identifies
+/// the object.
 #[derive(Debug)]
 pub struct FlushedEverywhere {
     object: u64,
@@ -177,14 +180,14 @@ impl FlushedEverywhere {
     }
 }
 
-/// A pass over the mappings of an object's pages, which takes the proof of each space before it continues with the
-/// next.
+/// A pass over the mappings of an object's pages. It takes the proof of each space before it continues with the next
+/// one.
 pub(crate) struct Pass {
     object: u64,
 }
 
 impl Pass {
-    /// A pass over the object at this address begins.
+    /// Begins a pass over the object at address `object`.
     pub(crate) fn over(object: u64) -> Pass {
         Pass { object }
     }
@@ -193,26 +196,26 @@ impl Pass {
     #[inline(always)]
     pub(crate) fn paid(&mut self, _one: Flushed) {}
 
-    /// Ends the pass after it has visited every mapping.
+    /// Ends the pass after it has visited all mappings.
     pub(crate) fn end(self) -> FlushedEverywhere {
         FlushedEverywhere { object: self.object }
     }
 }
 
-/// Statement that no leaf was ever installed for a backing, so that no TLB can hold one.
+/// A statement that no PTE was ever installed for a backing, so no TLB can have one of its translations.
 pub(crate) struct NeverMapped(());
 
 impl NeverMapped {
-    /// # Safety
+    /// No translation was ever installed for the backing for which the statement is used.
     /// No translation of the backing that the statement is used for was ever installed.
     pub(crate) unsafe fn new() -> NeverMapped {
         NeverMapped(())
     }
 }
 
-/// Proof that no TLB has a translation of a backing: a flush of its space, or that it never had a leaf.
+/// Proof that no TLB has a translation of a backing. Either its space was flushed, or the backing never had a PTE.
 pub(crate) trait NoTranslation {
-    /// Whether it is about the space with these page tables.
+    /// Whether the proof holds for the space with these page tables.
     fn is_about<M: Machine>(&self, pmap: &M::Pmap) -> bool;
 }
 
@@ -229,7 +232,7 @@ impl NoTranslation for NeverMapped {
 }
 
 impl<'p, M: Machine> Obligation<'p, M> {
-    /// Nothing is owed yet.
+    /// An obligation that owes nothing yet.
     #[inline(always)]
     pub fn new(vm: &'static Physical<M>, pmap: &'p M::Pmap) -> Self {
         Obligation {
@@ -245,29 +248,29 @@ impl<'p, M: Machine> Obligation<'p, M> {
         }
     }
 
-    /// Makes the flush free table pages that are empty and settled after it. For reverse scans, after which no other
-    /// operation may visit the table page. Map operations prune at better times.
+    /// Makes the flush free table pages that are empty after they are settled. This is for reverse-map passes, because
+    /// no other operation may visit the table page later. Map operations free table pages at better times.
     #[inline(always)]
     pub fn pruning(mut self) -> Self {
         self.prunes = true;
         self
     }
 
-    /// Owes the flush of one page at `va`. The first time since the last discharge that it owes anything for `table`,
-    /// it calls `raise`. That raises the table page's count of unflushed removals by one. The pmap calls this with
-    /// `table`, which covers `span`, locked, before it clears or weakens the leaf or under the same hold of the lock
-    /// (relies on C2).
+    /// Adds the flush of one page at `va`. If this is the first entry for `table` since the last discharge, calls
+    /// `raise`, which raises the table page's count of unflushed removals by one. The pmap calls this while `table`,
+    /// which covers `span`, is locked. It calls this before it clears or weakens the PTE, or after that under the same
+    /// hold of the lock (relies on C2).
     #[inline]
     pub fn owe(&mut self, va: u64, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
         self.owe_table(table, span, raise);
     }
 
-    /// The half of [`owe`](Self::owe) that comes before leaves of `table` are cleared or weakened. Their addresses may
-    /// follow ([`owe_range`](Self::owe_range)), while the table page is still locked.
+    /// The first half of [`owe`](Self::owe), which comes before PTEs of `table` are cleared or weakened. Their
+    /// addresses may be added later ([`owe_range`](Self::owe_range)), while the table page is still locked.
     #[inline]
     pub fn owe_table(&mut self, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
-        // Most often the last table page again.
+        // Most often this is the same table page as the last one.
         if !self.tables[..self.tables_len].iter().rev().any(|t| *t == table) {
             assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");
             raise();
@@ -283,49 +286,51 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.covered.end = self.covered.end.max(span.end);
     }
 
-    /// A table page, which covers `span`, was left empty by a removal that is flushed already. It may be freed at the
-    /// discharge.
+    /// Records that an earlier removal, which is already flushed, left a table page empty. The table page covers
+    /// `span`. It may be freed at the discharge.
     #[cold]
     pub fn empties(&mut self, span: VirtRange) {
         self.empties = true;
         self.cover(span);
     }
 
-    /// Owes a flush of one page at `va` that another obligation owes already. Its leaf is gone, but not yet from every
-    /// TLB (relies on C2, unflushed removals).
+    /// Adds a flush of one page at `va` that another obligation already owes. The PTE is cleared, but the translation
+    /// is not yet flushed from all TLBs (relies on C2, unflushed removals).
     pub(crate) fn owe_again(&mut self, va: u64) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
     }
 
-    /// Whether the next table page may not fit: the caller then discharges (with no table locked) and begins anew.
+    /// Whether the next table page may not fit. The caller then discharges (with no table page locked) and begins
+    /// again.
     pub(crate) fn is_full(&self) -> bool {
         self.tables_len == TABLES
     }
 
-    /// Owes a flush of `range`. Its leaves lie in table pages that this owes for ([`owe_table`](Self::owe_table)), or
-    /// other obligations owe for them already (relies on C2, unflushed removals).
+    /// Adds a flush of `range`. Its PTEs are in table pages that this obligation has counted
+    /// ([`owe_table`](Self::owe_table)), or that other obligations have counted already (relies on C2, unflushed
+    /// removals).
     pub fn owe_range(&mut self, range: VirtRange) {
         self.set.add(range);
     }
 
-    /// Hands over a frame that only the flush may free.
+    /// Takes over a frame that may be freed only after the flush.
     pub fn own(&mut self, frame: Frame) {
         let pfn = frame.into_pfn();
         self.vm.page(pfn).set_next(self.frames);
         self.frames = Some(pfn);
     }
 
-    /// Whether nothing is owed.
+    /// Whether the obligation owes nothing.
     pub fn is_empty(&self) -> bool {
         self.set.is_empty() && self.frames.is_none()
     }
 
-    /// Flushes, lowers the counts, frees the frames.
+    /// Flushes, lowers the counts of the table pages, and frees the frames.
     pub fn discharge(mut self) -> Flushed {
         self.discharge_so_far()
     }
 
-    /// As [`Obligation::discharge`], and more may be owed after that.
+    /// As [`Obligation::discharge`], but the obligation can be used again afterwards.
     #[inline]
     pub(crate) fn discharge_so_far(&mut self) -> Flushed {
         if self.owes() {
@@ -340,7 +345,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.tables_len != 0 || self.empties || !self.is_empty()
     }
 
-    // Keeps C4: this is the one place where owed frames are freed.
+    // Keeps C4: owed frames are freed only here, after the flush.
     fn pay(&mut self) {
         if !self.set.is_empty() {
             self.pmap.flush(self.vm, &self.set);
@@ -357,7 +362,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.covered = VirtRange { start: u64::MAX, end: 0 };
         while let Some(pfn) = self.frames {
             self.frames = self.vm.page(pfn).next();
-            // SAFETY: `own` took the frame from its owner, and it is taken off the list here.
+            // SAFETY: `own` took the frame from its owner, and this loop takes it off the list.
             self.vm.return_frame(unsafe { Frame::from_pfn(pfn) });
         }
     }
@@ -380,13 +385,14 @@ mod tests {
     #[test]
     fn an_obligation_raises_a_table_page_count_once() {
         let boot = boot(512, 1);
-        // SAFETY: the page tables are used with `boot.vm` alone, which made them.
+        // SAFETY: the page tables are used only with `boot.vm`, which made them.
         let pmap = unsafe { TestPmap::new(boot.vm) }.unwrap();
         let mut raised = 0;
         for _ in 0..2 {
             let mut owed = Obligation::new(boot.vm, &pmap);
             for n in 0..100 {
-                // Two table pages in turn: the obligation has raised the count of each until the discharge.
+                // The obligation alternates between two table pages. It raises the count of each only once until the
+                // discharge.
                 owed.owe(page(n), Pfn(n % 2), VirtRange { start: page(0), end: page(100) }, || raised += 1);
             }
             // The closure raised no count of a table page, so none may be lowered.
@@ -399,7 +405,7 @@ mod tests {
     #[test]
     fn flushed_ranges_are_not_flushed_again() {
         let boot = boot(512, 1);
-        // SAFETY: the page tables are used with `boot.vm` alone, which made them.
+        // SAFETY: the page tables are used only with `boot.vm`, which made them.
         let pmap = unsafe { TestPmap::new(boot.vm) }.unwrap();
         let range = |n| VirtRange { start: page(n), end: page(n + 1) };
         let mut owed = Obligation::new(boot.vm, &pmap);
@@ -407,7 +413,7 @@ mod tests {
         let _flushed = owed.discharge_so_far();
         assert!(owed.is_empty());
         owed.owe_range(range(9));
-        // The hull selects the CPUs that the flush targets, where CPUs have own roots.
+        // The hull selects the CPUs that the flush targets, if CPUs have their own root tables.
         assert_eq!(owed.set.hull(), range(9));
         let _flushed = owed.discharge();
     }

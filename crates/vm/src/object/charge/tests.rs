@@ -1,4 +1,4 @@
-//! Quotas that files in memory are charged to.
+//! Quotas to which files in memory are charged.
 
 use crate::content::IoError;
 use crate::map::{Advice, MapRequest, Placement, Wire};
@@ -22,7 +22,7 @@ fn file(m: &Boot, bytes: u64, quota: &'static Quota) -> File {
     ObjectRef::charged(m.vm, &MemoryFile { timed: false }, bytes, Some(quota)).unwrap()
 }
 
-/// Writes `len` bytes of `value`.
+/// Writes `len` bytes of `value` at `at`.
 fn write(file: &File, at: u64, len: u64, value: u8) -> Result<usize, IoError<()>> {
     file.write(at, len as usize, &mut |to: &mut [u8]| {
         to.fill(value);
@@ -137,7 +137,7 @@ fn pages_in_swap_stay_charged_and_clean_zeroes_become_holes() {
     assert_eq!(quota.taken(), 14);
     space.advise(range(0, 20), Advice::PageOut).unwrap();
     assert_eq!(space.stats().resident_pages, 0);
-    // 8 and 9 were only read. Pages reserved by `allocate` are no holes.
+    // Pages 8 and 9 were only read. Pages that `allocate` has reserved are not holes.
     assert_eq!((quota.taken(), file.resident()), (12, 12));
     (0..8).for_each(|n| assert_eq!(load(&space, page(n)), 3));
     assert_eq!(quota.taken(), 12);
@@ -148,8 +148,8 @@ fn pages_in_swap_stay_charged_and_clean_zeroes_become_holes() {
     assert_eq!(quota.taken(), 0);
 }
 
-/// Writers, faulting threads and removers of files of one quota that is full most of the time: the charge equals the
-/// pages.
+/// Writers, faulting threads and removers use files of one quota that is full most of the time. At the end the charge
+/// equals the number of pages.
 #[test]
 fn charges_are_exact_under_races() {
     const LIMIT: u64 = 40;

@@ -1,4 +1,4 @@
-//! Checks the invariants of an index: heights, occupancy bits, tags.
+//! Checks the invariants of an index: heights, occupancy bits, dirty bits.
 
 use super::{BITS, CLOSED, EMPTY, Index, IndexNode, KEYS, NODE, Nodes, RESERVED, SLOTS, Slot, decode, height, node};
 use crate::check::Broken;
@@ -7,15 +7,16 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 use quire_sync::hooks::relax;
 
-/// How often a word that other CPUs may be changing is read before its value counts.
+/// How often a word that other CPUs may be changing is read before a wrong value counts as an error.
 const LOOKS: u32 = 10_000;
 
-/// Decides whether an occupied slot is right. `Ok(false)`: not now, but another CPU may be changing it.
+/// Checks one occupied slot, given its key, content and dirty bit. Returns `Ok(false)` if the slot is wrong at present,
+/// but another CPU may be changing it.
 type Judge<'a> = &'a mut dyn FnMut(u64, Slot, bool) -> Result<bool, Broken>;
 
 impl<N: Nodes> Index<N> {
-    /// Checks the nodes over `keys`, and calls `judge` with every occupied slot, its key, and whether it is tagged
-    /// dirty. Returns the number of checked nodes and slots.
+    /// Checks the nodes over `keys`, and calls `judge` with each occupied slot, its key and its dirty bit. `quiet`
+    /// states that no other CPU changes the index. Returns the number of checked nodes and slots.
     pub(crate) fn check(
         &self,
         keys: Range<u64>,
@@ -26,7 +27,7 @@ impl<N: Nodes> Index<N> {
         let _pinned = pin;
         let word = self.root.load(Ordering::Acquire);
         if word & NODE != 0 {
-            // SAFETY: the root of this index, and the caller is pinned.
+            // SAFETY: the word is the root of this index, and the caller is pinned.
             return unsafe { check_node::<N>(word, height(word), 0, &keys, quiet, judge) };
         }
         if word == EMPTY || word == CLOSED || keys.start > 0 {
@@ -48,7 +49,7 @@ impl<N: Nodes> Index<N> {
     }
 }
 
-/// Checks the node of `word` and those below. The recursion is as deep as the tree is high: at most nine levels.
+/// Checks the node of `word` and its subtree. The recursion is as deep as the tree: at most nine levels.
 ///
 /// # Safety
 /// The word was read from an index of the same `N` while the caller was pinned, as it still is.
@@ -91,8 +92,9 @@ unsafe fn check_node<N: Nodes>(
     Ok(cost)
 }
 
-/// The word of slot `i`, or `EMPTY` where it has an owner; compares its occupancy bit and its tag. A slot without an
-/// owner agrees with its bit at every moment. They are two words, so a difference counts only where it stays.
+/// Compares slot `i` with its occupancy bit and its dirty bit. Returns its word, or `EMPTY` if the slot has an owner. A
+/// slot without an owner always agrees with its bits. They are read one after the other, so a difference is an error
+/// only if it lasts.
 fn settled<N: Nodes>(n: &IndexNode<N>, i: usize, key: u64, quiet: bool) -> Result<u64, Broken> {
     let bit = 1u64 << i;
     let mut wrong = Broken::Occupancy(key);
@@ -114,7 +116,7 @@ fn settled<N: Nodes>(n: &IndexNode<N>, i: usize, key: u64, quiet: bool) -> Resul
     Err(wrong)
 }
 
-/// An occupied slot of a leaf.
+/// Checks an occupied slot of a leaf with `judge`.
 fn check_slot<N: Nodes>(
     n: &IndexNode<N>,
     i: usize,
@@ -133,10 +135,10 @@ fn check_slot<N: Nodes>(
     Err(Broken::Identity(key))
 }
 
-/// Access for tests of the checker.
+/// Access to private parts for tests of the checker.
 #[cfg(all(test, not(any(loom, shuttle))))]
 impl<N: Nodes> Index<N> {
-    /// Corrupts the field that `what` names, at `key`, in an index that has nodes.
+    /// Corrupts the field that `damage` names, at `key`, in an index that has nodes.
     pub fn corrupt(&self, key: u64, damage: Broken, pin: &Pinned<'_>) {
         let super::SlotPlace::Leaf(leaf) = self.place(key, pin) else { panic!("no leaf covers the key") };
         let bit = leaf.slot(key).1;

@@ -1,4 +1,4 @@
-//! Taking nodes out: empty ones while other CPUs use the index, all of them when the object is gone.
+//! Removes nodes of an index: empty nodes while other CPUs use the index, and all nodes when the object is torn down.
 
 use super::{CLOSED, EMPTY, Index, IndexNode, KEYS, NODE, Nodes, RESERVED, SLOTS, SlotPlace, covers, height, node};
 use crate::mutant::{Mutant, mutant};
@@ -8,7 +8,7 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 
 impl<N: Nodes> Index<N> {
-    /// Frees the nodes that are empty and lie, wholly or in part, over `keys`.
+    /// Frees the empty nodes that cover at least one key of `keys`.
     pub fn prune(&self, keys: Range<u64>, pin: &Pinned<'_>) {
         let (mut at, end) = (keys.start, keys.end.min(KEYS));
         while let Some((base, SlotPlace::Leaf(leaf))) = self.next_leaf(at, end, pin) {
@@ -19,11 +19,11 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Takes out `n`, which was found over `key`, and the nodes above it that become empty.
+    /// Removes `n`, which covers `key`, and then each ancestor that becomes empty.
     fn prune_node(&self, key: u64, n: &IndexNode<N>, pin: &Pinned<'_>) {
         let mut n = n;
         while n.present.load(Ordering::Acquire) == 0 && (mutant(Mutant::PruneUnclosed) || close(n)) {
-            // Closed by this CPU: no CPU fills it, and no other takes it out.
+            // This CPU has closed the node. So no CPU fills it, and no other CPU removes it.
             let parent = self.unlink(key, n, pin);
             // SAFETY: this call closed the node and unlinked it, and no other call can unlink a closed node.
             unsafe { IndexNode::retire(NonNull::from(n)) };
@@ -34,7 +34,8 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Empties the word that points to the closed `n`; returns the parent that it was in.
+    /// Empties the word that points to the closed node `n`. Returns the parent node that had the word, or `None` for
+    /// the root word.
     fn unlink<'a>(&self, key: u64, n: &IndexNode<N>, pin: &'a Pinned<'_>) -> Option<&'a IndexNode<N>> {
         let _pinned = pin;
         let target = IndexNode::word(NonNull::from(n), n.height);
@@ -44,7 +45,7 @@ impl<N: Nodes> Index<N> {
                 if self.root.compare_exchange(target, EMPTY, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                     return None;
                 }
-                // The tree grew: the node has a parent now.
+                // The tree grew, so the node has a parent now.
                 continue;
             }
             debug_assert!(
@@ -57,7 +58,7 @@ impl<N: Nodes> Index<N> {
                 let (slot, bit) = p.slot(key);
                 word = slot.load(Ordering::Acquire);
                 if word == target {
-                    // Only the closer changes this slot, so the exchange cannot fail.
+                    // Only the CPU that closed the node changes this slot, so a plain store suffices.
                     let early = mutant(Mutant::BitAfterUnlink);
                     slot.store(if early { EMPTY } else { RESERVED }, Ordering::Release);
                     p.present.fetch_and(!bit, Ordering::AcqRel);
@@ -67,25 +68,25 @@ impl<N: Nodes> Index<N> {
                     return Some(p);
                 }
             }
-            // Another CPU dismantled the index, and the node with it.
+            // Another CPU may have dismantled the index, and the node with it.
             if self.root.load(Ordering::Acquire) == CLOSED {
                 return None;
             }
         }
     }
 
-    /// Frees all nodes. The object is marked dead: a CPU that fills a slot from now on removes its page again. No
-    /// `prune` runs.
+    /// Frees all nodes. The object is already marked dead, so a CPU that fills a slot from now on removes its page
+    /// again. No `prune` runs meanwhile.
     pub fn dismantle(&self, _pin: &Pinned<'_>) {
         let word = self.root.swap(CLOSED, Ordering::AcqRel);
         if word & NODE != 0 {
-            // SAFETY: the root was swapped out just now; the caller is pinned.
+            // SAFETY: the root was swapped out just now, and the caller is pinned.
             unsafe { dismantle::<N>(word) };
         }
     }
 }
 
-/// Whether all slots of `n` went from empty to closed; else none did.
+/// Closes all slots of `n`. Returns false, and closes none, if one slot is not empty.
 fn close<N: Nodes>(n: &IndexNode<N>) -> bool {
     for i in 0..SLOTS {
         if n.slots[i].compare_exchange(EMPTY, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -96,19 +97,21 @@ fn close<N: Nodes>(n: &IndexNode<N>) -> bool {
     true
 }
 
-/// Retires the node of `word` and all below. The recursion is as deep as the tree is high: at most nine levels.
+/// Retires the node that `word` points to, and its whole subtree. The recursion is as deep as the tree: at most nine
+/// levels.
 ///
 /// # Safety
-/// The caller has just taken `word`, which names a node of the same `N`, out of a live tree, and is pinned.
+/// The caller has just taken `word` out of a live tree, and is pinned. `word` points to a node of the same `N`.
 unsafe fn dismantle<N: Nodes>(word: u64) {
     // SAFETY: by this function's contract the word was just taken out of a live tree.
     let n = unsafe { node::<N>(word) };
     if n.height > 1 {
         for slot in n.slots.iter() {
-            // Closed, so that a late fill links no child below a node that is gone. In a leaf a late fill does no harm.
+            // The slot is closed, so that a late fill links no child below a retired node. A late fill of a leaf is
+            // harmless.
             let child = loop {
                 let child = slot.load(Ordering::Acquire);
-                // A child is being linked; its owner finishes soon.
+                // `RESERVED` means that a child is being linked; its owner finishes soon.
                 if child != RESERVED
                     && slot.compare_exchange(child, CLOSED, Ordering::AcqRel, Ordering::Acquire).is_ok()
                 {

@@ -1,4 +1,5 @@
-//! Visiting the occupied slots of an index in a range: O(occupied), suspended to a key and resumed by key.
+//! Visits the occupied slots of a range of an index, in O(occupied slots). A visit can be suspended and resumed by its
+//! key.
 
 use super::{
     BITS, CLOSED, EMPTY, Index, IndexNode, KEYS, MASK, NODE, Nodes, SLOTS, Slot, SlotPlace, covers, decode, height,
@@ -9,8 +10,8 @@ use core::ops::Range;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
 
-/// A place in a range of keys, at rest: plain numbers, which may be kept over a sleep. [`Cursor::resume`] continues
-/// from it.
+/// A position in a range of keys. It consists of plain numbers, so it may be kept while the thread sleeps.
+/// [`Cursor::resume`] continues from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     at: u64,
@@ -18,7 +19,7 @@ pub struct Cursor {
 }
 
 impl Cursor {
-    /// At the start of `keys`.
+    /// A cursor at the start of `keys`.
     pub fn over(keys: Range<u64>) -> Cursor {
         Cursor { at: keys.start, end: keys.end.min(KEYS) }
     }
@@ -28,19 +29,19 @@ impl Cursor {
         self.at
     }
 
-    /// Steps back to `key`, to visit it again.
+    /// Moves the cursor back to `key`, so that `key` is visited again.
     pub fn rewind(&mut self, key: u64) {
         self.at = key;
     }
 
-    /// Whether the range is done.
+    /// Whether the whole range is visited.
     pub fn is_done(&self) -> bool {
         self.at >= self.end
     }
 
-    /// Continues. While the iterator lives the pin is borrowed, so the thread cannot sleep (relies on C5). Each
-    /// function of this crate that sleeps takes [`MaySleep`](crate::sleep::MaySleep) exclusively, and the pin borrows
-    /// it.
+    /// Continues the visit. The iterator borrows the pin, so the thread cannot sleep while the iterator lives (relies
+    /// on C5). Each function of this crate that sleeps takes [`MaySleep`](crate::sleep::MaySleep) exclusively, and the
+    /// pin borrows it.
     ///
     /// ```compile_fail,E0502
     /// use quire_vm::object::index::{Cursor, Index, Nodes};
@@ -56,7 +57,7 @@ impl Cursor {
     /// }
     /// ```
     ///
-    /// Suspended to its key, it may sleep:
+    /// A thread may sleep while the visit is suspended in its cursor:
     /// ```
     /// use quire_vm::object::index::{Cursor, Index, Nodes};
     /// use quire_vm::sleep::MaySleep;
@@ -76,22 +77,22 @@ impl Cursor {
         Visit { cursor: self, index, pin, dirty: false, leaf: None, bits: 0, base: 0 }
     }
 
-    /// As [`Cursor::resume`], for slots tagged dirty only (the slot in the root word counts as tagged).
+    /// As [`Cursor::resume`], but visits only slots with the dirty bit. (The slot in the root word counts as dirty.)
     pub(crate) fn resume_dirty<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
         Visit { dirty: true, ..self.resume(index, pin) }
     }
 }
 
-/// An iteration over occupied slots, in order of their keys. A slot that stays occupied is visited; a slot that changes
-/// meanwhile may be.
+/// An iterator over occupied slots, in order of their keys. A slot that stays occupied is visited. A slot that is
+/// filled or emptied meanwhile may be visited or not.
 pub struct Visit<'a, N: Nodes> {
     cursor: &'a mut Cursor,
     index: &'a Index<N>,
     pin: &'a Pinned<'a>,
-    /// Visits only slots tagged dirty.
+    /// Visits only slots with the dirty bit.
     dirty: bool,
     leaf: Option<&'a IndexNode<N>>,
-    /// Slots of `leaf` still to be visited, from its bitmap when it was entered.
+    /// The slots of `leaf` that are still to be visited, from the bitmap that was read when the visit entered the leaf.
     bits: u64,
     base: u64,
 }
@@ -148,21 +149,21 @@ impl<N: Nodes> Iterator for Visit<'_, N> {
     }
 }
 
-/// A count of the nodes that have occupied slots below them, in parts.
+/// A count of the nodes with occupied slots below them. It is done in several calls.
 pub(crate) struct NodeCount {
     keys: Range<u64>,
-    /// A key of the leaf that was counted last.
+    /// A key of the leaf that was counted last, or `None` before the first leaf.
     before: Option<u64>,
     nodes: u64,
 }
 
 impl NodeCount {
-    /// A count for `keys` that has not begun.
+    /// A count over `keys` that has not begun.
     pub fn new(keys: Range<u64>) -> Self {
         NodeCount { keys, before: None, nodes: 0 }
     }
 
-    /// The nodes found until now.
+    /// The number of nodes found so far.
     pub fn nodes(&self) -> u64 {
         self.nodes
     }
@@ -189,13 +190,14 @@ impl NodeCount {
 }
 
 impl<N: Nodes> Index<N> {
-    /// The first occupied slot in `from..end`.
+    /// The first occupied slot in `from..end`, with its key.
     pub fn first(&self, from: u64, end: u64, pin: &Pinned<'_>) -> Option<(u64, Slot)> {
         Cursor::over(from..end).resume(self, pin).next()
     }
 
-    /// Calls `each` with n and the slot of key `first + n`, where it is occupied, for the bits n of `which`, in order.
-    /// For a few keys, where an iterator's state is most of the cost. Of inner nodes only slots are read.
+    /// Calls `each` with `n` and the slot of key `first + n`, for each bit `n` of `which` whose slot is occupied, in
+    /// order. It is meant for a few keys, for which the state of an iterator would be most of the cost. In inner nodes
+    /// it reads only the slots, not the header.
     #[inline]
     pub(crate) fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
         while which != 0 {
@@ -211,7 +213,7 @@ impl<N: Nodes> Index<N> {
                 continue;
             }
             let i = (key & MASK) as u32;
-            // The first bit whose key lies behind the leaf that has `key`.
+            // The number of the first bit whose key lies after the leaf of `key`.
             let behind = n + (SLOTS as u32 - i);
             if let SlotPlace::Leaf(leaf) = place {
                 let mut bits = leaf.present.load(Ordering::Acquire) & (which >> n << i);
@@ -228,7 +230,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// The occupied slots of `keys`.
+    /// The number of occupied slots in `keys`.
     pub fn count(&self, keys: Range<u64>, pin: &Pinned<'_>) -> u64 {
         let (mut at, end) = (keys.start, keys.end.min(KEYS));
         let mut n = 0;
@@ -252,7 +254,7 @@ impl<N: Nodes> Index<N> {
         n
     }
 
-    /// Calls `visit` with the time of each leaf.
+    /// Calls `visit` with the time of stores of each leaf.
     pub(crate) fn each_stored(&self, pin: &Pinned<'_>, mut visit: impl FnMut(&AtomicU64)) {
         let mut at = 0;
         while let Some((base, place)) = self.next_leaf(at, KEYS, pin) {
@@ -262,7 +264,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// The first leaf, occupied or not, that has a key in `from..end`, with the leaf's first key.
+    /// The first leaf, occupied or not, that has a key in `from..end`. Returns it with its first key.
     pub(super) fn next_leaf<'a>(
         &self,
         mut from: u64,
@@ -288,7 +290,7 @@ impl<N: Nodes> Index<N> {
                 let i = (from >> shift) & (SLOTS as u64 - 1);
                 let bits = n.present.load(Ordering::Acquire) & (u64::MAX << i);
                 if bits == 0 {
-                    // The rest of this node is empty: continue behind it.
+                    // The rest of this node is empty, so the search continues after it.
                     let span = shift + BITS;
                     if span >= 64 {
                         return None;
@@ -308,7 +310,7 @@ impl<N: Nodes> Index<N> {
                     if mutant(Mutant::GoneIsEnd) {
                         return None;
                     }
-                    // Being linked and not filled yet, or taken out.
+                    // The child is being linked and is still empty, or it was removed.
                     from = ((from >> shift) + 1) << shift;
                     continue 'root;
                 }

@@ -1,4 +1,5 @@
-//! Holding a slot while its content without a busy bit is moved, made or destroyed: a page in swap, a zero marker.
+//! Holds an index slot while its content is moved, made or destroyed. It is meant for content without a busy bit: a
+//! swap slot or a zero marker.
 
 use super::{
     CLOSED, EMPTY, FillError, Index, IndexNode, KEYS, NODE, Nodes, RESERVED, Slot, SlotPlace, decode, encode, relax,
@@ -6,17 +7,17 @@ use super::{
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::epoch::Pinned;
 
-/// A slot that its owner has taken over. Readers see [`Slot::Reserved`] and read again, so it is held only briefly and
-/// under one pin. Dropping this restores the old content.
+/// A slot that this CPU owns. Readers see [`Slot::Reserved`] and read again, so the slot is held only briefly and under
+/// one pin. Dropping the value stores the old content again.
 pub struct TakenSlot<'p, N: Nodes> {
     slot: &'p AtomicU64,
-    /// The node with the occupancy bit and the tag; the root word has none.
+    /// The node and the bit for occupancy and dirtiness. The root word has neither.
     bits: Option<(&'p IndexNode<N>, u64)>,
     was: u64,
 }
 
 impl<N: Nodes> Index<N> {
-    /// Takes over the slot at `key`, which holds `from`; `None` where it holds something else.
+    /// Takes over the slot at `key`, which holds `from`. Returns `None` if it holds something else.
     pub fn take<'p>(&'p self, key: u64, from: Slot, pin: &'p Pinned<'_>) -> Option<TakenSlot<'p, N>> {
         debug_assert!(!matches!(from, Slot::Empty | Slot::Reserved));
         let was = encode(from);
@@ -31,14 +32,14 @@ impl<N: Nodes> Index<N> {
             };
             match slot.compare_exchange(was, RESERVED, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Some(TakenSlot { slot, bits, was }),
-                // The tree grew above the root's slot meanwhile.
+                // The tree grew meanwhile, so the root word is a node now.
                 Err(word) if word & NODE != 0 => continue,
                 Err(_) => return None,
             }
         }
     }
 
-    /// Takes over the empty slot at `key`.
+    /// Takes over the empty slot at `key`. Returns an error if it cannot be filled.
     pub(crate) fn take_empty<'p>(
         &'p self,
         key: u64,
@@ -65,7 +66,7 @@ impl<N: Nodes> Index<N> {
                     return Ok(TakenSlot { slot, bits, was: EMPTY });
                 }
                 Err(RESERVED | CLOSED) => relax(),
-                // The tree grew above the root's slot meanwhile.
+                // The tree grew meanwhile, so the root word is a node now.
                 Err(word) if word & NODE != 0 => {}
                 Err(word) => return Err(FillError::Taken(decode(word))),
             }
@@ -74,13 +75,13 @@ impl<N: Nodes> Index<N> {
 }
 
 impl<N: Nodes> TakenSlot<'_, N> {
-    /// Sets the content for the time after the drop.
+    /// Sets the content that the drop stores in the slot.
     pub fn replace(&mut self, to: Slot) {
         debug_assert!(!matches!(to, Slot::Empty | Slot::Reserved));
         self.was = encode(to);
     }
 
-    /// Empties the slot, after its content was freed or moved.
+    /// Empties the slot. The caller has freed or moved its content.
     pub fn empty(mut self) {
         self.was = EMPTY;
     }
@@ -99,7 +100,8 @@ impl<N: Nodes> Drop for TakenSlot<'_, N> {
         if self.bits.is_some() {
             self.slot.store(self.was, Ordering::Release);
         } else {
-            // The root word, unless the index was dismantled meanwhile: it stays closed.
+            // The slot is the root word. If the index was dismantled meanwhile, the exchange fails and the word stays
+            // closed.
             let _dismantled = self.slot.compare_exchange(RESERVED, self.was, Ordering::Release, Ordering::Relaxed);
         }
     }

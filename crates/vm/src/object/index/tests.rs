@@ -1,4 +1,4 @@
-//! The index against a plain map, and under the model checkers.
+//! Tests that compare the index with a plain map, and models for the checkers.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use quire_sync::PerCpu;
 use quire_sync::epoch::{Domain, Slot as EpochSlot};
 use std::ptr::NonNull;
 
-/// Nodes from the process's own heap.
+/// Allocates nodes from the process's own heap.
 #[derive(Clone, Copy)]
 struct Boxes(&'static Domain);
 
@@ -18,8 +18,7 @@ unsafe impl Nodes for Boxes {
         NonNull::new(unsafe { std::alloc::alloc(layout) }.cast()).ok_or(OutOfMemory)
     }
     unsafe fn release(self, node: NonNull<IndexNode<Self>>) {
-        // SAFETY: the contract of `release` says that the node came from `allocate`, which used this allocator and
-        // layout.
+        // SAFETY: by the contract of `release`, the node came from `allocate`, which used this allocator and layout.
         unsafe { std::alloc::dealloc(node.as_ptr().cast(), std::alloc::Layout::new::<IndexNode<Self>>()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
@@ -28,12 +27,12 @@ unsafe impl Nodes for Boxes {
     }
 }
 
-/// An epoch of so many CPUs; the calling thread is the first of them.
+/// An epoch for `cpus` CPUs. The calling thread is the first of them.
 fn domain(cpus: usize) -> &'static Domain {
     #[cfg(not(any(loom, shuttle)))]
     quire_sync::hooks::threads::set_cpu(0);
     let layout = std::alloc::Layout::from_size_align(PerCpu::<EpochSlot>::bytes(cpus), 128).unwrap();
-    // SAFETY: a fresh allocation of the size and alignment that `PerCpu` asks for, leaked.
+    // SAFETY: this is a fresh allocation of the size and alignment that `PerCpu` requires. It is leaked.
     let slots = unsafe { PerCpu::new(NonNull::new(std::alloc::alloc(layout)).unwrap(), cpus, |_| EpochSlot::new()) };
     Box::leak(Box::new(Domain::new(slots)))
 }
@@ -144,7 +143,7 @@ mod plain {
         }
     }
 
-    /// A single slot at key 0 lies in the root word, which an owner may have taken over.
+    /// The slot of key 0 is in the root word. Another CPU may own that word.
     #[test]
     fn a_filler_of_a_taken_root_waits_for_its_owner() {
         use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -233,7 +232,7 @@ mod plain {
                         x ^= x << 13;
                         x ^= x >> 7;
                         x ^= x << 17;
-                        // Keys of one thread, among those of the others.
+                        // Each thread uses its own keys, which lie among those of the others.
                         let k = (x % 300) * 4 + t;
                         let v = Slot::Page(Pfn(k + 1));
                         let pin = nodes.0.pin();
@@ -265,14 +264,15 @@ mod models {
 
     const NODES: fn() -> Boxes = || Boxes(domain(2));
 
-    /// Runs `f` pinned, as CPU `cpu`. (Assertions stand outside: a failing one must not unwind through a pin.)
+    /// Runs `f` pinned, as CPU `cpu`. (Assertions are outside of `f`, because a failing assertion must not unwind
+    /// through a pin.)
     fn pinned<R>(nodes: Boxes, cpu: usize, f: impl FnOnce(&Pinned<'_>) -> R) -> R {
         set_cpu(cpu);
         let pin = nodes.0.pin();
         f(&pin)
     }
 
-    /// One thread takes a page out of a slot, another fills it again: in the end the bitmap and the slot agree.
+    /// One thread empties a slot while another fills it again. At the end the bitmap agrees with the slot.
     fn clear_against_fill() {
         let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());
@@ -285,13 +285,13 @@ mod models {
         agree(nodes, &index, 1);
     }
 
-    /// One thread fills a slot, another empties it as soon as it sees the page there.
+    /// One thread fills a slot, and another empties it as soon as it sees the page there.
     fn fill_against_clear() {
         let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());
         let value = Slot::Page(Pfn(1));
         pinned(nodes, 0, |pin| {
-            // A node, so that there is a bitmap.
+            // Two keys make a node, so that there is a bitmap.
             index.fill(0, value, nodes, pin).unwrap();
             index.fill(1, value, nodes, pin).unwrap();
             index.clear(1, value, pin);
@@ -320,7 +320,7 @@ mod models {
         BitAfterPublish: "the bitmap differs from the slots";
     }
 
-    /// Two fill the same slot.
+    /// Two threads fill the same slot.
     fn fill_against_fill() {
         let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());
@@ -341,7 +341,7 @@ mod models {
         FillNotAtomic: "not exactly one of two succeeds";
     }
 
-    /// Two fill slots of which one makes the tree higher.
+    /// Two threads fill slots. One of the fills makes the tree higher.
     fn fill_against_growth() {
         let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());
@@ -349,7 +349,7 @@ mod models {
         let fill = move |index: &Index<Boxes>, cpu, key| {
             pinned(nodes, cpu, |pin| index.fill(key, Slot::Page(Pfn(key)), nodes, pin).is_ok())
         };
-        // Key 0 lives in the root word until the other key makes it a node.
+        // Key 0 is in the root word until the other key makes the root a node.
         let t = thread::spawn(move || fill(&other, 1, 0));
         let mine = fill(&index, 0, 3);
         let theirs = t.join().unwrap();
@@ -363,7 +363,7 @@ mod models {
         GrowNotAtomic: "a page is lost while the tree grows";
     }
 
-    /// A node without slots is taken out while one of them is filled.
+    /// An empty node is removed while one of its slots is filled.
     fn fill_against_prune() {
         let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());
@@ -385,7 +385,8 @@ mod models {
         BitAfterUnlink: "a page goes with its node";
     }
 
-    /// A walk, and another that continues by its key, while a node before the searched one is taken out and made again.
+    /// A walk, and a second walk that continues at its key, while a node before the wanted key is removed and made
+    /// again.
     fn walk_against_prune() {
         let nodes = NODES();
         let index = Arc::new(Index::<Boxes>::new());

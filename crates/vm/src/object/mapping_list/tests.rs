@@ -1,4 +1,4 @@
-//! How many backings a scan visits, and how many in one hold of the lock.
+//! Tests of the number of backings that a scan visits, in all and in one hold of the lock.
 
 use super::{Scan, Step, VISITS};
 use crate::map::{Space, SpaceRef};
@@ -11,7 +11,7 @@ use crate::tests::{anonymous, store};
 use core::ops::ControlFlow;
 use std::collections::HashSet;
 
-/// A space with one page, and spaces that were forked from it and show the page too.
+/// A space with one page, and spaces that were forked from it and also show the page.
 struct Family {
     sharers: Vec<SpaceRef<TestMachine>>,
     parent: SpaceRef<TestMachine>,
@@ -42,13 +42,13 @@ fn address(b: &Backing<TestMachine>) -> usize {
     core::ptr::from_ref(b).addr()
 }
 
-/// Counts of a scan; in each of its pauses a sharer leaves and another comes.
+/// The counts of a scan. In each of its pauses one sharer leaves and another comes.
 struct Stormed {
-    /// Visits of the longest hold.
+    /// The number of visits of the longest hold.
     hold: u64,
     visits: u64,
     holds: u64,
-    /// Backings that are listed at the end and were not visited.
+    /// The number of backings that are in the list at the end and were not visited.
     missed: usize,
 }
 
@@ -59,7 +59,7 @@ fn storm(sharers: u64, from_within: bool) -> Stormed {
     let mut from = None;
     if from_within {
         let mut scan = Scan::new(key, key + 1, None);
-        // About half of them.
+        // This visits about half of the backings.
         for _ in 0..sharers / u64::from(2 * VISITS) {
             let _some = object.shards().step(&mut scan, |_| ControlFlow::<()>::Continue(()));
         }
@@ -78,7 +78,7 @@ fn storm(sharers: u64, from_within: bool) -> Stormed {
         if matches!(step, Step::Over) {
             break;
         }
-        // Its backing takes the memory of an earlier leaver's, at any place of the order.
+        // The new backing takes the memory of an earlier leaver, so it can be at any place of the order.
         let came = f.parent.fork().unwrap();
         let left = holds as usize * 7919 % f.sharers.len();
         f.sharers[left] = came;
@@ -105,7 +105,7 @@ fn a_hold_is_as_short_among_thousands_of_sharers_that_come_and_go() {
 fn a_scan_without_later_passes_misses_backings() {
     let missed = |mutant| {
         set_mutant(Some(mutant));
-        // New backings stand last, and the scan comes there before its end.
+        // New backings are last in the order, and the scan reaches them before its end.
         let s = storm(1000, true);
         set_mutant(None);
         s.missed

@@ -1,4 +1,4 @@
-//! Scans while others link and unlink in each pause, as fast and as awkwardly as they can.
+//! Tests of scans while other threads link and unlink in each pause, in the worst possible ways.
 
 use super::{MOST_VISITS, STEPS, Scan, Step, VISITS, VISITS_A_LINKING};
 use crate::object::interval::tests::Member;
@@ -7,7 +7,7 @@ use core::ops::ControlFlow;
 use core::ptr;
 use std::collections::HashSet;
 
-/// Between two neighbours at the start.
+/// The distance between two neighbours at the start.
 const GAP: u64 = 1 << 32;
 
 /// A tree, and its members.
@@ -25,10 +25,10 @@ impl World {
         w
     }
 
-    /// All reach to the same end, so all overlap there.
+    /// Links a member. All members reach to the same end, so all of them overlap there.
     fn link(&mut self, start: u64) {
         let m = Member::new(start, u64::MAX);
-        // SAFETY: it was just made, is in no tree, and is freed after it is taken out.
+        // SAFETY: the member was just made and is in no tree. It is freed only after its removal.
         unsafe { self.tree.insert(m, self.linked) };
         self.members.push(m);
         self.linked += 1;
@@ -36,7 +36,7 @@ impl World {
 
     fn unlink(&mut self, n: usize) -> TreePlace {
         let m = self.members.swap_remove(n);
-        // SAFETY: it is in the tree until now, and came from `Box::into_raw`.
+        // SAFETY: the member is in the tree until now, and came from `Box::into_raw`.
         unsafe {
             let place = Tree::place(&*m);
             self.tree.remove(m);
@@ -52,8 +52,8 @@ impl World {
         self.seed % n
     }
 
-    /// Scans all members. Between two holds of the lock it calls `pause` with the members seen so far. Returns the
-    /// number of holds.
+    /// Scans all members. Between two holds of the lock it calls `pause`, with the set of members seen so far. Returns
+    /// the number of holds.
     fn scan(
         &mut self,
         from: Option<TreePlace>,
@@ -88,7 +88,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // SAFETY: each came from `Box::into_raw`, and the tree is not used any more.
+        // SAFETY: each member came from `Box::into_raw`, and the tree is not used any more.
         self.members.iter().for_each(|m| drop(unsafe { Box::from_raw(*m) }));
     }
 }
@@ -102,7 +102,7 @@ fn a_scan_ends_though_all_that_is_linked_stands_ahead_of_it() {
             let ahead = scan.last().map_or(0, |(start, _)| start) + 1;
             (0..a_pause).for_each(|n| w.link(ahead + n));
         });
-        // A hold makes half of its visits for members that were linked meanwhile.
+        // A hold makes half of its visits for members that were linked since the hold before.
         assert!(holds <= 2 * MEMBERS / u64::from(VISITS) + 16, "{holds} holds with {a_pause} linkings a pause");
     }
 }

@@ -1,4 +1,4 @@
-//! Times of stores, on the test machine.
+//! Tests of the times of stores, on the test machine.
 
 use super::{SKEW, TICK};
 use crate::map::Advice;
@@ -9,7 +9,7 @@ use crate::types::PAGE_SIZE;
 use crate::{FaultError, Space};
 use std::sync::atomic::Ordering;
 
-/// The first time of each test.
+/// The time at which each test starts.
 const START: u64 = 1 << 40;
 
 fn at(m: &Boot, ticks: u64) -> u64 {
@@ -33,7 +33,8 @@ fn each_first_store_through_a_shared_mapping_is_timed() {
         show(&space, 0, pages, &file, true);
         show(&other, 0, pages, &file, true);
         assert_eq!(file.stored(), 0);
-        // Holes, in several leaves and in any order; then the same pages, which are dirty, through another mapping.
+        // Stores go to holes in several leaf nodes, in any order. Then they go to the same pages, which are dirty,
+        // through another mapping.
         let mut ticks = 0;
         for space in [&space, &other] {
             for n in [pages - 1, 0, pages / 2, pages / 3] {
@@ -70,7 +71,7 @@ fn a_time_is_written_once_a_tick_or_after_it_was_forgotten() {
     let file = file(&m, 8, true);
     let space = Space::new(m.vm).unwrap();
     show(&space, 0, 8, &file, true);
-    // All in one leaf.
+    // All pages are in one leaf node.
     let first = at(&m, 1);
     store(&space, page(1), 1);
     m.vm.machine().store_time.store(first + TICK - 1, Ordering::Relaxed);
@@ -97,18 +98,18 @@ fn a_time_from_the_future_becomes_the_present_one() {
         assert_eq!(file.stored(), later);
         set_back();
     };
-    // By a look.
+    // A read of the times corrects a time in the future.
     store_later(0);
     assert_eq!(file.stored(), START - SKEW);
-    // By a store into the same leaf.
+    // A store into the same leaf node corrects it.
     store_later(1);
     store(&space, page(2), 1);
     assert_eq!(file.stored(), START - SKEW);
-    // By an explicit time.
+    // An explicit time replaces it.
     store_later(3);
     file.forget_stores(START - SKEW);
     assert_eq!(file.stored(), 0);
-    // The clocks of two CPUs differ by less.
+    // The clocks of two CPUs differ by less than this.
     let later = at(&m, 0);
     store(&space, page(200), 1);
     m.vm.machine().store_time.store(START - SKEW, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Counts of mappings, weak references and kept pages, on the test machine.
+//! Tests of counts of mappings, weak references and kept pages, on the test machine.
 
 use crate::Space;
 use crate::object::{ObjectRef, WeakRef};

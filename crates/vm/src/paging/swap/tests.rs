@@ -13,7 +13,7 @@ fn the_longest_run_of_free_slots_in_a_word_is_found() {
     assert_eq!(run(!0xf0f0, 4), Some((4, 4)));
 }
 
-/// The slots of a store of `total`, without the store.
+/// The slots of a store with `total` slots, without the store.
 fn swap(total: u64) -> Swap {
     let swap = Swap::new();
     let words: &'static mut [u64] = vec![0; total.div_ceil(64) as usize].leak();
@@ -28,7 +28,7 @@ fn swap(total: u64) -> Swap {
     swap
 }
 
-/// The longest run of slots in a word that are in no set, at most `n`.
+/// The length of the longest run of free slots in a word, at most `n`.
 fn longest(used: &BTreeSet<u64>, total: u64, n: u64) -> u64 {
     let mut longest = 0;
     let mut here = 0;
@@ -45,9 +45,9 @@ fn longest(used: &BTreeSet<u64>, total: u64, n: u64) -> u64 {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Allocate(usize),
-    /// Of the slots in use from that one on, so many neighbours.
+    /// Releases the given number of neighbouring slots, from the first used slot at or after the first number.
     Release(u64, u64),
-    /// Every n-th slot in use, one by one, as a range of an object frees them.
+    /// Releases every n-th used slot from there on, one by one, as a walk over an object does.
     Return(u64, usize),
 }
 

@@ -1,34 +1,35 @@
 //! The free blocks of one domain: a buddy allocator that keeps large frames whole.
 //!
 //! # Large frames stay together
-//! Blocks of [`LARGE`] (2 MiB) and more are *whole* and belong to no group. A smaller block is a piece of a *broken*
-//! large frame and stands on the list of the [`Group`] that it was broken for. A request is served in this order: from
-//! the pieces of its own group, smallest first, so that broken frames are used up; by breaking a whole one; and, where
-//! none is whole, from the other group's largest piece. So the kernel's frames, which never move, share few large
-//! frames with those of programs, which are freed together (Linux's `migratetype`, Gorman and Whitcroft 2006).
+//! Blocks of [`LARGE`] (2 MiB) or more are *whole* and belong to no group. A smaller block is a piece of a *broken*
+//! large frame. It is on the list of the [`Group`] for which the large frame was broken. A request uses the smallest
+//! fitting piece of its own group first, so that broken frames are used up. If there is none, it breaks a whole block.
+//! If there is no whole block, it uses the largest piece of the other group. The frames of the kernel never move, and
+//! those of programs are freed together. So both share few large frames (Linux's `migratetype`, Gorman and Whitcroft
+//! 2006).
 //!
 //! # Fresh sections
-//! Memory that was never used stands on no list: it is counted, section by section ([`crate::phys::descriptors`]). A
-//! section is opened, as one largest block, where neither the group's pieces nor the whole blocks serve a request. So
-//! memory that was used before is used again first.
+//! Memory that was never used is on no list, but is counted by sections ([`crate::phys::descriptors`]). A section is
+//! opened, as one largest block, only if neither the group's pieces nor the whole blocks can serve a request. So memory
+//! that was used before is reused first.
 
 use crate::mutant::{Mutant, mutant};
 use crate::phys::descriptors::{Closed, Descriptors, SECTION};
 use crate::phys::page::{FrameKind, Page};
 use crate::types::Pfn;
 
-/// The largest block is 2^MAX_ORDER frames (4 MiB): a large page and its alignment, with room.
+/// The largest block has 2^MAX_ORDER frames (4 MiB), so a large page fits at any alignment.
 #[cfg(not(any(loom, shuttle)))]
 pub const MAX_ORDER: u8 = 10;
-/// The largest block is 2^MAX_ORDER frames, few so that only the frames that a model uses have descriptors. A checker's
-/// time grows with the number of atomics.
+/// The largest block has 2^MAX_ORDER frames. They are few, so that only the frames that a model uses have descriptors.
+/// The time of a checker grows with the number of atomics.
 #[cfg(any(loom, shuttle))]
 pub const MAX_ORDER: u8 = 4;
 
 /// log2 of the frames in a large frame (2 MiB).
 #[cfg(not(any(loom, shuttle)))]
 pub const LARGE: u8 = 9;
-/// log2 of the frames in a large frame, small so that the checkers' few frames make some.
+/// log2 of the frames in a large frame. It is small, so that the few frames of a checker include some large ones.
 #[cfg(any(loom, shuttle))]
 pub const LARGE: u8 = 3;
 
@@ -36,9 +37,9 @@ pub const LARGE: u8 = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Group {
-    /// Programs' frames: they can be moved, written out, or go when the program does.
+    /// Frames of programs. They can be moved or written out, and are freed when the program ends.
     User = 0,
-    /// The kernel's: they stay where they are.
+    /// Frames of the kernel, which cannot be moved.
     Kernel = 1,
 }
 
@@ -53,36 +54,37 @@ impl Group {
     }
 }
 
-/// The order of a frame that is not the first of a block on a list.
+/// The order of each frame that is not the first of a block on a list.
 const INSIDE: u8 = u8::MAX;
 
-/// Free blocks of one size: linked both ways through the first frame's descriptor.
+/// A list of free blocks of one size, linked in both directions through the descriptor of the first frame.
 type Row = Option<Pfn>;
 
-/// Free blocks. A free frame's kind is `Free`; the first of a block that is on a list, and no other, has an order.
+/// The free blocks of a domain. The kind of each free frame is `Free`. Only the first frame of a block that is on a
+/// list has an order.
 pub(crate) struct Buddy {
     pages: Descriptors,
     domain: u8,
-    /// Below [`LARGE`], by group.
+    /// The blocks below [`LARGE`], by group and order.
     broken: [[Row; LARGE as usize]; 2],
     whole: [Row; (MAX_ORDER - LARGE + 1) as usize],
-    /// Frames in all blocks.
+    /// The number of frames in all blocks.
     free: u64,
-    /// Blocks by order.
+    /// The number of blocks of each order.
     blocks: [u64; MAX_ORDER as usize + 1],
     fresh: Fresh,
 }
 
-/// Where the search for the domain's next fresh section continues, and how many are left.
+/// The position of the search for the domain's next fresh section, and the number of those left.
 struct Fresh {
-    /// Index of a run of RAM.
+    /// The index of a run of RAM.
     run: usize,
     section: u64,
     left: u64,
 }
 
 impl Buddy {
-    /// Empty lists; all whole sections of the domain's RAM are fresh.
+    /// Empty lists. All whole sections of the domain's RAM are fresh.
     pub fn new(pages: Descriptors, domain: u8) -> Buddy {
         let own = pages.runs().iter().filter(|r| r.domain == domain);
         let left = own.map(|r| r.sections().end - r.sections().start).sum();
@@ -97,22 +99,22 @@ impl Buddy {
         }
     }
 
-    /// Frames in all blocks.
+    /// The number of frames in all blocks.
     pub fn free(&self) -> u64 {
         self.free
     }
 
-    /// Blocks by order.
+    /// The number of blocks of each order.
     pub fn blocks(&self) -> &[u64; MAX_ORDER as usize + 1] {
         &self.blocks
     }
 
-    /// Free frames in sections that are not open.
+    /// The number of free frames in sections that are not open.
     pub fn fresh(&self) -> u64 {
         self.fresh.left * SECTION
     }
 
-    /// Opens the domain's next fresh section; false where none is left.
+    /// Opens the domain's next fresh section. Returns false if none is left.
     fn open_next(&mut self) -> bool {
         while self.fresh.left != 0 {
             let Some(run) = self.pages.runs().get(self.fresh.run) else { return false };
@@ -137,7 +139,7 @@ impl Buddy {
         while self.open_next() {}
     }
 
-    /// Opens those of the domain's fresh sections that have a frame of `start..end`.
+    /// Opens those fresh sections of the domain that contain a frame of `start..end`.
     fn open_range(&mut self, start: u64, end: u64) {
         if self.fresh.left == 0 {
             return;
@@ -150,23 +152,23 @@ impl Buddy {
         }
     }
 
-    /// Opens a fresh section of the domain: one largest block more.
+    /// Opens a fresh section of the domain, which adds one largest block.
     fn open(&mut self, section: u64) {
         let domain = self.domain;
-        // SAFETY: it is closed, as the callers have seen, and whole sections of this domain are opened under its
-        // depot's lock alone, which guards this value.
+        // SAFETY: the section is closed, as the callers have checked. Whole sections of this domain are opened only
+        // under the lock of the domain's depot, which guards this value.
         unsafe { self.pages.open(section, || Page::free(domain, INSIDE)) };
         self.fresh.left -= 1;
         self.link(Pfn(section * SECTION), MAX_ORDER, Group::User);
     }
 
-    /// Opens the sections that have a frame of `start..end` and no RAM: a device's frames get descriptors.
+    /// Opens the sections without RAM that contain a frame of `start..end`, so that a device's frames get descriptors.
     pub fn open_holes(&mut self, start: u64, end: u64) {
         for section in start / SECTION..end.min(self.pages.len()).div_ceil(SECTION) {
             let first = section * SECTION;
             if !self.pages.is_open(Pfn(first)) && matches!(self.pages.closed(Pfn(first)), Closed::Hole(_)) {
-                // SAFETY: it is closed, and sections without RAM are opened under the lock of the first domain's depot
-                // alone.
+                // SAFETY: the section is closed. Sections without RAM are opened only under the lock of the first
+                // domain's depot.
                 unsafe { self.pages.open_reserved(first, first + SECTION) };
             }
         }
@@ -179,7 +181,7 @@ impl Buddy {
         }
     }
 
-    /// The first block of a row.
+    /// The first block on the list of an order and group.
     pub fn first(&self, order: u8, group: Group) -> Option<Pfn> {
         match order.checked_sub(LARGE) {
             Some(o) => self.whole[o as usize],
@@ -206,8 +208,8 @@ impl Buddy {
         let page = self.pages.get(pfn);
         let (order, group) = (page.order(), Group::from_u8(page.group()));
         if self.first(order, group) == Some(pfn) {
-            // The new head keeps a stale `prev`, which is not read while it is the head. So exchanges, which take the
-            // head, write no other block's descriptor.
+            // The new head keeps a stale `prev`, which is not read while it is the head. So taking the head of a list
+            // writes no other block's descriptor.
             *self.row(order, group) = page.next();
         } else {
             if let Some(p) = page.prev() {
@@ -225,21 +227,22 @@ impl Buddy {
         self.blocks[order as usize] -= 1;
     }
 
-    /// The smallest block for `order` among the group's pieces and the whole blocks.
+    /// The smallest block of at least `order` among the group's pieces and the whole blocks.
     fn own(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
         (order..=MAX_ORDER).find_map(|o| self.first(o, group).map(|p| (p, o)))
     }
 
-    /// The block to serve `order` from: its order and list.
+    /// The block from which a request for `order` is served, with its order.
     fn choose(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
         self.own(order, group).or_else(|| {
-            // None is whole: the largest piece of the other group, so that it is not asked again soon.
+            // No block is whole. The largest piece of the other group is used, so that this group does not need another
+            // one soon.
             (order..LARGE).rev().find_map(|o| self.first(o, group.other()).map(|p| (p, o)))
         })
     }
 
-    /// Takes 2^`order` frames, aligned to their size, for `group`. The caller sets their kind after it has released the
-    /// lock.
+    /// Allocates 2^`order` frames, aligned to their size, for `group`. The caller sets their kind after it has released
+    /// the lock.
     pub fn take(&mut self, order: u8, group: Group) -> Option<Pfn> {
         if self.own(order, group).is_none() {
             self.open_next();
@@ -252,8 +255,8 @@ impl Buddy {
         Some(pfn)
     }
 
-    /// Takes one block of at most 2^`most` frames: the smallest there is, if there is one of `group`; else a block that
-    /// [`Buddy::take`] breaks. Returns its order too.
+    /// Allocates one block of at most 2^`most` frames: the smallest piece of `group`, or if there is none, a block that
+    /// [`Buddy::take`] breaks. Also returns its order.
     pub fn take_piece(&mut self, most: u8, group: Group) -> Option<(Pfn, u8)> {
         match (0..=most.min(LARGE - 1)).find_map(|o| self.first(o, group).map(|p| (p, o))) {
             Some((pfn, order)) => {
@@ -264,7 +267,7 @@ impl Buddy {
                 if self.own(most, group).is_none() {
                     self.open_next();
                 }
-                // The largest order that is left, where no block of the full size can be had.
+                // The largest order up to `most` that can still be served.
                 let fits = |o: &u8| self.choose(*o, group).is_some();
                 let order = (0..=most).rev().find(fits)?;
                 self.take(order, group).map(|pfn| (pfn, order))
@@ -272,7 +275,7 @@ impl Buddy {
         }
     }
 
-    /// Takes a block back, and joins it with its free neighbours.
+    /// Frees a block, and joins it with its free neighbours.
     pub fn put(&mut self, mut pfn: Pfn, mut order: u8, group: Group) {
         for i in pfn.0..pfn.0 + (1 << order) {
             self.pages.get(Pfn(i)).set_kind(FrameKind::Free);
@@ -291,18 +294,19 @@ impl Buddy {
         self.link(pfn, order, group);
     }
 
-    /// Whether `pfn` begins a free block of this order and domain.
+    /// Whether a free block of this order and domain begins at `pfn`.
     fn is_block(&self, pfn: Pfn, order: u8) -> bool {
         let is = |page: &Page| page.kind() == FrameKind::Free && page.order() == order && page.domain() == self.domain;
         self.pages.find(pfn).is_some_and(is)
     }
 
-    /// The free block that holds `pfn`: its first frame and order.
+    /// The free block that contains `pfn`: its first frame and its order.
     fn block_of(&self, pfn: Pfn) -> Option<(Pfn, u8)> {
         (0..=MAX_ORDER).map(|o| (Pfn(pfn.0 & !((1 << o) - 1)), o)).find(|(first, o)| self.is_block(*first, *o))
     }
 
-    /// Takes exactly the frames `start..end`, if all are free here; else nothing.
+    /// Allocates exactly the frames `start..end` if all are free in this domain. Otherwise returns false and allocates
+    /// none.
     pub fn take_exactly(&mut self, start: u64, end: u64) -> bool {
         self.open_range(start, end);
         let mut at = start;
@@ -314,7 +318,8 @@ impl Buddy {
         true
     }
 
-    /// Takes those of the frames `start..end` that are free here; `f` gets each. Returns how many.
+    /// Allocates the frames of `start..end` that are free in this domain, and calls `f` with each. Returns their
+    /// number.
     pub fn take_free(&mut self, start: u64, end: u64, f: &mut dyn FnMut(Pfn)) -> u64 {
         self.open_range(start, end);
         let (mut at, mut taken) = (start, 0);
@@ -326,7 +331,7 @@ impl Buddy {
             let group = Group::from_u8(self.pages.get(first).group());
             self.unlink(first);
             let (block_start, block_end) = (first.0, first.0 + (1 << order));
-            // Else the rest would be joined with the taken frames.
+            // The taken frames are marked first. Otherwise the rest of the block would be joined with them.
             (start.max(block_start)..end.min(block_end)).for_each(|i| {
                 self.pages.get(Pfn(i)).set_kind(FrameKind::Unowned);
                 f(Pfn(i));
@@ -339,7 +344,7 @@ impl Buddy {
         taken
     }
 
-    /// Takes back frames that are no block.
+    /// Frees consecutive frames that do not form one block.
     pub fn put_range(&mut self, mut start: u64, end: u64, group: Group) {
         while start < end {
             let align = if start == 0 { MAX_ORDER as u32 } else { start.trailing_zeros() };
@@ -349,7 +354,7 @@ impl Buddy {
         }
     }
 
-    /// Large frames that are whole.
+    /// The number of large frames that are wholly free.
     pub fn large(&self) -> u64 {
         let blocks =
             |o: u8| core::iter::successors(self.first(o, Group::User), |p| self.pages.get(*p).next()).count() as u64;

@@ -1,4 +1,4 @@
-//! Accounts for every frame exactly once.
+//! Checks that each frame is accounted for exactly once.
 
 use super::{Frames, Group, MAX_ORDER};
 pub use crate::check::FrameError;
@@ -6,7 +6,7 @@ use crate::phys::page::FrameKind;
 use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
 
-/// Frames found so far.
+/// The numbers of frames found so far.
 #[derive(Default)]
 struct FrameTally {
     free: u64,
@@ -14,7 +14,7 @@ struct FrameTally {
 }
 
 impl Frames {
-    /// Checks every list and every frame. No other CPU may allocate or free meanwhile. In O(frames).
+    /// Checks each list and each frame. No other CPU may allocate or free meanwhile. Takes O(frames) time.
     pub fn check(&self) -> Result<(), FrameError> {
         let mut all = FrameTally::default();
         for (number, depot) in self.domains.iter().enumerate() {
@@ -23,7 +23,7 @@ impl Frames {
             for order in 0..=MAX_ORDER {
                 let before = here.free;
                 for group in Group::ALL {
-                    // Large blocks belong to no group, and stand on one list.
+                    // Large blocks belong to no group, and are on one list.
                     if order >= super::LARGE && group != Group::User {
                         continue;
                     }
@@ -58,8 +58,8 @@ impl Frames {
                 self.check_chain(chain.head(), chain.len, &mut all)?;
             }
         }
-        // Each list's frames are of the right kind. If the lists have as many frames as carry these kinds, no frame is
-        // on two lists or on none.
+        // Each frame on a list has the right kind. If the lists have as many frames as have these kinds, no frame is on
+        // two lists or on none.
         let says = |kind| self.pages.opened().filter(|pfn| self.pages.get(*pfn).kind() == kind).count() as i64;
         match says(FrameKind::Free) + says(FrameKind::Cached) - (all.free + all.cached) as i64 {
             0 => Ok(()),
@@ -96,8 +96,8 @@ impl Frames {
             if order < MAX_ORDER
                 && let Some(page) = self.pages.find(buddy)
             {
-                // A buddy that is free and of this order would have been joined. (It is inside no larger block: that
-                // would hold this one as well.)
+                // A free buddy of this order would have been joined with this block. (The buddy is not inside a larger
+                // free block, because that block would contain this one as well.)
                 if page.kind() == FrameKind::Free && page.order() == order && page.domain() == domain {
                     return Err(FrameError::Apart(pfn));
                 }

@@ -1,4 +1,4 @@
-//! Consecutive frames by number, alignment and limits, for devices and large pages.
+//! Consecutive frames by number, alignment and address limits, for devices and large pages.
 
 use super::{For, Frame};
 use crate::error::OutOfMemory;
@@ -11,16 +11,16 @@ use crate::types::{Pfn, PhysRange};
 /// A request for consecutive frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Contiguous {
-    /// How many.
+    /// The number of frames.
     pub count: u64,
-    /// The first frame's number is a multiple of this: a power of two.
+    /// The number of the first frame is a multiple of this power of two.
     pub align: u64,
-    /// The range that the frames must lie in.
+    /// The range in which all the frames must lie.
     pub within: PhysRange,
 }
 
 impl Contiguous {
-    /// `count` frames anywhere.
+    /// A request for `count` frames at any address.
     pub fn anywhere(count: u64) -> Contiguous {
         Contiguous { count, align: 1, within: PhysRange { start: Pfn(0), end: Pfn(u32::MAX as u64) } }
     }
@@ -28,16 +28,16 @@ impl Contiguous {
 
 /// The descriptor of a frame, or why it has none.
 pub(crate) enum FrameLookup {
-    /// The frame's descriptor.
+    /// The descriptor of the frame.
     Frame(&'static Page),
-    /// The frame has no descriptor yet.
+    /// The frame has no descriptor yet, because its section is closed.
     Closed(Closed),
 }
 
 impl<M: Machine> Physical<M> {
-    /// Consecutive frames of one domain. The first stands for all; they go back with
-    /// [`Physical::free_contiguous`](crate::phys::Physical::free_contiguous). Reads each descriptor in the limits at
-    /// most twice, without a lock.
+    /// Allocates consecutive frames of one domain. The returned first frame stands for all of them.
+    /// [`Physical::free_contiguous`](crate::phys::Physical::free_contiguous) frees them. Reads each descriptor within
+    /// the limits at most twice, without a lock.
     pub fn alloc_contiguous(&self, want: Contiguous, on_behalf: For) -> Result<Frame, OutOfMemory> {
         if want.count == 0 || !want.align.is_power_of_two() || self.inject_failure() {
             return Err(OutOfMemory);
@@ -49,23 +49,22 @@ impl<M: Machine> Physical<M> {
         self.find_contiguous(want, on_behalf).ok_or(OutOfMemory)
     }
 
-    /// Takes back frames of [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous), with the same
-    /// count.
+    /// Frees frames of [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous), with the same count.
     ///
     /// # Safety
-    /// This system's [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous) gave this number of
+    /// This system's [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous) returned this number of
     /// frames, and none of them is used any more.
     pub unsafe fn free_contiguous(&self, first: Frame, count: u64) {
         self.return_contiguous(first, count);
     }
 
-    /// Takes back frames of this system's, as many as were given.
+    /// Frees frames of this system, with the same count as they were allocated.
     pub(crate) fn return_contiguous(&self, first: Frame, count: u64) {
         let start = first.into_pfn().0;
         self.give_back(start, start + count);
     }
 
-    /// The lowest place that is free.
+    /// Allocates the frames at the lowest fitting place.
     fn find_contiguous(&self, want: Contiguous, on_behalf: For) -> Option<Frame> {
         let end = want.within.end.0.min(self.page_count());
         let mut start = want.within.start.0.checked_next_multiple_of(want.align)?;
@@ -81,8 +80,8 @@ impl<M: Machine> Physical<M> {
         None
     }
 
-    /// The domain of `count` frames from `start` on, where all look free. Else the first frame behind the last one in
-    /// the way, where the next candidate may begin.
+    /// The domain of `count` frames from `start` on, if all look free. Otherwise the error is the number of the frame
+    /// after the last obstacle, where the next candidate may begin.
     fn obstacle(&self, start: u64, count: u64) -> Result<u8, u64> {
         let domain = match self.frame_at(Pfn(start)) {
             FrameLookup::Frame(page) => page.domain(),
@@ -94,7 +93,7 @@ impl<M: Machine> Physical<M> {
             at -= 1;
             match self.frame_at(Pfn(at)) {
                 FrameLookup::Frame(page) if page.kind() == FrameKind::Free && page.domain() == domain => {}
-                // The rest of the section is as free.
+                // The rest of the closed section is free too.
                 FrameLookup::Closed(Closed::Fresh(here)) if here == domain => at &= !(SECTION - 1),
                 FrameLookup::Closed(Closed::Hole(end)) => return Err(end),
                 _ => return Err(at + 1),
@@ -103,7 +102,7 @@ impl<M: Machine> Physical<M> {
         Ok(domain)
     }
 
-    /// The state of frame `pfn`, whether its section is open or not.
+    /// The state of frame `pfn`, whose section may be open or closed.
     pub(crate) fn frame_at(&self, pfn: Pfn) -> FrameLookup {
         let pages = &self.frames().pages;
         pages.find(pfn).map_or_else(|| FrameLookup::Closed(pages.closed(pfn)), FrameLookup::Frame)

@@ -1,4 +1,4 @@
-//! The free frames of a domain, by where they are and in what blocks, for tools.
+//! The free frames of a domain, by place and block size, for tools.
 
 use super::buddy::MAX_ORDER;
 use super::{Frames, Watermarks};
@@ -6,46 +6,47 @@ use crate::phys::descriptors::SECTION;
 use core::ops::Range;
 use quire_sync::atomic::Ordering;
 
-/// The frames of a domain.
+/// The free frames of a domain, and its watermarks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DomainInfo {
-    /// From the first frame of its RAM to one past the last; other domains and holes may lie between.
+    /// The range from the first frame of the domain's RAM to one past the last. Other domains and holes may lie
+    /// between.
     pub span: Range<u64>,
-    /// Frames that the core manages.
+    /// The number of frames that the core manages.
     pub total: u64,
-    /// Where pageout begins and ends.
+    /// The numbers of free frames at which pageout begins and ends.
     pub marks: Watermarks,
-    /// Free frames, without those that CPUs keep for themselves.
+    /// The number of free frames, without those in the magazines of CPUs.
     pub free: u64,
-    /// The blocks that those are in: at n, the number of blocks of 2^n frames. A depot's chains are single frames, and
-    /// memory that was never used is in blocks of the largest size.
+    /// The blocks of these free frames: element n is the number of blocks of 2^n frames. A depot's chains count as
+    /// single frames. Memory that was never used counts as blocks of the largest size.
     pub blocks: [u64; MAX_ORDER as usize + 1],
 }
 
-/// The free frames that a CPU keeps for itself.
+/// The free frames in the magazine of a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuFrames {
     /// The CPU's domain.
     pub domain: usize,
-    /// How many they are; some may be of another domain, on their way back.
+    /// The number of frames. Some may be of another domain, on their way back to it.
     pub kept: u64,
-    /// How many the CPU takes from its domain at once, or gives back.
+    /// The number of frames that the CPU takes from its domain, or returns to it, at once.
     pub batch: u64,
 }
 
 impl Frames {
-    /// The frames of `domain`. The blocks and their sum are those of one moment. Takes the lock of the domain's depot
-    /// for a few steps.
+    /// The free frames of `domain`. The blocks and their sum are those of one moment. Holds the lock of the domain's
+    /// depot for a few steps.
     ///
     /// # Panics
-    /// Where there is no such domain.
+    /// Panics if the machine has no such domain.
     pub fn domain_info(&self, domain: usize) -> DomainInfo {
         let depot = &self.domains[domain];
         let (free, blocks) = {
             let held = depot.held.lock();
             let mut blocks = *held.buddy.blocks();
             let (free, whole) = (depot.uncached.load(Ordering::Relaxed), held.buddy.free() + held.buddy.fresh());
-            // Chains that are just being broken up are counted, and on no list.
+            // Chains that are just being broken up are counted, but are on no list.
             blocks[0] += free.saturating_sub(whole);
             blocks[MAX_ORDER as usize] += held.buddy.fresh() / SECTION;
             (free, blocks)
@@ -56,10 +57,10 @@ impl Frames {
         DomainInfo { span: start..end, total: self.total_in(domain), marks: self.marks(domain), free, blocks }
     }
 
-    /// The free frames that `cpu` keeps for itself.
+    /// The free frames in the magazine of `cpu`.
     ///
     /// # Panics
-    /// Where there is no such CPU.
+    /// Panics if the machine has no such CPU.
     pub fn cpu_frames(&self, cpu: usize) -> CpuFrames {
         let magazine = self.magazines.of(cpu);
         let kept = magazine.local.lock().chains().map(|chain| u64::from(chain.len)).sum();
@@ -99,11 +100,11 @@ mod tests {
         let run = m.vm.alloc_run(3, For::Kernel).unwrap();
         check();
         for pfn in taken.into_iter().rev() {
-            // SAFETY: `into_pfn` gave the number just now, and this gives the frame up.
+            // SAFETY: `into_pfn` has just returned the number, and this code gives the frame up.
             m.vm.return_frame(unsafe { crate::phys::frames::Frame::from_pfn(pfn) });
         }
         check();
-        // SAFETY: `alloc_run` gave the block, of this order, and nothing uses it.
+        // SAFETY: `alloc_run` returned the block, with this order, and no code uses it any more.
         unsafe { m.vm.free_run(run, 3) };
         check();
         m.vm.drain_magazines();

@@ -1,4 +1,4 @@
-//! Frames in front of the buddy lists: magazines, depots, and the return of frames to their own domain.
+//! The levels above the buddy lists: magazines, depots, and the return of frames to their own domain.
 
 use super::{Fill, For, Frames, Group};
 use crate::machine::{Machine, Pmap};
@@ -11,22 +11,22 @@ use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
 use quire_sync::{Rank, SpinLock, preempt_off};
 
-/// Frames of other domains that a CPU collects before it returns them.
+/// The number of frames of other domains that a CPU collects before it returns them.
 #[cfg(not(any(loom, shuttle)))]
 const FOREIGN: u32 = 64;
 #[cfg(any(loom, shuttle))]
 const FOREIGN: u32 = 2;
 
-/// Frames in a chain while memory is low: as many stay with each CPU then.
+/// The number of frames in a chain while memory is low. Each CPU then keeps about this number.
 const SCARCE: u32 = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
-/// Frames that go into the buddy lists under one hold of the depot's lock.
+/// The most frames that go into the buddy lists under one hold of the depot's lock.
 const PIECE: u32 = 32;
 
-/// Frames linked through their descriptors.
+/// A list of frames, linked through their descriptors.
 #[derive(Clone, Copy)]
 pub(super) struct Chain {
-    /// Frame number plus one; 0: none.
+    /// The number of the first frame plus one; 0 if the chain is empty.
     head: u32,
     pub len: u32,
 }
@@ -54,15 +54,16 @@ impl Chain {
     }
 }
 
-/// Two chains, so that a CPU which alternates at the edge of one does not go to the depot each time.
+/// The two chains of a CPU for one group. With two, a CPU that allocates and frees in turn at the end of one chain does
+/// not go to the depot each time.
 type Stack = [Chain; 2];
 
 pub(super) struct Local {
-    /// By group.
+    /// The chains of each group.
     pub stacks: [Stack; 2],
-    /// Frames of other domains, to be returned.
+    /// Frames of other domains, which will be returned to their domains.
     pub foreign: Chain,
-    /// Frames for programs that are zeroed already.
+    /// Frames for programs that are already zeroed.
     pub zeroed: Chain,
 }
 
@@ -80,7 +81,7 @@ impl Local {
     const EMPTY: Local = Local { stacks: [[Chain::EMPTY; 2]; 2], foreign: Chain::EMPTY, zeroed: Chain::EMPTY };
 }
 
-/// One CPU's frames. Its lock is taken by others only to drain it, or to count its frames.
+/// One CPU's free frames. Other CPUs acquire its lock only to drain it, or to count its frames.
 pub struct Magazine {
     pub(super) domain: u8,
     pub(super) local: SpinLock<Local>,
@@ -93,22 +94,23 @@ impl Magazine {
 }
 
 impl Frames {
-    /// Frames in a full chain.
+    /// The number of frames in a full chain of `group`.
     #[inline(always)]
     pub(super) fn chain(&self, group: Group) -> u32 {
         match group {
             Group::User => self.chain,
-            // Requested far less often, but by every running CPU: a quarter.
+            // All running CPUs request kernel frames, but far less often. So their chains have a quarter of the length.
             Group::Kernel => (self.chain / 4).max(1),
         }
     }
 
-    /// A chain for `domain`'s CPUs: a full one, or one made of pieces; from its own depot or the next that has any.
+    /// A chain for CPUs of `domain`: a full chain, or a chain of frames from blocks. It comes from the domain's own
+    /// depot, or from the next depot that has frames.
     #[cold]
     fn refill(&self, domain: u8, on_behalf: For) -> Chain {
         let group = on_behalf.group();
         let count = self.domains.len();
-        // The next domain that is not low. Where all are low, the next that has frames.
+        // First the next domain that is not low is used. If all are low, the next that has frames is used.
         let from = if count == 1 || self.is_low() { count } else { 0 };
         for i in from..2 * count {
             let depot = &self.domains[(domain as usize + i) % count];
@@ -128,10 +130,10 @@ impl Frames {
                 return chain;
             }
             let most = if self.is_low() { self.chain(group).min(SCARCE) } else { self.chain(group) }.min(room);
-            // Blocks, linked by `prev`; they are taken apart after the lock is released.
+            // The blocks are linked by `prev`. They are split into frames after the lock is released.
             let (mut blocks, mut n) = (None, 0);
-            // Half is enough. A block of half a chain or more is taken whole and no other is split to fill up. So the
-            // descriptors of a chain's frames come from few CPUs.
+            // Half a chain is enough. A block of half a chain or more is taken whole, and no other block is split to
+            // fill the chain up. So the descriptors of a chain's frames come from few CPUs.
             while n < most.div_ceil(2)
                 && let Some((pfn, order)) = held.buddy.take_piece((most - n).ilog2() as u8, group)
             {
@@ -150,7 +152,7 @@ impl Frames {
         Chain::EMPTY
     }
 
-    /// Frames that may leave the depots at once on this owner's behalf, so that the reserve stays.
+    /// The number of frames that may leave the depots for a request for `on_behalf`, so that the reserve is kept.
     fn room(&self, on_behalf: For) -> u32 {
         match self.limit(on_behalf) {
             0 => u32::MAX,
@@ -173,7 +175,8 @@ impl Frames {
         chain
     }
 
-    /// Puts a full chain into its depot by its head alone; takes any other apart.
+    /// Returns a chain to its depot. A full chain is linked by its head alone. The frames of any other chain go to the
+    /// buddy lists.
     #[cold]
     fn put_chain(&self, domain: u8, group: Group, chain: Chain) {
         let depot = &self.domains[domain as usize];
@@ -187,7 +190,7 @@ impl Frames {
         }
     }
 
-    /// Puts each frame of a chain into its own domain's buddy lists.
+    /// Puts each frame of a chain into the buddy lists of its own domain.
     fn take_home(&self, mut chain: Chain) {
         let mut at = chain.pop(&self.pages);
         while let Some(first) = at {
@@ -212,8 +215,8 @@ impl Frames {
         self.magazines.of(quire_sync::current_cpu()).domain as usize
     }
 
-    /// Breaks up one full chain of a depot, the calling CPU's first, so that blocks form and either group can use it.
-    /// False where there is none.
+    /// Breaks up one full chain of a depot, so that blocks form and either group can use them. The depot of the calling
+    /// CPU comes first. Returns false if no depot has a chain.
     pub(super) fn break_one(&self) -> bool {
         let (near, far) = self.domains.split_at(self.here());
         for depot in far.iter().chain(near).filter(|d| d.chains.load(Ordering::Relaxed) != 0) {
@@ -232,7 +235,8 @@ impl Frames {
 }
 
 impl<M: Machine> Physical<M> {
-    /// A frame of `group`, and whether it is zeroed already.
+    /// Takes a frame from this CPU's magazine, which is refilled if it is empty. Also returns whether the frame is
+    /// already zeroed.
     #[inline]
     pub(super) fn pop_frame(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         let group = on_behalf.group();
@@ -260,8 +264,8 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Frames for programs, as many as fit into `into`: zeroed ones first, with a bit for each, then others, with at
-    /// most one refill.
+    /// Takes as many frames for programs as fit into `into`, with at most one refill. Zeroed frames come first, and
+    /// have a bit each in the returned mask.
     pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
         debug_assert!(into.len() < u64::BITS as usize, "each frame has a bit");
         let f = self.frames();
@@ -293,7 +297,7 @@ impl<M: Machine> Physical<M> {
         (n, zeroed)
     }
 
-    /// A frame, where this CPU has none and the depots give none.
+    /// Tries harder to allocate a frame, after this CPU's magazine and the depots had none.
     #[cold]
     pub(super) fn pop_frame_at_last(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         if let Some(got) = self.pop_broken_up(fill, on_behalf) {
@@ -304,8 +308,8 @@ impl<M: Machine> Physical<M> {
         if on_behalf.is_limited() {
             self.stats().count(Event::AllocStall);
         }
-        // Other CPUs' frames and spare table pages, only where that helps. So a request that is refused anyway does not
-        // empty every magazine in vain.
+        // Frames and spare table pages of other CPUs are drained only if this helps. So a request that is refused
+        // anyway does not empty all magazines.
         M::Pmap::reclaim_tables(self);
         let limit = f.limit(on_behalf);
         if limit == 0 || f.free() > limit {
@@ -316,8 +320,8 @@ impl<M: Machine> Physical<M> {
             }
         }
         match on_behalf {
-            // A thread that ends gives memory back. Frames below the floor stay for the kernel, however many threads
-            // end.
+            // A thread that is ending will free memory, so it may use the kernel's part of the reserve. The frames
+            // below the floor stay for the kernel, even if many threads end.
             For::User | For::Table if self.machine().is_ending() => self.pop_frame(fill, For::Kernel),
             For::Kernel if self.machine().ends_something() => {
                 self.pop_frame(fill, For::End).or_else(|| self.pop_frame_at_last(fill, For::End))
@@ -326,7 +330,8 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// A frame from the depots' chains of the other group, of which a refill takes none, unless the reserve is reached.
+    /// Takes a frame from chains of the other group, which a refill does not use. Returns `None` when the reserve is
+    /// reached.
     fn pop_broken_up(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         let f = self.frames();
         while f.room(on_behalf) != 0 && f.break_one() {
@@ -374,7 +379,8 @@ impl<M: Machine> Physical<M> {
         stack[0].push(&f.pages, pfn);
     }
 
-    /// Returns every CPU's cached frames to the buddy lists, zeroed stock included, when memory is short.
+    /// Returns the frames of all magazines, zeroed ones included, to the buddy lists. It is called when memory is
+    /// short.
     pub fn drain_caches(&self) {
         let f = self.frames();
         for m in f.magazines.iter() {
@@ -384,7 +390,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Returns the calling CPU's cached frames to the buddy lists, where a decision depends on the exact sum.
+    /// Returns the frames of the calling CPU's magazine to the buddy lists, for a caller that needs the exact sum.
     pub(crate) fn drain_own_cache(&self) {
         let chains = {
             let cpu = preempt_off();
@@ -393,7 +399,8 @@ impl<M: Machine> Physical<M> {
         chains.into_iter().for_each(|c| self.frames().take_home(c));
     }
 
-    /// Returns every cached frame to the buddy lists, the depots' included, before large blocks are taken.
+    /// Returns all frames of the magazines and the depots' chains to the buddy lists, before large blocks are
+    /// allocated.
     pub fn drain_magazines(&self) {
         self.drain_caches();
         while self.frames().break_one() {}

@@ -13,7 +13,8 @@ fn system(domains: usize) -> Arc<Boot> {
     Arc::new(boot_in_domains(160, 2, domains, config))
 }
 
-/// Runs `theirs` on CPU 1 beside `mine` on CPU 0; then every frame is accounted for, and as many are free as before.
+/// Runs `theirs` on CPU 1 beside `mine` on CPU 0. Then checks that each frame is accounted for, and that the number of
+/// free frames is as before.
 fn beside(
     world: Arc<Boot>,
     theirs: impl FnOnce(&'static Vm<crate::testing::TestMachine>) + Send + 'static,
@@ -33,13 +34,13 @@ fn beside(
     assert_eq!(world.vm.frames().free(), free, "frames are lost");
 }
 
-/// A block is taken while its buddy is freed.
+/// A block is allocated while its buddy is freed.
 fn take_against_put() {
     let world = system(1);
     let vm = world.vm;
     let all = vm.frames().free();
     let pair = vm.alloc_run(1, For::Kernel).unwrap().into_pfn();
-    // SAFETY: the run of order 1 is this test's, and consists of these two frames.
+    // SAFETY: this test owns the run of order 1, which consists of these two frames.
     let (low, high) = unsafe { (Frame::from_pfn(pair), Frame::from_pfn(Pfn(pair.0 + 1))) };
     vm.return_run(low, 0);
     beside(
@@ -53,7 +54,7 @@ fn take_against_put() {
     );
 }
 
-/// A CPU takes and frees more than a chain while another drains all magazines.
+/// A CPU allocates and frees more than a chain while another CPU drains all magazines.
 fn use_against_drain() {
     let world = system(1);
     let all = world.vm.frames().free();
@@ -68,7 +69,7 @@ fn use_against_drain() {
     );
 }
 
-/// A CPU of the other domain frees frames while a CPU of their own domain takes some.
+/// A CPU of the other domain frees frames while a CPU of their own domain allocates some.
 fn frees_go_home() {
     let world = system(2);
     let all = world.vm.frames().free();
@@ -84,7 +85,7 @@ fn frees_go_home() {
     );
 }
 
-/// An idle CPU zeroes for its stock while another drains it.
+/// An idle CPU zeroes frames for its stock while another CPU drains the stock.
 fn stock_against_drain() {
     let world = system(1);
     let all = world.vm.frames().free();

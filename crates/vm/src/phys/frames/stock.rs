@@ -1,8 +1,8 @@
-//! The pre-zeroed stock: frames that idle CPUs have zeroed, so that a first touch need not.
+//! The stock of zeroed frames. Idle CPUs zero them, so that a first touch need not.
 //!
-//! Each CPU keeps a few ([`Config::zero_stock`](crate::Config)) in its magazine, under its lock. The stock is taken
-//! from the programs' frames, and goes back to the buddy lists with the rest of a magazine. No stock is made while
-//! memory is low.
+//! Each CPU keeps a few zeroed frames ([`Config::zero_stock`](crate::Config)) in its magazine, under the magazine's
+//! lock. They are taken from the programs' frames, and return to the buddy lists when the magazine is drained. CPUs
+//! zero no frames while memory is low.
 
 use crate::machine::Machine;
 use crate::phys::Physical;
@@ -11,8 +11,9 @@ use crate::types::{PAGE_SIZE, Pfn};
 use quire_sync::preempt_off;
 
 impl<M: Machine> Physical<M> {
-    /// Work that an idle CPU does before it halts: zeroes up to `budget` frames for later. Where the stock is full, it
-    /// joins free frames into larger blocks. Returns whether it did anything; if so, there may be more.
+    /// Work for an idle CPU before it halts: zeroes up to `budget` frames for later. If the stock is full, it breaks up
+    /// a depot's chain, so that free frames join into larger blocks. Returns whether it did anything; if so, more work
+    /// may be left.
     ///
     /// Preemption is off for one frame at a time.
     pub fn idle_zero(&self, budget: u32) -> bool {
@@ -20,11 +21,11 @@ impl<M: Machine> Physical<M> {
         while done < budget && self.zero_one() {
             done += 1;
         }
-        // Chains that lie in the depots while CPUs are idle will not be needed soon.
+        // Chains that are in the depots while CPUs are idle will not be needed soon.
         done != 0 || (budget != 0 && self.frames().break_one())
     }
 
-    /// Zeroed frames in this CPU's stock.
+    /// The number of zeroed frames in this CPU's stock.
     pub fn zero_stock(&self) -> u32 {
         let cpu = preempt_off();
         self.frames().magazines.mine(&cpu).local.lock().zeroed.len
@@ -39,11 +40,11 @@ impl<M: Machine> Physical<M> {
         }
         let Some((pfn, zeroed)) = self.pop_frame(super::Fill::Any, super::For::User) else { return false };
         if zeroed {
-            // The frame came from the stock, so no other is left.
+            // The frame came from the stock itself, so no frame without zeroes is left.
             local.lock().zeroed.push(&f.pages, pfn);
             return false;
         }
-        // A frame that is on no list has an owner.
+        // The frame is on no list now, so it gets the kind of an owned frame.
         self.page(pfn).set_kind(FrameKind::Unowned);
         // SAFETY: the frame was just taken off the free lists, so this CPU alone uses it.
         unsafe { self.machine().zero_frame(pfn) };
@@ -52,7 +53,7 @@ impl<M: Machine> Physical<M> {
         true
     }
 
-    /// Where frees are poisoned, checks that no CPU has stored into a frame of the stock since it was zeroed.
+    /// If freed frames are poisoned, checks that no CPU has stored into a frame of the stock since it was zeroed.
     #[inline]
     pub(super) fn check_zeroed(&self, pfn: Pfn) {
         if self.poisons() {

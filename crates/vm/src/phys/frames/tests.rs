@@ -44,7 +44,7 @@ fn every_frame_is_accounted_for_once_and_damage_is_found() {
     assert!(matches!(f.check(), Err(FrameError::Chain(_))));
     cached.set_next(next);
 
-    // Of a section that is open.
+    // The block is in a section that is open.
     let whole = m.vm.alloc_run(MAX_ORDER, For::User).unwrap();
     m.vm.return_run(whole, MAX_ORDER);
     let block = f.domains[0].held.lock().buddy.first(MAX_ORDER, Group::User).unwrap();
@@ -72,14 +72,14 @@ fn a_cpu_takes_from_its_own_domain_and_frees_go_home() {
         assert!(frames.iter().all(|p| m.vm.page(p.pfn()).domain() as usize == cpu % 2), "CPU {cpu} takes near frames");
         mine.extend(frames);
     }
-    // All are freed by one CPU.
+    // One CPU frees all of them.
     on(0);
     mine.into_iter().for_each(|p| m.vm.return_frame(p));
     assert_eq!(f.check(), Ok(()));
     m.vm.drain_magazines();
     assert_eq!([f.free_in(0), f.free_in(1)], free);
 
-    // More than its own domain has.
+    // The request is for more than the CPU's own domain has.
     let most = free[0] as usize + 1000;
     let mine = take(&m, most, For::User);
     let far = mine.iter().filter(|p| m.vm.page(p.pfn()).domain() == 1).count();
@@ -135,7 +135,7 @@ fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
     m.vm.idle_zero(1);
     for page in m.vm.described().filter(|page| page.kind() == FrameKind::Cached) {
         let p = m.vm.pfn_of_page(page);
-        // SAFETY: the frame is RAM, so the pointer is valid; the test stores into a free frame on purpose.
+        // SAFETY: the frame is RAM, so the pointer is valid. The test stores into a free frame on purpose.
         unsafe { m.vm.machine().frame_ptr(p).add(77).write(1) };
     }
     let _frame = m.vm.alloc_frame(Fill::Zeroed, For::User).map(Frame::into_pfn);
@@ -145,7 +145,7 @@ fn a_store_into_a_zeroed_frame_of_the_stock_is_found() {
 fn a_refused_cpu_drains_only_cpus_that_keep_frames() {
     let m = system(8192, 4, 1, 0);
     let f = m.vm.frames();
-    // The others have freed much, and keep some of it.
+    // The other CPUs have freed many frames, and keep some of them.
     let theirs: Vec<Vec<Frame>> = (1..4)
         .map(|cpu| {
             on(cpu);
@@ -161,7 +161,7 @@ fn a_refused_cpu_drains_only_cpus_that_keep_frames() {
     let mine: Vec<Frame> = core::iter::from_fn(|| m.vm.alloc_frame(Fill::Any, For::User).ok()).collect();
     assert!(mine.len() as u64 >= all - f.reserve(), "{} of {all}", mine.len());
     assert!(f.is_low());
-    // The frames of the other CPU stay there, since all together are not more than the reserve.
+    // The frames of the other CPU stay there, because all magazines together hold no more than the reserve.
     on(1);
     let own = take(&m, 5, For::Kernel);
     own.into_iter().for_each(|p| m.vm.return_frame(p));
@@ -200,7 +200,7 @@ fn a_program_leaves_the_kernel_its_reserve() {
         let m = system(4096, 1, 1, 0);
         let f = m.vm.frames();
         if freed_before {
-            // Full chains of programs'.
+            // These frees make full chains of programs' frames.
             let frames = take(&m, 3000, For::User);
             frames.into_iter().for_each(|p| m.vm.return_frame(p));
         }
@@ -238,7 +238,7 @@ fn an_idle_cpu_that_finds_nothing_but_its_own_stock_keeps_it() {
     let frames = take(&m, 1000, For::Kernel);
     assert!(m.vm.idle_zero(10) && m.vm.zero_stock() == 10);
     frames.into_iter().for_each(|p| m.vm.return_frame(p));
-    // Until the depots have nothing but chains of the kernel's, and this CPU nothing but its stock.
+    // The loop ends when the depots have only chains of kernel frames, and this CPU only has its stock.
     let stack = || f.magazines.of(0).local.lock().stacks[Group::User as usize].iter().map(|c| c.len).sum::<u32>();
     let in_chains = || f.domains[0].chains.load(Ordering::Relaxed) as u64 * f.chain(Group::Kernel) as u64;
     let mut mine = Vec::new();
@@ -282,7 +282,7 @@ fn the_daemon_is_woken_once_when_memory_gets_low() {
 fn contiguous_frames_are_where_they_were_asked_for() {
     let m = system(8192, 1, 2, 0);
     let f = m.vm.frames();
-    // Every seventh frame is taken, in a part of memory.
+    // In one part of memory, every seventh frame stays allocated.
     let busy: Vec<Frame> = take(&m, 3000, For::Kernel);
     let (keep, free): (Vec<_>, Vec<_>) = busy.into_iter().partition(|p| p.pfn().0 % 7 == 0);
     free.into_iter().for_each(|p| m.vm.return_frame(p));

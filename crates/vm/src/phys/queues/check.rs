@@ -1,4 +1,4 @@
-//! Recomputes every shard's length and links, and compares each page's own place.
+//! Checks the queues: recomputes the length and links of each shard, and compares the place in each page's state.
 
 use super::{Queue, QueuePlace, Queues};
 pub use crate::check::QueueError;
@@ -7,13 +7,13 @@ use crate::types::Pfn;
 use quire_sync::atomic::Ordering;
 
 impl Queues {
-    /// Checks every shard, one at a time under its lock. A page whose identity has just been taken passes, unless
-    /// `quiet` says that no other CPU changes queues. With `quiet`, each page whose state names a queue must be found
-    /// there too. In O(pages in queues), and where `quiet` O(frames).
+    /// Checks each shard under its lock, one after the other. `quiet` states that no other CPU changes queues. Without
+    /// `quiet`, a page whose identity has just been removed is accepted. With `quiet`, each page whose state names a
+    /// queue must also be found in it. Takes O(pages in queues) time, and O(frames) with `quiet`.
     pub fn check(&self, quiet: bool) -> Result<(), QueueError> {
         let mut listed = 0;
         for queue in Queue::ALL {
-            // By number, not by the iterator that skips empty shards, because a length of zero may be the error.
+            // The loop is by number. The iterator skips empty shards, but a length of zero may be the error.
             for number in 0..self.count {
                 listed += self.check_part(queue, number, quiet)?;
             }
@@ -23,7 +23,8 @@ impl Queues {
         }
         let says = |pfn: &Pfn| matches!(QueuePlace::of(self.pages.get(*pfn).state()), QueuePlace::Listed(..));
         let mut all = self.pages.opened().filter(says);
-        // As many states name a queue as pages were found. Else the first of them that is in no shard.
+        // As many states must name a queue as pages were found. Otherwise the error names the first of them that is in
+        // no shard.
         match all.clone().count() as u64 == listed {
             true => Ok(()),
             false => Err(QueueError::Lost(all.find(|pfn| !self.is_linked(*pfn)).unwrap_or(Pfn(0)))),
@@ -49,7 +50,7 @@ impl Queues {
             if place != QueuePlace::Listed(queue, number as u16) && !leaving {
                 return Err(QueueError::Place(pfn));
             }
-            // A page on its way out changes its kind first.
+            // A page that is leaving its queue changes its kind first.
             if quiet && page.kind() != FrameKind::Object {
                 return Err(QueueError::NoPage(pfn));
             }
@@ -64,7 +65,7 @@ impl Queues {
         Ok(found)
     }
 
-    /// Whether `pfn` is on the list of the shard that its state names.
+    /// Whether `pfn` is in the list of the shard that its state names.
     fn is_linked(&self, pfn: Pfn) -> bool {
         let QueuePlace::Listed(queue, number) = QueuePlace::of(self.pages.get(pfn).state()) else { return false };
         let list = self.part(queue, number as usize).list.lock();

@@ -1,4 +1,4 @@
-//! Models of the queues' protocol, on the production functions: removal of a page against moves of it.
+//! Models of the queues' protocol, on the production functions: the removal of a page against moves of the page.
 
 use super::*;
 use crate::phys::frames::{Fill, For};
@@ -17,12 +17,12 @@ fn page(vm: &'static Vm<TestMachine>) -> &'static Page {
     page
 }
 
-/// CPU 0 removes a page while CPU 1 runs `theirs` on the queues; at the end the page is nowhere.
+/// CPU 0 removes a page while CPU 1 runs `theirs` on the queues. At the end the page is nowhere.
 fn goes_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
     goes(drained, |vm, page| vm.release_page(page), theirs);
 }
 
-/// As [`goes_while`], by itself in a batch.
+/// As [`goes_while`], but the page is removed in a batch of one page.
 fn goes_in_a_batch_while(drained: bool, theirs: fn(&'static Vm<TestMachine>)) {
     let together = |vm: &'static Vm<TestMachine>, page: &Page| {
         let mut batch = crate::object::batch::Batch::new();
@@ -62,7 +62,7 @@ fn drain_against_release_in_a_batch() {
     goes_in_a_batch_while(false, |vm| vm.drain_queue_batches());
 }
 
-/// Moves the active queue's pages to the inactive one.
+/// Moves the pages of the active queue to the inactive queue.
 fn take(vm: &'static Vm<TestMachine>) {
     let mut taken = None;
     for part in vm.queues().parts(Queue::Active) {
@@ -96,7 +96,7 @@ protocol! {
 protocol! {
     a_page_that_goes_while_it_is_taken_is_unlinked_once = take_against_release, Some(3);
     TakeUnlinksLeaving: "a freed page is in a queue";
-    // loom's to find: shuttle needs luck.
+    // Only loom finds this mutant reliably; shuttle needs luck.
     #[cfg(loom)]
     LinksAfterState: "the links are wrong";
 }

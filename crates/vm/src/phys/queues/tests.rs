@@ -29,7 +29,7 @@ fn place(page: &Page) -> QueuePlace {
     QueuePlace::of(page.state())
 }
 
-/// Takes all pages out of `queue`.
+/// Takes all pages out of `queue`, and returns them.
 fn take_all(vm: &'static Vm<TestMachine>, queue: Queue) -> Vec<&'static Page> {
     let mut all = Vec::new();
     vm.queues().parts(queue).for_each(|part| {
@@ -170,7 +170,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..250)
 }
 
-/// Each page's expected place: its queue, or `None` for isolated.
+/// The expected place of each page: its queue, or `None` if it is isolated.
 type Model = HashMap<u64, Option<Queue>>;
 
 fn follow(m: &Boot, steps: &[Step]) {

@@ -1,4 +1,4 @@
-//! Recomputes the counts and lists of a cache.
+//! Checks a cache: recomputes its counts and lists.
 
 use super::{Cache, FREE, FreeList, USED, next};
 use crate::check::Broken;
@@ -10,20 +10,21 @@ use quire_sync::atomic::Ordering;
 use quire_sync::preempt_off;
 
 impl Cache {
-    /// Checks this CPU's list and the slabs that have free objects: their lengths, their counts, and that each free
-    /// object lies where an object of its slab does. In O(free objects). Other CPUs check their own lists.
+    /// Checks this CPU's list, and the slabs that have free objects. Compares their lengths and counts, and checks that
+    /// each free object is at the place of an object of its slab. Takes O(free objects) time. Other CPUs check their
+    /// own lists.
     ///
     /// # Safety
-    /// `vm` is the system that the slabs are of.
+    /// `vm` is the system that owns the slabs.
     pub unsafe fn check<M: Machine>(&self, vm: &Physical<M>) -> Result<(), Broken> {
         self.check_mine(vm)?;
         self.free_in_slabs(vm).map(drop)
     }
 
-    /// Objects that callers have now; exact where nothing runs.
+    /// The number of objects that callers have now. Exact only if no CPU allocates or frees.
     ///
     /// # Safety
-    /// `vm` is the system that the slabs are of.
+    /// `vm` is the system that owns the slabs.
     pub unsafe fn in_use<M: Machine>(&self, vm: &Physical<M>) -> Result<u64, Broken> {
         self.check_mine(vm)?;
         let free = self.local.iter().map(|local| u64::from(local.len.load(Ordering::Relaxed))).sum::<u64>();
@@ -43,13 +44,13 @@ impl Cache {
             if len > mine.len() {
                 return Err(Broken::Slab(slab.0));
             }
-            // SAFETY: a free object's first word is its link, and the list is the CPU's.
+            // SAFETY: a free object's first word is its link, and this CPU owns the list.
             at = unsafe { next(at) };
         }
         if len == mine.len() { Ok(()) } else { Err(Broken::Slab(0)) }
     }
 
-    /// Counts the free objects of slabs, and checks each.
+    /// Counts the free objects in slabs, and checks each of them.
     fn free_in_slabs<M: Machine>(&self, vm: &Physical<M>) -> Result<u64, Broken> {
         let mut free = 0;
         let depot = self.depot.slabs.lock();
@@ -66,7 +67,8 @@ impl Cache {
                 if n > self.per_slab || self.slab_of(vm, object)? != slab {
                     return Err(Broken::Slab(slab.0));
                 }
-                // SAFETY: objects on a slab's free list are free, and ours under the depot's lock.
+                // SAFETY: objects on a slab's free list are free, and this thread holds the depot's lock, which guards
+                // the list.
                 object = unsafe { next(object) };
             }
             if n == 0 || u64::from(n) + page.words()[USED].load(Ordering::Relaxed) != u64::from(self.per_slab) {
@@ -78,7 +80,7 @@ impl Cache {
         Ok(free)
     }
 
-    /// The slab of `object`, or an error where `object` is not at the place of an object.
+    /// The slab of `object`. Returns an error if `object` is not at the place of an object.
     fn slab_of<M: Machine>(&self, vm: &Physical<M>, object: FreeList) -> Result<Pfn, Broken> {
         let pfn = vm.machine().pfn_of(object.cast());
         let slab = Pfn(pfn.0 & !((1 << self.order) - 1));
@@ -101,10 +103,10 @@ mod tests {
         for wrong in 0..4 {
             let m = boot(1024, 1);
             let layout = Layout::from_size_align(256, 64).unwrap();
-            // SAFETY: the heap is the one of `m.vm`, which it is given.
+            // SAFETY: the heap belongs to `m.vm`.
             let objects: Vec<_> = (0..40).map(|_| unsafe { m.vm.heap().alloc(m.vm, layout) }.unwrap()).collect();
             let cache = m.vm.heap().caches().iter().find(|c| c.object_size() == 256).unwrap();
-            // SAFETY: the cache is one of the heap of `m.vm`, which it is given.
+            // SAFETY: the cache belongs to the heap of `m.vm`.
             unsafe {
                 assert_eq!(cache.in_use(m.vm), Ok(40));
                 cache.drain(m.vm);
@@ -120,12 +122,12 @@ mod tests {
                 match wrong {
                     0 => drop(m.vm.page(slab).words()[USED].fetch_add(1, Ordering::Relaxed)),
                     1 => m.vm.page(slab).set_kind(FrameKind::Unowned),
-                    // An object that is on the list twice.
+                    // The object becomes its own successor, as if it were freed twice.
                     2 => super::super::link(objects[0].as_ptr().cast(), objects[0].as_ptr().cast()),
                     _ => cache.free(m.vm, objects[1].add(8)),
                 }
             }
-            // SAFETY: the cache is one of the heap of `m.vm`, which it is given.
+            // SAFETY: the cache belongs to the heap of `m.vm`.
             assert!(matches!(unsafe { cache.check(m.vm) }, Err(Broken::Slab(_))), "case {wrong}");
         }
     }

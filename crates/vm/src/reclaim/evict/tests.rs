@@ -1,4 +1,4 @@
-//! Paging out and in again, on the test machine.
+//! Tests of paging out and in again, on the test machine.
 
 use crate::map::Advice;
 use crate::object::ObjectRef;
@@ -15,7 +15,7 @@ use crate::{FaultError, Space};
 const PROMPT: FaultPlan = FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
 const AWKWARD: FaultPlan = FaultPlan { delay: 5, window: 7, seed: 4711, ..PROMPT };
 
-/// Free slots, once all I/O is finished.
+/// The number of free slots. All I/O is finished.
 fn free_slots(m: &Boot) -> u64 {
     assert_eq!(m.vm.io().in_flight(), 0, "nothing is under way");
     m.vm.swap().free()
@@ -120,7 +120,7 @@ fn shared_memory_and_file_operations_reach_pages_in_swap() {
             })
             .unwrap();
             assert_eq!((load(&space, page(40)), load(&space, page(40) + 7)), (200, 41));
-            // Cut short inside page 50, which is in swap, and made longer again.
+            // The file is cut short inside page 50, which is in swap, and made longer again.
             space.advise(range(0, 100), Advice::PageOut).unwrap();
             file.set_size(50 * PAGE_SIZE + 5);
             file.set_size(100 * PAGE_SIZE);
@@ -156,7 +156,7 @@ fn a_page_in_swap_behind_a_fork_is_read_once_for_all_sharers() {
         assert_eq!((load(&space, page(31)), load(&child, page(30))), (98, 99));
         drop(space);
         drop(grandchild);
-        // Merges the layers, some of which is in swap.
+        // The fork merges the layers. Some of their pages are in swap.
         drop(child.fork().unwrap());
         (0..40).filter(|n| *n != 30).for_each(|n| assert_eq!(load(&child, page(n)), n as u8 + 1));
         child.advise(range(0, 20), Advice::DontNeed).unwrap();
@@ -218,7 +218,7 @@ fn a_failed_read_fails_that_access_and_can_be_retried() {
     assert_eq!((free_slots(&m), settled(m.vm)), (256, before));
 }
 
-/// A store that fails each read that includes one certain page.
+/// A store that fails each read of the page `bad`.
 struct Spotted {
     disk: &'static MemoryStore,
     bad: u64,
@@ -321,7 +321,8 @@ fn full_swap_keeps_pages_in_memory_and_slots_in_use() {
     (0..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 1));
     (0..40).for_each(|n| store(&space, page(n), n as u8 + 2));
     space.advise(range(0, 40), Advice::PageOut).unwrap();
-    // Pages that were read while slots were scarce gave theirs up, here and there; as many go again as there are slots.
+    // Pages that were read while slots were scarce gave up their slots at scattered places. As many pages are evicted
+    // again as there are slots.
     assert_eq!((space.stats().resident_pages, free_slots(&m)), (24, 0));
     (0..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 2));
 }
@@ -334,7 +335,7 @@ fn page_out_uses_every_slot_wherever_it_is() {
     anonymous(&space, 0, 40);
     (0..40).for_each(|n| store(&space, page(n), n as u8 + 1));
     space.advise(range(0, 16), Advice::PageOut).unwrap();
-    // Every second slot is free: no two in a row.
+    // Every second slot is free, so no two neighbouring slots are free.
     (0..16).step_by(2).for_each(|n| space.unmap(range(n, 1)).unwrap());
     assert_eq!((space.stats().resident_pages, free_slots(&m)), (24, 8));
     space.advise(range(16, 24), Advice::PageOut).unwrap();
@@ -349,7 +350,7 @@ fn a_page_under_a_copy_is_not_written_and_stays() {
     let file = ObjectRef::anonymous(m.vm, 1).unwrap();
     file.write(0, 2, &mut |b| -> Result<_, ()> {
         b[0] = 1;
-        // While the source is asked for its bytes the page is only held where it is there already.
+        // While the source is asked for its bytes, the page is only held if it was already resident.
         Ok(2)
     })
     .unwrap();

@@ -1,4 +1,4 @@
-//! What a page takes along to another frame.
+//! Tests of the state that a page keeps when it moves to another frame.
 
 use super::*;
 use crate::map::Space;
@@ -6,7 +6,7 @@ use crate::phys::page::FrameKind;
 use crate::testing::{TestMachine, boot, page};
 use crate::tests::{Vm, anonymous, load, store};
 
-/// Pages of objects.
+/// The pages of all objects.
 fn pages(vm: &'static Vm) -> Vec<&'static Page> {
     (0..vm.page_count()).map(|n| vm.page(Pfn(n))).filter(|p| p.kind() == FrameKind::Object).collect()
 }
@@ -43,7 +43,7 @@ fn an_object_is_found_by_its_page_once_the_maker_releases_it() {
     let new = m.vm.page(m.vm.alloc_frame(Fill::Any, For::User).unwrap().into_pfn());
     assert_eq!(found(new), None);
     m.vm.assume_page(new, file.address(), 0, State::VALID);
-    // Its maker may find that the object is gone, and remove it again.
+    // The thread that makes the page may still find that the object is dead, and remove the page again.
     assert_eq!(found(new), None);
     m.vm.unbusy(new);
     assert_eq!(found(new), Some(file.address()));

@@ -1,4 +1,4 @@
-//! Memory that is short, on the test machine.
+//! Tests of short memory, on the test machine.
 
 use crate::object::ObjectRef;
 use crate::paging::io::Polled;
@@ -11,7 +11,7 @@ use crate::types::{Access, PAGE_SIZE};
 use crate::{Config, FaultError, Space};
 use quire_sync::atomic::{AtomicU32, Ordering};
 
-/// A system with `frames` frames that programs can have, more or less.
+/// A system with about `frames` frames for programs.
 fn small(frames: u64) -> Boot {
     quire_sync::hooks::threads::set_cpu(0);
     boot(frames, 3)
@@ -19,7 +19,7 @@ fn small(frames: u64) -> Boot {
 
 const PROMPT: FaultPlan = FaultPlan { delay: 0, pause: 0, fail_reads: 0, fail_writes: 0, window: 0, seed: 1 };
 
-/// Writes four times what there is, and finds it again.
+/// Writes four times the memory of the machine, and reads it back.
 fn overcommit(m: &Boot, pages: u64) {
     let space = Space::new(m.vm).unwrap();
     anonymous(&space, 0, pages);
@@ -54,13 +54,13 @@ fn with_daemons_too() {
     m.swap(2048, FaultPlan { delay: 2, window: 4, fail_writes: 9, seed: 5, ..PROMPT });
     let before = settled(m.vm);
     beside_daemons(&m, 1, || overcommit(&m, 800));
-    // I/O that was under way when the daemon was stopped.
+    // This finishes I/O that was in progress when the daemon was stopped.
     m.vm.finish_io(&mut crate::sleep::MaySleep::here());
     assert_eq!((m.vm.swap().free(), settled(m.vm)), (2048, before));
     m.vm.queues().check(true).unwrap();
 }
 
-/// Fails when CPU 1 polls it for the third time.
+/// A poller that panics when CPU 1 polls it for the third time.
 struct Breaks(AtomicU32);
 
 impl Polled for Breaks {
@@ -86,7 +86,7 @@ fn a_dead_daemon_leaves_its_work_to_the_waiters() {
             std::thread::yield_now();
         }
         overcommit(&m, 800);
-        // Each look is a poll: it dies at the latest now.
+        // Each wake-up causes a poll, so the daemon dies here at the latest.
         while !daemon.is_finished() {
             m.vm.io().wake_completer();
             std::thread::yield_now();
@@ -105,7 +105,7 @@ fn memory_is_out_only_when_nothing_can_be_freed() {
     assert_eq!(m.vm.swap().free(), 0, "swap was used up first");
     assert!(stored > 64 + 200, "{stored}");
     assert_eq!(space.fault(page(stored), Access::Write), Err(FaultError::OutOfMemory));
-    // What one program gives back, another gets.
+    // Memory that one program frees is available to another.
     space.unmap(crate::tests::range(0, 200)).unwrap();
     (200..stored).for_each(|n| assert_eq!(load(&space, page(n)), 0));
     assert!(swap.counts().writes < 1000, "nothing is written over and over: {:?}", swap.counts());
@@ -139,7 +139,7 @@ fn marks_follow_the_size_of_memory_and_leave_most_of_it_in_use() {
     }
 }
 
-/// Starts the daemons beside `f`, each on a CPU of its own, the first of them `cpu`.
+/// Starts the daemons beside `f`, each on its own CPU. The first is on CPU `cpu`.
 fn beside_daemons(m: &Boot, cpu: usize, f: impl FnOnce()) {
     std::thread::scope(|s| {
         for (daemon, cpu) in [Daemon::Completion, Daemon::Pageout].into_iter().zip(cpu..) {
@@ -166,11 +166,11 @@ fn an_allocator_at_the_pace_of_the_store_is_rarely_refused() {
     m.swap(8192, FaultPlan { delay: 2, window: 4, seed: 3, ..PROMPT });
     beside_daemons(&m, 1, || {
         let pages = 960;
-        // Several, since a space of this machine is small; all before memory is full, since it takes consecutive
-        // frames.
+        // The test uses several spaces, because a space of this machine is small. It makes all of them before memory is
+        // full, because a space needs consecutive frames.
         let spaces: Vec<_> = (0..5).map(|_| Space::new(m.vm).unwrap()).collect();
-        // For a moment frames can be with the daemon, between a magazine and the buddy lists. That lasts long where the
-        // host suspends the daemon's thread just then. So the many tries of one access count once.
+        // For a moment the daemon can have frames between a magazine and the buddy lists. This takes long if the host
+        // suspends the daemon's thread then. So the many tries of one access count once.
         let mut refused = 0;
         let mut paced = |access: &dyn Fn()| {
             let tries = || m.vm.stats().total(Event::AllocStall);
@@ -195,7 +195,7 @@ fn an_allocator_at_the_pace_of_the_store_is_rarely_refused() {
 #[test]
 fn unfreeable_pages_do_not_block_the_freeing_of_others() {
     let m = small(512);
-    // Swap is soon full of the one, and the other needs none.
+    // Swap is soon full of anonymous pages, and the file's pages need no swap.
     m.swap(16, PROMPT);
     let disk = crate::testing::memory_store(600, PROMPT);
     m.vm.poll_with(disk).unwrap();
@@ -227,7 +227,7 @@ fn domains_short_of_memory_are_spared_and_get_own_frames_back() {
         })
         .collect();
     let mut pages = spaces.iter().flat_map(|s| (0..960).map(move |p| (s, p)));
-    // CPU 0 uses its own domain up, and continues in the other.
+    // CPU 0 uses up its own domain, and continues in the other.
     while !low(0) {
         let (space, p) = pages.next().unwrap();
         store(space, page(p), 1);
@@ -254,7 +254,7 @@ fn domains_short_of_memory_are_spared_and_get_own_frames_back() {
     assert_eq!(f.missing().0, 0);
 }
 
-/// Stores into pages from 0 on until memory is out; returns how many took it.
+/// Stores into pages from 0 on until memory is exhausted. Returns the number of pages that were stored into.
 fn fill(space: &Space<crate::testing::TestMachine>, pages: u64) -> u64 {
     anonymous(space, 0, pages);
     let stored = (0..pages).take_while(|n| space.fault(page(*n), Access::Write).is_ok()).count() as u64;
@@ -273,9 +273,10 @@ fn with_full_swap_each_frame_and_each_slot_holds_a_page() {
     assert_eq!(stored, in_frames + 128 - m.vm.swap().free(), "no page has both");
 }
 
-/// Four fifths of the frames are in use all the time, at random; the rest of them and all slots hold pages that nothing
-/// uses. Hot pages that went to swap are read, one at a time. Swap is full, so each replaces a page that was not used
-/// since the last visit. Where that was a hot one, it comes back as well. That ends once no hot page is in swap.
+/// Four fifths of the frames are in use all the time, at random. The other frames and all slots hold pages that no
+/// program uses. Hot pages that went to swap are read back, one at a time. Swap is full, so each of them replaces a
+/// page that was not used since the last visit. If that is a hot page, it is read back as well. This ends when no hot
+/// page is in swap.
 #[test]
 fn a_working_set_that_fits_is_at_peace_though_swap_is_full() {
     for first in 1..=4u64 {
@@ -284,7 +285,7 @@ fn a_working_set_that_fits_is_at_peace_though_swap_is_full() {
         let space = Space::new(m.vm).unwrap();
         let stored = fill(&space, 900);
         space.unmap(crate::tests::range(stored - 8, 8)).unwrap();
-        // What was stored first went to swap first.
+        // The pages that were stored first went to swap first.
         let hot = (stored - 128) * 8 / 10;
         let mut seed = first;
         let mut read_by = |touches: u64| {
@@ -297,7 +298,7 @@ fn a_working_set_that_fits_is_at_peace_though_swap_is_full() {
             }
             m.vm.stats().total(Event::SwapIn) - before
         };
-        // From 1,468 to 2,249 pages for 335 hot ones, after 45,000 touches at most.
+        // Measured: 1,468 to 2,249 pages for 335 hot pages, after 45,000 touches at most.
         let settling = read_by(100_000);
         assert!((1..10 * hot).contains(&settling), "{settling} pages were read until {hot} were there");
         assert_eq!(read_by(20_000), 0, "pages are read for a set that fits");

@@ -7,23 +7,23 @@ use quire_sync::atomic::AtomicU64;
 
 const FRAMES: u64 = 4096 + 700;
 
-/// Descriptors of `n` frames; the whole sections of `runs` are fresh.
+/// The descriptors of `n` frames. The whole sections of `runs` are fresh.
 fn descriptors(n: u64, runs: &[Run]) -> Descriptors {
     let pages: &'static mut [Page] = (0..n).map(|_| Page::new()).collect::<Vec<_>>().leak();
     let open = (0..Descriptors::words(n)).map(|_| AtomicU64::new(0)).collect::<Vec<_>>().leak();
     let runs = runs.to_vec().leak();
-    // SAFETY: leaked, zero, and the callers' runs are sorted; nothing else opens sections.
+    // SAFETY: the arrays are leaked, the bits are zero, and the callers' runs are sorted. No other code opens sections.
     let pages = unsafe { Descriptors::new(NonNull::from(&mut pages[0]), n, open, runs) };
     for section in 0..n.div_ceil(SECTION) {
         if !runs.iter().any(|r| r.sections().contains(&section)) {
-            // SAFETY: closed, and the test is alone.
+            // SAFETY: the section is closed, and no other thread has the descriptors.
             unsafe { pages.open(section, Page::new) };
         }
     }
     pages
 }
 
-/// Frames 3 to the last are free: on lists, or, where `fresh`, in sections that are opened at first use.
+/// Frames 3 to the last are free. They are on lists, or, if `fresh`, in sections that are opened at first use.
 fn buddy(fresh: bool) -> Buddy {
     if !fresh {
         let mut b = Buddy::new(descriptors(FRAMES, &[]), 0);
@@ -37,7 +37,7 @@ fn buddy(fresh: bool) -> Buddy {
     b
 }
 
-/// The free frames as a bitmap: the simple model.
+/// The free frames as a bitmap, which is the simple model.
 struct Bitmap(Vec<bool>);
 
 impl Bitmap {
@@ -47,7 +47,7 @@ impl Bitmap {
     fn set(&mut self, start: u64, end: u64, free: bool) {
         self.0[start as usize..end as usize].fill(free);
     }
-    /// Whether 2^order aligned frames are free anywhere.
+    /// Whether 2^`order` aligned frames are free at any place.
     fn has(&self, order: u8) -> bool {
         let n = 1u64 << order;
         (0..FRAMES / n).any(|i| self.all(i * n, (i + 1) * n, true))
@@ -156,9 +156,9 @@ fn a_broken_large_frame_is_used_up_before_the_next_is_broken() {
     let mut taken: Vec<Pfn> = (0..400).map(|_| b.take(0, Group::User).unwrap()).collect();
     assert_eq!(b.large(), whole, "the ends of memory are no large frames, and go first");
     taken.extend((0..600).map(|_| b.take(0, Group::User).unwrap()));
-    // 509 frames before the first large one, 188 behind the last.
+    // There are 509 frames before the first large one, and 188 after the last.
     assert_eq!(b.large(), whole - 1);
-    // Every third is freed and taken again: no further frame is broken.
+    // Every third frame is freed and allocated again. This breaks no further large frame.
     for _ in 0..10 {
         for i in (0..taken.len()).step_by(3) {
             b.put(taken[i], 0, Group::User);
