@@ -307,7 +307,7 @@ pub enum Shape {
 /// The reason why a file of results cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{file}: {error}")]
     File {
         /// The file's name.

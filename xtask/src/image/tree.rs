@@ -64,7 +64,7 @@ enum NodeKind {
 }
 
 impl NodeKind {
-    /// A number that is equal for all names of one file; `None` if the node has only one name.
+    /// A number that is equal for all names of one file. `None` if the node is known to have no other name.
     fn identity(&self) -> Option<(u64, u64)> {
         match self {
             NodeKind::HostFile(_, several) => *several,
@@ -307,7 +307,7 @@ impl Tree {
         }
     }
 
-    /// The host's files at this name and below it.
+    /// The host paths of the files at this name and below it.
     pub fn host_files(&self, at: impl AsRef<Path>) -> Vec<PathBuf> {
         let Some(at) = self.canonical(at.as_ref(), true) else { return Vec::new() };
         let below = self.nodes.range(at.clone()..).take_while(|(name, _)| name.starts_with(&at));
