@@ -299,8 +299,8 @@ pub enum Shape {
     Bars,
     /// Every sample, and the quartiles.
     Distribution,
-    /// A cell for each value across and each value of `split`. Its figure is Quire's median over that of the best other
-    /// side.
+    /// A cell for each value across and each value of `split`. It shows how many times better or worse Quire is than
+    /// the best other side.
     Matrix,
 }
 
