@@ -108,7 +108,7 @@ impl Object {
         all.remove(number);
     }
 
-    /// The page at `key`, held shared: it stays until [`Core::unshare`].
+    /// The page at `key`, held shared: it stays until `Core::unshare`.
     pub(super) fn look(&self, key: u64) -> Option<Frame> {
         loop {
             let frame = {
@@ -207,7 +207,7 @@ impl Drop for Object {
         let shown = std::mem::take(&mut *self.shown.write());
         debug_assert!(shown.is_empty(), "a backing that shows an object keeps it");
         if record::ENABLED {
-            // [`kept`] explains why the memory is not freed.
+            // `kept` in `lab/src/memory/mod.rs` explains why the memory is not freed.
             std::mem::forget(shown);
         }
         for (_, frame) in self.pages.write().all() {
