@@ -46,9 +46,9 @@ const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitiga
 
 /// The most boots of a Linux that the emulator breaks.
 const BOOTS: u32 = 3;
-/// A line of Linux's log after the emulator broke it. With several CPUs, QEMU's translator before 8.1 sometimes executes
-/// an instruction that another CPU has just replaced. Linux patches its code in two steps: first a breakpoint, then the
-/// rest. So a CPU may trap on a breakpoint that is already removed. Quire does not patch its own code.
+/// A line of Linux's log after the emulator broke it. With several CPUs, QEMU's translator before 8.1 sometimes
+/// executes an instruction that another CPU has just replaced. Linux patches its code in two steps: first a breakpoint,
+/// then the rest. So a CPU may trap on a breakpoint that is already removed. Quire does not patch its own code.
 const TRIPPED: &str = "int3: 0000 [#1]";
 
 /// The processor of the machine that [`Kernel::host`] boots.

@@ -90,8 +90,8 @@ impl Operation<'_> {
 }
 
 impl Run {
-    /// Every operation that guests do on Quire and on `side`, the worst for Quire first. The calibration does not count.
-    /// A program that belongs to two experiments counts once.
+    /// Every operation that guests do on Quire and on `side`, the worst for Quire first. The calibration does not
+    /// count. A program that belongs to two experiments counts once.
     pub fn operations(&self, side: Side) -> Vec<Operation<'_>> {
         self.gather(&[side], |case, name| {
             let program = case.command.split_once(" -- ").and_then(|(_, c)| c.split(' ').next());
@@ -150,8 +150,8 @@ pub const CALIBRATION: &str = "calibration";
 /// The measures that decide for an operation with many measures. The other measures are parts of these.
 const DECIDE: [&str; 4] = ["instructions", "rate", "wall", "time"];
 
-/// Keeps the deciding comparisons, the worst first, and sets the verdict. One comparison that is behind puts the
-/// operation behind. Otherwise one that is ahead puts it ahead.
+/// Keeps the deciding comparisons, the worst first, and sets the verdict. If any comparison is behind, the operation is
+/// behind. Otherwise, if any is ahead, the operation is ahead.
 fn decide(operation: &mut Operation<'_>) {
     let all = &mut operation.comparisons;
     if !operation.memory && all.iter().any(|c| DECIDE.contains(&c.measure)) {

@@ -61,7 +61,7 @@ fn visits(report: &mut Report) -> Result<(), Failure> {
         let pin = vm.epoch().pin();
         for key in first..first + (1 << 16) {
             lookups += 1;
-            // SAFETY: the index is only read, under a pin of the same `Vm`.
+            // SAFETY: the index is only read, under a pin of the object's `Vm`.
             found += matches!(unsafe { object.page_index() }.get(key, &pin), Slot::Page(_)) as u64;
         }
     }

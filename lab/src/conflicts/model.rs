@@ -2,9 +2,9 @@
 //!
 //! The model has processes, the contents of their addresses, files, futex words, timers, run queues and numbers. It has
 //! no page table, no lock and no list. Two operations *commute* in a state where both orders give the same results and
-//! the same final state (Clements et al., "The Scalable Commutativity Rule", 2013). The specification leaves some
-//! results open: which frame, free address, number or kernel structure an operation gets. For these the model returns
-//! [`Outcome::Fresh`], and the state names the thing after the side that got it.
+//! the same final state. Clements et al. define this in "The Scalable Commutativity Rule" (2013). The specification
+//! leaves some results open: which frame, free address, number or kernel structure an operation gets. For these the
+//! model returns [`Outcome::Fresh`], and the state names the thing after the side that got it.
 //!
 //! Beside the results, these are observable:
 //! - the content and rights of each address of each process, and which pages of objects are in memory (`mincore`);

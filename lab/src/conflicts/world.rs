@@ -24,7 +24,8 @@ const BASE: u64 = 0x5000_0000_0000;
 /// The number of further mappings of the file that stands for a file of thousands of processes. With them, the mapping
 /// list is sharded.
 const CROWD: u64 = 1400;
-/// The number of pages of each side's file: one region that is mapped and faulted, and one that is mapped and executed.
+/// The number of pages of each side's file. It has one region for mappings and faults, and another for mappings and
+/// execs.
 const FILE_PAGES: u64 = 2 * PAGES;
 
 /// The pager of a file whose content is computed: each page begins with the word that the model expects.

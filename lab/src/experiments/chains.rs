@@ -1,5 +1,5 @@
-//! The experiment about generations of forks: the memory that a shadow chain holds beyond the reachable pages, and the
-//! cost of a fault at its end.
+//! The experiment about generations of forks. It measures the memory that a shadow chain holds beyond the reachable
+//! pages, and the cost of a fault at its end.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};

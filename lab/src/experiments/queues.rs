@@ -1,5 +1,5 @@
-//! The experiment about page queues with one shard and with many: the rate of faults, the lines that CPUs fetch from
-//! each other, and how often CPUs wait for a lock.
+//! The experiment about page queues with one shard and with many. It measures the rate of faults, the lines that CPUs
+//! fetch from each other, and how often CPUs wait for a lock.
 
 use super::counted::transfers;
 use super::zero_fill::{Work, lines};

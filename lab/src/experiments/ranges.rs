@@ -181,7 +181,7 @@ impl File {
 
     /// The number of a page's frame, if it is resident.
     fn frame(&self, page: u64, pin: &Pinned<'_>) -> Option<u32> {
-        // SAFETY: the index is only read, under a pin of the same `Vm`.
+        // SAFETY: the index is only read, under a pin of the object's `Vm`.
         match unsafe { self.object.page_index() }.get(page, pin) {
             Slot::Page(frame) => Some(frame.0 as u32),
             _ => None,
@@ -289,7 +289,7 @@ impl File {
                     while key < last {
                         let found = {
                             let pin = self.object.vm().epoch().pin();
-                            // SAFETY: the index is only read, under a pin of the same `Vm`.
+                            // SAFETY: the index is only read, under a pin of the object's `Vm`.
                             let index = unsafe { self.object.page_index() };
                             (key..last).find(|k| matches!(index.get(*k, &pin), Slot::Page(_)))
                         };

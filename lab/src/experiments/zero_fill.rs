@@ -1,5 +1,5 @@
-//! The experiment about first touches by several CPUs: the rate, its share of the rate of zeroing alone, and the number
-//! of cache lines that move.
+//! The experiment about first touches by several CPUs. It measures the rate, its share of the rate of zeroing alone,
+//! and the number of cache lines that move.
 
 use super::counted::Caches;
 use super::threads::on_cpus;

@@ -1,5 +1,5 @@
-//! `./quire doctor`: reports the machine's abilities, which accelerator runs guests and why, and how to fix what is
-//! missing. The command installs and fetches nothing.
+//! `./quire doctor`: reports the machine's abilities, which accelerator runs guests and why, and how to fix
+//! shortcomings. The command installs and fetches nothing.
 
 mod look;
 

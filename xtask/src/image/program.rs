@@ -1,5 +1,5 @@
-//! The meaning of the user's command line: which program is meant, whether it comes from the host or from the guest's
-//! root file system, and which other files it needs.
+//! The meaning of the user's command line: which program is meant, and which other files it needs. The program comes
+//! from the host or from the guest's root file system.
 
 use std::{
     env,

@@ -1,7 +1,7 @@
 //! A file tree in memory, and the newc cpio archive made from it.
 //!
-//! Names follow the links of the tree itself, as they will in the guest: a file that is added below `/bin` gets a name
-//! in `/usr/bin`. A file of the host keeps its owner, permissions, times and hard links.
+//! Names follow the links of the tree itself, as they will in the guest. For example, a file that is added below `/bin`
+//! gets a name in `/usr/bin`. A file of the host keeps its owner, permissions, times and hard links.
 
 use std::{
     collections::{BTreeMap, HashMap},

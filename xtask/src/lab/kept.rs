@@ -1,4 +1,4 @@
-//! Rules for documents and for the kept runs in `lab/runs`: the runs are recent, `docs/status.md` shows the newest run,
+//! Rules for documents and for the kept runs in `lab/runs`. The runs are recent. `docs/status.md` shows the newest run,
 //! and README.md and docs/figures.md state its figures.
 
 use std::{fs, path::Path, process::Command};

@@ -179,8 +179,8 @@ mod tests {
     /// A time limit that no guest of these tests reaches, even on a busy machine.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// Makes a stand-in for QEMU that runs `script`. Another process writes the file. Otherwise a test that forks at the
-    /// same time would inherit this process's open file. A file that is open for writing cannot be executed.
+    /// Makes a stand-in for QEMU that runs `script`. Another process writes the file. Otherwise a test that forks at
+    /// the same time would inherit this process's open file. A file that is open for writing cannot be executed.
     fn fake(directory: &Path, script: &str) -> std::path::PathBuf {
         let path = directory.join("fake-qemu");
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$2" && chmod 755 "$2""#;

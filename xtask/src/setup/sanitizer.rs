@@ -95,7 +95,7 @@ impl Rust {
         files.into_iter().any(|f| f.file_name().to_string_lossy().ends_with(&end))
     }
 
-    /// The linker arguments for LLVM's runtime library and LLVM's linker. The error names what is missing.
+    /// The linker arguments for LLVM's runtime library and LLVM's linker. The error names the missing files.
     fn with_clangs(&self, sanitizer: Sanitizer) -> std::result::Result<Vec<String>, String> {
         let llvm = PathBuf::from(format!("/usr/lib/llvm-{}", self.llvm));
         let libraries = llvm.join(format!("lib/clang/{}/lib/linux", self.llvm));
