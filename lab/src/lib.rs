@@ -8,9 +8,9 @@
 //! - **No number without its unit and its method.** Both are beside the name in [`mod@bench`], and `./quire bench
 //!   --list` prints them.
 //!
-//! # Where to start reading [`mod@bench`] has the list of all benches, and [`experiments`] reruns the sources'
-//! measurements. [`harness`] measures times, [`cachegrind`] counts cache misses, and [`machine`] boots the measured
-//! machine.
+//! # Where to start reading
+//! [`mod@bench`] has the list of all benches, and [`experiments`] reruns the sources' measurements. [`harness`]
+//! measures times, [`cachegrind`] counts cache misses, and [`machine`] boots the measured machine.
 #![deny(missing_docs)]
 
 pub mod bench;

@@ -33,7 +33,8 @@ impl Fiber {
 
     /// Sets the body of the fiber. `body` begins to run when the fiber is resumed first.
     ///
-    /// # Requires The fiber must not be moved from now on.
+    /// # Requires
+    /// The fiber must not be moved from now on.
     pub fn start(&self, body: impl FnOnce() + 'static) {
         let own = ptr::from_ref(&self.yielder).addr();
         let coroutine = Coroutine::new(move |yielder: &Yielder<(), Pause>, ()| {

@@ -1,10 +1,11 @@
 //! Hints in front of a search for space. A hint is the lowest possible result of a search of one size and alignment.
 //! There are four hints.
 //!
-//! # Invariant No hole between the start of a hint's search and the hint has enough space for its size at its
-//! alignment. So a search for that size or more, at that alignment or a larger one, may begin at the hint. A successful
-//! search raises a hint or makes a new one. A new hole lowers all hints above its start ([`Hints::freed`]). New
-//! mappings change no hint.
+//! # Invariant
+//! No hole between the start of a hint's search and the hint has enough space for its size at its alignment. So a
+//! search for that size or more, at that alignment or a larger one, may begin at the hint. A successful search raises a
+//! hint or makes a new one. A new hole lowers all hints above its start ([`Hints::freed`]). New mappings change no
+//! hint.
 
 /// A fact about the map: no hole in `from..at` has space for `len` bytes at a multiple of `align`.
 #[derive(Clone, Copy, Default, Debug)]

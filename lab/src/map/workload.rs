@@ -81,7 +81,8 @@ impl Plan {
 
     /// Maps all ranges.
     ///
-    /// # Panics Panics if the map has wrong contents.
+    /// # Panics
+    /// Panics if the map has wrong contents.
     pub fn fill(&self, map: &mut impl AddressMap) {
         for &(start, end) in &self.map {
             assert_eq!(map.insert(start, end, 3), Ok(()));
@@ -91,7 +92,8 @@ impl Plan {
     /// Maps all ranges, touches all, protects all, unmaps half and maps that half again, and unmaps all. Each step has
     /// its own random order.
     ///
-    /// # Panics Panics if the map has wrong contents.
+    /// # Panics
+    /// Panics if the map has wrong contents.
     pub fn run(&self, map: &mut impl AddressMap) {
         self.fill(map);
         for &(start, end) in &self.touch {

@@ -109,7 +109,8 @@ impl<P> Core<P> {
 
     /// Zeroes the bytes of a frame.
     ///
-    /// # Safety Only the caller uses the frame.
+    /// # Safety
+    /// Only the caller uses the frame.
     pub unsafe fn zero(&self, frame: Frame) {
         // SAFETY: these are the bytes of one frame, which nothing else uses.
         unsafe { ptr::write_bytes(self.bytes(frame), 0, PAGE_SIZE as usize) }
