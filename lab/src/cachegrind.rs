@@ -1,42 +1,44 @@
-//! Cache misses, by cachegrind: the same figures on every machine, since the caches are simulated with fixed sizes.
+//! Cache misses, counted by cachegrind. The figures are equal on every machine, because the simulated caches have fixed
+//! sizes.
 //!
-//! The lab's own program is run again under valgrind, as `quire-lab workload NAME COUNT`. Cachegrind counts the whole
-//! process. So a workload is run twice, in full and with COUNT 0, and the difference is the cost of its operations.
+//! The lab runs its own program again under valgrind, as `quire-lab workload NAME COUNT`. Cachegrind counts the whole
+//! process. So a workload runs twice, with its operations and with COUNT 0. The difference is the cost of the
+//! operations.
 
 use crate::Failure;
 use crate::bench::Size;
 use std::process::{Command, Stdio};
 
-/// 32 KiB, 8 ways, lines of 64 bytes; 8 MiB, 16 ways.
+/// The simulated caches: 32 KiB, 8 ways, lines of 64 bytes; and 8 MiB, 16 ways.
 const CACHES: [&str; 2] = ["--D1=32768,8,64", "--LL=8388608,16,64"];
 
-/// Instructions, data references and misses (loads and stores) of a workload.
+/// The counts of a workload: instructions, memory references and cache misses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Misses {
-    /// Instructions.
+    /// The number of instructions.
     pub instructions: u64,
-    /// Loads and stores.
+    /// The number of loads and stores.
     pub references: u64,
-    /// Those that missed the first level.
+    /// The number of loads and stores that missed the first level.
     pub first: u64,
-    /// Those that missed the last level too.
+    /// The number of loads and stores that also missed the last level.
     pub last: u64,
 }
 
-/// A piece of work for cachegrind; 0 does all but the operations themselves.
+/// A workload for cachegrind. With a count of 0, it prepares everything but does no operation.
 pub struct Workload {
-    /// As `quire-lab workload` takes it.
+    /// The name in `quire-lab workload NAME`.
     pub name: &'static str,
-    /// Does the work for so many operations.
+    /// Does `count` operations.
     pub run: fn(count: usize, size: Size),
 }
 
-/// Misses of `workload` with `count` operations, less those with none.
+/// The counts of `workload` with `count` operations, minus the counts without operations.
 pub fn misses(workload: &Workload, count: usize, size: Size) -> Result<Misses, Failure> {
     misses_of(workload.name, count, size)
 }
 
-/// The same of the workload that `quire-lab workload` knows by this name.
+/// The same counts of the workload that has this name in `quire-lab workload NAME`.
 pub fn misses_of(workload: &str, count: usize, size: Size) -> Result<Misses, Failure> {
     let (full, none) = (measure(workload, count, size)?, measure(workload, 0, size)?);
     Ok(Misses {
@@ -69,7 +71,7 @@ fn measure(workload: &str, count: usize, size: Size) -> Result<Misses, Failure> 
     parse(&text).ok_or_else(|| tool("its file holds no summary of data misses"))
 }
 
-/// From the file's lines `events: Ir I1mr ...` and `summary: N N ...`.
+/// Parses the lines `events: Ir I1mr ...` and `summary: N N ...` of cachegrind's file.
 fn parse(text: &str) -> Option<Misses> {
     let line = |key: &str| text.lines().rev().find_map(|l| l.strip_prefix(key));
     let (events, summary) = (line("events:")?, line("summary:")?);

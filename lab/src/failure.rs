@@ -1,8 +1,8 @@
-//! Why a bench gives no figure.
+//! The reasons why a bench has no figure.
 
 use quire_vm::{FaultError, MapError, OutOfMemory};
 
-/// Why a bench gives no figure.
+/// The reason why a bench has no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The measured core ran out of memory.
@@ -14,19 +14,19 @@ pub enum Failure {
     /// An access was refused.
     #[error("an access was refused: {0:?}")]
     Fault(FaultError),
-    /// A tool is not there or failed; the text says which and how.
+    /// A tool is missing or failed. The text says which tool and why.
     #[error("{0}")]
     Tool(String),
-    /// The measured code gave a wrong result, so its figure would mean nothing.
+    /// The measured code gave a wrong result, so its figure would have no meaning.
     #[error("{0}")]
     Wrong(String),
-    /// The bench needs the program built otherwise.
+    /// The bench needs the recording build of the program.
     #[error("this needs the recording build (--cfg recording)")]
     Build,
-    /// The case is not one of the recording build.
+    /// The case needs the native build of the program.
     #[error("this needs the native build (without --cfg recording)")]
     Native,
-    /// There is no such experiment or case; the text is the request.
+    /// There is no such experiment or case. The text names the request.
     #[error("{0}")]
     NoCase(String),
 }

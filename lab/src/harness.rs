@@ -1,16 +1,17 @@
-//! Times, by Criterion: warm-up, samples, and the median with its confidence interval beneath.
+//! Time measurements with Criterion: a warm-up, samples, and their median. Criterion prints the confidence interval
+//! too.
 
 use crate::Failure;
 use crate::bench::Size;
 use criterion::{BatchSize, Criterion, SamplingMode};
 use std::time::Duration;
 
-/// The least sampling time; one run of the routine per sample may take longer.
+/// The least time for all samples. It takes longer if one call of the routine per sample takes longer.
 const LONG: Duration = Duration::from_millis(1500);
-/// Samples: Criterion's least, since a routine here is thousands of operations and not one.
+/// The number of samples. It is Criterion's least number, because a routine here consists of thousands of operations.
 const SAMPLES: usize = 10;
 
-/// The median time of one call of `routine`, in seconds, on a value that `setup` makes for each call. It includes
+/// The median time in seconds of one call of `routine`. `setup` makes the argument of each call. The time includes
 /// neither `setup` nor the drop of the result. Criterion's own report goes to standard error, because
 /// [`crate::bench::Report`] has reserved standard output.
 pub fn median<I, O>(
@@ -34,14 +35,14 @@ pub fn median<I, O>(
     nanoseconds.map(|n| n * 1e-9).ok_or_else(|| Failure::Tool(format!("{name}: Criterion's estimates hold no median")))
 }
 
-/// Seconds that `a` and `b` took, each round one after the other, then in reverse order. On a busy machine, a
-/// disturbance of one sample thus also disturbs its partner.
+/// The seconds that `a` and `b` took in each round. The first round runs `a` before `b`, the next `b` before `a`, and
+/// so on. So on a busy machine, a disturbance of one sample also affects the other sample of the round.
 pub fn pairs(
     rounds: usize,
     mut a: impl FnMut() -> Result<Duration, Failure>,
     mut b: impl FnMut() -> Result<Duration, Failure>,
 ) -> Result<Vec<(f64, f64)>, Failure> {
-    // Once to warm the caches and the host's memory.
+    // One call of each warms the caches, and makes the host allocate memory.
     a()?;
     b()?;
     (0..rounds)
@@ -72,7 +73,7 @@ mod tests {
     #[test]
     fn the_median_is_the_routines_time_without_its_setup() {
         let wait = |ms| std::thread::sleep(Duration::from_millis(ms));
-        // Holds on a busy machine too: half of the short waits take less than the shortest of the others.
+        // This is true even on a busy machine: half of the short waits take less than the shortest long wait.
         let seconds = median(Size::Whole, "wait", || wait(40), |()| wait(2)).unwrap();
         assert!((0.002..0.040).contains(&seconds), "{seconds}");
     }

@@ -1,16 +1,16 @@
 //! The measurements of Quire's parts, and the baselines.
 //!
 //! # Principles
-//! - **A baseline stands behind the trait that production stands behind**, and passes the same tests. It is as good as
-//!   its kind can reasonably be, because a comparison with a straw man says nothing.
-//! - **Counts before times.** Lines missed, slots visited, locks taken and bytes held are counted, and repeat exactly.
-//!   Times come from a benchmark harness, as medians.
-//! - **No number without its unit and its method**: both stand beside the name in [`mod@bench`], and `./quire bench
+//! - **A baseline implements the same trait as production**, and passes the same tests. It is as good as its design can
+//!   reasonably be, because a comparison with a bad implementation says nothing.
+//! - **Counts before times.** Missed cache lines, visited slots, acquired locks and used bytes are counted, and are
+//!   equal in each run. Times come from a benchmark harness, as medians.
+//! - **No number without its unit and its method.** Both are beside the name in [`mod@bench`], and `./quire bench
 //!   --list` prints them.
 //!
 //! # Where to start reading
-//! [`mod@bench`]: the list of all benches. [`experiments`]: the sources' measurements, rerun. [`harness`] takes times,
-//! [`cachegrind`] counts cache misses, [`machine`] boots the measured machine.
+//! [`mod@bench`] has the list of all benches, and [`experiments`] reruns the sources' measurements. [`harness`]
+//! measures times, [`cachegrind`] counts cache misses, and [`machine`] boots the measured machine.
 #![deny(missing_docs)]
 
 pub mod bench;

@@ -1,15 +1,15 @@
-//! The measured machines: hosted, without the checks that would distort the measurement.
+//! Boots the hosted machines that are measured, without the checks that would distort a measurement.
 
 use quire_hosted::{Hosted, Settings};
 use quire_vm::Vm;
 use quire_vm::check::Level;
 
-/// A machine with `cpus` CPUs and at least `mib` MiB for programs, whose freed frames are not overwritten. It lives
-/// until the process ends: a bench boots one and uses it for all its samples.
+/// Boots a machine with `cpus` CPUs and at least `mib` MiB for programs. Freed frames are not overwritten. The machine
+/// is never freed, because a bench boots one machine and uses it for all its samples.
 pub fn boot(cpus: usize, mib: u64) -> &'static Vm<Hosted> {
-    // A page's descriptor is a line, the reserve and the tables take some more.
+    // Each page has a descriptor of one cache line. The reserve and the tables take some more memory.
     let frames = mib * 256 + mib * 256 / 16 + 4096;
-    // One page a fault, because the sources measured such faults.
+    // A fault handles one page, because the sources measured such faults.
     let check = Level::Never;
     Hosted::boot(Settings { cpus, frames, poison: false, check, zero_window: 0, ..Settings::default() })
         .expect("the settings are valid for a machine")

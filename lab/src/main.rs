@@ -1,4 +1,5 @@
-//! Runs benches and prints one line `name value unit` for each figure. `./quire bench` builds and calls it.
+//! The program `quire-lab`: runs benches and prints one line `name value unit` for each figure. `./quire bench` builds
+//! and runs it.
 
 use clap::{Parser, Subcommand};
 use quire_lab::Failure;
@@ -70,7 +71,7 @@ enum Part {
     },
 }
 
-/// Options of `conflicts`.
+/// The options of `conflicts`.
 #[derive(clap::Args)]
 struct Conflicts {
     /// Only pairs with one of these operations
@@ -86,7 +87,7 @@ struct Conflicts {
     verbose: bool,
 }
 
-/// The build that this is.
+/// The build of this program.
 const BUILD: Build = if cfg!(recording) { Build::Recording } else { Build::Native };
 
 fn main() -> ExitCode {

@@ -1,3 +1,3 @@
-//! The reverse mapping that backings replaced.
+//! The reverse mapping that backings have replaced.
 
 pub mod record_per_page;

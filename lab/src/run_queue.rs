@@ -1,5 +1,5 @@
-//! Run queues: production's, and a list in order of priority. The list is searched from its head as before; after the
-//! source, its end is checked first.
+//! Run queues: the production design, and a list in the order of priority. In the design *before*, the list is searched
+//! from its head. In the design *after*, its tail is checked first.
 
 use crate::timers::Still;
 use quire_task::{Scheduler, Thread, ThreadRef};
@@ -7,12 +7,12 @@ use std::ptr::NonNull;
 
 const NONE: u32 = u32::MAX;
 
-/// A list of runnable threads by priority, first come first served within one.
+/// A list of runnable threads by priority. Threads of equal priority are in the order of their arrival.
 pub struct Sorted {
     nodes: Vec<QueueNode>,
     head: u32,
     tail: u32,
-    /// Whether the tail is checked first: most threads belong behind it.
+    /// Whether the tail is checked first, because most threads belong behind it.
     both_ends: bool,
 }
 
@@ -25,13 +25,13 @@ struct QueueNode {
 }
 
 impl Sorted {
-    /// A list of threads that are numbers below `threads`.
+    /// Makes an empty list for threads with numbers below `threads`.
     pub fn new(threads: usize, both_ends: bool) -> Sorted {
         let node = QueueNode { priority: 0, next: NONE, prev: NONE };
         Sorted { nodes: vec![node; threads], head: NONE, tail: NONE, both_ends }
     }
 
-    /// Queues it behind all threads of the same or more urgent priority (a smaller number).
+    /// Queues a thread behind all threads of the same or a higher priority. A smaller number is a higher priority.
     pub fn push(&mut self, thread: u32, priority: u8) {
         let behind_all = |tail: u32| tail == NONE || self.nodes[tail as usize].priority <= priority;
         let before = if self.both_ends && behind_all(self.tail) {
@@ -56,7 +56,7 @@ impl Sorted {
         }
     }
 
-    /// Takes the most urgent thread.
+    /// Removes the thread of the highest priority and returns its number.
     pub fn pop(&mut self) -> Option<u32> {
         let first = Some(self.head).filter(|h| *h != NONE)?;
         self.head = self.nodes[first as usize].next;
@@ -70,38 +70,39 @@ impl Sorted {
 
 unsafe fn never(_: NonNull<Thread<Still>>) {}
 
-/// Threads side by side, as a slab has them. They live until the process ends.
+/// Allocates threads next to each other, as in a slab. They are never freed.
 fn threads(count: usize) -> impl Iterator<Item = ThreadRef<Still>> {
     let threads: &'static [_] = (0..count).map(|_| Thread::new((), (), never)).collect::<Vec<_>>().leak();
-    // SAFETY: leaked: it stays in place, and dropping its one reference, which is adopted here, does nothing.
+    // SAFETY: the thread is leaked, so it is never moved. Dropping its one reference, which is adopted here, does
+    // nothing.
     threads.iter().map(|thread| unsafe { ThreadRef::adopt(NonNull::from(thread)) })
 }
 
-/// Production's queue of one CPU, with threads that never run.
+/// The production run queue of one CPU, with threads that never run.
 pub struct Production {
     scheduler: &'static Scheduler<Still>,
     ready: std::vec::IntoIter<ThreadRef<Still>>,
-    /// The other threads that the scheduler counts.
+    /// The number of threads that the scheduler counts apart from the queued ones.
     others: usize,
 }
 
 impl Production {
-    /// With so many threads that can be queued.
+    /// Makes an empty queue, and `count` threads that can be queued.
     pub fn new(count: usize) -> Production {
         let scheduler = Still::scheduler().1;
-        // It stands for the CPU while no thread runs.
+        // The idle thread is the current thread of the CPU, because no other thread runs.
         threads(1).for_each(|idle| scheduler.start_cpu(idle));
         Production { scheduler, ready: threads(count).collect::<Vec<_>>().into_iter(), others: scheduler.runnable() }
     }
 
-    /// Queues the next one.
+    /// Queues the next of the threads.
     pub fn push(&mut self) {
         if let Some(thread) = self.ready.next() {
             self.scheduler.spawn_on(thread, 0);
         }
     }
 
-    /// How many wait.
+    /// The number of threads that wait in the queue.
     pub fn len(&self) -> usize {
         self.scheduler.runnable() - self.others
     }

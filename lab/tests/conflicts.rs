@@ -1,5 +1,5 @@
-//! The conflict matrix agrees with its list, and hot paths that are broken on purpose are found: `RUSTFLAGS="--cfg
-//! recording --cfg mutants" cargo test -p quire-lab --test conflicts`.
+//! Tests that the conflict matrix agrees with its list, and that hot paths which are broken on purpose are found. To
+//! run them: `RUSTFLAGS="--cfg recording --cfg mutants" cargo test -p quire-lab --test conflicts`.
 #![cfg(all(recording, mutants))]
 
 use quire_lab::conflicts::model::State;
@@ -11,7 +11,7 @@ use quire_vm::mutant::{Mutant, set_mutant};
 use std::path::Path;
 use std::sync::{PoisonError, RwLock};
 
-/// A mutant belongs to the whole program: a test without a mutant reads this lock, a test with one writes it.
+/// A mutant is set for the whole process. A test without a mutant holds this lock shared, a test with one exclusively.
 static MUTANTS: RwLock<()> = RwLock::new(());
 
 fn judged(cases: &[Case]) -> Vec<Judged> {
@@ -37,18 +37,18 @@ fn the_model_says_which_operations_commute() {
         cases.iter().any(|c| c.state == state && [(a, b), (b, a)].contains(&(c.a.name, c.b.name)))
     };
     assert!(pairs > cases.len());
-    // A child inherits its parent's earlier stores.
+    // A child inherits the earlier stores of its parent, so the order of fork and store matters.
     assert!(!commute("fork", "zero-fill", State::Threads) && commute("fork", "zero-fill", State::Apart));
     assert!(commute("fork", "read-fault", State::Threads));
-    // Each call returns the new end of the heap.
+    // Each call returns the new end of the heap, so the order matters.
     assert!(!commute("brk", "brk", State::Threads) && commute("brk", "brk", State::Parent));
-    // The specification leaves open which address and number a call gets.
+    // The specification leaves open which address or number a call gets, so the order does not matter.
     assert!(commute("mmap", "mmap", State::Threads) && commute("pid-alloc", "pid-alloc", State::Threads));
-    // Threads of a process that has ended do nothing.
+    // The threads of a process that has ended have no effect, so the order matters.
     assert!(!commute("exit", "futex-wake", State::Threads) && commute("exit", "futex-wake", State::Apart));
 }
 
-/// The unlisted lines that two operations share in a state while `mutant` is on: labels, and the accesses.
+/// The unlisted lines that two operations share in a state while `mutant` is on: their labels and accesses.
 fn shared(a: &str, b: &str, state: State, mutant: Option<Mutant>) -> Vec<(String, String)> {
     let case = cases().1.into_iter().find(|c| (c.a.name, c.b.name, c.state) == (a, b, state));
     // SAFETY: the test expects the effect of the mutant.
@@ -95,7 +95,7 @@ fn a_line_that_does_not_scale_is_found_with_label_and_source() {
     }
 }
 
-/// The line of source at `FILE:LINE`.
+/// The text of the source line at `FILE:LINE`.
 fn source(site: &str) -> Option<String> {
     let (file, line) = site.rsplit_once(':')?;
     let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file)).ok()?;

@@ -1,4 +1,5 @@
-//! Every planned case runs as a driver will run it, at a tiny scale: a process that gives exactly its figures.
+//! Tests that every planned case runs as a driver will run it, at a tiny scale: as a process that prints exactly its
+//! figures.
 
 use quire_results::{Experiment, Place};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ fn planned() -> Vec<Experiment> {
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-/// Whether this build runs cases of that place; cachegrind only where it is installed.
+/// Whether this build runs cases of that place. Cases under cachegrind run only if valgrind is installed.
 fn runs(place: Place) -> bool {
     match place {
         Place::Recording => cfg!(recording),

@@ -1,5 +1,5 @@
-//! The recording build's record has every line that CPUs share: `RUSTFLAGS="--cfg recording" cargo test -p quire-lab
-//! --test watched`.
+//! Tests that the recording build records every line that CPUs share. To run them: `RUSTFLAGS="--cfg recording" cargo
+//! test -p quire-lab --test watched`.
 #![cfg(recording)]
 
 use quire_lab::conflicts::watched::{Watched, watch};
@@ -12,7 +12,7 @@ fn watched(plain: bool) -> Watched {
 #[test]
 fn the_record_has_the_lines_that_loads_and_stores_share() {
     let watched = watched(false);
-    // Some round shares lines; else nothing was judged.
+    // At least one round must share lines. Otherwise the test would have judged nothing.
     assert!(watched.rounds > 0 && watched.shared > 0, "{} rounds, {} lines", watched.rounds, watched.shared);
     let told: String = watched.missed.iter().map(|m| watched.told(m)).collect();
     assert!(told.is_empty(), "shared, and not recorded:\n{told}");

@@ -1,6 +1,6 @@
-// The first program of a Linux guest: it gives Linux the interface to ./quire that Quire has. It reads /.quire/run,
-// connects the program with the ports, reports its status on the control port and ends QEMU through the debug-exit
-// port.
+// The first program of a Linux guest. It gives Linux the same interface to ./quire as Quire has: it reads /.quire/run,
+// connects the program with the ports, reports the program's status on the control port, and ends QEMU through the
+// debug-exit port.
 //
 // Ports (one virtio-serial device): vport0p1 standard input and output, vport0p2 standard error, vport0p3 control
 // lines.
@@ -33,7 +33,7 @@ static char *args[MOST], *envs[MOST], *cwd = "/";
 static int nargs, nenvs;
 
 static void power_off(int how) {
-    // The driver returns from a write when the data is queued, so give QEMU time to take it.
+    // A write returns when the driver has queued the data, so QEMU gets time to read it.
     usleep(100000);
     if (ioperm(0xf4, 1, 1) == 0) __asm__ volatile("outb %b0, $0xf4" ::"a"(how));
     for (;;) pause();
@@ -83,7 +83,7 @@ static void read_order(void) {
     fclose(file);
 }
 
-// Loads all modules of the directory, in the order of names.
+// Loads all modules of the directory, in the order of their names.
 static void load_modules(const char *directory) {
     struct dirent **entries;
     int count = scandir(directory, &entries, NULL, alphasort);
@@ -105,7 +105,7 @@ static void put(const char *path, const char *text) {
     }
 }
 
-// Moves input to the program until `total` bytes have passed, then closes the pipe's writer.
+// Copies input to the program until `total` bytes were copied, then closes the write end of the pipe.
 static void feed(int port, int *writer, uint64_t *passed, uint64_t total) {
     static char bytes[65536];
     if (*passed < total) {
@@ -144,7 +144,7 @@ static void run_program(int in, int out, int err) {
     _exit(errno == ENOENT ? 127 : 126);
 }
 
-// Brings a network interface up. Without this the loopback carries nothing.
+// Brings a network interface up. Otherwise the loopback would transfer nothing.
 static void link_up(const char *name) {
     struct ifreq request = {0};
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -174,7 +174,7 @@ int main(void) {
     symlink("/proc/self/fd/2", "/dev/stderr");
     link_up("lo");
     load_modules("/.quire/modules");
-    // Fair to a kernel that has neither these limits nor these extras.
+    // These settings make the comparison fair: Quire has neither these limits nor these extra features.
     put("/proc/sys/vm/max_map_count", "16777216");
     put("/proc/sys/vm/overcommit_memory", "1");
     signal(SIGPIPE, SIG_IGN);
@@ -184,7 +184,7 @@ int main(void) {
     if (nargs == 0) die("nothing to run");
     int input[2];
     if (pipe2(input, O_CLOEXEC) < 0) die("pipe");
-    // Linux's own work right after boot is not measured.
+    // The program starts later, so that Linux's own work right after boot is not measured.
     FILE *settle = fopen("/.quire/settle", "r");
     int seconds = 0;
     if (settle && fscanf(settle, "%d", &seconds) == 1) sleep((unsigned)seconds);

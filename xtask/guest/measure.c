@@ -3,10 +3,10 @@
 //
 //   measure TAG MILLISECONDS PROGRAM ARGS...
 //
-// The program inherits the streams, the environment and the directory. After its end, the last output on standard error
-// is a line `TAG BYTES` and so many bytes. These are lines `name value`, then for each file of /proc, before and after,
-// a line `file NAME before|after BYTES` and its content. Every MILLISECONDS the memory in use is sampled. With 0 it is
-// not, because a sample takes instructions too.
+// The program inherits the streams, the environment and the directory. After its end, measure writes its report to
+// standard error: a line `TAG BYTES`, followed by that number of bytes. The report has lines `name value`. Then, for
+// each file of /proc, before and after the program, it has a line `file NAME before|after BYTES` and the content. The
+// memory in use is sampled every MILLISECONDS. With 0 it is not sampled, because a sample executes instructions too.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -98,7 +98,7 @@ static void say(const char *bytes, size_t length) {
     }
 }
 
-// A no-operation by which a plugin of the emulator finds where the measured stretch begins (5) and ends (6). See
+// A no-operation that marks the start (5) and the end (6) of the measured part for a plugin of the emulator. See
 // plugin/src/mark.rs.
 #define MARK(what) __asm__ volatile(".byte 0x0f, 0x1f, 0x80; .long 0x51756900 | " #what ::: "memory") // nopl WORD(%rax)
 
@@ -113,7 +113,7 @@ int main(int argc, char **argv) {
     sigemptyset(&child_ended);
     sigaddset(&child_ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &child_ended, &were);
-    // Touches all memory that is used later, so that later faults are the program's.
+    // Touches all memory that this process uses later, so that later faults are only those of the program.
     memset(before, 1, sizeof before);
     memset(after, 1, sizeof after);
     memset(&now, 1, sizeof now);
@@ -135,7 +135,7 @@ int main(int argc, char **argv) {
     int status;
     struct rusage used;
     for (;;) {
-        // Process 1 also waits for orphans, so that the program finds none of its daemons after their end.
+        // Process 1 also waits for orphans, so that daemons of the program do not stay as zombies after their end.
         pid_t ended = wait4(-1, &status, pause ? WNOHANG : 0, &used);
         if (ended == child) break;
         if (ended > 0) continue;

@@ -1,6 +1,6 @@
 // Runs many tests in one boot. It is the guest's first program. It reads orders from standard input, or from the file
-// that its argument names, and answers on standard output. Orders in a file arrive at no time of the host's. Each is a
-// line of numbers followed by bytes:
+// that its argument names, and answers on standard output. Orders in a file do not depend on the host's timing. Each
+// order is a line of numbers followed by bytes:
 //
 //   test ARGS INPUT\n         then ARGS times "LENGTH\n" and that many bytes, then INPUT bytes of standard input.
 // done KIND N OUT ERR\n     KIND is `exit` or `signal`. Then come OUT bytes of standard output and ERR of standard
@@ -31,10 +31,10 @@ static _Noreturn void die(const char *what) {
     exit(99);
 }
 
-// Where the orders come from. Tests do not inherit it.
+// The descriptor from which the orders are read. Tests do not inherit it.
 static int orders;
 
-// Reads one line without its end. If the input ends between orders, the run is over.
+// Reads one line, without its line end. If the input ends between two orders, the run is over.
 static int read_line(char *line, size_t size) {
     size_t at = 0;
     for (;;) {

@@ -1,4 +1,5 @@
-//! `./quire bench`: builds the lab (`lab/`) in each way that the selected figures need, runs it, and prints its lines.
+//! `./quire bench`: builds the lab (`lab/`) in each way that the selected figures need, runs it, and prints its output
+//! lines.
 
 use std::{
     io::{BufRead, BufReader, Write as _},
@@ -15,10 +16,10 @@ use crate::{
     progress::Step,
 };
 
-/// The ways to build the lab: the name in `--list`, the flags for rustc, and the directory under `target/`.
+/// The builds of the lab: the name in `--list`, the flags for rustc, and the directory under `target/`.
 const BUILDS: [(&str, &str, &str); 2] = [("Native", "", "lab"), ("Recording", "--cfg recording", "lab-recording")];
 
-/// A figure that the lab offers.
+/// A figure that the lab can measure.
 #[derive(Debug, Clone, PartialEq)]
 struct Known {
     build: String,
@@ -27,7 +28,7 @@ struct Known {
     how: String,
 }
 
-/// Measures the selected figures.
+/// Measures the selected figures and prints them.
 pub fn command(places: &Places, options: &cli::Bench) -> Result<u8> {
     let native = build(places, BUILDS[0])?;
     let list = Command::new(&native).arg("--list").output().doing(|| "cannot run the lab".to_string())?;
@@ -59,8 +60,8 @@ pub fn command(places: &Places, options: &cli::Bench) -> Result<u8> {
     Ok(if failed { 1 } else { 0 })
 }
 
-/// Runs one build's figures, and prints each line at once. Returns false if a bench failed, which has then printed the
-/// reason on standard error.
+/// Runs the benches of one build, and prints each line at once. Returns false if a bench failed. The reason is then
+/// printed on standard error.
 fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<bool> {
     let about = || "cannot run the lab".to_string();
     let log = tempfile::tempfile().doing(about)?;
@@ -75,7 +76,7 @@ fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<boo
         for line in compare::parse(&text.doing(about)?) {
             step.doing(&line.name);
             if !options.json {
-                // The reader of standard output may have gone, so an error does not matter.
+                // The reader of standard output may have closed it, so an error is ignored.
                 let _ = writeln!(std::io::stdout(), "{} {} {}", line.name, line.value, line.unit);
             }
             lines.push(line);
@@ -84,14 +85,14 @@ fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<boo
     let status = child.wait().doing(about)?;
     drop(step);
     if !status.success() {
-        // The harness's reports about its samples are useless here. The lab's own complaints are not.
+        // Only the lab's own messages are printed. The harness's reports about its samples are useless here.
         complaints(log).iter().for_each(|line| eprintln!("{line}"));
         eprintln!("quire: the bench failed ({status}); some figures are missing");
     }
     Ok(status.success())
 }
 
-/// The lab's own lines in the log, and those of a panic.
+/// The lines of the log that the lab itself wrote, and those of a panic.
 fn complaints(mut log: std::fs::File) -> Vec<String> {
     use std::io::{Read as _, Seek as _};
     let mut bytes = Vec::new();
@@ -111,8 +112,8 @@ fn complaints(mut log: std::fs::File) -> Vec<String> {
     lines
 }
 
-/// The figures of the recording build, which are counts: lines, locks, allocations. The short form of the program that
-/// the stage `record` of the tests has built.
+/// The figures of the recording build, which are counts of lines, locks and allocations. They come from a short run of
+/// the program that the test stage `record` has built.
 pub fn counts(places: &Places) -> Result<Vec<(String, f64)>> {
     let lab = built_by_tests(places, "quire-lab", BUILDS[1].2)?;
     let about = || "cannot run the lab".to_string();
@@ -122,28 +123,28 @@ pub fn counts(places: &Places) -> Result<Vec<(String, f64)>> {
         return Err(Failure::machine(format_args!("the recording benches ended with {}", out.status)));
     }
     let lines = compare::parse(&String::from_utf8_lossy(&out.stdout));
-    // The replaced designs are no concern of the counts, and two of them depend on addresses.
+    // The designs that were replaced are left out. Two of their counts depend on addresses.
     let of_ours = |line: &Line| !line.name.contains("_before") && !line.name.contains("_after");
     Ok(lines.into_iter().filter(of_ours).map(|line| (line.name, line.value)).collect())
 }
 
-/// The lab's program, compiled as for production.
+/// Builds the lab as production is built. Returns the program's path.
 pub fn build_native(places: &Places) -> Result<PathBuf> {
     build(places, BUILDS[0])
 }
 
-/// The lab's program in the recording build.
+/// Builds the lab with recording. Returns the program's path.
 pub fn build_recording(places: &Places) -> Result<PathBuf> {
     build(places, BUILDS[1])
 }
 
-/// Builds the lab one way and returns its program.
+/// Builds the lab in one way. Returns the program's path.
 fn build(places: &Places, (name, flags, directory): (&str, &str, &str)) -> Result<PathBuf> {
     build_package(places, "quire-lab", &format!("the lab ({})", name.to_lowercase()), flags, directory)
 }
 
-/// Builds a program of the lab for measuring: `target/DIRECTORY/measure/PACKAGE`. `$QUIRE_LAB_PROFILE` selects another
-/// profile. `tests` selects the program that tests have built, and builds nothing.
+/// Builds a program of the lab for measurements as `target/DIRECTORY/measure/PACKAGE`. `$QUIRE_LAB_PROFILE` selects
+/// another profile. Its value `tests` selects the program that the tests have built, and then nothing is built.
 pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, directory: &str) -> Result<PathBuf> {
     let profile = std::env::var("QUIRE_LAB_PROFILE").unwrap_or_else(|_| "measure".to_owned());
     let (target, made) = match &profile[..] {
@@ -162,8 +163,8 @@ pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, di
     Ok(target.join(made).join(package))
 }
 
-/// The program that the tests of the unit build or of the recording build start. Their stages have built it with the
-/// memory core's mutants, which are off.
+/// The path of the program that the tests of the unit build or of the recording build use. Their stages have built it,
+/// with the memory core's mutants included but switched off.
 fn built_by_tests(places: &Places, package: &str, directory: &str) -> Result<PathBuf> {
     let target = if directory == BUILDS[0].2 { places.target.clone() } else { places.target.join("recording") };
     let program = target.join("debug").join(package);
@@ -173,12 +174,12 @@ fn built_by_tests(places: &Places, package: &str, directory: &str) -> Result<Pat
     Err(Failure::usage(format_args!("{} is not built; ./quire test unit record builds it", program.display())))
 }
 
-/// Whether `name` contains one of the filters, or there are none.
+/// Whether `name` contains one of the filters. True if there are no filters.
 fn selects(filters: &[String], name: &str) -> bool {
     filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()))
 }
 
-/// The lab's list.
+/// Parses the output of the lab's `--list`.
 fn listed(text: &str) -> Vec<Known> {
     let known = |l: &str| {
         let mut parts = l.split('\t').map(str::to_owned);

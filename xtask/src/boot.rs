@@ -1,4 +1,4 @@
-//! Booting a machine: a kernel with its image, on this machine's emulator.
+//! Boots machines: a kernel with its image, in the emulator of the host.
 
 use std::{
     ffi::OsString,
@@ -33,78 +33,80 @@ pub enum On {
     Linux,
 }
 
-/// Quire's word for a counted machine with several CPUs. They take turns, and each turn ends after that time of the
-/// guest.
+/// A word of Quire's command line for a machine with a counted clock and several CPUs. The CPUs take turns. Each turn
+/// ends after this time of the guest's clock.
 pub const TURNS: &str = "tick=4ms";
 
-/// Words for Linux's command line, of three kinds. Some remove unfair costs. Some let it boot on a busy host (see
-/// docs/lab.md). And `oops=panic panic=-1` ends it at once after a fault of the emulator ([`untripped`]), in any
-/// thread.
+/// Words for Linux's command line, of three kinds. Some remove costs that Quire does not have. Some let Linux boot on a
+/// busy host (see docs/lab.md). And `oops=panic panic=-1` ends Linux at once after a fault of the emulator in any
+/// thread (see [`untripped`]).
 const FAIR: &str = "console=ttyS0 oops=panic panic=-1 rdinit=/.quire/init mitigations=off audit=0 apparmor=0 \
     init_on_alloc=0 cryptomgr.notests \
                     transparent_hugepage=never no_timer_check";
 
-/// The most boots of a Linux that dies of a fault of the emulator.
+/// The most boots of a Linux that the emulator breaks.
 const BOOTS: u32 = 3;
-/// Linux's log after such a fault. QEMU's translator before 8.1, with several CPUs, sometimes runs an instruction that
-/// another CPU has just replaced. Linux replaces its own code in two steps, first a breakpoint, then the rest. So a CPU
-/// may trap on a breakpoint that is already gone. Quire does not patch itself.
+/// A line of Linux's log after the emulator broke it. With several CPUs, QEMU's translator before 8.1 sometimes
+/// executes an instruction that another CPU has just replaced. Linux patches its code in two steps: first a breakpoint,
+/// then the rest. So a CPU may trap on a breakpoint that is already removed. Quire does not patch its own code.
 const TRIPPED: &str = "int3: 0000 [#1]";
 
-/// The processor of [`Kernel::host`].
+/// The processor of the machine that [`Kernel::host`] boots.
 pub const HOST_CPU: &str = "max,-la57,+svm";
 
-/// A kernel, ready for images.
+/// A kernel, ready to boot with images.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     on: On,
     file: PathBuf,
-    /// Its name for the user.
+    /// The kernel's name in messages.
     pub name: String,
     qemu: PathBuf,
     accelerator: Accelerator,
-    /// The reason for that accelerator.
+    /// The reason why that accelerator was chosen.
     pub why: String,
     init: Option<PathBuf>,
-    /// Modules that Linux loads first.
+    /// The modules that Linux loads first.
     modules: Vec<PathBuf>,
-    /// The kernel's functions, read for the first image of many.
+    /// The symbols of Quire's functions. They are read once, for the first image.
     symbols: OnceLock<Result<String>>,
 }
 
 /// The size and mode of one machine.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// 1 to 64.
+    /// The number of CPUs, 1 to 64.
     pub cpus: u32,
-    /// In MiB.
+    /// The memory in MiB.
     pub memory: u64,
-    /// Count instructions. Several CPUs take turns up to the next timer of the machine. A CPU of Quire that runs a
-    /// thread sets its timer only where the word `tick` is in `append`.
+    /// Whether to count instructions. Several CPUs then take turns, each up to the next timer of the machine. A CPU of
+    /// Quire that runs a thread sets a timer only if `append` has the word `tick`.
     pub count: bool,
-    /// Use the translator, whose plugins see every access. The CPUs take turns on one thread.
+    /// Whether to use the translator (TCG), whose plugins see every memory access. The CPUs then take turns on one
+    /// thread.
     pub translated: bool,
-    /// Use the q35 board, where Quire has no ports.
+    /// Whether to use the q35 board, on which Quire has no ports.
     pub q35: bool,
-    /// The guest's processor in QEMU's words. The defaults are `$QUIRE_CPU`, and then all features of the accelerator.
+    /// The guest's processor in QEMU's words. The default is `$QUIRE_CPU`, or else all features that the accelerator
+    /// supports.
     pub cpu: Option<String>,
-    /// Let the kernel log more.
+    /// Whether the kernel logs more.
     pub verbose: bool,
-    /// More words for the command line of either kernel.
+    /// Further words for the command line of either kernel.
     pub append: String,
-    /// More words for QEMU.
+    /// Further arguments for QEMU.
     pub extra: Vec<OsString>,
-    /// Descriptors that `extra` mentions.
+    /// The descriptors that `extra` mentions, which QEMU inherits.
     pub inherit: Vec<RawFd>,
 }
 
 impl Kernel {
-    /// Finds QEMU and the accelerator; builds or fetches the kernel.
+    /// Finds QEMU and the accelerator, and builds or fetches the kernel.
     pub fn ready(places: &Places, on: On) -> Result<Self> {
         Self::with(places, on, || build::kernel(places))
     }
 
-    /// As `ready`, with a kernel of ours that `quire` builds.
+    /// Does the same as `ready`, but `quire` builds Quire's kernel.
     pub fn with(places: &Places, on: On, quire: impl FnOnce() -> Result<PathBuf>) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let (file, name, init) = match on {
@@ -119,7 +121,7 @@ impl Kernel {
         Ok(Self { on, file, name, qemu, accelerator, why, init, modules: Vec::new(), symbols: OnceLock::new() })
     }
 
-    /// A Linux that offers KVM to its programs, in the emulator, on an AMD processor ([`HOST_CPU`]).
+    /// A Linux that offers KVM to its programs. It runs in the emulator, on an emulated AMD processor ([`HOST_CPU`]).
     pub fn host(places: &Places) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let linux::Host { linux, modules } = linux::host(places)?;
@@ -139,12 +141,12 @@ impl Kernel {
         })
     }
 
-    /// This kernel under the translator, which emulates any processor.
+    /// The same kernel under the translator, which can emulate any processor.
     pub fn emulated(self) -> Self {
         Self { accelerator: Accelerator::Tcg, why: "the emulator runs all processor models".to_owned(), ..self }
     }
 
-    /// This kernel under another QEMU's translator.
+    /// The same kernel under the translator of another QEMU.
     pub fn emulated_by(self, qemu: PathBuf) -> Self {
         Self { qemu, ..self.emulated() }
     }
@@ -154,14 +156,14 @@ impl Kernel {
         self.accelerator
     }
 
-    /// The kernel's ELF file or bzImage.
+    /// The path of the kernel's ELF file or bzImage.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The initial file system for this kernel: the tree, the order, and the kernel's own files.
+    /// The initial file system for this kernel: the tree, the order to run, and the kernel's own files.
     pub fn image(&self, mut tree: Tree, order: &Order) -> Result<File> {
-        /// First in the archive, so that even an early panic finds it.
+        /// This file is the first in the archive, so that even an early panic finds the symbols.
         const SYMBOLS: &str = "/.quire/symbols";
         match &self.init {
             None => tree.file(SYMBOLS, 0o400, self.symbols.get_or_init(|| build::symbols(&self.file)).clone()?)?,
@@ -177,7 +179,7 @@ impl Kernel {
 
     /// Starts a machine. The calling thread must live as long as the guest.
     pub fn start(&self, image: &File, shape: &Shape) -> Result<Guest> {
-        // Only the translator counts instructions.
+        // Only the translator can count instructions.
         let accelerator = if shape.count || shape.translated { Accelerator::Tcg } else { self.accelerator };
         let (system, mut cmdline) = match self.on {
             On::Quire if shape.q35 => (System::QuireQ35, String::new()),
@@ -190,8 +192,8 @@ impl Kernel {
             _ => {}
         }
         if shape.count && self.on == On::Linux {
-            // With a counted clock the TSC runs at 1 GHz. Without this word Linux would calibrate for many counted
-            // instructions.
+            // With a counted clock, the TSC runs at 1 GHz. Without this word, Linux would calibrate the TSC, which
+            // takes many counted instructions.
             cmdline.push_str(" tsc_early_khz=1000000");
         }
         if !shape.append.is_empty() {
@@ -215,8 +217,8 @@ impl Kernel {
         .start()
     }
 
-    /// Runs a machine without user input, for `limit` at most, and keeps the program's output. A Linux that dies of a
-    /// fault of the emulator boots again, with a message.
+    /// Runs a machine without user input, for `limit` at most, and keeps the program's output. A Linux that the
+    /// emulator broke boots again, after a message.
     pub fn kept(&self, image: &File, shape: &Shape, limit: Duration) -> Result<GuestOutput> {
         let run = || relay::kept(self.start(image, shape)?, limit);
         match self.on {
@@ -226,7 +228,7 @@ impl Kernel {
     }
 }
 
-/// The first run without a fault of the emulator, or the last allowed one.
+/// Repeats `run` until the emulator does not break Linux, at most [`BOOTS`] times. Returns the last result.
 fn untripped(mut run: impl FnMut() -> Result<GuestOutput>) -> Result<GuestOutput> {
     for _ in 1..BOOTS {
         let ended = run()?;
@@ -240,7 +242,7 @@ fn untripped(mut run: impl FnMut() -> Result<GuestOutput>) -> Result<GuestOutput
     run()
 }
 
-/// Whether Linux died of a fault of the emulator.
+/// Whether the emulator broke Linux.
 fn tripped(ended: &GuestOutput) -> bool {
     matches!(ended.report.outcome, Outcome::Died(_)) && ended.report.log_tail.contains(TRIPPED)
 }
@@ -259,7 +261,7 @@ mod tests {
         ended(Outcome::of_qemu(Some(0), "exit status: 0", "", log), log)
     }
 
-    /// The message in Linux's log.
+    /// The lines in Linux's log after such a fault.
     const INT3: &str = "[    2.532102] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\r\n\
                         [    2.532734] Kernel panic - not syncing: Fatal exception in interrupt\r\n";
 

@@ -1,4 +1,4 @@
-//! Building the kernel, and reading its symbols back.
+//! Builds the kernel, and reads the symbols of the result.
 
 use std::{
     fmt::Write as _,
@@ -17,7 +17,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// Builds the kernel if it is stale and returns its ELF file. `$QUIRE_KERNEL` names a built kernel instead.
+/// Builds the kernel if it is out of date. Returns the path of its ELF file. `$QUIRE_KERNEL` names another kernel.
 pub fn kernel(places: &Places) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_KERNEL") {
         return Ok(given.into());
@@ -25,22 +25,22 @@ pub fn kernel(places: &Places) -> Result<PathBuf> {
     compiled(places)
 }
 
-/// The kernel of the tree at `places`, built if it is stale.
+/// Builds the kernel of the tree at `places` if it is out of date. Returns its path.
 pub fn compiled(places: &Places) -> Result<PathBuf> {
     compile(places, "the kernel", "kernel", &[])
 }
 
-/// The self-checking kernel. It checks assertions, the order of locks and the maps' consistency as it runs.
+/// Builds the self-checking kernel. It checks assertions, the order of locks and the consistency of maps as it runs.
 pub fn checked_kernel(places: &Places) -> Result<PathBuf> {
     compile(places, "the kernel that checks itself", "kernel-checked", &[])
 }
 
-/// The kernel that records events for `./quire trace`.
+/// Builds the kernel that records events for `./quire trace`.
 pub fn traced_kernel(places: &Places) -> Result<PathBuf> {
     compile(places, "the kernel with trace events", "kernel-traced", &["--features", "quire-kernel/trace"])
 }
 
-/// Builds the kernel by a profile of the workspace.
+/// Builds the kernel with a profile of the workspace. Returns its path.
 fn compile(places: &Places, what: &str, profile: &str, features: &[&str]) -> Result<PathBuf> {
     let toolchain = Toolchain::for_kernel(places)?;
     let target = places.target.join("kernel");
@@ -53,8 +53,8 @@ fn compile(places: &Places, what: &str, profile: &str, features: &[&str]) -> Res
     Ok(target.join(KERNEL_TARGET).join(profile).join("quire-kernel"))
 }
 
-/// Runs `cargo build` with the announcement that it builds `what`, of that expected `size`. Cargo's messages are shown
-/// if it fails. Its other lines are the details of the step, such as the crate, or the wait for another cargo.
+/// Runs `cargo build`, announced as a build of `what` with the expected duration `size`. If it fails, its messages are
+/// printed. Its other lines are shown as details of the step, such as the crate, or the wait for another cargo.
 pub fn with_cargo(what: &str, size: &str, cargo: &mut Command) -> Result<()> {
     let about = || "cannot run cargo".to_string();
     let step = Step::sized(format!("building {what}"), size);
@@ -76,12 +76,12 @@ pub fn with_cargo(what: &str, size: &str, cargo: &mut Command) -> Result<()> {
     Err(Failure::usage(format_args!("{what} did not build: {}; see above", last_error(&said))))
 }
 
-/// Cargo's last line about an error.
+/// The last error message in the output of cargo.
 fn last_error(said: &str) -> &str {
     said.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("cargo failed")
 }
 
-/// The kernel's functions as lines `address name`, sorted by address. The kernel's panics print names from them.
+/// The kernel's functions as lines `address name`, sorted by address. The kernel prints these names when it panics.
 pub fn symbols(kernel: &Path) -> Result<String> {
     let bytes = fs::read(kernel).doing(|| format!("cannot read {}", kernel.display()))?;
     let file = object::File::parse(&*bytes).doing(|| format!("{} is no kernel", kernel.display()))?;
@@ -95,13 +95,13 @@ pub fn symbols(kernel: &Path) -> Result<String> {
     functions.dedup_by_key(|f| f.0);
     let mut text = String::with_capacity(functions.len() * 60);
     for (address, name) in functions {
-        // The alternate form omits the hash, which differs between versions of a crate.
+        // The alternate form leaves out the hash, which differs between versions of a crate.
         let _ = writeln!(text, "{address:x} {:#}", rustc_demangle::demangle(name));
     }
     Ok(text)
 }
 
-/// `./quire build`.
+/// `./quire build`: builds the kernel and prints its path.
 pub fn command(places: &Places) -> Result<u8> {
     println!("{}", kernel(places)?.display());
     Ok(0)

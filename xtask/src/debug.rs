@@ -1,8 +1,8 @@
-//! `./quire debug`: gdb at a program's first instruction, with the symbols of the kernel and the program.
+//! `./quire debug`: runs gdb at a program's first instruction, with the symbols of the kernel and of the program.
 //!
-//! QEMU starts stopped and listens on a socket that it inherits. The kernel runs until its first return to user mode
-//! (`trap_first_return`). There gdb reads the program's entry from the auxiliary vector on the program's stack,
-//! wherever the program was loaded. So this works for static, position-independent and dynamic programs alike.
+//! QEMU starts in a stopped state and listens on a socket that it inherits. The kernel runs until its first return to
+//! user mode (`trap_first_return`). There gdb reads the program's entry from the auxiliary vector on the program's
+//! stack, which is right for any load address. So this works for static, position-independent and dynamic programs.
 
 use std::{
     fs::File,
@@ -38,7 +38,7 @@ use crate::{
     run,
 };
 
-/// Starts the machine and gdb; the status is gdb's.
+/// Starts the machine and gdb. Returns gdb's exit status.
 pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
     let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     let program = symbols_of(&tree, &order.args[0])?;
@@ -47,7 +47,7 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
     let (listener, port) = qemu::local_listener()?;
     let script = script(kernel.file(), program.as_deref(), port)?;
     let (mut stop, wake) = UnixStream::pair().doing(|| "cannot connect to the guest".to_string())?;
-    // While gdb runs, it handles Ctrl-C.
+    // Ctrl-C is ignored in this process, because gdb handles it.
     let ignored = Arc::new(std::sync::atomic::AtomicBool::new(false));
     signal_hook::flag::register(SIGINT, ignored).doing(|| "cannot catch signals".to_string())?;
     let shape = shape(&options.guest, &listener);
@@ -91,10 +91,10 @@ pub fn command(places: &Places, options: &cli::Debug) -> Result<u8> {
     })
 }
 
-/// Waits for the end of gdb. `None`: it was ended after `limit`, before its machine, so that it sees no lost
-/// connection.
+/// Waits for the end of gdb. If gdb runs longer than `limit`, it is ended and `None` is returned. This happens before
+/// its machine ends, so that gdb does not report a lost connection.
 fn ended(mut gdb: Child, limit: Option<Duration>) -> io::Result<Option<ExitStatus>> {
-    /// gdb first tries to stop the program.
+    /// The time that gdb gets to end, because it first tries to stop the program.
     const GRACE: Duration = Duration::from_secs(3);
     let Some(limit) = limit else { return gdb.wait().map(Some) };
     let pid = Pid::from_child(&gdb);
@@ -127,12 +127,12 @@ fn shape(guest: &cli::Guest, listener: &OwnedFd) -> Shape {
     }
 }
 
-/// The host's file behind the guest's program, if it is an ELF file. Links are followed within the tree.
+/// The host's file of the guest's program, if it is an ELF file. Links are followed within the tree.
 fn symbols_of(tree: &Tree, program: &std::ffi::OsStr) -> Result<Option<PathBuf>> {
     Ok(tree.host_path(program).filter(|p| std::fs::read(p).is_ok_and(|bytes| libraries::needs(&bytes).is_ok())))
 }
 
-/// The commands that gdb runs before the user gets its prompt. The user sees only where gdb stopped.
+/// The commands that gdb runs before its first prompt. The user sees only where gdb stopped.
 fn script(kernel: &Path, program: Option<&Path>, port: u16) -> Result<File> {
     let symbols = match program {
         None => String::new(),

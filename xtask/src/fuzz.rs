@@ -1,6 +1,6 @@
-//! `./quire fuzz`: libFuzzer on the targets of `crates/fuzz`, through the drivers in `fuzz/`. Coverage comes from the
-//! compiler's own pass, so any stable toolchain works. Some targets also run under AddressSanitizer, by the toolchain
-//! of `./quire test sanitize`.
+//! `./quire fuzz`: runs libFuzzer on the targets of `crates/fuzz`, through the drivers in `fuzz/`. The coverage pass is
+//! part of the compiler, so any stable toolchain works. Some targets also run under AddressSanitizer, with the
+//! toolchain of `./quire test sanitize`.
 
 use std::{
     fs,
@@ -20,17 +20,17 @@ use crate::{
     },
 };
 
-/// A target, its subject, and the number of inputs for the check in `./quire test`.
+/// A fuzz target, the code that it tests, and the number of inputs for the check in `./quire test`.
 pub struct Target {
-    /// Its name, which its driver, its corpus and its function in `crates/fuzz` share.
+    /// The target's name. Its driver, its corpus and its function in `crates/fuzz` have the same name.
     pub name: &'static str,
-    /// Its subject in a few words.
+    /// The code that the target tests, in a few words.
     pub about: &'static str,
-    /// Inputs for some seconds.
+    /// The number of inputs in the check, which takes some seconds.
     pub runs: u32,
-    /// Whether it runs under AddressSanitizer too.
+    /// Whether the target also runs under AddressSanitizer.
     pub address: bool,
-    /// Whether it needs the Linux layer.
+    /// Whether the target needs the Linux layer.
     pub linux: bool,
 }
 
@@ -118,7 +118,7 @@ pub const TARGETS: &[Target] = &[
 ];
 
 const HOST: &str = "x86_64-unknown-linux-gnu";
-/// Flags for libFuzzer's feedback: the taken edges, and the operands of comparisons.
+/// The flags for libFuzzer's feedback: the edges that were taken, and the operands of comparisons.
 const COVERAGE: [&str; 5] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -127,7 +127,7 @@ const COVERAGE: [&str; 5] = [
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
 ];
 
-/// Fuzzes one target, or tries one input.
+/// Fuzzes one target, or runs one input.
 pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     if options.list {
         TARGETS.iter().for_each(|t| println!("{:<10} {}", t.name, t.about));
@@ -162,9 +162,9 @@ pub fn command(places: &Places, options: &cli::Fuzz) -> Result<u8> {
     Err(Failure::usage(format_args!("cannot run {}: {}", target.name, command.stdin(Stdio::null()).exec())))
 }
 
-/// Builds the drivers of `targets`, with AddressSanitizer if `address` is set, and returns their directory.
+/// Builds the drivers of `targets`, with AddressSanitizer if `address` is set. Returns the directory of the drivers.
 pub fn build(places: &Places, targets: &[&Target], address: bool, log: fs::File) -> Result<PathBuf> {
-    // With two sets of flags in one directory, each build would compile everything again.
+    // Each set of flags has its own directory. In a shared one, each build would compile everything again.
     let target = places.target.join(if address { "fuzz-address" } else { "fuzz" });
     let library = runtime::libfuzzer()?;
     let flags: Vec<String> = COVERAGE.iter().map(|f| (*f).to_owned()).chain(library.flags).collect();
@@ -180,7 +180,8 @@ pub fn build(places: &Places, targets: &[&Target], address: bool, log: fs::File)
     command.args(targets.iter().flat_map(|t| ["--bin", t.name])).current_dir(places.root.join("fuzz"));
     command.envs(library.variables);
     if address {
-        // Optimising the code that both passes add would take longer than a run of the check.
+        // The optimisation level is low, because optimising the code that both passes add would take longer than the
+        // check.
         command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
     }
     if !targets.iter().any(|t| t.linux) {
@@ -193,7 +194,7 @@ pub fn build(places: &Places, targets: &[&Target], address: bool, log: fs::File)
     Ok(target.join(HOST).join("release"))
 }
 
-/// A fuzzer over the committed corpus and the inputs of earlier sessions. The caller may add options.
+/// A command that fuzzes with the committed corpus and the inputs of earlier sessions. The caller may add options.
 pub fn session(places: &Places, programs: &Path, name: &str) -> Result<Command> {
     let kept = places.target.join("fuzz/corpus").join(name);
     let artifacts = places.target.join("fuzz/artifacts");
@@ -202,15 +203,15 @@ pub fn session(places: &Places, programs: &Path, name: &str) -> Result<Command> 
     }
     let mut command = Command::new(programs.join(name));
     command.arg(format!("-artifact_prefix={}/{name}-", artifacts.display()));
-    // An input is a list of operations, so long ones are tried from the beginning on.
+    // An input is a list of operations, so long inputs are tried from the beginning.
     command.args(["-max_len=2048", "-len_control=0", "-timeout=20"]);
     command.arg(kept).arg(places.root.join("fuzz/corpus").join(name));
     report_by(&mut command);
     Ok(command)
 }
 
-/// Sets AddressSanitizer's way of reporting. A machine stays from input to input, so the memory that it holds is no
-/// leak.
+/// Configures the reports of AddressSanitizer. Leaks are not reported, because a machine lives across inputs and keeps
+/// its memory.
 fn report_by(command: &mut Command) {
     let symbols =
         sanitizer::symbolizer().map_or(String::new(), |p| format!(":external_symbolizer_path={}", p.display()));

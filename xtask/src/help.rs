@@ -1,6 +1,6 @@
-//! The help texts as files, below `xtask/help`. The script `./quire` prints them on a machine that has no compiler yet,
-//! so nothing is installed for a question. `./quire help-pages` writes them. Completions and manual pages are made of
-//! the same descriptions.
+//! The help texts as files below `xtask/help`. The script `./quire` prints these files on a machine that has no
+//! compiler yet, so that help needs no installation. `./quire help-pages` writes them. Shell completions and manual
+//! pages are generated from the same descriptions.
 
 use std::{collections::BTreeMap, fs};
 
@@ -13,10 +13,10 @@ use crate::{
     places::Places,
 };
 
-/// Columns of the kept texts.
+/// The width of the texts in columns.
 const WIDTH: usize = 100;
 
-/// Writes the texts, and removes those of commands that are gone.
+/// Writes the help texts. The texts of commands that no longer exist are removed.
 pub fn command(places: &Places) -> Result<u8> {
     let folder = places.root.join("xtask/help");
     let cannot = || format!("cannot write {}", folder.display());
@@ -28,7 +28,7 @@ pub fn command(places: &Places) -> Result<u8> {
     Ok(0)
 }
 
-/// The file names and texts: one of the whole, one of each command, and the list of the lab's experiments.
+/// The texts by file name: one of the whole tool, one for each command, and the list of the lab's experiments.
 fn pages(places: &Places) -> Result<BTreeMap<String, String>> {
     let mut whole = Cli::command().term_width(WIDTH);
     whole.build();
@@ -54,7 +54,7 @@ pub fn man(options: &cli::Man) -> Result<u8> {
     Ok(0)
 }
 
-/// The manual page of the whole, or of one command.
+/// The manual page of the whole tool, or of one command.
 fn manual(command: Option<&str>) -> Result<Vec<u8>> {
     let mut whole = named();
     whole.build();
@@ -72,7 +72,7 @@ fn manual(command: Option<&str>) -> Result<Vec<u8>> {
     Ok(roff)
 }
 
-/// The name without a path, as shells and manuals know it.
+/// The tool's name without a path, for shells and manual pages.
 const NAME: &str = "quire";
 
 fn named() -> Command {

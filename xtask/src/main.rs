@@ -33,8 +33,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Ends this process as `head` ends other programs, where no process reads the output any more. Otherwise printing
-/// would panic with a backtrace.
+/// Makes this process end silently if no process reads its output any more, as `head` ends other programs. Otherwise
+/// printing would panic with a backtrace.
 fn end_without_reader() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     end_without_reader();
     let cli = cli::Cli::try_parse().unwrap_or_else(|error| cli::with_nearest(error).exit());
     let places = places::Places::find();
-    // A guest's program, or gdb, gets the interrupt itself.
+    // Ctrl-C is not handled here for these commands, because the guest's program or gdb receives it.
     if !matches!(cli.command, cli::Command::Run(_) | cli::Command::Debug(_)) {
         progress::explain_interrupts();
     }

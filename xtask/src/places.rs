@@ -1,4 +1,4 @@
-//! The directories of the repository, the cache and the build results, and the lock between two invocations.
+//! The directories of the repository, of the cache and of the build results, and a lock between two invocations.
 
 use std::{
     env, fs,
@@ -14,16 +14,18 @@ use crate::{
 /// The directories from which all other paths derive.
 #[derive(Debug, Clone)]
 pub struct Places {
-    /// The repository.
+    /// The root of the repository.
     pub root: PathBuf,
-    /// Files that are fetched or made once and kept: sysroots, Debian's kernel, probes. `$QUIRE_CACHE` moves it.
+    /// The files that are fetched or made once and kept: sysroots, Debian's kernel, probes. `$QUIRE_CACHE` names
+    /// another directory.
     pub cache: PathBuf,
-    /// Build results. `$CARGO_TARGET_DIR` moves it.
+    /// The build results. `$CARGO_TARGET_DIR` names another directory.
     pub target: PathBuf,
 }
 
 impl Places {
-    /// Finds them. The entry script passes the repository's path, and `cargo run -p xtask` works too.
+    /// Finds the directories. The entry script passes the repository's path in `$QUIRE_ROOT`, and `cargo run -p xtask`
+    /// works too.
     pub fn find() -> Self {
         let root = env::var_os("QUIRE_ROOT").map(PathBuf::from).unwrap_or_else(|| {
             let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -34,8 +36,8 @@ impl Places {
         Self { root, cache: absolute(cache), target: absolute(target) }
     }
 
-    /// Waits until no other process holds `name`, then holds it until the guard is dropped. The kernel releases it when
-    /// the process ends in any way.
+    /// Waits until no other process holds the lock `name`, then holds it until the guard is dropped. The operating
+    /// system releases the lock when the process ends in any way.
     pub fn lock(&self, name: &str) -> Result<Lock> {
         fs::create_dir_all(&self.cache).doing(|| format!("cannot make {}", self.cache.display()))?;
         let path = self.cache.join(format!("{name}.lock"));

@@ -1,5 +1,5 @@
-//! `./quire profile`: the kernel's instructions while a program runs, by function and by caller. A plugin of QEMU's
-//! counts each block of code that the kernel executes (`plugin/`).
+//! `./quire profile`: counts the kernel's instructions while a program runs, by function and by caller. A plugin for
+//! QEMU (`plugin/`) counts each block of code that the kernel executes.
 
 mod hosted;
 mod linux;
@@ -29,9 +29,9 @@ use crate::{
     run,
 };
 
-/// The kernel's addresses begin here.
+/// The lowest address of the kernel.
 pub const KERNEL: u64 = 1 << 63;
-/// The limit of the whole run without `--timeout`. It takes some ten times as long as without the plugin.
+/// The time limit of the whole run without `--timeout`. With the plugin, a run takes about ten times as long.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs the program, writes the files and prints the table.
@@ -53,7 +53,7 @@ pub fn command(places: &Places, options: &cli::Profile) -> Result<u8> {
     finish(places, options, &Profile::of(&records, &functions))
 }
 
-/// Writes the files and prints the table.
+/// Writes the files of a profile and prints the table.
 fn finish(places: &Places, options: &cli::Profile, profile: &Profile<'_>) -> Result<u8> {
     if profile.total.instructions == 0 {
         return Err(Failure::usage(match options.marked {
@@ -109,7 +109,7 @@ fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Kernel)>
         ..Shape::default()
     };
     let step = Step::new("profiling");
-    // Standard output is only for the table.
+    // The guest's output goes to standard error, because standard output is only for the table.
     let err = io::stderr();
     let report = relay::unattended(
         kernel.start(&image, &shape)?,
@@ -139,7 +139,7 @@ fn address_of(kernel: &Path, name: &str) -> Result<u64> {
     found.ok_or_else(|| Failure::machine(format_args!("{} has no symbol {name}", kernel.display())))
 }
 
-/// Numbers of executed instructions, and of locked ones among them.
+/// The number of executed instructions, and the number of locked instructions among them.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Count {
     instructions: u64,
@@ -153,15 +153,15 @@ impl Count {
     }
 }
 
-/// The plugin's records.
+/// The records that the plugin wrote.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Records {
-    /// Instructions of programs.
+    /// The number of instructions that programs executed.
     programs: u64,
-    /// The nodes of the tree of calls, except the root, which is number 0: the caller's node, and the address of the
-    /// call.
+    /// The nodes of the call tree, except the root, which has number 0. Each has its caller's node and the address of
+    /// the call.
     calls: Vec<(usize, u64)>,
-    /// Blocks: the node, the address, and the count.
+    /// The executed blocks: the node, the address, and the count.
     counts: Vec<(usize, u64, Count)>,
 }
 
@@ -173,7 +173,7 @@ impl Records {
             let bad = || Failure::machine(format_args!("the emulator's plugin wrote an unknown line: {line:?}"));
             let number = |word: &str| word.parse::<u64>().map_err(|_| bad());
             let hex = |word| u64::from_str_radix(word, 16).map_err(|_| bad());
-            // A node's number is higher than its caller's.
+            // A node's number is higher than the number of its caller's node.
             let node =
                 |word, nodes: usize| number(word)?.try_into().ok().filter(|n: &usize| *n <= nodes).ok_or_else(bad);
             let nodes = records.calls.len();
@@ -196,12 +196,12 @@ impl Records {
     }
 }
 
-/// Functions by address.
+/// The functions of a program, sorted by address.
 #[derive(Debug, Default)]
 pub struct Functions(Vec<(u64, String)>);
 
 impl Functions {
-    /// Reads the functions of the kernel's ELF file. Functions in assembly have no type there.
+    /// Reads the functions of the kernel's ELF file. Functions in assembly have no symbol type, so these are read too.
     pub fn read(kernel: &Path) -> Result<Self> {
         let about = || format!("cannot read {}", kernel.display());
         let bytes = fs::read(kernel).doing(about)?;
@@ -214,7 +214,7 @@ impl Functions {
         Ok(Self::of(named))
     }
 
-    /// Reads those of a program with a fixed address. `None` for any other program or file.
+    /// Reads the functions of a program with a fixed address. Returns `None` for any other program or file.
     pub fn of_fixed(program: &Path) -> Option<Self> {
         let bytes = fs::read(program).ok()?;
         let file = object::File::parse(&*bytes).ok().filter(|f| f.kind() == ObjectKind::Executable)?;
@@ -228,28 +228,28 @@ impl Functions {
         Functions(all)
     }
 
-    /// The function that contains `pc`.
+    /// The name of the function that contains `pc`; `?` if there is none.
     pub fn at(&self, pc: u64) -> &str {
         let next = self.0.partition_point(|(start, _)| *start <= pc);
         next.checked_sub(1).map_or("?", |i| &self.0[i].1)
     }
 }
 
-/// One function.
+/// The counts of one function.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Row {
-    /// Executed in the function itself.
+    /// The instructions executed in the function itself.
     own: Count,
-    /// Executed in it and in its callees.
+    /// The number of instructions executed in the function and in its callees.
     with_below: u64,
 }
 
-/// The counts by function and by stack of calls.
+/// The counts by function and by call stack.
 struct Profile<'f> {
     programs: u64,
     total: Count,
     functions: BTreeMap<&'f str, Row>,
-    /// Outermost first. The last one executed the instructions.
+    /// Instructions by call stack, outermost function first. The last function executed the instructions.
     stacks: BTreeMap<Vec<&'f str>, u64>,
 }
 
@@ -279,7 +279,7 @@ impl<'f> Profile<'f> {
         profile
     }
 
-    /// The counts of stacks whose locked instructions are unknown.
+    /// A profile from the counts of stacks. The number of locked instructions is unknown there, so it stays 0.
     fn of_stacks(stacks: BTreeMap<Vec<&'f str>, u64>) -> Self {
         let mut functions: BTreeMap<&str, Row> = BTreeMap::new();
         let mut total = Count::default();
@@ -296,7 +296,7 @@ impl<'f> Profile<'f> {
         Profile { programs: 0, total, functions, stacks }
     }
 
-    /// The file for the lab's page.
+    /// The profile in the file format that the lab's page reads.
     fn kept(
         &self,
         places: &Places,
@@ -324,7 +324,7 @@ impl<'f> Profile<'f> {
         })
     }
 
-    /// The functions with the most instructions.
+    /// A table of the functions with the most instructions.
     fn table(&self, top: usize) -> String {
         let mut rows: Vec<_> = self.functions.iter().collect();
         rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.own.instructions));
@@ -340,7 +340,7 @@ impl<'f> Profile<'f> {
         text
     }
 
-    /// A line `outermost;...;innermost INSTRUCTIONS` for each stack. Tools that draw flame graphs read this format.
+    /// A line `outermost;...;innermost INSTRUCTIONS` for each stack, which tools that draw flame graphs read.
     fn folded(&self) -> String {
         self.stacks.iter().map(|(stack, n)| format!("{} {n}\n", stack.join(";"))).collect()
     }
@@ -360,7 +360,7 @@ mod tests {
         let profile = Profile::of(&records, &functions);
         assert_eq!((profile.total, profile.programs), (Count { instructions: 100, locked: 3 }, 7));
         let row = |name| profile.functions[name];
-        // A function that calls itself through another one counts once.
+        // A recursive function, called through another function, counts once.
         assert_eq!((row("outer").own.instructions, row("outer").with_below), (70, 100));
         assert_eq!((row("inner").own.instructions, row("inner").with_below), (30, 50));
         let table = profile.table(1);

@@ -1,4 +1,4 @@
-//! Compiling the small C programs that run in guests: static, with musl, once for each change.
+//! Compiles the small C programs that run in guests: statically with musl, once after each change.
 
 use std::{
     collections::BTreeMap,
@@ -18,16 +18,16 @@ use crate::{
     progress::Step,
 };
 
-/// How a program is linked.
+/// The way in which a program is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Linked {
-    /// With musl, statically.
+    /// Statically, with musl.
     Static,
-    /// With this machine's C library.
+    /// Dynamically, with the host's C library.
     Dynamic,
 }
 
-/// Compiles one file to a static program under `target/programs`, if it is stale, and returns its path.
+/// Compiles one file to a static program under `target/programs`, unless that is up to date. Returns its path.
 pub fn compile(places: &Places, source: &Path) -> Result<PathBuf> {
     compile_as(places, source, &source.file_stem().unwrap_or_default().to_string_lossy(), Linked::Static)
 }
@@ -40,7 +40,7 @@ fn compile_as(places: &Places, source: &Path, name: &str, linked: Linked) -> Res
     if newer(&program, source) {
         return Ok(program);
     }
-    // Writes another name first, so the file under the right name is always whole.
+    // The compiler writes to another name first. So the file with the final name is never partly written.
     let fresh = home.join(format!("{name}.new"));
     let (compiler, how): (_, &[&str]) = match linked {
         Linked::Static => ("musl-gcc", &["-static"]),
@@ -62,7 +62,7 @@ fn compile_as(places: &Places, source: &Path, name: &str, linked: Linked) -> Res
     Ok(program)
 }
 
-/// Whether the program is newer than its source and every header beside it.
+/// Whether the program is newer than its source and than every header in the source's directory.
 fn newer(program: &Path, source: &Path) -> bool {
     let time = |p: &Path| fs::metadata(p).and_then(|m| m.modified()).ok();
     let Some(made) = time(program) else { return false };
@@ -72,10 +72,10 @@ fn newer(program: &Path, source: &Path) -> bool {
         .all(|p| time(&p).is_some_and(|written| made > written))
 }
 
-/// The program with a dynamic C library, made of the source of `child`.
+/// The name of the program that is compiled from the source of `child` with a dynamic C library.
 const DYNAMIC: &str = "child-dynamic";
 
-/// Programs that start others of `programs/`.
+/// Programs that start other programs of `programs/`, with the names of these.
 const COMPANIONS: &[(&str, &[&str])] = &[("counts", &["child", DYNAMIC])];
 
 /// Compiles one program of `programs/`, and returns its path.
@@ -87,7 +87,7 @@ pub fn named(places: &Places, name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Compiles one program of `programs/` and those that it starts, and returns the paths by name.
+/// Compiles one program of `programs/` and the programs that it starts. Returns their paths by name.
 pub fn with_companions(places: &Places, name: &OsStr) -> Result<BTreeMap<String, PathBuf>> {
     let name = name.to_string_lossy();
     let others = COMPANIONS.iter().filter(|(of, _)| *of == name).flat_map(|(_, others)| others.iter().copied());
@@ -95,7 +95,7 @@ pub fn with_companions(places: &Places, name: &OsStr) -> Result<BTreeMap<String,
     all.map(|name| Ok((name.to_owned(), named(places, name)?))).collect()
 }
 
-/// Compiles all of `programs/`, and returns the paths by name.
+/// Compiles all programs of `programs/`. Returns their paths by name.
 pub fn all(places: &Places) -> Result<BTreeMap<String, PathBuf>> {
     let home = places.root.join("programs");
     let step = Step::sized("compiling the guest's programs", "about a minute the first time");
@@ -112,24 +112,24 @@ pub fn all(places: &Places) -> Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// Whether this plain word names a program of `programs/`.
+/// Whether `word`, a name without a slash, is the name of a program of `programs/`.
 pub fn is_named(places: &Places, word: &OsStr) -> bool {
     word.to_str().is_some_and(|w| {
         !w.is_empty() && !w.contains('/') && places.root.join("programs").join(format!("{w}.c")).is_file()
     })
 }
 
-/// Whether this program of `programs/` needs a compiler, and sources to build.
+/// Whether this program of `programs/` builds a project, so that the guest needs a compiler and sources.
 pub fn builds(word: &OsStr) -> bool {
     word == "build"
 }
 
-/// The guest's path of a program of `programs/`.
+/// The path in the guest of a program of `programs/`.
 pub fn in_guest(name: &str) -> String {
     format!("/programs/{name}")
 }
 
-/// Puts programs of `programs/` into a guest's tree, with the libraries that they need.
+/// Adds programs of `programs/` to a guest's tree, with the libraries that they need.
 pub fn install(tree: &mut Tree, programs: &BTreeMap<String, PathBuf>) -> Result<()> {
     for (name, file) in programs {
         tree.host_file(in_guest(name), file)?;
@@ -154,7 +154,7 @@ mod tests {
             let text = fs::read_to_string(&path).unwrap_or_default();
             for rest in text.split("\"/programs/").skip(1) {
                 let named = in_guest(rest.split('"').next().unwrap_or_default());
-                // The headers of `counts`, which is the only program that starts others.
+                // Only `counts` starts other programs, and its headers contain their paths.
                 let of_counts = path.file_name().is_some_and(|f| f.to_string_lossy().starts_with("counts"));
                 assert!(of_counts && known.contains(&named), "{} starts {named}", path.display());
                 seen.push(named);

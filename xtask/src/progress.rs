@@ -1,4 +1,4 @@
-//! Progress of long steps: a spinner or bar on a terminal, plain lines elsewhere. All of it on standard error.
+//! Progress of long steps, always on standard error: a spinner or a bar on a terminal, plain lines otherwise.
 
 use std::{
     io::{IsTerminal, stderr},
@@ -12,18 +12,18 @@ use std::{
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::{consts::SIGINT, iterator::Signals, low_level::emulate_default_handler};
 
-/// One step that takes long enough to be announced. The announcement follows after a moment, because most builds find
-/// nothing to do, and a program's standard error is not to be mixed with them.
+/// A step that may take long. It is announced only after a moment, because most builds have nothing to do, and their
+/// messages should not mix with a program's standard error.
 pub struct Step {
     bar: Option<ProgressBar>,
     name: String,
     start: Instant,
     over: Arc<AtomicBool>,
-    /// The newest detail, for the lines elsewhere than on a terminal.
+    /// The newest detail, for the lines that are printed without a terminal.
     detail: Arc<Mutex<String>>,
 }
 
-/// A step that ends sooner is not shown.
+/// A step that ends within this time is not shown.
 const BLINK: Duration = Duration::from_millis(400);
 
 impl Step {
@@ -32,7 +32,8 @@ impl Step {
         Self::sized(name, "")
     }
 
-    /// As `new`. The announcement also has the expected `size`, for instance "some 2 min the first time".
+    /// Starts a step as `new` does. The announcement also has the expected duration `size`, for instance "some 2 min
+    /// the first time".
     pub fn sized(name: impl Into<String>, size: &str) -> Self {
         let name = name.into();
         let announced = if size.is_empty() { name.clone() } else { format!("{name} ({size})") };
@@ -76,7 +77,7 @@ impl Step {
         Self { bar, name, start: Instant::now(), over, detail }
     }
 
-    /// What it is doing right now.
+    /// Reports what the step does at the moment.
     pub fn doing(&self, detail: &str) {
         detail.clone_into(&mut self.detail.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(bar) = &self.bar {
@@ -85,16 +86,16 @@ impl Step {
     }
 }
 
-/// The work that an interrupt does not lose, for the user.
+/// A description, for the user, of the work that an interrupt does not lose.
 static KEPT: Mutex<String> = Mutex::new(String::new());
 
-/// Replaces the message about work that an interrupt does not lose.
+/// Replaces the description of the work that an interrupt does not lose.
 pub fn keeps(what: impl Into<String>) {
     *KEPT.lock().unwrap_or_else(PoisonError::into_inner) = what.into();
 }
 
-/// From now on Ctrl-C ends this process with one line that names the kept work. An interrupt that is ignored stays
-/// ignored.
+/// From now on, Ctrl-C ends this process with one line that names the work that is kept. If this process was started
+/// with interrupts ignored, they stay ignored.
 pub fn explain_interrupts() {
     keeps("finished builds and fetched files are kept, and the same command continues from there");
     if ignores(SIGINT) {
@@ -116,34 +117,35 @@ fn ignores(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Elsewhere than on a terminal, a step says what it does once it has taken so long.
+/// Without a terminal, a step prints what it does once it has taken this time.
 const SHORT: Duration = Duration::from_millis(1500);
 
-/// Elsewhere than on a terminal, a long step says so often that it goes on.
+/// Without a terminal, a long step prints this often that it continues.
 const PULSE: Duration = Duration::from_secs(20);
 
-/// Elsewhere than on a terminal, the time of a step that took longer than this is printed at its end.
+/// Without a terminal, a step that took longer than this prints its time at its end.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Many jobs of known kind, one after the other: how far, and about how long still.
+/// The progress of many jobs of known duration, one after the other: how many are done, and about how long the rest
+/// takes.
 pub struct Countdown {
     bar: Option<ProgressBar>,
     name: String,
-    /// The expected seconds of each job that is left, the next one last.
+    /// The expected seconds of the jobs that are left, in reverse order.
     left: Vec<f64>,
     all: usize,
-    /// Of the finished jobs: the expected seconds, and the real ones.
+    /// Sums over the finished jobs: the expected seconds (`expected`), and the real seconds (`taken`).
     expected: f64,
     taken: f64,
     began: Instant,
     reported: Instant,
 }
 
-/// Elsewhere than on a terminal, so often.
+/// Without a terminal, the time between two lines.
 const LINE: Duration = Duration::from_secs(30);
 
 impl Countdown {
-    /// Jobs that are expected to take so many seconds each.
+    /// Begins a list of jobs. `jobs` has the expected seconds of each.
     pub fn new(name: &str, mut jobs: Vec<f64>) -> Self {
         jobs.reverse();
         let bar = stderr().is_terminal().then(|| {
@@ -169,7 +171,7 @@ impl Countdown {
         }
     }
 
-    /// The next job begins.
+    /// Reports that the next job begins.
     pub fn doing(&mut self, detail: &str) {
         self.began = Instant::now();
         let left = self.time_left();
@@ -183,20 +185,20 @@ impl Countdown {
         }
     }
 
-    /// A job is done.
+    /// Reports that the job is done.
     pub fn done(&mut self) {
         self.expected += self.left.pop().unwrap_or(0.0);
         self.taken += self.began.elapsed().as_secs_f64();
         self.bar.iter().for_each(|b| b.inc(1));
     }
 
-    /// The next job is not done.
+    /// Reports that the next job is skipped.
     pub fn skip(&mut self) {
         self.left.pop();
         self.bar.iter().for_each(|b| b.inc(1));
     }
 
-    /// The expected time of the rest, scaled by how good expectations were so far.
+    /// The expected time of the remaining jobs, scaled by the ratio of real to expected seconds so far.
     fn time_left(&self) -> String {
         let pace = if self.expected > 0.0 { self.taken / self.expected } else { 1.0 };
         let seconds = self.left.iter().sum::<f64>() * pace;

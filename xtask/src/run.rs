@@ -1,4 +1,4 @@
-//! `./quire run`: one program in a fresh machine, with streams and a status as if it ran here.
+//! `./quire run`: runs one program in a fresh machine. Its streams and its exit status are as if it ran on the host.
 
 use std::{
     ffi::OsString,
@@ -41,7 +41,7 @@ use crate::{
     setup::lua,
 };
 
-/// Runs the program and returns its status.
+/// Runs the program and returns its exit status.
 pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     if !options.linux {
         boot_words::check(&options.append)?;
@@ -96,7 +96,7 @@ pub fn command(places: &Places, options: &cli::Run) -> Result<u8> {
     Ok(status)
 }
 
-/// The run, for other tools (docs/commands.md, "Results as JSON").
+/// The result of a run, in the format for other tools (docs/commands.md, "Results as JSON").
 #[derive(Serialize)]
 struct Json<'a> {
     version: u32,
@@ -133,7 +133,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// The status of a run, or the failure of the machine.
+/// The exit status of a run, or the failure of the machine.
 fn conclude(report: &Report, log_shown: bool) -> Result<u8> {
     match &report.outcome {
         Outcome::Exit(_) | Outcome::Signal(_) => Ok(report.outcome.status()),
@@ -146,15 +146,15 @@ fn conclude(report: &Report, log_shown: bool) -> Result<u8> {
     }
 }
 
-/// The last whole lines of a log.
+/// The last `count` lines of a log, without carriage returns.
 pub fn last_lines(text: &str, count: usize) -> String {
     let text = text.replace('\r', "");
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].iter().map(|l| format!("{l}\n")).collect()
 }
 
-/// The tree with the program and the copies in it, and the order to run it. Refuses wrong requests before anything is
-/// built or started.
+/// Returns the tree with the program and the copies in it, and the order to run the program. Wrong requests fail here,
+/// before anything is built or started.
 pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: bool) -> Result<(Tree, Order)> {
     let mut tree = root_of(places, guest)?;
     if let Some(names) = &guest.sources {
@@ -165,7 +165,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     }
     let mut args = words.to_vec();
     if args.is_empty() {
-        // The guest's own shell, which edits lines. A path would name a file of this machine.
+        // This is the guest's own shell, which can edit lines. A path would name a file of the host.
         args = vec![root::SHELL.into(), "-l".into()];
     } else if programs::is_named(places, &args[0]) {
         programs::install(&mut tree, &programs::with_companions(places, &args[0])?)?;
@@ -195,7 +195,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
         env.retain(|e| !e.as_bytes().starts_with(name));
         env.push(given.clone());
     }
-    // A 16th beside them is for descriptors of pages and tables.
+    // Beyond the files, a 16th of their size is for page descriptors and page tables.
     let unpacked = tree.unpacked();
     let needed = 24 + (unpacked + unpacked / 16).div_ceil(1 << 20);
     if guest.memory < needed {
@@ -208,13 +208,14 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     Ok((tree, Order { args, env, cwd: guest.cwd.clone().into(), results: Vec::new(), tty, size }))
 }
 
-/// Whether the guest has that directory. Those of file systems that the kernel mounts are not in the tree.
+/// Whether the guest has the directory `cwd`. Directories below file systems that the kernel mounts are not in the
+/// tree.
 fn starts_in(tree: &Tree, cwd: &Path) -> bool {
     let root = cwd.components().eq([std::path::Component::RootDir]);
     root || tree.has_directory(cwd) || ["/dev", "/proc", "/sys"].iter().any(|mounted| cwd.starts_with(mounted))
 }
 
-/// The guest's root: Quire's own, a given one, or one of packages.
+/// The guest's root file system: Quire's own, a given directory, or one made of packages.
 fn root_of(places: &Places, guest: &cli::Guest) -> Result<Tree> {
     if let Some(names) = &guest.packages {
         return debian::tree(places, names);
@@ -244,7 +245,7 @@ pub fn with_user(
     let mut flags = Vec::new();
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH] {
         let flag = Arc::new(AtomicBool::new(false));
-        // The flag comes first, because it must be set when the loop wakes.
+        // The flag is registered before the pipe, because it must be set when the pipe wakes the loop.
         signal_hook::flag::register(signal, Arc::clone(&flag)).doing(about)?;
         signal_hook::low_level::pipe::register(signal, bell.try_clone().doing(about)?).doing(about)?;
         flags.push((signal, flag));

@@ -1,4 +1,4 @@
-//! Each further run against the first: the changes by another machine or another version.
+//! The comparison of each further run with the first: the changes due to another machine or another version.
 
 use quire_results::{
     Kind, Run, Side, Verdict,
@@ -8,46 +8,46 @@ use serde::Serialize;
 
 use crate::{number, summary::Score, words};
 
-/// One run against the first.
+/// One run compared with the first.
 #[derive(Debug, Serialize)]
 pub struct Against {
-    /// Which, from 0.
+    /// The index of the run, from 0.
     pub run: usize,
-    /// Whether both runs have the same mode; runs of different modes are not compared.
+    /// Whether both runs have the same mode. Runs of different modes are not compared.
     pub alike: bool,
-    /// Whether processor and number of CPUs are equal, so that only the version differs.
+    /// Whether the processor and the number of CPUs are equal, so that only the version differs.
     pub same_machine: bool,
-    /// Scores of Quire's own figures: counts, then times.
+    /// The scores of Quire's own figures: those of counts, then those of times.
     pub scores: [Score; 2],
-    /// One for each experiment.
+    /// The typical changes, one row for each experiment.
     pub rows: Vec<Row>,
-    /// Quire's figures that differ: counts first, then by size of the change.
+    /// Quire's figures that differ: counts first, then in the order of the size of the change.
     pub changed: Vec<Changed>,
 }
 
-/// How many times better an experiment's figures typically are.
+/// The factors by which an experiment's figures are typically better.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The experiment's place in the page.
+    /// The link to the experiment in the page.
     pub href: String,
-    /// Its title.
+    /// The experiment's title.
     pub title: String,
-    /// Quire's counts, Quire's times, and the times of the other sides.
+    /// The factors for Quire's counts, for Quire's times, and for the times of the other sides.
     pub typical: [Option<String>; 3],
 }
 
-/// A figure that differs.
+/// A figure that differs between the two runs.
 #[derive(Debug, Serialize)]
 pub struct Changed {
-    /// The experiment's place in the page.
+    /// The link to the experiment in the page.
     pub href: String,
-    /// Its title.
+    /// The experiment's title.
     pub experiment: String,
     /// The operation, measure, place and parameters.
     pub what: String,
-    /// `ahead` or `behind`.
+    /// The CSS class: `ahead` or `behind`.
     pub class: &'static str,
-    /// The change as text, also for readers who do not see colours.
+    /// The change as text, which also helps readers who do not see the colours.
     pub text: String,
     /// The figure in this run.
     pub now: String,
@@ -57,7 +57,7 @@ pub struct Changed {
     factor: f64,
 }
 
-/// Every run but the first; `href` gives an experiment's place by its name.
+/// All runs except the first, compared with it. `href` returns the link to an experiment of that name.
 pub fn against_first(runs: &[Run], href: impl Fn(&str) -> String) -> Vec<Against> {
     let Some((first, others)) = runs.split_first() else { return Vec::new() };
     let numbered = others.iter().zip(1..);

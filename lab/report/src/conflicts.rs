@@ -1,22 +1,22 @@
-//! The conflict matrix on the page: a row and a column for each operation, and the number of shared cache lines.
+//! The view of the conflict matrix: a row and a column for each operation, and the number of shared cache lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use quire_results::conflicts::{Conflicts, Named, Pair, Sharing};
 use serde::Serialize;
 
-/// The matrix of a run.
+/// The data of a run's matrix, for the page.
 #[derive(Debug, Serialize)]
 pub struct View {
-    /// Pairs that commute in a state.
+    /// The number of pairs that commute, each counted in each state.
     cases: usize,
-    /// Those that share no line, or lines at stated rates only.
+    /// The number of these pairs that share no line, or share lines only at stated rates.
     clean: usize,
-    /// How many pairs have which verdict.
+    /// The number of pairs with each verdict.
     legend: Vec<Key>,
-    /// All states in one, then each state.
+    /// One matrix for all states together, then one for each state.
     grids: Vec<Grid>,
-    /// The shared lines with their reasons.
+    /// The reasons for shared lines.
     reasons: Vec<Reason>,
     command: String,
     ended: String,
@@ -34,14 +34,14 @@ struct Key {
     means: &'static str,
 }
 
-/// A matrix.
+/// The matrix of one state, or of all states.
 #[derive(Debug, Serialize)]
 struct Grid {
     title: String,
     rows: Vec<Row>,
 }
 
-/// An operation.
+/// The row of an operation.
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
@@ -49,7 +49,7 @@ struct Row {
     cells: Vec<Cell>,
 }
 
-/// Two operations.
+/// The cell of two operations.
 #[derive(Debug, Serialize)]
 struct Cell {
     class: &'static str,
@@ -57,7 +57,7 @@ struct Cell {
     title: String,
 }
 
-/// A reason, and the lines to which it applies.
+/// A reason, and the labels of the lines to which it applies.
 #[derive(Debug, Serialize)]
 struct Reason {
     class: &'static str,
@@ -68,7 +68,7 @@ struct Reason {
     example: String,
 }
 
-/// The verdicts with their classes, signs and meanings, in the order of the legend.
+/// The verdicts with their CSS classes, signs and meanings, in the order of the legend.
 const VERDICTS: [(Sharing, &str, &str, &str); 4] = [
     (Sharing::Free, "share-free", "", "share no line"),
     (Sharing::Amortised, "share-amortised", "~", "share lines at stated rates only"),
@@ -81,7 +81,7 @@ fn style(verdict: Sharing) -> (&'static str, &'static str) {
     found.map_or(("share-wrong", "!"), |(_, class, sign, _)| (*class, *sign))
 }
 
-/// The view of a file.
+/// The view of a results file.
 pub fn of(all: &Conflicts) -> View {
     let machine = all.machine.as_ref();
     let count = |verdict: Sharing| all.cases.iter().filter(|c| c.verdict == verdict).count();
@@ -127,7 +127,8 @@ fn rows(all: &Conflicts, state: Option<&str>) -> Vec<Row> {
     all.operations.iter().map(row).collect()
 }
 
-/// A cell shows the case with the worst verdict, and of those the one with most lines.
+/// The cell of a pair of operations. It shows the case with the worst verdict, and among those the case with the most
+/// lines.
 fn cell(row: &Named, column: &Named, cases: &[&Pair]) -> Cell {
     let both = format!("{} and {}", row.name, column.name);
     let Some(worst) = cases.iter().max_by_key(|c| (c.verdict, c.lines)) else {
@@ -148,10 +149,10 @@ fn label(label: &str) -> &str {
     if label.is_empty() { "memory without an owner" } else { label }
 }
 
-/// The labels of a reason's lines, and the pairs that share them.
+/// The labels of a reason's lines, and the pairs of operations that share them.
 type Found<'a> = (BTreeSet<&'a str>, BTreeSet<String>);
 
-/// Each reason once: those without a rate first, then by the number of cases.
+/// Each reason once. Reasons without a rate come first, then the order is by the number of cases.
 fn reasons(cases: &[Pair]) -> Vec<Reason> {
     let mut found: BTreeMap<(Option<u32>, &str), Found<'_>> = BTreeMap::new();
     for case in cases {

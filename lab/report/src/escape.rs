@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
-/// Text for an element or a quoted attribute of HTML, SVG or XML. Control characters, which no document may hold, are
-/// replaced.
+/// A text for an element or a quoted attribute of HTML, SVG or XML. Control characters, which such documents must not
+/// contain, are replaced.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {

@@ -1,4 +1,4 @@
-//! A flame graph: each stack of calls as a pile of bars, the outermost function at the bottom (Gregg, *The Flame
+//! A flame graph: each call stack is a pile of bars, with the outermost function at the bottom (Gregg, *The Flame
 //! Graph*, CACM 59(6), 2016). A bar's width is the number of instructions in its function and its callees.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,34 +10,34 @@ use crate::number;
 
 /// The height of a bar, in pixels.
 const HEIGHT: usize = 18;
-/// Narrower bars, by share of the whole, are not drawn on the page.
+/// The least width of a bar that is drawn on the page, as a share of the whole.
 pub const LEAST: f64 = 0.002;
-/// The same on a page of its own. A million bars make a file that no browser opens.
+/// The least width on a page of its own. It is not zero, because a million bars make a file that no browser opens.
 pub const LEAST_ALONE: f64 = 0.0002;
-/// Narrower bars, in percent of the whole, have no text. The script of the page has the same.
+/// The least width, in percent of the whole, of a bar with a text. The page's script has the same number.
 const NARROW: f64 = 2.5;
-/// The same on a narrow window.
+/// The least width, in percent, of a bar with a text in a narrow window.
 const SLIM: f64 = 9.0;
-/// Rows of the table of functions.
+/// The number of rows in the table of functions.
 const TOP: usize = 10;
 
-/// A function at its place in the stacks.
+/// A function at its position in the stacks.
 #[derive(Debug)]
 struct Bar<'f> {
     /// The function.
     name: &'f str,
-    /// The number of its callers.
+    /// The number of callers below the bar.
     depth: usize,
-    /// The count before the bar, in the order of the stacks.
+    /// The sum of the counts to the left of the bar.
     from: u64,
-    /// The count of the bar with its callees.
+    /// The count of the function with its callees.
     count: u64,
 }
 
-/// The bars of stacks (outermost function first), which are in order. Neighbouring bars of one function are joined.
+/// Converts stacks (outermost function first) into bars. Adjacent bars of the same function are joined.
 fn bars<'f>(stacks: &BTreeMap<Vec<&'f str>, u64>) -> Vec<Bar<'f>> {
     let mut bars: Vec<Bar<'f>> = Vec::new();
-    // Indices of the bars of the last stack.
+    // The indices of the bars of the previous stack.
     let mut open: Vec<usize> = Vec::new();
     let mut from: u64 = 0;
     for (stack, count) in stacks {
@@ -55,19 +55,19 @@ fn bars<'f>(stacks: &BTreeMap<Vec<&'f str>, u64>) -> Vec<Bar<'f>> {
     bars
 }
 
-/// The crate of a function, also where it is `<quire_vm::A as quire_sync::B>::c`.
+/// The crate of a function. It is also found in a name such as `<quire_vm::A as quire_sync::B>::c`.
 fn crate_of(name: &str) -> &str {
     let path = name.trim_start_matches(['<', '&', '*', '[', '(']);
     let end = path.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(path.len());
     if path[end..].starts_with("::") { &path[..end] } else { "" }
 }
 
-/// The name without the crates' common beginning.
+/// The name without the prefix that all crates of Quire have.
 fn short(name: &str) -> &str {
     name.strip_prefix("quire_").unwrap_or(name)
 }
 
-/// The crates' hues, far from each other. The style sheet of the page has the same.
+/// The hues of the crates, far from each other. The page's style sheet has the same.
 const HUES: &[(&str, u32)] = &[
     ("quire_kernel", 10),
     ("quire_linux_state", 30),
@@ -83,7 +83,7 @@ const HUES: &[(&str, u32)] = &[
     ("quire_fs", 320),
 ];
 
-/// The graph of the page.
+/// The data of the graph, for the page.
 #[derive(Debug, Serialize)]
 pub struct View {
     operation: String,
@@ -100,7 +100,7 @@ pub struct View {
     functions: Vec<Function>,
 }
 
-/// A bar, in percent of the width and in pixels.
+/// A bar of the picture: horizontal values in percent of the width, vertical values in pixels.
 #[derive(Debug, Serialize)]
 struct Drawn {
     class: String,
@@ -112,14 +112,14 @@ struct Drawn {
     title: String,
 }
 
-/// A crate of the legend.
+/// A crate in the legend.
 #[derive(Debug, Serialize)]
 struct Key {
     class: String,
     name: String,
 }
 
-/// A function of the table.
+/// A function in the table.
 #[derive(Debug, Serialize)]
 struct Function {
     name: String,
@@ -132,7 +132,7 @@ fn class(name: &str) -> String {
     format!("in-{}", known.map_or("others", |(name, _)| name))
 }
 
-/// The classes of a bar that is too narrow for a text.
+/// The CSS classes of a bar that is too narrow for a text.
 fn without_text(percent: f64) -> &'static str {
     match percent {
         p if p < NARROW => " slim narrow",
@@ -141,7 +141,7 @@ fn without_text(percent: f64) -> &'static str {
     }
 }
 
-/// The view of a file. Bars narrower than `least` of the whole are left out.
+/// The view of a profile. Bars narrower than the share `least` are left out.
 pub fn of(profile: &Profile, least: f64) -> View {
     let stacks = profile.named();
     let sum = stacks.values().fold(0u64, |sum, n| sum.saturating_add(*n));
@@ -179,7 +179,7 @@ pub fn of(profile: &Profile, least: f64) -> View {
     }
 }
 
-/// The functions that execute most instructions themselves.
+/// The functions that execute the most instructions themselves.
 fn functions(stacks: &BTreeMap<Vec<&str>, u64>, percent: impl Fn(u64) -> f64) -> Vec<Function> {
     let mut all: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     for (stack, count) in stacks {

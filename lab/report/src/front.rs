@@ -1,5 +1,5 @@
-//! The beginning of the page: the operations that Quire wins and loses, its losses, and the comparison with the designs
-//! of the sources. Each operation stands once.
+//! The beginning of the page: the operations that Quire wins and loses, the losses, and the comparison with the designs
+//! of the sources. Each operation appears once.
 
 use quire_results::{
     Kind, Run, Side, Verdict,
@@ -10,90 +10,90 @@ use serde::Serialize;
 
 use crate::{number, table, words};
 
-/// The beginning of the page for one run.
+/// The beginning of the page, for one run.
 #[derive(Debug, Serialize)]
 pub struct Front {
-    /// Which run, from 0.
+    /// The index of the run, from 0.
     pub run: usize,
-    /// Against Linux, then against Linux with large pages, where they were measured.
+    /// The operations compared with Linux, then with Linux with large pages, as far as they were measured.
     pub against: Vec<Against>,
-    /// Where Quire is behind a kernel, the largest loss first.
+    /// The operations in which Quire is behind a kernel, the largest loss first.
     pub behind: Vec<Row>,
-    /// Against the designs of the sources.
+    /// The operations compared with the designs of the sources.
     pub baselines: Against,
     /// The number of timed comparisons.
     pub timed: usize,
-    /// The number of verdicts on them that would be due to chance if all sides were equal.
+    /// The number of verdicts on timed comparisons that chance would give if all sides were equal.
     pub chance: usize,
 }
 
-/// All operations against one side.
+/// All operations compared with one side.
 #[derive(Debug, Serialize)]
 pub struct Against {
-    /// As the file has it.
+    /// The side's name in the results file.
     pub key: &'static str,
-    /// For people.
+    /// The side's title for readers.
     pub title: &'static str,
-    /// Operations that Quire wins.
+    /// The number of operations that Quire wins.
     pub ahead: usize,
-    /// Those without a difference.
+    /// The number of operations without a difference.
     pub equal: usize,
-    /// Those that it loses.
+    /// The number of operations that Quire loses.
     pub behind: usize,
-    /// The worst first.
+    /// The operations, the worst for Quire first.
     pub rows: Vec<Row>,
 }
 
-/// An operation.
+/// An operation of the page's beginning.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// Which run, from 0.
+    /// The index of the run, from 0.
     pub run: usize,
-    /// The experiment's place in the page.
+    /// The link to the experiment in the page.
     pub href: String,
-    /// In words.
+    /// The operation's name in words.
     pub name: String,
-    /// `ahead`, `none` or `behind`.
+    /// The CSS class: `ahead`, `none` or `behind`.
     pub class: &'static str,
-    /// A sign for readers who do not see colours.
+    /// A sign for readers who do not see the colours.
     pub sign: &'static str,
-    /// How many times better or worse, by the comparison that decides.
+    /// The factor by which Quire is better or worse, in the deciding comparison.
     pub factor: String,
-    /// Its interval.
+    /// The interval of the factor.
     pub spread: String,
-    /// The measure, place and parameters of that comparison.
+    /// The measure, the place and the parameters of the deciding comparison.
     pub measure: String,
-    /// The side, for people.
+    /// The side's title for readers.
     pub title: String,
-    /// Our figure and the other's.
+    /// Quire's figure in the deciding comparison.
     pub ours: String,
-    /// The other's.
+    /// The other side's figure in the deciding comparison.
     pub other: String,
-    /// How many comparisons the operation has.
+    /// The number of comparisons of the operation.
     pub comparisons: usize,
-    /// How many times better by counts and by times.
+    /// The factors by which Quire is better, once for counts and once for times.
     pub ranges: Vec<Span>,
     #[serde(skip)]
     times: f64,
 }
 
-/// From the least to the most times better.
+/// The range from the least to the largest factor.
 #[derive(Debug, Clone, Serialize)]
 pub struct Span {
-    /// `counted` or `timed`.
+    /// The kind of the figures: `counted` or `timed`.
     pub kind: &'static str,
-    /// `2.5–2.9×`.
+    /// The range as text, for example `2.5–2.9×`.
     pub text: String,
-    /// Where it lies on the scale, in percent.
+    /// The position of the least factor on the scale, in percent.
     pub from: f64,
-    /// In percent.
+    /// The width of the range on the scale, in percent.
     pub width: f64,
 }
 
-/// The scale of the pictures: from a quarter to sixty-four times, by powers of two.
+/// The ends of the scale as powers of two: a quarter, and sixty-four times.
 const SCALE: (f64, f64) = (-2.0, 6.0);
 
-/// The labels of the scale: text, and place in percent.
+/// The labels of the scale: the text, and the position in percent.
 pub fn scale() -> Vec<(String, f64)> {
     let at = |power: i32| {
         let text = if power < 0 { format!("1/{}", 1 << -power) } else { format!("{}", 1 << power) };
@@ -102,13 +102,13 @@ pub fn scale() -> Vec<(String, f64)> {
     [-2, 0, 2, 4, 6].map(at).into()
 }
 
-/// Where a quotient lies on the scale, in percent.
+/// The position of a factor on the scale, in percent.
 fn place(times: f64) -> f64 {
     let power = if times > 0.0 { times.log2() } else { SCALE.0 };
     ((power.clamp(SCALE.0, SCALE.1) - SCALE.0) / (SCALE.1 - SCALE.0) * 1000.0).round() / 10.0
 }
 
-/// The front of a run; `href` gives an experiment's place in the page.
+/// The beginning of the page for a run. `href` returns the link to an experiment in the page.
 pub fn of(run: &Run, number: usize, href: impl Fn(&str) -> String) -> Front {
     let rows =
         |operations: &[Operation<'_>]| operations.iter().map(|o| row(o, number, href(&o.experiment.name))).collect();
@@ -136,7 +136,7 @@ pub fn of(run: &Run, number: usize, href: impl Fn(&str) -> String) -> Front {
     Front { run: number, against: kernels, behind, baselines, timed, chance: f64::round(chance) as usize }
 }
 
-/// Each operation once, with its largest loss and all sides that it loses to.
+/// The rows with each operation once. A row keeps the largest loss, and names all sides to which Quire loses.
 fn once(rows: Vec<Row>) -> Vec<Row> {
     let mut all: Vec<Row> = Vec::new();
     for row in rows {

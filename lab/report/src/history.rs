@@ -1,4 +1,4 @@
-//! The history of the headline: kept runs by date and commit.
+//! The history in the page: kept runs by date and commit, with the numbers of operations that Quire wins and loses.
 
 use quire_results::{
     Kind, Mode, Results, Run, Side,
@@ -8,24 +8,24 @@ use serde::Serialize;
 
 use crate::number;
 
-/// A run.
+/// A run of the history.
 #[derive(Debug, Serialize)]
 pub struct Entry {
-    /// When it began.
+    /// The date when the run began.
     pub date: String,
-    /// Quire's version.
+    /// The version of Quire.
     pub commit: String,
-    /// `quick` or `full`.
+    /// The mode: `quick` or `full`.
     pub mode: &'static str,
     /// The processor and the number of CPUs.
     pub machine: String,
-    /// Against Linux, against Linux with large pages, and against the sources' designs.
+    /// The numbers of operations won and lost: against Linux, Linux with large pages, and the sources' designs.
     pub tallies: Vec<Option<String>>,
-    /// How many times fewer instructions an operation takes than on Linux: the median of all operations.
+    /// The factor by which an operation takes fewer instructions than on Linux: the median of all operations.
     pub middle: Option<String>,
 }
 
-/// The kept runs and those of the page, the newest first, each once.
+/// The kept runs and the runs of the page, the newest first. Each run appears once.
 pub fn of(kept: &Results, shown: &Results) -> Vec<Entry> {
     let mut runs: Vec<&Run> = Vec::new();
     for run in kept.runs.iter().chain(&shown.runs) {

@@ -1,4 +1,4 @@
-//! `quire-report OUT.html A.json [B.json...]`: one page from one or several runs of the lab.
+//! `quire-report OUT.html A.json [B.json...]`: draws one page from one or several runs of the lab.
 #![forbid(unsafe_code)]
 
 use std::{path::PathBuf, process::ExitCode};

@@ -1,12 +1,12 @@
-//! The format of figures: three digits, and a prefix that keeps them short.
+//! The text of figures: three significant digits, and a prefix that keeps the text short.
 
 use quire_results::statistics::Interval;
 
-/// Between a number and its prefix or unit, so that no line breaks there.
+/// The space between a number and its prefix or unit. No line breaks there.
 const THIN: char = '\u{202f}';
 
-/// A value of this unit, for people: `1.23 M`, `456 µs`. A time's unit depends on its size, so the text includes it.
-/// Other units stand elsewhere.
+/// The text of a value of this unit: `1.23 M`, `456 µs`. The text includes the unit of times and sizes, because the
+/// unit depends on the value. Other units are shown elsewhere.
 pub fn value(value: f64, unit: &str) -> String {
     if !value.is_finite() {
         return short(value);
@@ -35,7 +35,7 @@ pub fn tells_unit(unit: &str) -> bool {
     seconds(head).is_some() || bytes(head).is_some()
 }
 
-/// A bare number with three digits: `0.0123`, `12.3`, `1.23 k`, `4.56 G`.
+/// A number without a unit, with three digits: `0.0123`, `12.3`, `1.23 k`, `4.56 G`.
 pub fn short(value: f64) -> String {
     if value.is_nan() {
         return "no number".to_owned();
@@ -47,7 +47,7 @@ pub fn short(value: f64) -> String {
     if size != 0.0 && !(1e-4..1e15).contains(&size) {
         return format!("{value:.2e}").replace('-', "−");
     }
-    // Rounded first: 999.9 is 1 k, not 1000.
+    // The limits include rounding: 999.9 is shown as 1 k, not as 1000.
     match size {
         s if s < 999.5 => digits(value),
         s if s < 999.5e3 => format!("{}{THIN}k", digits(value / 1e3)),
@@ -57,7 +57,8 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A value and its interval; of one sample there is none.
+/// The texts of a value and of its interval. The second is `None` for one sample, and empty for an interval of one
+/// point.
 pub fn interval(of: &Interval, show: impl Fn(f64) -> String) -> (String, Option<String>) {
     let middle = show(of.middle);
     let spread = if !of.low.is_finite() || !of.high.is_finite() {
@@ -70,7 +71,7 @@ pub fn interval(of: &Interval, show: impl Fn(f64) -> String) -> (String, Option<
     (middle, spread)
 }
 
-/// A quotient.
+/// The text of a ratio.
 pub fn times(quotient: f64) -> String {
     format!("{}×", short(quotient))
 }
@@ -100,7 +101,7 @@ fn bytes(unit: &str) -> Option<f64> {
     }
 }
 
-/// With the largest prefix that leaves at least one, or the last.
+/// The number with the largest prefix that leaves at least one, or else with the last prefix.
 fn prefixed(value: f64, prefixes: &[(f64, &str)]) -> String {
     let fits = |(factor, _): &&(f64, &str)| value.abs() >= *factor * 0.9995;
     let least = prefixes.last().copied().unwrap_or((1.0, ""));
@@ -111,7 +112,7 @@ fn prefixed(value: f64, prefixes: &[(f64, &str)]) -> String {
     format!("{}{THIN}{name}", short(value / factor))
 }
 
-/// Three digits, without zeros at the end of a fraction.
+/// Three significant digits, without zeros at the end of a fraction.
 fn digits(value: f64) -> String {
     let size = value.abs();
     let places = match size {

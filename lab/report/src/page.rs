@@ -1,4 +1,4 @@
-//! The page: the template's data, and the environment that renders it.
+//! The data of the page's template, and the template environment that renders the page.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value, syntax::SyntaxConfig, value::Serde};
@@ -22,7 +22,7 @@ use crate::{
     words,
 };
 
-/// The page, its parts, and the page that has one of these parts alone.
+/// The templates: the whole page, its two parts, and a page that has only one of these parts.
 const TEMPLATES: [(&str, &str); 4] = [
     ("page.html", include_str!("../templates/page.html")),
     ("matrix.html", include_str!("../templates/matrix.html")),
@@ -32,10 +32,10 @@ const TEMPLATES: [(&str, &str); 4] = [
 const STYLE: &str = include_str!("../templates/style.css");
 const SCRIPT: &str = include_str!("../templates/script.js");
 
-/// The number of rows of a long list that are visible; the reader unfolds the others.
+/// The number of visible rows of a long list. The reader unfolds the others.
 const OPEN: usize = 10;
 
-/// All data of the template.
+/// All data of the page's template.
 #[derive(Debug, Serialize)]
 struct Page<'a> {
     style: &'static str,
@@ -59,7 +59,7 @@ struct Page<'a> {
     experiments: Vec<ExperimentView>,
 }
 
-/// The data of a page with one part.
+/// The data of a page that has only one part.
 #[derive(Debug, Serialize)]
 struct Alone {
     style: &'static str,
@@ -71,7 +71,7 @@ struct Alone {
     flame: Option<flame::View>,
 }
 
-/// Renders one part alone.
+/// Renders a page that has only one part.
 pub fn alone(title: &str, matrix: Option<&Conflicts>, profile: Option<&Profile>) -> Result<String, minijinja::Error> {
     let page = Alone {
         style: STYLE,
@@ -85,21 +85,21 @@ pub fn alone(title: &str, matrix: Option<&Conflicts>, profile: Option<&Profile>)
     environment()?.get_template("alone.html")?.render(Value::from(Serde(&page)))
 }
 
-/// By how much intervals of guests' counts are widened, in percent.
+/// The percentages by which the intervals of guests' counts are widened.
 #[derive(Debug, Serialize)]
 struct Guests {
     several: String,
     once: String,
 }
 
-/// An experiment whose figures have limitations of their own.
+/// An experiment with limitations of its figures, and its link.
 #[derive(Debug, Serialize)]
 struct Limits {
     href: String,
     title: String,
 }
 
-/// One machine and time.
+/// The view of one run: its machine and time.
 #[derive(Debug, Serialize)]
 struct MachineView<'a> {
     index: usize,
@@ -115,7 +115,7 @@ struct MachineView<'a> {
     remark: Option<&'a str>,
 }
 
-/// One experiment, of all runs that have it.
+/// The view of one experiment, with all runs that have it.
 #[derive(Debug, Serialize)]
 struct ExperimentView {
     id: String,
@@ -128,7 +128,7 @@ struct ExperimentView {
     blocks: Vec<Block>,
 }
 
-/// The results of one run for it.
+/// The results of one run for the experiment.
 #[derive(Debug, Serialize)]
 struct Block {
     run: usize,
@@ -139,7 +139,7 @@ struct Block {
     missing: Vec<Missing>,
 }
 
-/// Renders it.
+/// Renders the whole page.
 pub fn render(results: &Results, beside: &Beside) -> Result<String, minijinja::Error> {
     let names = experiment_names(results);
     let place = |name: &str| id(names.iter().position(|n| n == name).unwrap_or_default(), name);
@@ -204,7 +204,7 @@ pub fn render(results: &Results, beside: &Beside) -> Result<String, minijinja::E
     environment()?.get_template("page.html")?.render(Value::from(Serde(&page)))
 }
 
-/// The template's environment. It escapes all text except our own markup.
+/// The template environment. It escapes all text except the markup that this crate makes.
 fn environment() -> Result<Environment<'static>, minijinja::Error> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -220,12 +220,12 @@ fn environment() -> Result<Environment<'static>, minijinja::Error> {
     Ok(environment)
 }
 
-/// The hash with which a content policy allows a text.
+/// The hash by which a content security policy allows a script or a style.
 fn hash(text: &str) -> String {
     format!("sha256-{}", BASE64_STANDARD.encode(Sha256::digest(text.as_bytes())))
 }
 
-/// Names of all experiments, each once, in their order.
+/// The names of all experiments, each once, in the order of the runs.
 fn experiment_names(results: &Results) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for experiment in results.runs.iter().flat_map(|r| &r.experiments) {
@@ -236,7 +236,7 @@ fn experiment_names(results: &Results) -> Vec<String> {
     names
 }
 
-/// An experiment's name in links.
+/// The identifier of an experiment in links.
 fn id(at: usize, name: &str) -> String {
     let plain: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
     format!("e{at}-{plain}")
@@ -255,7 +255,7 @@ fn head(experiment: &Experiment, id: String) -> ExperimentView {
     }
 }
 
-/// Cases that ran into trouble.
+/// The cases that could not be measured, with the reasons.
 fn missing(experiment: &Experiment) -> Vec<Missing> {
     let of = |c: &quire_results::Case| {
         let reason = c.trouble.clone()?;
@@ -269,7 +269,7 @@ fn machines(runs: &[Run]) -> Vec<MachineView<'_>> {
         .enumerate()
         .map(|(index, run)| {
             let machine = &run.machine;
-            // Runs of one processor differ by their number.
+            // Runs on one processor model get the run's number in their name.
             let twice = runs.iter().filter(|r| r.machine.processor == machine.processor).count() > 1;
             let name = if twice { format!("{} ({})", machine.processor, index + 1) } else { machine.processor.clone() };
             MachineView {

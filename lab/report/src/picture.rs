@@ -1,5 +1,5 @@
-//! A picture for a document. It shows the cache lines that a fault moves over the CPUs, and faults a second over the
-//! CPUs of the machine. It needs no style sheet, and is readable on light and on dark backgrounds.
+//! A picture for a document. One panel shows the cache lines that a fault moves, the other the faults per second, both
+//! by number of CPUs. The picture needs no style sheet, and is readable on light and dark backgrounds.
 
 use std::fmt::Write as _;
 
@@ -7,7 +7,7 @@ use quire_results::{Parameter, Place, Run, Side};
 
 use crate::{escape::Escaped, number, plot::axis::Axis};
 
-/// The designs, and their names in the picture.
+/// The designs: the CSS class, and the name in the picture.
 const SIDES: [(Side, &str, &str); 4] = [
     (Side::After, "after", "backing per mapping"),
     (Side::Before, "before", "record per page"),
@@ -24,14 +24,14 @@ path{fill:none}.ours{--c:#0a66c2}.before{--c:#767b84}.after{--c:#00795a}.limit{-
 
 const SIZE: (f64, f64) = (960.0, 330.0);
 
-/// Points of one design.
+/// The points of one design.
 struct Curve {
     class: &'static str,
     name: &'static str,
     points: Vec<(f64, f64)>,
 }
 
-/// Where a panel lies: from the left, and how wide it is.
+/// The position of a panel: its left edge and its width.
 struct Frame {
     left: f64,
     width: f64,
@@ -40,7 +40,7 @@ struct Frame {
 const TOP: f64 = 52.0;
 const BOTTOM: f64 = 272.0;
 
-/// The picture of a run that measured zero-fill faults; none for other runs.
+/// The picture of a run that measured zero-fill faults. `None` for other runs.
 pub fn faults(run: &Run) -> Option<String> {
     let lines = curves(run, Place::Recording, "lines", 2.0);
     let rates = curves(run, Place::Hosted, "rate", 1.0);
@@ -79,7 +79,7 @@ pub fn faults(run: &Run) -> Option<String> {
     Some(out + "\n")
 }
 
-/// Medians over the CPUs, of threads.
+/// The curves of a measure: medians by number of CPUs, for threads of one process.
 fn curves(run: &Run, place: Place, measure: &str, least: f64) -> Vec<Curve> {
     let cases = || run.experiments.iter().filter(|e| e.name == "zero-fill").flat_map(|e| &e.cases);
     let of = |(side, class, name): (Side, &'static str, &'static str)| {
@@ -147,7 +147,7 @@ fn panel(out: &mut String, frame: &Frame, curves: &[Curve], title: &str, (across
         BOTTOM + 33.0,
         Escaped(across)
     );
-    // Names stand at the ends of their curves, at least a line apart.
+    // The names are at the ends of their curves, at least one line apart.
     let mut ends: Vec<(f64, usize)> =
         curves.iter().enumerate().filter_map(|(i, c)| Some((at_y(c.points.last()?.1), i))).collect();
     ends.sort_by(|a, b| a.0.total_cmp(&b.0));

@@ -1,23 +1,23 @@
-//! How often Quire is ahead, and a line for each source.
+//! The summary of a run: how often Quire is ahead, and a line for each claim of a source.
 
 use quire_results::{Comparison, Experiment, Judged, Run, Source, Verdict, statistics::Interval};
 use serde::Serialize;
 
 use crate::{number, words};
 
-/// How Quire does against one side.
+/// The numbers of comparisons that Quire wins and loses.
 #[derive(Debug, Default, Serialize)]
 pub struct Score {
-    /// Comparisons that it wins.
+    /// The comparisons that Quire wins.
     pub ahead: usize,
-    /// Those without a difference.
+    /// The comparisons without a difference.
     pub none: usize,
-    /// Those that it loses.
+    /// The comparisons that Quire loses.
     pub behind: usize,
 }
 
 impl Score {
-    /// Counts one more.
+    /// Counts one more verdict.
     fn add(&mut self, verdict: Verdict) {
         match verdict {
             Verdict::Ahead => self.ahead += 1,
@@ -39,74 +39,74 @@ impl Score {
     }
 }
 
-/// A source and the results for its claims.
+/// A source, and the results for its claims.
 #[derive(Debug, Serialize)]
 pub struct SourceClaims {
-    /// `S0`.
+    /// The short name, for example `S0`.
     pub name: &'static str,
     /// The project and the year.
     pub who: &'static str,
-    /// Its design.
+    /// The design of the source.
     pub idea: &'static str,
     /// A line for each claim and run.
     pub lines: Vec<Line>,
-    /// For each run: the claim that stands for the source, and how many hold.
+    /// For each run, the claim that represents the source, and the number of claims that hold.
     pub heads: Vec<Head>,
 }
 
-/// A source in one run.
+/// The results of one source in one run.
 #[derive(Debug, Serialize)]
 pub struct Head {
-    /// Which run, from 0.
+    /// The index of the run, from 0.
     pub run: usize,
-    /// The place of the claim that stands for the source among its lines.
+    /// The index, among the source's lines, of the claim that represents the source.
     pub line: usize,
-    /// How many of its claims hold for Quire.
+    /// The number of claims that hold for Quire.
     pub holds: usize,
-    /// How many were measured.
+    /// The number of claims that were measured.
     pub claims: usize,
 }
 
 /// One claim in one run.
 #[derive(Debug, Serialize)]
 pub struct Line {
-    /// Which run, from 0.
+    /// The index of the run, from 0.
     pub run: usize,
-    /// The experiment's place in the page.
+    /// The link to the experiment in the page.
     pub href: String,
-    /// Its title.
+    /// The experiment's title.
     pub experiment: String,
     /// The source's statement.
     pub headline: String,
     /// The measure that is compared.
     pub measure: String,
-    /// Where.
+    /// The place of the cases that are compared.
     pub place: &'static str,
-    /// Ours over the design that the source replaced.
+    /// The factor by which Quire is better than the design that the source replaced.
     pub ours: Option<Times>,
-    /// The source's own design over it.
+    /// The factor by which the source's own design is better than the design that it replaced.
     pub source: Option<Times>,
     /// Whether the source's own design is rerun.
     pub reproduces: bool,
-    /// Ours over Linux.
+    /// The factor by which Quire is better than Linux.
     pub linux: Option<Times>,
-    /// The measure and place of Linux's figure, which differ from those of the claim. None where the claim has no
+    /// The measure and place of Linux's figure, which differ from those of the claim. `None` if the claim has no
     /// counterpart in a guest.
     pub reading: Option<String>,
-    /// The least quotient with which the claim holds.
+    /// The least factor with which the claim holds.
     pub least: String,
 }
 
-/// How many times better.
+/// A factor by which one side is better.
 #[derive(Debug, Serialize)]
 pub struct Times {
-    /// `3.2×`.
+    /// The factor as text, for example `3.2×`.
     pub text: String,
-    /// Its interval.
+    /// The interval of the factor.
     pub spread: String,
-    /// `ahead`, `none` or `behind`.
+    /// The CSS class: `ahead`, `none` or `behind`.
     pub class: &'static str,
-    /// Whether it reaches the claim's bound.
+    /// Whether the factor reaches the claim's least factor.
     pub holds: bool,
 }
 
@@ -128,7 +128,7 @@ impl Times {
     }
 }
 
-/// Sources in order: name, project and year, and design.
+/// The sources in order: short name, project and year, and design.
 const SOURCES: [(Source, &str, &str, &str); 6] = [
     (Source::S0, "S0", "DragonFly BSD, 2019", "No record for a mapped page"),
     (Source::S1, "S1", "DragonFly BSD, 2011", "Page queues fan out"),
@@ -138,12 +138,12 @@ const SOURCES: [(Source, &str, &str, &str); 6] = [
     (Source::All, "All", "The whole", "Everything at once"),
 ];
 
-/// A source's name.
+/// The short name of a source.
 pub fn name(source: Source) -> &'static str {
     SOURCES.iter().find(|(s, ..)| *s == source).map_or("", |(_, name, ..)| name)
 }
 
-/// All sources; `href` gives an experiment's place in the page. `Source::All` is left out if it has no claims.
+/// All sources. `href` returns the link to an experiment in the page. `Source::All` is left out if it has no claims.
 pub fn sources(runs: &[Run], href: impl Fn(&Experiment) -> String) -> Vec<SourceClaims> {
     let told = SOURCES.iter().map(|&(source, name, who, idea)| {
         let mut lines = Vec::new();
@@ -159,7 +159,7 @@ pub fn sources(runs: &[Run], href: impl Fn(&Experiment) -> String) -> Vec<Source
     told.filter(|t| t.name != "All" || !t.lines.is_empty()).collect()
 }
 
-/// The first claim that was measured stands for the source.
+/// The results of a source in a run. The first claim that was measured represents the source.
 fn head(lines: &[Line], run: usize) -> Option<Head> {
     let of = |l: &&Line| l.run == run && l.ours.is_some();
     let line = lines.iter().position(|l| of(&l)).or_else(|| lines.iter().position(|l| l.run == run))?;

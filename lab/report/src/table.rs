@@ -1,5 +1,5 @@
-//! The figures of an experiment: a table for each measure and place. It has a row for each set of parameters and a
-//! column for each side. Counts stand before times.
+//! The tables of an experiment, one for each measure and place. A table has a row for each set of parameters and a
+//! column for each side. Counts come before times.
 
 use std::collections::BTreeMap;
 
@@ -8,46 +8,47 @@ use serde::Serialize;
 
 use crate::{number, words};
 
-/// Figures of one measure in one place.
+/// The figures of one measure in one place.
 #[derive(Debug, Serialize)]
 pub struct Table {
-    /// The measure.
+    /// The measure's name.
     pub measure: String,
-    /// Its unit.
+    /// The measure's unit.
     pub unit: String,
     /// The place where the cases ran.
     pub place: &'static str,
-    /// `counted` or `timed`.
+    /// The kind of the figures: `counted` or `timed`.
     pub kind: &'static str,
-    /// Which direction is good.
+    /// Whether less or more is better.
     pub better: &'static str,
-    /// Names of the parameters.
+    /// The names of the parameters.
     pub parameters: Vec<String>,
-    /// Sides that have figures here.
+    /// The sides that have figures in this table.
     pub sides: Vec<Head>,
-    /// Sides that ours is compared with.
+    /// The sides that Quire is compared with.
     pub against: Vec<Head>,
-    /// One for each set of parameters.
+    /// The rows, one for each set of parameters.
     pub rows: Vec<Row>,
 }
 
-/// A column.
+/// The head of a column.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Head {
-    /// As the file has it.
+    /// The side's name in the results file.
     pub key: &'static str,
-    /// For people.
+    /// The side's title for readers.
     pub title: &'static str,
 }
 
-/// Figures of all sides with one set of parameters.
+/// The figures of all sides with one set of parameters.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// In the order of the table's names; empty where there is none.
+    /// The parameters' values in the order of the table's names. A value is empty if the row does not have the
+    /// parameter.
     pub parameters: Vec<String>,
-    /// In the order of its sides.
+    /// The figures in the order of the table's sides.
     pub figures: Vec<Figure>,
-    /// In the order of the sides that ours is compared with.
+    /// The comparisons, in the order of the sides that Quire is compared with.
     pub against: Vec<Option<Against>>,
 }
 
@@ -55,40 +56,40 @@ pub struct Row {
 #[derive(Debug, Serialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
 pub enum Figure {
-    /// Measured.
+    /// The case was measured.
     Measured {
         /// The median.
         middle: String,
-        /// Its interval; empty if all samples are equal, none with one sample.
+        /// The interval of the median. It is empty if all samples are equal, and `None` with one sample.
         spread: Option<String>,
-        /// How many samples.
+        /// The number of samples.
         samples: usize,
-        /// The name of an interval with so many samples.
+        /// The confidence of an interval of this number of samples, in words.
         sure: String,
     },
-    /// A case that ran into trouble.
+    /// The case could not be measured.
     Missing {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// No case.
+    /// There is no such case.
     Absent,
 }
 
-/// Ours against another side.
+/// Quire compared with another side.
 #[derive(Debug, Serialize)]
 pub struct Against {
-    /// `ahead`, `none` or `behind`.
+    /// The CSS class: `ahead`, `none` or `behind`.
     pub class: &'static str,
-    /// A sign for readers who do not see colours.
+    /// A sign for readers who do not see the colours.
     pub sign: &'static str,
-    /// `2.1× better` or `none`.
+    /// The text of the comparison, for example `2.1× better` or `none`.
     pub text: String,
-    /// The quotient's interval.
+    /// The interval of the ratio.
     pub spread: String,
 }
 
-/// Sides that an experiment should have.
+/// The sides that an experiment should have.
 const EXPECTED: [Side; 4] = [Side::Before, Side::After, Side::Ours, Side::Linux];
 
 /// The expected sides without a case.
@@ -114,8 +115,8 @@ pub fn tables(experiment: &Experiment, comparisons: &[Comparison<'_>]) -> Vec<Ta
 fn table(experiment: &Experiment, comparisons: &[Comparison<'_>], name: &str, place: Place, first: &Measure) -> Table {
     let cases: Vec<&Case> = experiment.cases.iter().filter(|c| c.place == place).collect();
     let measured = |c: &&&Case| c.measures.contains_key(name);
-    // A case in trouble without any measure gets a row and a column too. With other measures it appears where another
-    // side has a row.
+    // A case in trouble without any measure gets a row and a column too. A case in trouble with other measures appears
+    // only if another side has the row.
     let shown = |c: &&&Case| c.measures.contains_key(name) || (c.trouble.is_some() && c.measures.is_empty());
     let mut sides: Vec<Side> = cases.iter().filter(measured).map(|c| c.side).collect();
     sides.extend(cases.iter().filter(shown).map(|c| c.side));
@@ -178,7 +179,7 @@ fn table(experiment: &Experiment, comparisons: &[Comparison<'_>], name: &str, pl
 
 fn order(a: &BTreeMap<String, Parameter>, b: &BTreeMap<String, Parameter>, names: &[String]) -> std::cmp::Ordering {
     use std::cmp::Ordering;
-    // Text first, then numbers, so that rows of one operation stand together in growing order.
+    // Texts are compared first, then numbers, so that the rows of one operation are adjacent and in ascending order.
     for text in [true, false] {
         for name in names {
             let order = match (a.get(name), b.get(name)) {
@@ -208,12 +209,12 @@ fn figure(case: &Case, name: &str) -> Option<Figure> {
     Some(Figure::Measured { middle, spread, samples, sure: statistics::told(samples) })
 }
 
-/// A comparison in words.
+/// A comparison in words and with its class.
 pub fn compared(comparison: &Comparison<'_>) -> Against {
     let worse = comparison.worse_by();
     let (low, high) = (comparison.ratio.low, comparison.ratio.high);
     let more = comparison.ours.measures.get(comparison.measure).is_some_and(|m| m.better == Better::More);
-    // The quotient as shown: times better, or times worse.
+    // The ratio as it is shown: times better, or times worse.
     let flip = (comparison.verdict == Verdict::Behind) == more;
     let (from, to) = if flip { (1.0 / high, 1.0 / low) } else { (low, high) };
     let spread = if !(from.is_finite() && to.is_finite() && from != to && low.is_finite() && high.is_finite()) {

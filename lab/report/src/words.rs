@@ -1,12 +1,12 @@
-//! Plain words for the names in the file: operations, measures, parameters and places. A name without an entry stays as
-//! it is.
+//! Readable texts for the names in a results file: operations, measures, parameters and places. A name without an entry
+//! is shown unchanged.
 
 use quire_results::{Parameter, Place, Side, operation::Operation};
 use serde::Serialize;
 
 use crate::number;
 
-/// Operations by the value of `what`, and the experiment where two have the same value.
+/// Texts for operations: the experiment (empty for any), the value of `what`, and the text.
 #[rustfmt::skip] // A table.
 const OPERATIONS: &[(&str, &str, &str)] = &[
     ("zero-fill", "threads", "zero-fill faults by the threads of one process"),
@@ -81,7 +81,7 @@ const OPERATIONS: &[(&str, &str, &str)] = &[
     ("calibration", "pipe-byte", "byte through a pipe"),
 ];
 
-/// Measures, and the experiment where two have the same name.
+/// Texts for measures: the experiment (empty for any), the measure's name, and the text.
 #[rustfmt::skip] // A table.
 const MEASURES: &[(&str, &str, &str)] = &[
     ("sharing", "attach", "time to map and touch the file"),
@@ -122,7 +122,7 @@ const MEASURES: &[(&str, &str, &str)] = &[
     ("", "wall", "wall time"),
 ];
 
-/// Parameters as names of axes and columns.
+/// Texts for parameters, as names of axes and columns.
 const AXES: &[(&str, &str)] = &[
     ("cpus", "CPUs"),
     ("what", "operation"),
@@ -153,7 +153,7 @@ fn of(table: &'static [(&str, &str, &str)], experiment: &str, name: &str) -> Opt
     fits(true).or_else(|| fits(false)).map(|(.., words)| *words)
 }
 
-/// An operation's name in words.
+/// The readable name of an operation.
 pub fn operation(operation: &Operation<'_>) -> String {
     let experiment = operation.experiment;
     let what = operation.what.map(|w| of(OPERATIONS, &experiment.name, w).unwrap_or(w));
@@ -165,17 +165,17 @@ pub fn operation(operation: &Operation<'_>) -> String {
     }
 }
 
-/// A measure's name in words.
+/// The readable name of a measure.
 pub fn measure(experiment: &str, name: &str) -> String {
     of(MEASURES, experiment, name).unwrap_or(name).to_owned()
 }
 
-/// A parameter's name in words.
+/// The readable name of a parameter.
 pub fn axis(name: &str) -> String {
     AXES.iter().find(|(n, _)| *n == name).map_or(name, |(_, words)| *words).to_owned()
 }
 
-/// A parameter's value, for places where its name stands elsewhere.
+/// The readable value of a parameter, for places that show its name elsewhere.
 pub fn value(experiment: &str, name: &str, value: &Parameter) -> String {
     match value {
         Parameter::Number(n) => number::short(*n),
@@ -191,7 +191,7 @@ pub fn value(experiment: &str, name: &str, value: &Parameter) -> String {
     }
 }
 
-/// A parameter and its value: `2 CPUs`, `reaper on`.
+/// A parameter with its value, for example `2 CPUs` or `reaper on`.
 pub fn parameter(experiment: &str, name: &str, of: &Parameter) -> String {
     let value = value(experiment, name, of);
     let one = matches!(of, Parameter::Number(n) if *n == 1.0);
@@ -217,15 +217,15 @@ pub fn parameter(experiment: &str, name: &str, of: &Parameter) -> String {
 /// An entry of the page's legend.
 #[derive(Debug, Serialize)]
 pub struct Term {
-    /// As the page writes it.
+    /// The term, as the page writes it.
     pub name: &'static str,
-    /// The side's class, if it is one.
+    /// The CSS class of the side, if the term is a side.
     pub side: Option<&'static str>,
-    /// What it means.
+    /// The meaning of the term.
     pub means: &'static str,
 }
 
-/// Sides and places, for readers who see the page for the first time.
+/// The legend: sides and places, explained for first-time readers of the page.
 pub fn legend() -> Vec<Term> {
     let side = |side: Side, means| Term { name: side.title(), side: Some(side.name()), means };
     let place = |place: Place, means| Term { name: place.name(), side: None, means };

@@ -3,7 +3,7 @@
   const all = (selector, from = document) => [...from.querySelectorAll(selector)];
   document.documentElement.classList.add("with-script");
 
-  // Series come and go by their legend: one is shown if both its side and its name are.
+  // The legend shows and hides series. A series is shown if both its side and its name are switched on.
   for (const figure of all("figure")) {
     const legend = all(".key", figure);
     const off = (kind) => new Set(legend.filter((k) => kind in k.dataset).filter((k) => k.getAttribute("aria-pressed") === "false").map((k) => k.dataset[kind]));
@@ -18,7 +18,7 @@
     }
   }
 
-  // The theme: the system's, or one of the two.
+  // The theme: the theme of the system, or always light, or always dark.
   const theme = document.getElementById("theme");
   const themes = ["auto", "light", "dark"];
   const paint = (name) => {
@@ -35,10 +35,10 @@
   theme.addEventListener("click", () => {
     const next = themes[(themes.indexOf(theme.dataset.now) + 1) % themes.length];
     paint(next);
-    try { localStorage.setItem("quire-theme", next); } catch { /* Then it lasts as long as the page. */ }
+    try { localStorage.setItem("quire-theme", next); } catch { /* Without storage, the choice lasts as long as the page. */ }
   });
 
-  // All tables at once.
+  // The button opens or closes all tables at once.
   const unfold = document.getElementById("unfold");
   if (unfold) unfold.addEventListener("click", () => {
     const open = unfold.getAttribute("aria-pressed") !== "true";
@@ -46,7 +46,7 @@
     for (const details of all(".experiment details")) details.open = open;
   });
 
-  // On paper nothing unfolds: all losses are there, tables as they stand.
+  // A reader cannot open sections on paper. So all lists of losses are opened for the print; tables stay as they are.
   let unfolded = [];
   addEventListener("beforeprint", () => {
     unfolded = all(".more:not([open]), .machine-of:not([open]), .gone-of:not([open])");
@@ -57,10 +57,10 @@
     unfolded = [];
   });
 
-  // A bar of the flame graph widens to the whole width. Those below it fill the width too, and those beside it go.
+  // A click on a bar of the flame graph widens it to the whole width. Bars below it get that width too; bars beside it are hidden.
   const calls = all(".flame .call").map((e) => ({ e, x: parseFloat(e.getAttribute("x")), w: parseFloat(e.getAttribute("width")), y: parseFloat(e.getAttribute("y")) }));
   const least = 1e-2;
-  // The page is XML too, so the script has no signs that are markup there.
+  // The page is valid XML too. So the script has no characters that are markup in XML, and `every` replaces the and-operator.
   const every = (...conditions) => conditions.every(Boolean);
   for (const c of calls) {
     c.e.addEventListener("click", () => {
@@ -77,7 +77,7 @@
     });
   }
 
-  // One run of several.
+  // The selection of one run, if the page has several.
   const machine = document.getElementById("machine");
   if (machine) {
     machine.addEventListener("change", () => {

@@ -1,28 +1,30 @@
-//! Changes between two runs of different machines or versions: each side's figures against its own earlier ones.
+//! Changes between two runs, of different machines or of different versions. Each side's figures are compared with its
+//! own earlier figures.
 
 use crate::{Better, Case, Experiment, Kind, Run, Verdict, statistics, statistics::Interval, verdict::against};
 
-/// A figure of one run, and the same figure of another.
+/// A figure of one run, compared with the same figure of another run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change<'a> {
-    /// The experiment, in this run.
+    /// The experiment in this run.
     pub experiment: &'a Experiment,
-    /// The case, in this run.
+    /// The case in this run.
     pub case: &'a Case,
     /// The measure's name.
     pub measure: &'a str,
-    /// What kind of figure it is.
+    /// Whether the figure is counted or timed.
     pub kind: Kind,
-    /// This run's over the other's.
+    /// This run's figure divided by the other run's.
     pub ratio: Interval,
-    /// How many times better this run's is: below 1 it is worse.
+    /// The factor by which this run's figure is better. Below 1 it is worse.
     pub times: f64,
     /// The verdict for this run.
     pub verdict: Verdict,
 }
 
 impl Run {
-    /// Every figure that both runs have. A quick and a full run share none, because their rounds do different work.
+    /// Every figure that both runs have, compared. A quick and a full run have none in common, because their rounds do
+    /// different work.
     pub fn changes<'a>(&'a self, other: &Run) -> Vec<Change<'a>> {
         let mut all = Vec::new();
         for experiment in self.experiments.iter().filter(|_| self.mode == other.mode) {
@@ -45,7 +47,7 @@ impl Run {
     }
 }
 
-/// How many times better the figures typically are: the median of the finite quotients.
+/// The factor by which the figures are typically better: the median of the finite factors. `None` if there are none.
 pub fn typical<'a>(changes: impl IntoIterator<Item = &'a Change<'a>>) -> Option<f64> {
     let times: Vec<f64> = changes.into_iter().map(|c| c.times).filter(|t| t.is_finite()).collect();
     statistics::median(&times)
@@ -60,7 +62,7 @@ mod tests {
     fn each_side_is_compared_with_itself() {
         let (first, mut second) = (example().runs.remove(0), example().runs.remove(0));
         for case in &mut second.experiments[0].cases {
-            // All of another machine's rates are twice as high, and ours four times.
+            // The other sides' rates are twice as high as in the first run, and Quire's four times.
             let by = if case.side == Side::Ours { 4.0 } else { 2.0 };
             case.measures.values_mut().flat_map(|m| &mut m.samples).for_each(|s| *s *= by);
         }

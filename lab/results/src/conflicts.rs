@@ -1,4 +1,4 @@
-//! The conflict matrix as a file: `./quire conflicts --json FILE` writes it, and the page of the lab shows it. Its JSON
+//! The conflict matrix as a file. `./quire conflicts --json FILE` writes it, and the page of the lab shows it. Its JSON
 //! Schema is `docs/conflicts.schema.json`.
 
 use crate::{Machine, Unreadable};
@@ -11,19 +11,19 @@ use std::path::Path;
 pub struct Conflicts {
     /// [`crate::VERSION`].
     pub schema: u32,
-    /// The machine and the commit. The counts depend on the commit alone.
+    /// The machine and the commit. The counts depend only on the commit.
     pub machine: Option<Machine>,
-    /// When the run ended, as RFC 3339 writes it, in UTC.
+    /// The time when the run ended, in UTC, in the format of RFC 3339.
     pub ended: String,
-    /// The command that repeats it.
+    /// The command that repeats the run.
     pub command: String,
-    /// Counted rounds of each pair. In a round each CPU performs its operation once.
+    /// The number of counted rounds of each pair. In a round, each CPU does its operation once.
     pub rounds: u32,
-    /// Rows and columns, in the order in which they are shown.
+    /// The operations, which are the rows and the columns, in the order in which they are shown.
     pub operations: Vec<Named>,
-    /// Relations between the processes of the two CPUs.
+    /// The relations between the processes of the two CPUs.
     pub states: Vec<Named>,
-    /// Pairs that commute in a state. All other pairs are absent.
+    /// The pairs that commute in a state. All other pairs are absent.
     pub cases: Vec<Pair>,
 }
 
@@ -31,9 +31,9 @@ pub struct Conflicts {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Named {
-    /// As the command takes it.
+    /// The name on the command line.
     pub name: String,
-    /// In a few words.
+    /// The meaning in a few words.
     pub about: String,
 }
 
@@ -49,21 +49,21 @@ pub struct Pair {
     pub state: String,
     /// The verdict.
     pub verdict: Sharing,
-    /// Shared lines in the round that shared most.
+    /// The number of shared lines in the round that shared the most.
     pub lines: u32,
-    /// The lines by their names.
+    /// The shared lines, grouped by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<Line>,
 }
 
-/// The verdict on a pair.
+/// The verdict on a pair of operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
     /// No line was shared in any round.
     Free,
-    /// Lines were shared at listed rates only.
+    /// Lines were shared, but only at listed rates.
     Amortised,
     /// Lines are shared for a listed reason.
     Listed,
@@ -71,19 +71,20 @@ pub enum Sharing {
     Wrong,
 }
 
-/// Shared lines of one name.
+/// The shared lines of one name.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Line {
     /// The owner of the memory. It is empty for memory without an owner.
     pub label: String,
-    /// Source files that wrote it.
+    /// The source files that wrote the lines.
     pub by: String,
-    /// Rounds in which such a line was shared.
+    /// The number of rounds in which such a line was shared.
     pub rounds: u32,
-    /// Such lines in the round that shared most of them.
+    /// The number of such lines in the round that shared the most of them.
     pub lines: u32,
-    /// The listed bound: once in so many operations. Without it the line may be shared in each.
+    /// The listed rate: shared at most once in this many operations. Without it, the line may be shared in each
+    /// operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u32>,
     /// The listed reason. It is absent for a line that is not listed.
@@ -92,16 +93,17 @@ pub struct Line {
 }
 
 impl Conflicts {
-    /// Reads a file.
+    /// Reads a file of a conflict matrix.
     pub fn read(file: &Path) -> Result<Conflicts, Unreadable> {
         crate::read(file)
     }
 
-    /// The text of the file: a line for each pair, so that two kept runs differ by the lines of their changed pairs.
+    /// The text of the file. It has one line for each pair, so that two kept runs differ only in the lines of changed
+    /// pairs.
     pub fn text(&self) -> Result<String, serde_json::Error> {
         let head = serde_json::to_string(&Conflicts { cases: Vec::new(), ..self.clone() })?;
         let cases: Result<Vec<String>, _> = self.cases.iter().map(serde_json::to_string).collect();
-        // The pairs are the last field.
+        // The pairs are appended by hand, because `cases` is the last field.
         Ok(format!("{}\n{}\n]}}\n", head.trim_end_matches("]}"), cases?.join(",\n")))
     }
 }

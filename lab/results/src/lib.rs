@@ -16,16 +16,16 @@ use std::{collections::BTreeMap, path::Path};
 
 pub use verdict::{Comparison, GUESTS_COUNTS, GUESTS_ONCE, Judged, SEVERAL, Verdict};
 
-/// The version of the file's shape.
+/// The version of the file's format.
 pub const VERSION: u32 = 1;
 
-/// The whole file: one run, or those of several machines.
+/// The content of a results file: one run, or the runs of several machines.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Results {
     /// [`VERSION`].
     pub schema: u32,
-    /// One for each machine and time.
+    /// The runs, one for each machine and time.
     pub runs: Vec<Run>,
 }
 
@@ -33,20 +33,20 @@ pub struct Results {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Run {
-    /// Where.
+    /// The machine that was measured.
     pub machine: Machine,
-    /// When it began, as RFC 3339 writes it, in UTC.
+    /// The time when the run began, in UTC, in the format of RFC 3339.
     pub began: String,
-    /// Seconds of measuring, those of runs that were interrupted included.
+    /// The seconds spent in measuring. They include the parts of the run before an interruption.
     pub seconds: f64,
-    /// How thoroughly.
+    /// How thoroughly the run measured.
     pub mode: Mode,
-    /// Decides the order of the cases in each round.
+    /// The seed of the random order of the cases in each round.
     pub seed: u64,
-    /// Whether every case was measured; an incomplete run continues where it stopped.
+    /// Whether every case was measured. An incomplete run can be continued.
     #[serde(default)]
     pub complete: bool,
-    /// A remark on the run as a whole, if there is one. It is written by hand into a kept file.
+    /// A remark on the run as a whole, if there is one. A person writes it into a file that is kept in the repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remark: Option<String>,
     /// Experiments, in the order in which they are shown.
@@ -58,13 +58,13 @@ pub struct Run {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Small sizes, few rounds.
+    /// Small sizes and few rounds.
     Quick,
-    /// Larger sizes, more rounds.
+    /// Larger sizes and more rounds.
     Full,
 }
 
-/// A machine that measures.
+/// The machine on which the lab measures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Machine {
@@ -78,25 +78,25 @@ pub struct Machine {
     pub system: String,
     /// The emulator of the guests, and its accelerator.
     pub emulator: String,
-    /// By name: Quire's commit, the compiler, the Linux that is compared with.
+    /// Versions by name: Quire's commit, the compiler, and the Linux that is compared with Quire.
     pub versions: BTreeMap<String, String>,
 }
 
-/// The source of an idea.
+/// The source of an idea: a published change of a BSD kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Source {
-    /// DragonFly BSD, 2019: no record for a mapped page.
+    /// DragonFly BSD, 2019: mapped pages without a record for each mapping.
     S0,
-    /// DragonFly BSD, 2011: page queues fan out.
+    /// DragonFly BSD, 2011: page queues split into many, each with its own lock.
     S1,
-    /// FreeBSD D19826, 2019: the map's tree.
+    /// FreeBSD D19826, 2019: the tree of an address map.
     S2,
-    /// DragonFly BSD, 2017: as many processes as memory holds.
+    /// DragonFly BSD, 2017: as many processes as fit into memory.
     S3,
-    /// OpenBSD, 2026: ranges of pages.
+    /// OpenBSD, 2026: operations on ranges of pages.
     S4,
-    /// None of them: the whole, or how machines compare.
+    /// No single source: the system as a whole, or a comparison of machines.
     All,
 }
 
@@ -104,24 +104,24 @@ pub enum Source {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Experiment {
-    /// As `./quire lab NAME` takes it.
+    /// The name, as in `./quire lab NAME`.
     pub name: String,
-    /// The source whose claim it reruns.
+    /// The source whose claim the experiment reruns.
     pub source: Source,
-    /// For people.
+    /// The title in reports.
     pub title: String,
     /// The operations and the measures, in a few sentences.
     pub about: String,
     /// Limitations of the figures.
     pub caveats: Vec<String>,
-    /// The command that reruns it alone.
+    /// The command that reruns only this experiment.
     pub command: String,
-    /// How long its measuring took, in seconds, all rounds together.
+    /// The seconds that its measuring took in all rounds together.
     #[serde(default)]
     pub seconds: f64,
-    /// The source's claims, each with the quotient that stands for it here.
+    /// The source's claims, each with the ratio of two measured figures that tests it.
     pub claims: Vec<Claim>,
-    /// How it is drawn.
+    /// The plots that the report draws.
     pub plots: Vec<Plot>,
     /// The measured cases.
     pub cases: Vec<Case>,
@@ -134,7 +134,7 @@ pub struct Experiment {
 pub enum Side {
     /// The design that the source replaced.
     Before,
-    /// The source's own.
+    /// The source's own design.
     After,
     /// Quire.
     Ours,
@@ -142,26 +142,26 @@ pub enum Side {
     Linux,
     /// Debian's Linux, large pages on.
     LinuxLarge,
-    /// A structure from a well-kept crate, for scale.
+    /// A structure from a well-maintained crate, as a reference.
     Plain,
-    /// The machine's own rate, which no design can pass.
+    /// The machine's own rate, which no design can exceed.
     Limit,
 }
 
-/// The place where a case runs. Only cases of one place are compared.
+/// The place where a case runs. A comparison uses only cases of one place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Place {
-    /// The core in a process of this machine.
+    /// The core in a process of the measuring machine.
     Hosted,
-    /// The same, each shared access recorded: counts only.
+    /// As `Hosted`, with a record of each shared access. It gives counts only.
     Recording,
-    /// The same, under cachegrind: counts only.
+    /// As `Hosted`, under cachegrind. It gives counts only.
     Cachegrind,
     /// A kernel in the emulator, in real time.
     Guest,
-    /// A kernel in the emulator, one CPU whose clock counts instructions.
+    /// A kernel in the emulator on one CPU, with a clock that counts instructions.
     GuestCounted,
 }
 
@@ -170,7 +170,7 @@ pub enum Place {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Parameter {
-    /// A number: it can stand on an axis.
+    /// A number, which can be a position on an axis.
     Number(f64),
     /// A name.
     Text(String),
@@ -180,17 +180,17 @@ pub enum Parameter {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Case {
-    /// The design.
+    /// The design under test.
     pub side: Side,
     /// The place where it runs.
     pub place: Place,
-    /// By name, for instance `cpus`, `what`, `parts`.
+    /// Parameters by name, for instance `cpus`, `what`, `parts`.
     pub parameters: BTreeMap<String, Parameter>,
-    /// The command of one round.
+    /// The command that runs one round.
     pub command: String,
-    /// By name.
+    /// Measures by name.
     pub measures: BTreeMap<String, Measure>,
-    /// Why measures are missing, where they are.
+    /// The reason why measures are missing; `None` if none are missing.
     pub trouble: Option<String>,
 }
 
@@ -198,13 +198,13 @@ pub struct Case {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Measure {
-    /// For instance `faults/s` or `lines/fault`.
+    /// The unit, for instance `faults/s` or `lines/fault`.
     pub unit: String,
-    /// What kind of figure it is.
+    /// Whether the figure is counted or timed.
     pub kind: Kind,
-    /// Which direction is good.
+    /// Whether a smaller or a larger figure is better.
     pub better: Better,
-    /// One a round, in the order in which they were taken.
+    /// The samples, one for each round, in the order in which they were measured.
     pub samples: Vec<f64>,
 }
 
@@ -213,24 +213,24 @@ pub struct Measure {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Counted: it repeats, whatever else the machine does.
+    /// A count, which is the same in each round and does not depend on other work of the machine.
     Count,
-    /// Timed.
+    /// A time or a rate, which varies between rounds.
     Time,
 }
 
-/// Which of two figures is the better one.
+/// Whether a smaller or a larger figure is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
-    /// A cost.
+    /// The figure is a cost: less is better.
     Less,
-    /// A rate.
+    /// The figure is a rate: more is better.
     More,
 }
 
-/// A source's headline, and the quotient here that stands for it.
+/// A claim of a source, and the measured ratio that tests it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Claim {
@@ -238,49 +238,49 @@ pub struct Claim {
     pub headline: String,
     /// The experiment's measure that is compared.
     pub measure: String,
-    /// The place that it is read from.
+    /// The place of the cases that are compared.
     pub place: Place,
     /// Parameters of the cases that are compared.
     pub parameters: BTreeMap<String, Parameter>,
-    /// The least quotient with which the claim holds in kind: 1.1 is better by a tenth.
+    /// The least ratio with which the claim holds in kind. For example, 1.1 means better by a tenth.
     pub least: f64,
-    /// Whether the claim is about the source's own design, so that its ratio is shown beside ours. Otherwise the source
-    /// left the claimed work unfinished, or has no design of its own here.
+    /// Whether the claim is about a design of the source, so that the source's ratio is shown beside Quire's. It is
+    /// false if the source left the claimed work unfinished or has no design of its own here.
     pub reproduces: bool,
-    /// The figure that compares ours and Linux, where both have the operation.
+    /// The figure that compares Quire and Linux, if both have the operation.
     #[serde(default)]
     pub linux: Option<Reading>,
 }
 
-/// Which measure of which cases is read.
+/// A reference to one measure of some cases.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Reading {
-    /// One of the experiment's measures.
+    /// The name of the measure.
     pub measure: String,
-    /// Where.
+    /// The place of the cases.
     pub place: Place,
     /// Parameters of the cases.
     pub parameters: BTreeMap<String, Parameter>,
 }
 
-/// How measures are drawn.
+/// One plot: which cases it shows, and how.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Plot {
-    /// For people.
+    /// The title in reports.
     pub title: String,
-    /// Curves, or what else.
+    /// The shape of the plot, for example curves.
     pub shape: Shape,
-    /// Cases on one of these.
+    /// The plot shows cases that ran in one of these places.
     pub places: Vec<Place>,
-    /// Only cases that have these parameters.
+    /// The plot shows cases with these parameters.
     pub only: BTreeMap<String, Parameter>,
     /// The measure on the vertical axis.
     pub measure: String,
     /// The parameter on the horizontal axis.
     pub across: String,
-    /// A parameter that distinguishes series of one side.
+    /// The parameter that distinguishes several series of one side.
     pub split: Option<String>,
     /// Whether the horizontal axis is logarithmic.
     pub log_across: bool,
@@ -293,51 +293,52 @@ pub struct Plot {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
-    /// Medians with intervals, joined by lines; across is a number.
+    /// Medians with intervals, joined by lines. The parameter across is a number.
     Curves,
-    /// A group of bars for each value across.
+    /// A group of bars for each value of the parameter across.
     Bars,
     /// Every sample, and the quartiles.
     Distribution,
-    /// A cell for each value across and each of the split: ours over the best other side.
+    /// A cell for each value across and each value of `split`. It shows how many times better or worse Quire is than
+    /// the best other side.
     Matrix,
 }
 
-/// Why a file of results cannot be used.
+/// The reason why a file of results cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{file}: {error}")]
     File {
-        /// Which.
+        /// The file's name.
         file: String,
-        /// Why.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// It is not of this shape.
+    /// The file's text does not have the format of the results.
     #[error("{file} holds no results of the lab: {error}")]
     Shape {
-        /// Which.
+        /// The file's name.
         file: String,
-        /// Where it differs.
+        /// The error, with its position in the text.
         error: serde_json::Error,
     },
-    /// It is of another version.
+    /// The file has another version.
     #[error("{file} has version {version}; this command reads version {VERSION}")]
     Version {
-        /// Which.
+        /// The file's name.
         file: String,
-        /// Its own.
+        /// The version in the file.
         version: u32,
     },
-    /// It holds an impossible value.
+    /// The file holds an impossible value.
     #[error("{file}: {experiment}: {what}")]
     Value {
-        /// Which.
+        /// The file's name.
         file: String,
         /// The experiment that has the value.
         experiment: String,
-        /// The error.
+        /// A description of the error.
         what: String,
     },
 }
@@ -345,7 +346,7 @@ pub enum Unreadable {
 impl Reading {
     /// Case, measure and place in words: `zero-fill fault, as processes: instructions, guest-counted`.
     pub fn told(&self) -> String {
-        // The operation stands first, without its parameter's name.
+        // The operation comes first, without the name `what` of its parameter.
         let what = self.parameters.get("what").map(Parameter::to_string);
         let others = self.parameters.iter().filter(|(k, _)| *k != "what").map(|(k, v)| format!("{k} {v}"));
         let of: Vec<String> = what.into_iter().chain(others).collect();
@@ -354,7 +355,7 @@ impl Reading {
     }
 }
 
-/// The text of a file, and its name for errors.
+/// Returns the text of a file, and the file's name for error messages.
 fn text_of(file: &Path) -> Result<(String, String), Unreadable> {
     let name = file.display().to_string();
     match std::fs::read_to_string(file) {
@@ -363,13 +364,13 @@ fn text_of(file: &Path) -> Result<(String, String), Unreadable> {
     }
 }
 
-/// Reads a file of this version.
+/// Reads a file of the current version.
 fn read<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T, Unreadable> {
     let (text, name) = text_of(file)?;
     parse(&text, &name)
 }
 
-/// Parses a text of this version; errors name `file`.
+/// Parses a text of the current version. Errors name `file`.
 fn parse<T: serde::de::DeserializeOwned>(text: &str, file: &str) -> Result<T, Unreadable> {
     let shape = |error| Unreadable::Shape { file: file.to_owned(), error };
     // The version is read first, because the shape of the rest depends on it.
@@ -385,13 +386,13 @@ fn parse<T: serde::de::DeserializeOwned>(text: &str, file: &str) -> Result<T, Un
 }
 
 impl Results {
-    /// Reads a file and checks it.
+    /// Reads a file of results and checks its values.
     pub fn read(file: &Path) -> Result<Results, Unreadable> {
         let (text, name) = text_of(file)?;
         Results::parse(&text, &name)
     }
 
-    /// Parses and checks a text; errors name `file`.
+    /// Parses a text of results and checks its values. Errors name `file`.
     pub fn parse(text: &str, file: &str) -> Result<Results, Unreadable> {
         let results: Results = parse(text, file)?;
         for experiment in results.runs.iter().flat_map(|r| &r.experiments) {
@@ -405,14 +406,14 @@ impl Results {
         Ok(results)
     }
 
-    /// All runs of several files.
+    /// Joins the runs of several files.
     pub fn merge(files: impl IntoIterator<Item = Results>) -> Results {
         Results { schema: VERSION, runs: files.into_iter().flat_map(|f| f.runs).collect() }
     }
 
-    /// The text of the file.
+    /// The text of the results file, as JSON.
     pub fn to_json(&self) -> String {
-        // Maps have strings for keys, and numbers are finite: nothing here can fail.
+        // This cannot fail, because all maps have strings as keys and all numbers are finite.
         serde_json::to_string_pretty(self).expect("results are JSON") + "\n"
     }
 }
@@ -429,7 +430,7 @@ impl Case {
 }
 
 impl Side {
-    /// As the file has it.
+    /// The side's name in the results file.
     pub fn name(self) -> &'static str {
         match self {
             Side::Before => "before",
@@ -442,7 +443,7 @@ impl Side {
         }
     }
 
-    /// For people.
+    /// The side's name in reports.
     pub fn title(self) -> &'static str {
         match self {
             Side::Before => "before",
@@ -457,7 +458,7 @@ impl Side {
 }
 
 impl Place {
-    /// As the file has it.
+    /// The place's name in the results file.
     pub fn name(self) -> &'static str {
         match self {
             Place::Hosted => "hosted",

@@ -1,29 +1,29 @@
-//! One verdict for each operation. An operation with many measurements (instructions and rates, several sizes, several
-//! numbers of CPUs) counts once, and its worst comparison decides.
+//! One verdict for each operation. An operation may have many measurements: instructions and rates, several sizes,
+//! several numbers of CPUs. It counts once, and its worst comparison decides.
 
 use crate::{Case, Comparison, Experiment, Kind, Parameter, Run, Side, Verdict};
 
-/// Two figures that differ by less than this part count as equal, even if their intervals are narrower.
+/// The relative difference below which two figures count as equal, even if their intervals do not overlap.
 pub const EQUAL: f64 = 0.03;
 
-/// An operation against another side, with all its comparisons.
+/// An operation compared with another side, with all its comparisons.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Operation<'a> {
-    /// The experiment that measures it.
+    /// The experiment that measures the operation.
     pub experiment: &'a Experiment,
-    /// The parameter `what` of its cases; none where the experiment has one operation.
+    /// The parameter `what` of the operation's cases. `None` if the experiment has only one operation.
     pub what: Option<&'a str>,
-    /// The measure, where each measure is an operation of its own.
+    /// The name of the measure, if each measure counts as an operation of its own.
     pub measure: Option<&'a str>,
-    /// Whether memory is compared, or else work.
+    /// Whether memory is compared. Otherwise work is compared.
     pub memory: bool,
-    /// Quire's.
+    /// The verdict for Quire.
     pub verdict: Verdict,
-    /// All of them; the deciding ones come first.
+    /// All comparisons of the operation. Those that decide come first.
     pub comparisons: Vec<Comparison<'a>>,
 }
 
-/// How many operations Quire wins and loses.
+/// The numbers of operations that Quire wins and loses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Operations that Quire wins.
@@ -35,13 +35,13 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Of these operations.
+    /// Counts the verdicts of these operations.
     pub fn of(operations: &[Operation<'_>]) -> Tally {
         let count = |verdict| operations.iter().filter(|o| o.verdict == verdict).count();
         Tally { ahead: count(Verdict::Ahead), equal: count(Verdict::None), behind: count(Verdict::Behind) }
     }
 
-    /// How many operations there are.
+    /// The number of all operations.
     pub fn all(&self) -> usize {
         self.ahead + self.equal + self.behind
     }
@@ -54,14 +54,14 @@ impl std::fmt::Display for Tally {
 }
 
 impl Comparison<'_> {
-    /// How many times better ours is; below 1 it is worse. Where one of the two is zero, a count below one counts as
-    /// one.
+    /// The factor by which Quire is better. It is below 1 if Quire is worse. If one of the two figures is zero, a count
+    /// below one counts as one.
     pub fn times(&self) -> f64 {
         let worse = self.worse_by();
         if worse > 0.0 && worse.is_finite() { 1.0 / worse } else { 1.0 / self.weight() }
     }
 
-    /// The verdict, where a difference below [`EQUAL`] is none.
+    /// The verdict for Quire. A difference below [`EQUAL`] counts as no difference.
     pub fn judged(&self) -> Verdict {
         let times = self.times();
         if (1.0 / (1.0 + EQUAL)..=1.0 + EQUAL).contains(&times) { Verdict::None } else { self.verdict }
@@ -69,17 +69,18 @@ impl Comparison<'_> {
 }
 
 impl Operation<'_> {
-    /// The comparison with the smallest quotient: it is shown for a loss.
+    /// The comparison with the smallest factor, which is shown if Quire is behind.
     pub fn worst(&self) -> Option<&Comparison<'_>> {
         self.comparisons.first()
     }
 
-    /// How many times better ours is, by the worst comparison.
+    /// The factor by which Quire is better in the worst comparison.
     pub fn times(&self) -> f64 {
         self.worst().map_or(1.0, Comparison::times)
     }
 
-    /// From the least to the most times better, among comparisons of this kind.
+    /// The least and the largest factor by which Quire is better, among comparisons of this kind. `None` if there are
+    /// none.
     pub fn range(&self, kind: Kind) -> Option<(f64, f64)> {
         let of = |c: &&Comparison<'_>| c.ours.measures.get(c.measure).is_some_and(|m| m.kind == kind);
         let times: Vec<f64> = self.comparisons.iter().filter(of).map(Comparison::times).collect();
@@ -89,8 +90,8 @@ impl Operation<'_> {
 }
 
 impl Run {
-    /// Every operation that guests do on Quire and on this side, Quire's worst first. The calibration does not count. A
-    /// program that serves two experiments counts once.
+    /// Every operation that guests do on Quire and on `side`, the worst for Quire first. The calibration does not
+    /// count. A program that belongs to two experiments counts once.
     pub fn operations(&self, side: Side) -> Vec<Operation<'_>> {
         self.gather(&[side], |case, name| {
             let program = case.command.split_once(" -- ").and_then(|(_, c)| c.split(' ').next());
@@ -98,15 +99,15 @@ impl Run {
         })
     }
 
-    /// Every operation of Quire against the designs before and after each source. Each measure is an operation of its
-    /// own.
+    /// Every operation of Quire compared with the designs before and after each source. Each measure counts as an
+    /// operation of its own.
     pub fn baselines(&self) -> Vec<Operation<'_>> {
         self.gather(&[Side::Before, Side::After, Side::Plain], |case, name| {
             Some((None, Some(name.to_owned()), is_memory(case, name)))
         })
     }
 
-    /// Comparisons with these sides by operation; `part` distinguishes operations of one name.
+    /// Groups the comparisons with these sides by operation. `part` distinguishes operations of the same name.
     fn gather<'a>(
         &'a self,
         sides: &[Side],
@@ -126,7 +127,7 @@ impl Run {
                     Some((_, operation)) if operation.experiment.name == experiment.name => {
                         operation.comparisons.push(comparison);
                     }
-                    // The same program already serves another experiment.
+                    // The same program already counts for another experiment.
                     Some(_) => {}
                     None => {
                         let (measure, verdict) = (measure.is_some().then_some(comparison.measure), Verdict::None);
@@ -143,14 +144,14 @@ impl Run {
     }
 }
 
-/// The experiment that compares the machine with itself.
+/// The experiment that measures the machines themselves.
 pub const CALIBRATION: &str = "calibration";
 
-/// Measures that decide for an operation with many measures; the other measures are parts of these.
+/// The measures that decide for an operation with many measures. The other measures are parts of these.
 const DECIDE: [&str; 4] = ["instructions", "rate", "wall", "time"];
 
-/// Keeps the deciding comparisons, the worst first, and sets the verdict. It is behind where one comparison is behind,
-/// else ahead where one is ahead.
+/// Keeps the deciding comparisons, the worst first, and sets the verdict. If any comparison is behind, the operation is
+/// behind. Otherwise, if any is ahead, the operation is ahead.
 fn decide(operation: &mut Operation<'_>) {
     let all = &mut operation.comparisons;
     if !operation.memory && all.iter().any(|c| DECIDE.contains(&c.measure)) {
@@ -165,7 +166,7 @@ fn decide(operation: &mut Operation<'_>) {
         Verdict::None
     };
     let verdict = operation.verdict;
-    // A comparison without a difference comes last, so that it does not stand for the operation.
+    // Comparisons with another verdict come last, so that they do not represent the operation.
     all.sort_by(|a, b| (a.judged() != verdict).cmp(&(b.judged() != verdict)).then(a.times().total_cmp(&b.times())));
 }
 
@@ -177,7 +178,7 @@ fn rank(verdict: Verdict) -> u8 {
     }
 }
 
-/// A case's operation.
+/// The operation of a case: its parameter `what`, if that is a text.
 fn what(case: &Case) -> Option<&str> {
     match case.parameters.get("what") {
         Some(Parameter::Text(what)) => Some(what),
@@ -185,7 +186,7 @@ fn what(case: &Case) -> Option<&str> {
     }
 }
 
-/// Whether a measure is of memory.
+/// Whether the measure is an amount of memory.
 fn is_memory(case: &Case, measure: &str) -> bool {
     measure.contains("memory") || case.measures.get(measure).is_some_and(|m| m.unit.starts_with("bytes"))
 }

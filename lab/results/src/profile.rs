@@ -1,5 +1,5 @@
-//! The stacks of calls of one operation, with their instructions: `./quire profile --json FILE` writes the file, and
-//! the page of the lab draws it as a flame graph. Its JSON Schema is `docs/profile.schema.json`.
+//! The call stacks of one operation, with the number of instructions of each. `./quire profile --json FILE` writes the
+//! file, and the page of the lab draws it as a flame graph. Its JSON Schema is `docs/profile.schema.json`.
 
 use crate::{Machine, Place, Unreadable};
 use serde::{Deserialize, Serialize};
@@ -13,40 +13,40 @@ pub struct Profile {
     pub schema: u32,
     /// The machine and the commit.
     pub machine: Machine,
-    /// When the run ended, as RFC 3339 writes it, in UTC.
+    /// The time when the run ended, in UTC, in the format of RFC 3339.
     pub ended: String,
-    /// The command that repeats it.
+    /// The command that repeats the run.
     pub command: String,
     /// The operation, or the program that was run.
     pub operation: String,
-    /// Where it ran.
+    /// The place where the operation ran.
     pub place: Place,
-    /// The number of operations, where it is known.
+    /// The number of operations, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Names of functions.
+    /// The names of the functions.
     pub functions: Vec<String>,
-    /// Stacks of calls.
+    /// The call stacks.
     pub stacks: Vec<Stack>,
 }
 
-/// A stack of calls.
+/// A call stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stack {
-    /// Indices of the functions, the outermost first.
+    /// The functions as indices into [`Profile::functions`], the outermost first.
     pub calls: Vec<u32>,
-    /// Instructions that the innermost function executed there.
+    /// The number of instructions that the innermost function executed with this stack.
     pub instructions: u64,
 }
 
 impl Profile {
-    /// Reads a file.
+    /// Reads a file of a profile.
     pub fn read(file: &Path) -> Result<Profile, Unreadable> {
         crate::read(file)
     }
 
-    /// Numbers the functions of these stacks.
+    /// Replaces the names of functions in these stacks by indices. Returns the names and the stacks.
     pub fn number(stacks: &BTreeMap<Vec<&str>, u64>) -> (Vec<String>, Vec<Stack>) {
         let mut numbers: BTreeMap<&str, u32> = BTreeMap::new();
         let mut functions = Vec::new();
@@ -66,7 +66,7 @@ impl Profile {
         (functions, all)
     }
 
-    /// The stacks by the names of their functions. A number without a function has the name `?`.
+    /// The number of instructions by stack, with the names of the functions. An invalid index gets the name `?`.
     pub fn named(&self) -> BTreeMap<Vec<&str>, u64> {
         let name = |n: &u32| self.functions.get(*n as usize).map_or("?", String::as_str);
         let mut named: BTreeMap<Vec<&str>, u64> = BTreeMap::new();

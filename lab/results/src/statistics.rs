@@ -1,25 +1,27 @@
-//! Medians and their intervals. An interval comes from the bootstrap (B. Efron, *Bootstrap methods: another look at the
-//! jackknife*, Ann. Statist. 7, 1979). The samples are drawn again with replacement, and the middle 95 % of the medians
-//! are kept. With few samples this interval is their range, which holds the true median less often ([`SURE`],
-//! [`by_chance`]).
+//! Medians and their intervals. The intervals come from the bootstrap (B. Efron, *Bootstrap methods: another look at
+//! the jackknife*, Ann. Statist. 7, 1979). The samples are drawn again with replacement, and the interval is the middle
+//! 95 % of the medians of the draws. With few samples this interval is the range of the samples, which contains the
+//! true median less often ([`SURE`], [`by_chance`]).
 
-/// How often samples are drawn again.
+/// The number of times that samples are drawn again.
 const DRAWS: usize = 2000;
-/// Ends of the interval, among the draws.
+/// The quantiles of the draws at the two ends of the interval.
 const TAILS: (f64, f64) = (0.025, 0.975);
 
-/// The number of samples from which a median's interval holds the true median in 95 % of cases. With fewer samples the
-/// interval is their range. The range of three holds the true median in 75 %, that of five in 94 %.
+/// The least number of samples with which a median's interval contains the true median in 95 % of cases. With fewer
+/// samples the interval is their range. The range of three contains the true median in 75 % of cases, that of five in
+/// 94 %.
 pub const SURE: usize = 6;
 
-/// The name of a median's interval with so many samples: `range of 3` or `95 % interval of 9`.
+/// The name of a median's interval of this number of samples: `range of 3` or `95 % interval of 9`.
 pub fn told(samples: usize) -> String {
     if samples < SURE { format!("range of {samples}") } else { format!("95 % interval of {samples}") }
 }
 
-/// How often two equal sides seem to differ: the interval of their quotient does not hold 1. `samples` is the number of
-/// the side with fewer samples. With two or three samples the ranges must lie apart. They do in 2 of the 6 orders of
-/// two, and in 2 of the 20 orders of three. The shares for more samples come from trials.
+/// The probability that two equal sides seem to differ, because the interval of their ratio does not contain 1.
+/// `samples` is the smaller number of samples of the two sides. With two or three samples, the ranges must not overlap.
+/// This happens in 2 of the 6 orders of two samples, and in 2 of the 20 orders of three. The values for more samples
+/// come from trials.
 pub fn by_chance(samples: usize) -> f64 {
     match samples {
         0 | 1 => 0.0,
@@ -30,46 +32,46 @@ pub fn by_chance(samples: usize) -> f64 {
     }
 }
 
-/// A value and its interval ([`told`] gives the interval's confidence).
+/// A value and its interval. [`told`] returns the interval's confidence in words.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// The median, or the quotient of two.
+    /// The median, or the ratio of two medians.
     pub middle: f64,
-    /// At least.
+    /// The lower end of the interval.
     pub low: f64,
-    /// At most.
+    /// The upper end of the interval.
     pub high: f64,
 }
 
 impl Interval {
-    /// Whether `value` lies within.
+    /// Whether the interval contains `value`.
     pub fn holds(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 }
 
-/// The middle value; of an even number the mean of the two in the middle. None without values.
+/// The median: the middle value, or the mean of the two middle values. `None` without values.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     quantile(&sorted, 0.5)
 }
 
-/// A quantile of sorted values, between neighbours in proportion.
+/// The quantile `q` of sorted values, interpolated linearly. `None` without values.
 pub fn quantile(sorted: &[f64], q: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = q.clamp(0.0, 1.0) * last as f64;
     let (below, above) = (at.floor() as usize, at.ceil() as usize);
     let (below, above, part) = (sorted[below], sorted[above], at - below as f64);
     if above.is_infinite() {
-        // Between a number and infinity there is no proportion.
+        // Between a number and infinity, the nearer of the two is returned, because interpolation is impossible.
         return Some(if part < 0.5 { below } else { above });
     }
     Some(below + (above - below) * part)
 }
 
-/// The median with its interval. One sample has no spread, so its interval is the whole line. Samples that are all
-/// equal, as counts are, have an interval of one point.
+/// The median with its interval. One sample has no spread, so its interval is the whole line. If all samples are equal,
+/// as counts usually are, the interval is one point.
 pub fn interval(samples: &[f64]) -> Option<Interval> {
     let middle = median(samples)?;
     if samples.len() == 1 {
@@ -80,13 +82,14 @@ pub fn interval(samples: &[f64]) -> Option<Interval> {
     Some(between(middle, draws))
 }
 
-/// The quotient of two medians with its interval; None where there are no samples or the divisor is 0.
-/// With one sample on a side there is no interval, as in [`interval`].
+/// The ratio of two medians with its interval. `None` if a side has no samples, or if the divisor is 0. With one sample
+/// on a side, the interval is the whole line, as in [`interval`].
 pub fn ratio(over: &[f64], under: &[f64]) -> Option<Interval> {
     if median(under)? == 0.0 { None } else { quotient(over, under) }
 }
 
-/// [`ratio`] for medians that may be zero. Two zeros are equal, and any other value is infinitely many times zero.
+/// The ratio of two medians that may be zero, with its interval. The ratio of two zeros is 1. The ratio of any other
+/// value to zero is infinite.
 pub fn quotient(over: &[f64], under: &[f64]) -> Option<Interval> {
     let quotient = |a: &[f64], b: &[f64]| match (median(a)?, median(b)?) {
         (0.0, 0.0) => Some(1.0),
@@ -101,7 +104,7 @@ pub fn quotient(over: &[f64], under: &[f64]) -> Option<Interval> {
     Some(between(middle, (0..DRAWS).filter_map(draw).collect()))
 }
 
-/// The same samples always have the same interval.
+/// The fixed seed of the draws, so that equal samples always get the same interval.
 const SEED: u64 = 0x5175_6972_6500_0001;
 
 fn drawn(samples: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
@@ -194,7 +197,7 @@ mod tests {
         assert_eq!(of(&[0.0; 3], &[0.0; 3]), (1.0, 1.0, 1.0));
         assert_eq!(of(&[1.0; 3], &[0.0; 3]), (infinity, infinity, infinity));
         assert_eq!(of(&[0.0; 3], &[1.0; 3]), (0.0, 0.0, 0.0));
-        // A draw may give zero for the first quotient too, and for the divisor of the second.
+        // A draw may also give zero for the dividend of the first ratio, and for the divisor of the second.
         assert_eq!(of(&[0.25, 0.5, 0.0], &[0.0; 3]), (1.0, infinity, infinity));
         assert_eq!(of(&[1.0; 3], &[0.0, 2.0, 2.0]), (0.5, 0.5, infinity));
         assert_eq!(quantile(&[1.0, infinity], 0.4), Some(1.0));

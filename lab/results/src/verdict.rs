@@ -1,4 +1,4 @@
-//! Verdicts: which of two sides does better, by a measure that both have.
+//! Verdicts: which of two sides is better in a measure that both have.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,34 @@ use crate::{
     statistics::{self, Interval},
 };
 
-/// How a side does against another.
+/// How one side compares with another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the better one.
+    /// The side is better.
     Ahead,
-    /// The interval holds 1, so there is no difference.
+    /// The interval contains 1, so no difference is shown.
     None,
-    /// The other is the better one.
+    /// The other side is better.
     Behind,
 }
 
-/// Ours and another side in the same place with the same parameters.
+/// A comparison of Quire with another side, in the same place and with the same parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison<'a> {
-    /// Ours.
+    /// Quire's case.
     pub ours: &'a Case,
-    /// The other.
+    /// The other side's case.
     pub other: &'a Case,
     /// The measure's name.
     pub measure: &'a str,
-    /// Ours over the other.
+    /// Quire's figure divided by the other side's.
     pub ratio: Interval,
-    /// The verdict for ours.
+    /// The verdict for Quire.
     pub verdict: Verdict,
 }
 
 impl Comparison<'_> {
-    /// How many times worse ours is, for costs and for rates; below 1 where it is better.
+    /// The factor by which Quire is worse, for costs and for rates. It is below 1 if Quire is better.
     pub fn worse_by(&self) -> f64 {
         match self.ours.measures.get(self.measure).map(|m| m.better) {
             Some(Better::More) => 1.0 / self.ratio.middle,
@@ -42,8 +42,8 @@ impl Comparison<'_> {
         }
     }
 
-    /// [`Comparison::worse_by`], for lists with the worst first. A counted cost below one counts as one, because a
-    /// tenth of a line against none is little. Any other infinite quotient counts as 1.
+    /// [`Comparison::worse_by`], adjusted for lists that show the worst first. A counted cost below one counts as one,
+    /// because a tenth of a line against none is little. Any other infinite ratio counts as 1.
     pub fn weight(&self) -> f64 {
         let figure = |case: &Case| {
             let measure = case.measures.get(self.measure)?;
@@ -58,26 +58,26 @@ impl Comparison<'_> {
     }
 }
 
-/// A claim and the quotients that were found.
+/// A claim, and the ratios that were measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged<'a> {
     /// The claim.
     pub claim: &'a Claim,
-    /// How many times better ours is than the design that the source replaced.
+    /// The factor by which Quire is better than the design that the source replaced.
     pub ours: Option<Interval>,
-    /// How many times better the source's own design is, where it is rerun.
+    /// The factor by which the source's own design is better than the design that it replaced, if the lab reruns it.
     pub source: Option<Interval>,
-    /// How many times better ours is than Linux.
+    /// The factor by which Quire is better than Linux.
     pub linux: Option<Interval>,
 }
 
 impl Judged<'_> {
-    /// Whether the source's claim holds for ours, in kind.
+    /// Whether Quire is better by at least the factor of the claim. `None` if a figure is missing.
     pub fn holds(&self) -> Option<bool> {
         self.ours.map(|i| i.middle >= self.claim.least)
     }
 
-    /// Whether it holds for the source's own design, where the claim is about that design.
+    /// Whether the source's own design is better by at least that factor. `None` if the claim is not about that design.
     pub fn reproduced(&self) -> Option<bool> {
         self.source.filter(|_| self.claim.reproduces).map(|i| i.middle >= self.claim.least)
     }
@@ -91,7 +91,7 @@ impl Measure {
 }
 
 impl Experiment {
-    /// Ours against each other side, where both have the same place and parameters. A limit is not a side.
+    /// The comparisons of Quire with each other side in cases of the same place and parameters. A limit is not a side.
     pub fn comparisons(&self) -> Vec<Comparison<'_>> {
         let mut all = Vec::new();
         for ours in self.cases.iter().filter(|c| c.side == Side::Ours) {
@@ -110,7 +110,7 @@ impl Experiment {
         all
     }
 
-    /// The experiment's claims, with their quotients.
+    /// The experiment's claims, with their measured ratios.
     pub fn judged(&self) -> Vec<Judged<'_>> {
         self.claims.iter().map(|claim| self.judge(claim)).collect()
     }
@@ -126,7 +126,7 @@ impl Experiment {
         }
     }
 
-    /// How many times better `side` is than `than`, in cases with these parameters. The cases may have further
+    /// The factor by which `side` is better than `than`, in cases with these parameters. The cases may have further
     /// parameters.
     fn times(
         &self,
@@ -150,8 +150,8 @@ impl Experiment {
     }
 }
 
-/// The quotient of two medians. Counts repeat, so one sample of a count is as good as many. Counts of guests vary, so
-/// their interval is widened.
+/// The ratio of two medians. Counts are equal in each round, so one sample of a count is enough. Counts of guests vary
+/// a little, so their interval is widened.
 fn quotient(over: &Measure, under: &Measure, place: Place) -> Option<Interval> {
     let samples = |m: &Measure| match (m.kind, &m.samples[..]) {
         (Kind::Count, &[one]) => vec![one, one],
@@ -167,14 +167,15 @@ fn quotient(over: &Measure, under: &Measure, place: Place) -> Option<Interval> {
     Some(quotient)
 }
 
-/// Counts of guests repeat to one or two percent, some to five. The quotient of two medians may be wrong by this part.
+/// The relative error of a ratio of two medians of guests' counts. Most counts vary by one or two percent, some by
+/// five.
 pub const GUESTS_COUNTS: f64 = 0.02;
-/// The same part for counts of fewer than [`SEVERAL`] samples.
+/// The relative error for counts with fewer than [`SEVERAL`] samples.
 pub const GUESTS_ONCE: f64 = 0.05;
 /// The number of samples from which [`GUESTS_COUNTS`] is the error of a guest's count.
 pub const SEVERAL: usize = 3;
 
-/// Ours over theirs, and the verdict for ours.
+/// The ratio of our figure and theirs, and the verdict for our side.
 pub(crate) fn against(ours: &Measure, theirs: &Measure, place: Place) -> Option<(Interval, Verdict)> {
     let ratio = quotient(ours, theirs, place)?;
     let verdict = match ours.better {

@@ -1,4 +1,4 @@
-//! Shadow chains: the memory that lines and families of forks hold after their stores.
+//! The benchmark of shadow chains: the memory that lines and families of forks hold after their stores.
 
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
@@ -11,14 +11,15 @@ use quire_vm::{Access, PAGE_SIZE, Vm};
 
 const BASE: u64 = 0x1000_0000_0000;
 const GENERATIONS: u64 = 1000;
-/// Pages of a line's region, and how many of them each generation stores into.
+/// The number of pages of a line's region (`LINE_PAGES`), and the number of pages into which each generation stores
+/// (`DIRTY`).
 const LINE_PAGES: u64 = 2048;
 const DIRTY: u64 = 16;
 const CHILDREN: u64 = 100;
-/// 16 MiB.
+/// The number of pages of a family's region: 16 MiB.
 const FAMILY_PAGES: u64 = 4096;
 
-/// A thousand generations, one after the other.
+/// A line of a thousand generations, each forked from the one before.
 pub const LINES: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -51,7 +52,7 @@ pub const LINES: Bench = Bench {
     },
 };
 
-/// One parent and a hundred children.
+/// A family of one parent and a hundred children.
 pub const FAMILY: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -75,7 +76,7 @@ pub const FAMILY: Bench = Bench {
     },
 };
 
-/// Pseudo-random numbers, the same in each run.
+/// Pseudo-random numbers, which are the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -99,7 +100,7 @@ fn store(space: &Space<Hosted>, page: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Pages of objects.
+/// The number of pages that objects hold.
 fn held(vm: &'static Vm<Hosted>) -> u64 {
     // SAFETY: the descriptors are only read, as `descriptors_in_use` requires.
     unsafe { vm.descriptors_in_use() }.filter(|page| page.kind() == FrameKind::Object).count() as u64
@@ -153,7 +154,7 @@ fn family(pages: u64, leaving: bool) -> Result<f64, Failure> {
         let child = parent.fork()?;
         members.push(Some(child));
     }
-    // Each member visits the pages in an order of its own; members take turns at random.
+    // Each member visits the pages in its own random order. The members take turns at random.
     let mut orders: Vec<Vec<u64>> = members.iter().map(|_| (0..pages).collect()).collect();
     for order in &mut orders {
         (1..order.len()).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));

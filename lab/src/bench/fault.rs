@@ -1,9 +1,10 @@
-//! The cost of a fault in locks, allocations and shared cache lines: counted by the recording build, hence exact.
+//! The cost of a fault in locks, allocations and shared cache lines. The recording build counts them, so they are
+//! exact.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;
 
-/// Locks and allocations of common faults, and lines that zero-fill faults of different CPUs share.
+/// Locks and allocations of common faults, and cache lines that zero-fill faults of different CPUs share.
 pub const COSTS: Bench = Bench {
     build: Build::Recording,
     lines: &[
@@ -64,7 +65,7 @@ mod recorded {
     use quire_vm::{Access, ObjectRef, PAGE_SIZE, Vm};
 
     const BASE: u64 = 0x1000_0000_0000;
-    /// Pages that one last-level table page covers.
+    /// The number of pages that one last-level table page covers.
     const REGION: u64 = 512;
 
     pub(super) fn costs(report: &mut Report) -> Result<(), Failure> {
@@ -79,15 +80,15 @@ mod recorded {
         Ok(())
     }
 
-    /// Objects in use, of all slabs.
+    /// The number of objects in use in all slabs.
     fn objects(vm: &Vm<Hosted>) -> Result<u64, Failure> {
         let caches = vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
-        // SAFETY: the caches are those of `vm`, which they are given.
+        // SAFETY: the caches belong to `vm`, which is passed to them.
         let in_use = |c: &Cache| unsafe { c.in_use(vm) }.map_err(|broken| Failure::Wrong(broken.to_string()));
         caches.map(in_use).sum()
     }
 
-    /// For each of `n`: locks, and frames and objects taken.
+    /// The locks acquired, and the frames and objects allocated, for each of `n` faults.
     fn per(n: u64, record: &Record, objects: u64) -> (f64, f64) {
         let frames = record.lock_takes_by_rank().get(&Some(Rank::MAGAZINE)).copied().unwrap_or(0);
         (record.lock_takes() as f64 / n as f64, (frames as u64 + objects) as f64 / n as f64)
@@ -114,7 +115,7 @@ mod recorded {
     }
 
     fn resident(n: u64) -> Result<(f64, f64), Failure> {
-        // As many pages as a fault maps around it.
+        // The number of pages that one fault maps around its address.
         const AROUND: u64 = 16;
         let vm = machine::boot(1, 64 + (n * AROUND * PAGE_SIZE >> 20));
         let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
@@ -131,7 +132,7 @@ mod recorded {
             first.fault(BASE + page * PAGE_SIZE, Access::Write)?;
         }
         let windows = |first: u64, step: usize| (first..n * AROUND).step_by(step);
-        // Table pages are there.
+        // These faults make the table pages exist before the count begins.
         for page in windows(0, REGION as usize) {
             second.fault(BASE + page * PAGE_SIZE, Access::Read)?;
         }

@@ -1,5 +1,5 @@
-//! The search for room among 100,000 kernel stacks that come and go. It compares production's tree, without hints and
-//! with them, and the linear list for which hints were made.
+//! The benchmark of the search for space among 100,000 kernel stacks that are mapped and unmapped. It compares
+//! production's tree without hints, the same tree with hints, and the linear list for which the hints were invented.
 
 use super::{Bench, Build, Line, Report, Size};
 use crate::map::hinted::Hinted;
@@ -10,14 +10,14 @@ use crate::map::{AddressMap, PAGE};
 use crate::{Failure, harness};
 use quire_vm::map::FAN_OUT;
 
-/// Ranges.
+/// The number of ranges.
 const STACKS: usize = 100_000;
-/// How often one goes and another comes.
+/// The number of times that one range is unmapped and another is mapped.
 const OPERATIONS: usize = 50_000;
-/// Where the kernel's addresses begin.
+/// The lowest address of the simulated kernel map.
 const LO: u64 = 1 << 40;
 
-/// The addresses that are searched for room.
+/// The addresses in which space is searched.
 #[derive(Clone, Copy)]
 pub struct Window {
     lo: u64,
@@ -25,19 +25,20 @@ pub struct Window {
 }
 
 impl Window {
-    /// With room to spare for so many ranges.
+    /// A window with more than enough space for this many ranges.
     pub fn of(ranges: usize) -> Window {
         Window { lo: LO, hi: LO + (ranges as u64 * 4 * STACK).next_power_of_two().max(1 << 36) }
     }
 }
 
-/// The kernel's.
+/// The window of the kernel map.
 const KERNEL: Window = Window { lo: LO, hi: LO + (1 << 36) };
-/// A guard and four pages; a buffer takes a guard and one page.
+/// The sizes of a stack and of a buffer in bytes. A stack has a guard page and four pages, a buffer a guard page and
+/// one page.
 const STACK: u64 = 5 * PAGE;
 const BUFFER: u64 = 2 * PAGE;
 
-/// Nodes and times, with and without hints.
+/// The nodes visited and the times, with and without hints.
 pub const HINTS: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -119,12 +120,13 @@ fn length(n: usize) -> u64 {
     if n.is_multiple_of(4) { BUFFER } else { STACK }
 }
 
-/// A different protection for neighbours, so that they are not merged: as regions of a kernel map are not.
+/// A different protection for each address, so that neighbours are not merged. Regions of a kernel map are not merged
+/// either.
 fn prot(at: u64) -> u32 {
     (at / PAGE) as u32
 }
 
-/// Fills the map, then removes every third range.
+/// Fills the map, then removes every third range. Returns the remaining ranges.
 pub fn fill(map: &mut impl AddressMap, ranges: usize) -> Vec<(u64, u64)> {
     let mut places = Vec::with_capacity(ranges);
     let mut at = LO;
@@ -146,7 +148,8 @@ pub fn fill(map: &mut impl AddressMap, ranges: usize) -> Vec<(u64, u64)> {
     places
 }
 
-/// So many times a random range goes and another takes the lowest hole; `before` sees the length before the search.
+/// Unmaps a random range and maps another in the lowest hole, `operations` times. `before` is called with the length
+/// before each search.
 pub fn come_and_go<M: AddressMap>(
     map: &mut M,
     places: &mut [(u64, u64)],

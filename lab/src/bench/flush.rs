@@ -1,4 +1,5 @@
-//! Writing back and throwing away: which locks of the page queues they take, and for how long.
+//! The benchmark of writing back and discarding pages: the locks of the page queues that are acquired, and how long
+//! they are held.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;
@@ -46,7 +47,7 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
     let vm = machine::boot(1, 128);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let bytes = vec![0u8; (pages * PAGE_SIZE) as usize].leak();
-    // SAFETY: leaked, so nothing else uses it.
+    // SAFETY: the memory is leaked, so nothing else uses it.
     let store = unsafe { MemoryStore::new(NonNull::from(bytes).cast(), pages, FaultPlan::default()) };
     let store = Box::leak(Box::new(store));
     let wrong = |what: &dyn std::fmt::Debug| Failure::Wrong(format!("{what:?}"));
@@ -56,7 +57,7 @@ fn queues(report: &mut Report) -> Result<(), Failure> {
         let written = file.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
         written.map_err(|e| wrong(&e))?;
     }
-    // The record of all at once would not fit.
+    // The work is done in parts, because one record of all accesses would be too large.
     const PART: u64 = 1024;
     let parts = || (0..pages).step_by(PART as usize).map(|first| first..first + PART);
     let ranks = [Rank::QUEUE, Rank::QUEUE_BATCH];

@@ -1,4 +1,4 @@
-//! Fork of touched memory (leaves to write-protect), and of mostly untouched memory.
+//! The benchmark of forks: of touched memory, whose PTEs are write-protected, and of mostly untouched memory.
 
 use super::{Bench, Build, Line, Size};
 use crate::{Failure, harness, machine};
@@ -8,7 +8,7 @@ use quire_vm::{Access, PAGE_SIZE, Vm};
 
 const BASE: u64 = 0x1000_0000_0000;
 
-/// 1 GiB of private memory, every page written.
+/// A fork of 1 GiB of private memory, with every page written.
 pub const TOUCHED: Bench = Bench {
     build: Build::Native,
     lines: &[Line {
@@ -27,7 +27,7 @@ pub const TOUCHED: Bench = Bench {
     },
 };
 
-/// 1 TiB of private memory, a hundred pages of it written.
+/// A fork of 1 TiB of private memory, with 100 pages written.
 pub const MAPPED: Bench = Bench {
     build: Build::Native,
     lines: &[Line {
@@ -45,10 +45,10 @@ pub const MAPPED: Bench = Bench {
     },
 };
 
-/// Median time of a fork of `bytes` of which every `stride`-th page was written, in seconds. Each sample has its own
-/// space.
+/// The median time, in seconds, of a fork of `bytes` bytes, of which every `stride`-th page was written. Each sample
+/// has its own space.
 fn forks(size: Size, name: &str, vm: &'static Vm<Hosted>, bytes: u64, stride: u64) -> Result<f64, Failure> {
-    // A failed sample is no sample: its error is the bench's answer.
+    // An error of any sample is the result of the bench.
     let mut failed = None;
     let median = harness::median(
         size,

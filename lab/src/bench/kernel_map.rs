@@ -1,4 +1,4 @@
-//! The kernel's map, and page tables that are freed: counts, no times.
+//! The benchmark of the kernel's map, and of page tables after an unmap. It has counts and no times.
 
 use super::{Bench, Build, Line};
 use crate::machine;
@@ -7,7 +7,7 @@ use quire_vm::map::kernel::KernelMap;
 use quire_vm::map::{MapRequest, Placement, Space};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
-/// Finding room for a kernel stack among 100,000.
+/// The search for space for a kernel stack among 100,000 stacks.
 pub const FIND: Bench = Bench {
     build: Build::Native,
     lines: &[Line {
@@ -20,7 +20,7 @@ pub const FIND: Bench = Bench {
     run: |report| {
         let vm = machine::boot(1, 512);
         let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
-        // SAFETY: it is the machine's only map there.
+        // SAFETY: this is the machine's only map in the kernel window.
         let map = unsafe { KernelMap::new(vm, Hosted::KERNEL_WINDOW, 4 * PAGE_SIZE)? };
         let map: &'static KernelMap<Hosted> = Box::leak(Box::new(map));
         let mut kept = Vec::new();
@@ -28,7 +28,7 @@ pub const FIND: Bench = Bench {
         for _ in 0..ranges {
             kept.push(map.buffer(PAGE_SIZE)?);
         }
-        // Only now, else the next ones would take their places.
+        // The ranges are freed only now. Otherwise, the next ranges would be mapped in their places.
         let mut n = 0;
         kept.retain(|_| {
             n += 1;
@@ -40,7 +40,7 @@ pub const FIND: Bench = Bench {
     },
 };
 
-/// The remaining page tables.
+/// The page tables that remain after everything was unmapped.
 pub const TABLES: Bench = Bench {
     build: Build::Native,
     lines: &[

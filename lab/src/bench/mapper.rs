@@ -1,5 +1,5 @@
-//! The address map: random map and unmap of 200,000 ranges with gaps between them. It compares production's tree, the
-//! two splay trees and a crate's ordered tree.
+//! The benchmark of the address map: 200,000 ranges with gaps between them are mapped and unmapped in random order. It
+//! compares production's tree, the two splay trees and the standard library's ordered tree.
 
 use super::{Bench, Build, Line, Report, Size};
 use crate::cachegrind::{self, Workload};
@@ -11,7 +11,7 @@ use crate::map::workload::{Plan, Sizes};
 use crate::{Failure, harness};
 use quire_vm::map::FAN_OUT;
 
-/// Ranges.
+/// The number of ranges.
 const ENTRIES: usize = 200_000;
 
 fn entries(size: Size) -> usize {
@@ -22,7 +22,7 @@ fn plan(size: Size, sizes: Sizes) -> Plan {
     Plan::new(entries(size), sizes, 0x5eed)
 }
 
-/// The work for cachegrind: equal sizes and mixed ones, one map after the other; with 0 only the plans are made.
+/// The work for cachegrind: a map with equal sizes, then one with mixed sizes. With `count` 0 only the plans are made.
 fn work<M: AddressMap>(count: usize, size: Size, new: impl Fn(usize) -> M) {
     for sizes in [Sizes::Equal, Sizes::Mixed] {
         let (plan, mut map) = (plan(size, sizes), new(entries(size)));
@@ -32,13 +32,13 @@ fn work<M: AddressMap>(count: usize, size: Size, new: impl Fn(usize) -> M) {
     }
 }
 
-/// *Before*, for cachegrind.
+/// The work on the splay tree *before*, for cachegrind.
 pub const BEFORE: Workload = Workload { name: "before", run: |n, size| work(n, size, Before::with_capacity) };
-/// *After*, for cachegrind.
+/// The work on the splay tree *after*, for cachegrind.
 pub const AFTER: Workload = Workload { name: "after", run: |n, size| work(n, size, After::with_capacity) };
-/// Production's tree, for cachegrind.
+/// The work on production's tree, for cachegrind.
 pub const OURS: Workload = Workload { name: "ours", run: |n, size| work(n, size, |_| Ours::<FAN_OUT>::new()) };
-/// The crate's tree, for cachegrind.
+/// The work on the standard library's tree, for cachegrind.
 pub const ORDERED: Workload = Workload { name: "ordered", run: |n, size| work(n, size, Ordered::with_capacity) };
 
 macro_rules! misses {
@@ -58,7 +58,7 @@ macro_rules! misses {
     };
 }
 
-/// Misses of *before*.
+/// The cache misses of *before*.
 pub const MISSES_BEFORE: Bench = misses!(
     "mapper_misses_before",
     "mapper_misses_ll_before",
@@ -66,21 +66,21 @@ pub const MISSES_BEFORE: Bench = misses!(
     "splay that keeps the largest gap by reading both children of each node on its path. 200,000 ranges with gaps \
      between them are mapped, touched, protected and unmapped in random orders, with equal and mixed sizes."
 );
-/// Misses of *after*.
+/// The cache misses of *after*.
 pub const MISSES_AFTER: Bench = misses!(
     "mapper_misses_after",
     "mapper_misses_ll_after",
     AFTER,
     "splay that infers the child off the path from the parent's value (FreeBSD D19826); the same work as mapper_misses_before."
 );
-/// Misses of production's tree.
+/// The cache misses of production's tree.
 pub const MISSES_OURS: Bench = misses!(
     "mapper_misses_ours",
     "mapper_misses_ll_ours",
     OURS,
     "production's tree, entries and reclamation included; the same work as mapper_misses_before."
 );
-/// Misses of the crate's tree.
+/// The cache misses of the standard library's tree.
 pub const MISSES_ORDERED: Bench = misses!(
     "mapper_misses_ordered",
     "mapper_misses_ll_ordered",
@@ -96,7 +96,7 @@ fn missed(report: &mut Report, first: &str, last: &str, workload: &Workload) -> 
     Ok(())
 }
 
-/// Times of all four.
+/// The times of all four trees.
 pub const TIME: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -144,7 +144,7 @@ fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn(usize) -> 
     Ok(())
 }
 
-/// How often *after* read a child off its path.
+/// How often *after* reads a child off the search path.
 pub const ASKED: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -182,7 +182,7 @@ pub const ASKED: Bench = Bench {
     },
 };
 
-/// Cache lines of an operation.
+/// The number of cache lines that an operation touches.
 pub const TOUCHED: Bench = Bench {
     build: Build::Recording,
     lines: &[
@@ -225,7 +225,7 @@ mod recorded {
     use crate::map::{AddressMap, MapRange, Taken};
     use quire_sync::record::scope;
 
-    /// A map of which every so many operations are recorded.
+    /// A map that records its accesses in a sample of the operations.
     struct Counted<M> {
         map: M,
         operations: usize,
@@ -272,7 +272,7 @@ mod recorded {
         }
     }
 
-    /// Different lines that an operation of `plan` touches.
+    /// The number of different lines that an operation of `plan` touches, on average.
     pub fn lines(plan: &Plan, map: impl AddressMap) -> f64 {
         let mut counted = Counted { map, operations: 0, counted: 0, lines: 0 };
         plan.run(&mut counted);

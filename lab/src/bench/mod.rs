@@ -1,5 +1,5 @@
-//! All benches. A bench is a function that gives the figures of one or more lines. It stands in a file of its own with
-//! its description, and in [`ALL`].
+//! All benchmarks. A bench is a function that measures the figures of one or more lines of output. Each bench has a
+//! file with its description, and an entry in [`ALL`].
 
 pub mod chain;
 pub mod fault;
@@ -21,7 +21,7 @@ use quire_sync::hooks::threads::{self, NO_CPU};
 use std::fs::File;
 use std::io::Write as _;
 
-/// Every bench, in the order in which they run and print.
+/// All benches, in the order in which they run and print.
 #[rustfmt::skip] // One a line, however few.
 pub const ALL: &[&Bench] = &[
     &fault::COSTS,
@@ -49,7 +49,7 @@ pub const ALL: &[&Bench] = &[
     &kernel_map::TABLES,
 ];
 
-/// Every workload that cachegrind can run.
+/// All workloads that cachegrind can run.
 #[rustfmt::skip] // As above.
 pub const WORKLOADS: &[&Workload] = &[
     &mapper::BEFORE,
@@ -63,17 +63,17 @@ pub const WORKLOADS: &[&Workload] = &[
     &operations::REMOVE,
 ];
 
-/// How much a bench does.
+/// The amount of work in a bench.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
-    /// As little as proves that it works: tests run every bench. The figures have no meaning.
+    /// The least work that shows that the bench runs. Tests run every bench in this size. The figures have no meaning.
     Short,
-    /// What the method of each line says.
+    /// The amount of work that the method of each line describes.
     Whole,
 }
 
 impl Size {
-    /// One of two.
+    /// Returns the value for this size.
     pub fn of<T>(self, short: T, whole: T) -> T {
         match self {
             Size::Short => short,
@@ -82,51 +82,51 @@ impl Size {
     }
 }
 
-/// Which build of the lab a bench runs in.
+/// The build of the lab in which a bench runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Build {
-    /// As production is compiled: times, and the structures' own counters.
+    /// The build like production: for times, and for the counters of the structures themselves.
     Native,
-    /// `--cfg recording`: each shared access is recorded; times mean nothing.
+    /// The build with `--cfg recording`: each shared access is recorded, and times have no meaning.
     Recording,
 }
 
 /// One line of output: `name value unit`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Line {
-    /// Lower case, words joined by `_`.
+    /// The name, in lower case with words joined by `_`.
     pub name: &'static str,
-    /// Of the value, for instance `ms` or `misses/op`; a pure number has `ratio` or the name of the counted things.
+    /// The unit, for instance `ms` or `misses/op`. A pure number has `ratio` or the name of the counted things.
     pub unit: &'static str,
-    /// The method, in a sentence or two.
+    /// The method of the measurement, in one or two sentences.
     pub how: &'static str,
 }
 
-/// A measurement.
+/// A benchmark.
 pub struct Bench {
     /// The build that it needs.
     pub build: Build,
-    /// The lines that it gives.
+    /// The lines of output that the bench measures.
     pub lines: &'static [Line],
-    /// Measures, and gives each line to the report.
+    /// The function that measures, and reports each line.
     pub run: fn(&mut Report) -> Result<(), Failure>,
 }
 
 impl Bench {
-    /// Whether any of its lines is selected.
+    /// Whether the filters select any line of the bench.
     pub fn selected(&self, filters: &[String]) -> bool {
         self.lines.iter().any(|l| selects(filters, l.name))
     }
 }
 
-/// Whether `name` contains one of the filters, or there are none.
+/// Whether `name` contains one of the filters. True if there are no filters.
 pub fn selects(filters: &[String], name: &str) -> bool {
     filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()))
 }
 
-/// The output of figures.
+/// Collects the figures of the benches and prints them.
 pub struct Report {
-    /// How much each bench does.
+    /// The amount of work in each bench.
     pub size: Size,
     lines: &'static [Line],
     filters: Vec<String>,
@@ -135,8 +135,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reserves standard output for figures: output that benchmark harnesses print there goes to standard error from
-    /// now on.
+    /// Reserves standard output for the figures. From now on, output that benchmark harnesses print to standard output
+    /// goes to standard error.
     pub fn to_stdout(size: Size, filters: Vec<String>) -> Result<Report, Failure> {
         let tool = |e: rustix::io::Errno| Failure::Tool(format!("standard output cannot be redirected: {e}"));
         let out = rustix::io::dup(std::io::stdout()).map_err(tool)?;
@@ -144,11 +144,11 @@ impl Report {
         Ok(Report { size, lines: &[], filters, out: out.into(), given: Vec::new() })
     }
 
-    /// Runs a bench, which must give each of its lines a number.
+    /// Runs a bench. The bench must report a number for each of its lines.
     pub fn run(&mut self, bench: &'static Bench) -> Result<(), Failure> {
         self.lines = bench.lines;
         self.given.clear();
-        // A bench attaches to its own machine. Otherwise it would run as a CPU of the last bench's.
+        // The bench attaches to its own machine. Otherwise it would run as a CPU of the previous bench's machine.
         threads::set_cpu(NO_CPU);
         (bench.run)(self)?;
         if let Some((name, value)) = self.given.iter().find(|(_, value)| !value.is_finite()) {
@@ -169,13 +169,13 @@ impl Report {
         let line = line.unwrap_or_else(|| panic!("{name} is not a figure of this bench"));
         self.given.push((line.name, value));
         if selects(&self.filters, name) {
-            // The reader may have closed the pipe: then the rest is not missed.
+            // The reader may have closed the pipe. Then an error is ignored, because no reader misses the rest.
             let _ = writeln!(self.out, "{name} {} {}", figure(value), line.unit);
         }
     }
 }
 
-/// Whole numbers as they are, others to four significant digits.
+/// The text of a number: whole numbers are exact, others have four significant digits.
 fn figure(value: f64) -> String {
     if value.fract() == 0.0 && value.abs() < 1e15 {
         return format!("{value:.0}");

@@ -1,6 +1,6 @@
-//! The cost of map operations of a whole space, in instructions. Cachegrind counts them, so they repeat and compare
-//! between machines, as times do not. They include the simulated hardware's part; changes from version to version are
-//! the map's.
+//! The cost of map operations on a whole space, in instructions. Cachegrind counts them, so the numbers are the same in
+//! each run and on each machine, unlike times. They include the instructions of the simulated hardware. A change
+//! between versions comes from the map.
 
 use super::{Bench, Build, Line, Report, Size};
 use crate::cachegrind::{self, Workload};
@@ -11,12 +11,12 @@ use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
 use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// From one of many mappings to the next; the gaps keep them apart.
+/// The distance in bytes from one of many mappings to the next. The gaps keep them from being merged.
 const SLOT: u64 = 32 * PAGE_SIZE;
-/// Operations of the small workloads, and mappings of the large ones.
+/// The number of operations of the small workloads, and the number of mappings of the large ones.
 const OPERATIONS: usize = 10_000;
 
-/// Instructions of the common operations.
+/// The instructions of the common operations.
 pub const INSTRUCTIONS: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -62,13 +62,13 @@ fn counted(report: &mut Report, name: &str, workload: &Workload) -> Result<(), F
     Ok(())
 }
 
-/// A page mapped and unmapped, again and again.
+/// A page is mapped and unmapped, repeatedly.
 pub const MAP_UNMAP: Workload = Workload { name: "map_unmap", run: |n, _| done(map_unmap(n)) };
-/// Rights removed and restored.
+/// The write permission of a range is removed and restored, repeatedly.
 pub const PROTECT: Workload = Workload { name: "protect", run: |n, _| done(protect(n)) };
-/// Very many mappings made.
+/// Very many mappings are made.
 pub const CREATE: Workload = Workload { name: "create", run: |n, size| done(create(n, size).map(leave)) };
-/// And unmapped.
+/// Very many mappings are made and touched, and then some are unmapped.
 pub const REMOVE: Workload = Workload { name: "remove", run: |n, size| done(remove(n, size)) };
 
 fn done(result: Result<(), Failure>) {
@@ -107,7 +107,7 @@ fn protect(count: usize) -> Result<(), Failure> {
         cpu.write(&space, BASE + page * PAGE_SIZE, 1)?;
     }
     let prots = [Prot::READ, Prot::READ | Prot::WRITE];
-    // Once, so that it is three entries.
+    // The first change splits the mapping into three entries. It is not repeated.
     space.protect(range(BASE + 16 * PAGE_SIZE, 16), prots[0])?;
     for n in 0..count {
         space.protect(range(BASE + 16 * PAGE_SIZE, 16), prots[(n + 1) % 2])?;
@@ -116,14 +116,14 @@ fn protect(count: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Slots in random order.
+/// The addresses of all slots in random order.
 fn order(seed: u64, size: Size) -> Vec<u64> {
     Random(seed).shuffled(operations(size)).into_iter().map(|slot| BASE + u64::from(slot) * SLOT).collect()
 }
 
 fn create(count: usize, size: Size) -> Result<SpaceRef<Hosted>, Failure> {
     let vm = machine::boot(1, 256);
-    // Kept for as long as the process lives: the space is used on.
+    // The CPU is never detached, because the space is used until the process ends.
     std::mem::forget(Cpu::attach(vm, 0).expect("no other thread is this CPU"));
     let space = Space::new(vm)?;
     for start in order(1, size).into_iter().take(count) {
@@ -132,7 +132,7 @@ fn create(count: usize, size: Size) -> Result<SpaceRef<Hosted>, Failure> {
     Ok(space)
 }
 
-/// The space ends with the process, so that its teardown is not counted.
+/// Leaks the space, so that its teardown is not counted. It ends with the process.
 fn leave(space: SpaceRef<Hosted>) {
     std::mem::forget(space);
 }

@@ -1,5 +1,5 @@
-//! Queues and frames compared with the designs that they replaced: one queue and one lock, one free list, one kind of
-//! frames.
+//! The benchmark of page queues and frames. It compares them with the designs that they replaced: one queue with one
+//! lock, one free list, one kind of frames.
 
 use super::{Bench, Build, Line, Report};
 use crate::frames::{Domains, FrameSource, GlobalList, mixed_load};
@@ -13,15 +13,15 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// Pages and frames of each CPU.
+/// The number of pages and frames of each CPU.
 const EACH: usize = 4096;
-/// Times that each is moved in a sample.
+/// The number of times that each page is moved in a sample.
 const TURNS: usize = 64;
-/// Pages taken at once, as pageout does.
+/// The number of pages that are taken from a queue at once, as pageout does it.
 const TAKE: usize = 32;
 const ROUNDS: usize = 9;
 
-/// Time of two CPUs, and large frames that are left.
+/// The times of two CPUs, and the number of large frames that are left.
 pub const BASELINES: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -73,13 +73,13 @@ fn two_cpus(report: &mut Report) -> Result<(), Failure> {
         [isolated(vm, EACH as u64)?, isolated(vm, EACH as u64)?].into_iter().unzip()
     };
     let done = time(report, vm, &pages);
-    // Only a CPU can take the spaces apart.
+    // The spaces are dropped on a CPU, because only a CPU can tear them down.
     let _cpu = cpu();
     drop(spaces);
     done
 }
 
-/// The times of both CPUs, which are threads of their own.
+/// Measures the times of both CPUs. Each is a thread of its own.
 fn time(report: &mut Report, vm: &'static Vm<Hosted>, pages: &[Vec<u32>]) -> Result<(), Failure> {
     let (ours, one) = (Parts(vm), OneLock::new(vm.page_count() as usize));
     let (rounds, turns) = (report.size.of(1, ROUNDS), report.size.of(2, TURNS));
@@ -94,7 +94,7 @@ fn time(report: &mut Report, vm: &'static Vm<Hosted>, pages: &[Vec<u32>]) -> Res
     Ok(())
 }
 
-/// A space with `n` pages that are in no queue, and their numbers.
+/// A space with `n` pages that are in no queue, and the numbers of their frames.
 pub fn isolated(vm: &'static Vm<Hosted>, n: u64) -> Result<(SpaceRef<Hosted>, Vec<u32>), Failure> {
     let space = Space::new(vm)?;
     space.map(&MapRequest::private(Placement::Fixed(BASE), n * PAGE_SIZE))?;
@@ -103,7 +103,7 @@ pub fn isolated(vm: &'static Vm<Hosted>, n: u64) -> Result<(SpaceRef<Hosted>, Ve
     }
     vm.drain_queue_batches();
     let mut pages = Vec::new();
-    // SAFETY: the space of the pages is kept, and they are put into a queue again.
+    // SAFETY: the caller keeps the space of the pages, and puts the pages into a queue again.
     for part in unsafe { vm.queues().parts_of(Queue::Active) } {
         part.take(usize::MAX, &mut |page| pages.push(vm.pfn_of_page(page).0 as u32));
     }
@@ -138,7 +138,8 @@ fn queue(
         let mut mine = pages[cpu].clone();
         for _ in 0..turns {
             mine.drain(..).for_each(|p| queue.put(p));
-            // Pages that the other CPU has taken from ours come back as its own: as many as both had put.
+            // A CPU may also take pages that the other CPU has put. In the end both CPUs have as many pages as they
+            // put.
             while mine.len() < EACH {
                 let before = mine.len();
                 queue.take(TAKE.min(EACH - before), &mut |p| mine.push(p));

@@ -1,4 +1,4 @@
-//! Operations on ranges: the entries that they visit.
+//! The benchmark of operations on ranges: the number of entries that they visit.
 
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
@@ -9,10 +9,10 @@ use quire_vm::stats::Event;
 use quire_vm::{Access, ObjectRef, PAGE_SIZE, VirtRange, Vm};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// Resident pages, however long the range is.
+/// The number of resident pages, for every length of the range.
 const RESIDENTS: u64 = 100;
 
-/// The visits of a munmap of a hundred residents, in a short and in a long range.
+/// The visits of a munmap of 100 resident pages, in a short range and in a long range.
 pub const VISITS: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -56,12 +56,12 @@ fn visits(report: &mut Report) -> Result<(), Failure> {
     let bytes: u64 = report.size.of(1 << 30, 1 << 40);
     let object = sparse(vm, bytes)?;
     let (mut lookups, mut found) = (0u64, 0);
-    // One pin for a limited number of lookups, because the whole walk takes long.
+    // A pin covers a limited number of lookups, because the whole walk takes long.
     for first in (0..bytes / PAGE_SIZE).step_by(1 << 16) {
         let pin = vm.epoch().pin();
         for key in first..first + (1 << 16) {
             lookups += 1;
-            // SAFETY: only read, under a pin of the one system.
+            // SAFETY: the index is only read, under a pin of the object's `Vm`.
             found += matches!(unsafe { object.page_index() }.get(key, &pin), Slot::Page(_)) as u64;
         }
     }

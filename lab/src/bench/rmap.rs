@@ -1,4 +1,4 @@
-//! Reverse mapping: the cost of a page's mapping in memory and in locks.
+//! The benchmark of reverse mapping: the cost of a page's mapping in memory and in locks.
 
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
@@ -8,7 +8,7 @@ use quire_vm::{Access, ObjectRef, PAGE_SIZE, Vm};
 
 const BASE: u64 = 0x1000_0000_0000;
 
-/// Bytes for one more mapping of a page.
+/// The bytes for one further mapping of a page.
 pub const BYTES: Bench = Bench {
     build: Build::Native,
     lines: &[Line {
@@ -33,9 +33,9 @@ fn bytes(report: &mut Report) -> Result<(), Failure> {
     }
     let used = |vm: &'static Vm<Hosted>| {
         vm.epoch().drain();
-        // SAFETY: the caches are those of `vm`, which they are given.
+        // SAFETY: the caches belong to `vm`, which is passed to them.
         vm.object_memory().caches().iter().for_each(|c| unsafe { c.drain(vm) });
-        // SAFETY: the caches are those of `vm`, which they are given.
+        // SAFETY: the caches belong to `vm`, which is passed to them.
         vm.map_memory().caches().iter().for_each(|c| unsafe { c.drain(vm) });
         vm.frames().total() - vm.frames().free() - space.stats().table_pages
     };
@@ -52,7 +52,7 @@ fn bytes(report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Locks for mapping and unmapping 1 GiB.
+/// The locks that are acquired to map and to unmap 1 GiB.
 pub const LOCKS: Bench = Bench {
     build: Build::Recording,
     lines: &[
@@ -89,7 +89,7 @@ fn locks(report: &mut Report) -> Result<(), Failure> {
     use quire_sync::record::scope;
     let pages: u64 = report.size.of(4096, 262_144);
     const AROUND: usize = 16;
-    /// Faults in one record: records of everything at once would not fit.
+    /// The number of faults in one record of accesses. A record of all faults would be too large.
     const PART: usize = 1024;
 
     let before = RecordPerPage::new(pages as usize);

@@ -1,7 +1,9 @@
-//! Lines that CPUs take from each other, by number of CPUs: queues and frames, production's and under one lock.
+//! Counts the cache lines that CPUs fetch from each other, by number of CPUs. The subjects are page queues and frames:
+//! the production design, and one lock.
 //!
-//! With two CPUs the effect does not show: a line that moves between two is cheaper than a second structure. So the
-//! lines are counted, with CPUs in turn on one thread. The count says how many lines each further CPU would wait for.
+//! Two CPUs do not show the effect, because a line that moves between two CPUs is cheaper than a second structure. So
+//! lines are counted instead, while the CPUs take turns on one thread. The count is the number of lines for which each
+//! further CPU would wait.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;
@@ -12,7 +14,7 @@ const FRAMES: &str = "Recording build, CPUs in turn take 300 frames each from on
     them. Mean number of lines that one of these operations writes and another CPU had before.";
 const OURS: &str = "The same in production.";
 
-/// Shared lines written.
+/// The shared lines that operations write.
 pub const LINES: Bench = Bench {
     build: Build::Recording,
     lines: &[
@@ -88,12 +90,13 @@ mod recorded {
     use quire_hosted::Cpu;
     use quire_sync::record::{Coherence, scope};
 
-    /// Pages of each CPU, of which the first half warms up.
+    /// The number of pages of each CPU. The first half of them is for the warm-up.
     const PAGES: usize = 128;
-    /// Frames that each CPU has at once: more than its magazines hold.
+    /// The number of frames that each CPU holds at once, more than its magazines hold.
     const FRAMES: usize = 300;
 
-    /// Lines that are written after another CPU had them: of one queue, production's, one free list, production's.
+    /// The number of lines that are written after another CPU had them: for one queue, production's queues, one free
+    /// list, and production's frames.
     pub fn lines(cpus: usize) -> Result<[f64; 4], Failure> {
         let vm = machine::boot(cpus, 256 + 4 * cpus as u64);
         let cpus: Vec<Cpu> = (0..cpus).map(|id| Cpu::attach(vm, id).expect("no other thread is this CPU")).collect();

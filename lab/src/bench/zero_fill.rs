@@ -1,4 +1,4 @@
-//! First touches: the time of a fault compared with the time to zero its frame alone.
+//! The benchmark of first touches: the time of a fault, compared with the time to zero its frame.
 
 use super::{Bench, Build, Line, Report, Size};
 use crate::cachegrind::Workload;
@@ -12,21 +12,21 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 const BASE: u64 = 0x1000_0000_0000;
-/// Frames for each CPU in the cold case: 512 MiB, eight last-level caches of 64 MiB.
+/// The number of frames for each CPU in the cold case: 512 MiB, or eight last-level caches of 64 MiB.
 const COLD: Frames = Frames { short: 1024, whole: 128 * 1024 };
-/// Frames in the hot case: 1 MiB, which stays in a second-level cache.
+/// The number of frames in the hot case: 1 MiB, which fits into a second-level cache.
 const HOT: Frames = Frames { short: 256, whole: 256 };
-/// Pairs of samples.
+/// The number of pairs of samples.
 const ROUNDS: usize = 15;
 
-/// A number of frames.
+/// A number of frames, for the short and the whole size of the bench.
 #[derive(Clone, Copy)]
 struct Frames {
     short: u64,
     whole: u64,
 }
 
-/// Faults against zeroing, one CPU and all, and what a second CPU adds.
+/// Faults compared with zeroing, on one CPU and on all CPUs, and the gain by a second CPU.
 pub const SHARE: Bench = Bench {
     build: Build::Native,
     lines: &[
@@ -85,7 +85,7 @@ fn run(report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Zero-fill faults, for counters of instructions and misses.
+/// The workload of zero-fill faults, for counters of instructions and misses.
 pub const FAULTS: Workload = Workload { name: "zero_fill", run: faults };
 
 fn faults(count: usize, size: Size) {
@@ -101,21 +101,21 @@ fn faults(count: usize, size: Size) {
 }
 
 struct Rates {
-    /// Medians, a second, of all CPUs together.
+    /// The medians of the pages a second, for all CPUs together.
     faults: f64,
     limit: f64,
-    /// Median of the pairs' quotients.
+    /// The median of the ratios of the pairs.
     share: f64,
 }
 
-/// CPU time of this thread, without the host's other work.
+/// The CPU time of this thread, which does not include the host's other work.
 fn cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// Mixes the free frames: all are taken, and come back in random order, so that the magazines' chains are in that
-/// order. The caller is a CPU.
+/// Puts the free frames into random order: allocates all frames and frees them in random order. Then the lists of the
+/// magazines have that order. The caller must run as a CPU.
 pub fn shuffle(vm: &'static Vm<Hosted>, seed: &mut u64) {
     vm.epoch().drain();
     vm.drain_magazines();
@@ -132,7 +132,7 @@ pub fn shuffle(vm: &'static Vm<Hosted>, seed: &mut u64) {
     frames.into_iter().for_each(|f| vm.free_frame(f).expect("the frame is the machine's"));
 }
 
-/// A machine on which nothing but `frames` frames for each CPU is free for programs.
+/// A machine on which only `frames` frames for each CPU are free for programs.
 struct Machine {
     vm: &'static Vm<Hosted>,
     frames: u64,
@@ -162,8 +162,8 @@ impl Machine {
         Machine { vm, frames }
     }
 
-    /// Faults of `cpus` CPUs at once, each over a fresh mapping of its own in one space; the time that the slowest
-    /// took.
+    /// Lets `cpus` CPUs fault at once, each on a fresh mapping of its own in one space. Returns the time of the slowest
+    /// CPU.
     fn touch(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
         let cpu = || Cpu::attach(self.vm, 0).expect("no other thread is this CPU");
         let space: SpaceRef<Hosted> = {
@@ -172,7 +172,7 @@ impl Machine {
         };
         let time = self.sample(cpus, repeat, |_, cpu, frames, barrier| {
             let at = BASE + cpu.id() as u64 * (1 << 32);
-            // The pages touched before go.
+            // The new mapping replaces the old one, so the pages touched before are freed.
             space.map(&MapRequest::private(Placement::Fixed(at), frames * PAGE_SIZE))?;
             cpu.enter(&space).expect("the space belongs to this machine");
             barrier.wait();
@@ -182,13 +182,13 @@ impl Machine {
             }
             Ok(cpu_time() - start)
         });
-        // Only a CPU can take the space apart.
+        // The space is dropped on a CPU, because only a CPU can tear it down.
         let _cpu = cpu();
         drop(space);
         time
     }
 
-    /// The same number of frames taken and zeroed.
+    /// Allocates and zeroes the same number of frames. Returns the time of the slowest CPU.
     fn zero(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
         self.sample(cpus, repeat, |vm, _, frames, barrier| {
             let mut taken = Vec::with_capacity(frames as usize);
@@ -196,7 +196,7 @@ impl Machine {
             let start = cpu_time();
             for _ in 0..frames {
                 let frame = vm.alloc_frame(Fill::Any, For::User)?;
-                // SAFETY: the frame was just taken.
+                // SAFETY: the frame was just allocated, so only this CPU uses it.
                 unsafe { vm.machine().zero_frame(frame.pfn()) };
                 taken.push(frame);
             }

@@ -1,4 +1,4 @@
-//! `quire-lab conflicts`.
+//! The command `quire-lab conflicts`.
 
 use super::operation::{ALL, named};
 use super::report::{Counts, last_line, text};
@@ -14,19 +14,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The options of `quire-lab conflicts`.
 #[derive(Default)]
 pub struct Options {
-    /// Operations of which each case has one, or parts of workloads' names; none: all.
+    /// Each measured case has one of these operations. With `scale`, these are parts of workloads' names. Empty for
+    /// all.
     pub operations: Vec<String>,
-    /// The file for the matrix as JSON.
+    /// The file to which the matrix is written as JSON.
     pub json: Option<PathBuf>,
-    /// Prints lines that move by number of CPUs, instead of the matrix.
+    /// Whether the lines that move are printed by number of CPUs, instead of the matrix.
     pub scale: bool,
-    /// With that: the source lines that needed them.
+    /// Whether `scale` also prints the source lines that accessed the lines.
     pub verbose: bool,
 }
 
-/// Measures and judges `cases`, and reports each finished case. The cases of one operation and state form a row, which
-/// runs on one scheduler's CPUs. As many rows run at once as the host has CPUs; that changes nothing, because each has
-/// machines of its own.
+/// Measures and judges `cases`, and calls `done` after each case. The cases of one operation and state form a row,
+/// which runs on the CPUs of one scheduler. As many rows run at once as the host has CPUs. This does not change the
+/// results, because each row has its own machines.
 pub fn run(cases: &[Case], done: &(dyn Fn() + Sync)) -> Result<Vec<Judged>, Failure> {
     let rows: Vec<&[Case]> = cases.chunk_by(|a, b| a.a.name == b.a.name && a.state == b.state).collect();
     let next = AtomicUsize::new(0);
@@ -50,12 +51,12 @@ pub fn run(cases: &[Case], done: &(dyn Fn() + Sync)) -> Result<Vec<Judged>, Fail
         }
         Ok::<_, Failure>(all)
     })?;
-    // Back in the order of the cases, which lie one after the other.
+    // Restores the order of the cases, which are adjacent in memory.
     all.sort_by_key(|(row, _)| *row);
     Ok(all.into_iter().map(|(_, judged)| judged).collect())
 }
 
-/// Prints the matrix; true if it agrees with the list.
+/// Prints the matrix. Returns whether it agrees with the list.
 pub fn command(options: &Options) -> Result<bool, Failure> {
     if options.scale {
         return scale::command(&options.operations, options.verbose);
@@ -84,7 +85,7 @@ pub fn command(options: &Options) -> Result<bool, Failure> {
     let mut out = std::io::stdout().lock();
     let mut right = all.iter().all(|j| j.verdict != Verdict::Wrong);
     let mut say = |text: &str| {
-        // The reader may have closed the pipe: then the rest is not missed.
+        // The reader may have closed the pipe. Then an error is ignored, because no reader misses the rest.
         let _ = writeln!(out, "{text}");
     };
     say(&text(&all));

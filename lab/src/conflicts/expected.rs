@@ -1,28 +1,28 @@
-//! The known sharing: which line, by which operations in which states, and why.
+//! The list of known shared lines: which line is shared, by which operations in which states, and why.
 //!
-//! A shared line that is not listed fails the run. So does a listed line that is no longer shared: the list describes
-//! the present.
+//! A shared line that is not listed fails the run. A listed line that is no longer shared fails the run too, because
+//! the list describes the present.
 
 use super::measure::Line;
 use super::model::State;
 use super::operation::Operation;
 
-/// A line that operations share, though they commute.
+/// A line that operations share although they commute.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// One operation is one of these; empty: any.
+    /// One operation has one of these names. Empty for any operation.
     pub a: &'static [&'static str],
-    /// The other operation is one of these; empty: any.
+    /// The other operation has one of these names. Empty for any operation.
     pub b: &'static [&'static str],
-    /// The states; empty: all.
+    /// The states in which the line is shared. Empty for all states.
     pub states: &'static [State],
-    /// The line's owner: any of these.
+    /// The label of the line's owner is one of these.
     pub labels: &'static [&'static str],
-    /// A file of the source that writes it; empty: any.
+    /// A part of the path of the source file that writes the line. Empty for any file.
     pub by: &'static str,
-    /// How often: at most once in so many operations; `None`: any rate.
+    /// The line is shared at most once in this many operations. `None` for any rate.
     pub every: Option<u32>,
-    /// Why, in a line.
+    /// The reason for the sharing, in one line.
     pub reason: &'static str,
 }
 
@@ -51,7 +51,7 @@ const fn always(
     Expected { a, b, states, labels, by: "", every: None, reason }
 }
 
-/// The list.
+/// The list of known shared lines.
 pub static EXPECTED: &[Expected] = &[
     rate(
         ANY,
@@ -157,19 +157,20 @@ pub static EXPECTED: &[Expected] = &[
 ];
 
 impl Expected {
-    /// Whether it applies to this pair in this state.
+    /// Whether the entry applies to this pair of operations in this state.
     pub fn covers(&self, a: &Operation, b: &Operation, state: State) -> bool {
         let has = |list: &[&str], o: &Operation| list.is_empty() || list.contains(&o.name);
         (self.states.is_empty() || self.states.contains(&state))
             && ((has(self.a, a) && has(self.b, b)) || (has(self.a, b) && has(self.b, a)))
     }
 
-    /// Whether it applies to this line.
+    /// Whether the entry applies to this line.
     pub fn names(&self, line: &Line) -> bool {
         self.labels.contains(&line.label.as_str()) && line.by.contains(self.by)
     }
 
-    /// Whether it allows a line that was shared in `seen` of `rounds` rounds, each of one operation a side.
+    /// Whether the entry allows that a line was shared in `seen` of `rounds` rounds. A round has one operation on each
+    /// side.
     pub fn allows(&self, seen: u32, rounds: u32) -> bool {
         self.every.is_none_or(|n| seen <= (2 * rounds).div_ceil(n) + 1)
     }

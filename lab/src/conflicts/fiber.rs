@@ -1,44 +1,45 @@
-//! Threads of the scheduler on one thread of the host. Each has its own stack, and the code that resumes a fiber acts
-//! as its CPU. So the steps of several CPUs run one after the other, in a chosen order, and are recorded exactly.
+//! Threads of the simulated scheduler, run on one thread of the host. Each has its own stack. The code that resumes a
+//! fiber acts as its CPU. So the steps of several CPUs run one after the other, in a chosen order, and are recorded
+//! exactly.
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::{Cell, RefCell};
 use std::ptr;
 
-/// Why a fiber paused.
+/// The reason why a fiber paused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pause {
-    /// Another thread is current on this CPU now.
+    /// The CPU has switched to another thread, which is now current.
     Switched,
-    /// It has done its job, and is still current.
+    /// The fiber has done its job, and its thread is still current.
     Rests,
 }
 
-/// A stack, and the coroutine on it.
+/// A stack, with the coroutine that runs on it.
 pub struct Fiber {
     coroutine: RefCell<Option<Coroutine<(), Pause, ()>>>,
     yielder: Cell<*const Yielder<(), Pause>>,
 }
 
-// SAFETY: one thread of the host plays all CPUs, and it alone makes, resumes and drops fibers. The scheduler's types
-// require `Send` because its CPUs could be threads.
+// SAFETY: one thread of the host acts as all CPUs, and only that thread makes, resumes and drops fibers. The
+// scheduler's types require `Send`, because its CPUs could be threads.
 unsafe impl Send for Fiber {}
 
 impl Fiber {
-    /// A stack on which nothing runs yet.
+    /// Makes a fiber without a body.
     pub fn empty() -> Fiber {
         Fiber { coroutine: RefCell::new(None), yielder: Cell::new(ptr::null()) }
     }
 
-    /// Sets `body` to run here from the first resumption on.
+    /// Sets the body of the fiber. `body` begins to run when the fiber is resumed first.
     ///
     /// # Requires
-    /// The fiber stays in place from now on.
+    /// The fiber must not be moved from now on.
     pub fn start(&self, body: impl FnOnce() + 'static) {
         let own = ptr::from_ref(&self.yielder).addr();
         let coroutine = Coroutine::new(move |yielder: &Yielder<(), Pause>, ()| {
             let cell = ptr::with_exposed_provenance::<Cell<*const Yielder<(), Pause>>>(own);
-            // SAFETY: the fiber stays in place while it runs, by this function's contract.
+            // SAFETY: the fiber is not moved while it runs, because this function's contract requires that.
             unsafe { (*cell).set(yielder) };
             body();
         });
@@ -46,7 +47,7 @@ impl Fiber {
         *self.coroutine.borrow_mut() = Some(coroutine);
     }
 
-    /// Resumes it until it pauses; `None`: it has ended.
+    /// Resumes the fiber until it pauses. Returns the reason of the pause, or `None` if the fiber has ended.
     pub fn resume(&self) -> Option<Pause> {
         let mut coroutine = self.coroutine.borrow_mut().take()?;
         let result = coroutine.resume(());
@@ -59,9 +60,9 @@ impl Fiber {
         }
     }
 
-    /// Pauses this fiber, which is the caller; `resume` returns on the host's thread.
+    /// Pauses the calling fiber. Then [`Fiber::resume`] returns on the host's thread.
     pub fn pause(&self, why: Pause) {
-        // SAFETY: set when the coroutine began, and it lives while it runs.
+        // SAFETY: the coroutine set the pointer when it began, and the yielder exists while the coroutine runs.
         unsafe { (*self.yielder.get()).suspend(why) }
     }
 }
@@ -71,7 +72,7 @@ impl Drop for Fiber {
         if let Some(mut coroutine) = self.coroutine.get_mut().take()
             && !coroutine.done()
         {
-            // SAFETY: the thread will never be resumed, so nothing uses what its frames borrow.
+            // SAFETY: the thread will never be resumed, so nothing uses the data that its frames borrow.
             unsafe { coroutine.force_reset() };
         }
     }

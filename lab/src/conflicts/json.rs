@@ -1,4 +1,4 @@
-//! The matrix as a file, which the page of the lab shows. `./quire conflicts` adds the machine and the commit.
+//! The conflict matrix as a file, which the lab's page shows. `./quire conflicts` adds the machine and the commit.
 
 use super::measure::ROUNDS;
 use super::model::State;
@@ -34,7 +34,7 @@ fn pair(judged: &Judged) -> Pair {
     }
 }
 
-/// The file of these cases.
+/// The matrix of these cases in the file's format.
 pub fn of(all: &[Judged]) -> Conflicts {
     let named = |name: &str, about: &str| Named { name: name.to_owned(), about: about.to_owned() };
     Conflicts {

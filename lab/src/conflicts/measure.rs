@@ -1,5 +1,5 @@
-//! The measurement of one case. Both sides repeat their operations, in an order that a seed chooses. Each round records
-//! which lines one CPU wrote and the other touched.
+//! The measurement of one case. Both sides repeat their operations, in an order that a seed determines. For each round,
+//! the lines are recorded that one CPU wrote and the other CPU accessed.
 
 use super::model::{Outcome, State};
 use super::operation::{Act, Operation};
@@ -9,48 +9,48 @@ use crate::Failure;
 use quire_sync::record::{Conflict, Record, scope};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Rounds before the first that counts: until stocks are filled and the epoch has come round.
+/// The number of rounds before the first counted round. In them, caches fill and the epoch advances.
 const WARM: u32 = 96;
-/// Rounds that count.
+/// The number of counted rounds.
 pub const ROUNDS: u32 = 64;
 
-/// The name of a shared line: the memory's owner, and the source that wrote it.
+/// The name of a shared line: the owner of the memory, and the source files that wrote the line.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Line {
-    /// The owner's name for it; empty without an owner.
+    /// The label that the owner gave the memory. Empty without an owner.
     pub label: String,
-    /// Files of the source that wrote it.
+    /// The source files that wrote the line.
     pub by: String,
 }
 
-/// The sharing of a line in all rounds.
+/// How a line was shared in all rounds.
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
-    /// Rounds in which it was shared.
+    /// The number of rounds in which the line was shared.
     pub rounds: u32,
-    /// Lines of this name in the round that shared most of them.
+    /// The number of lines of this name, in the round that shared the most.
     pub lines: u32,
-    /// The accesses of one such round, for the reader.
+    /// The accesses of one such round, as text for the reader.
     pub told: String,
 }
 
-/// The results of the operations, by which of them came first.
+/// The results of the operations. The key is whether the operation of CPU 0 came first.
 pub type Results = BTreeMap<bool, BTreeSet<[String; 2]>>;
 
 /// The measurement of a case.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Rounds that counted.
+    /// The number of counted rounds.
     pub rounds: u32,
-    /// Lines that were shared in any.
+    /// The lines that were shared in any round.
     pub lines: BTreeMap<Line, Seen>,
-    /// Lines in the round that shared most.
+    /// The number of shared lines in the round that shared the most.
     pub most: u32,
-    /// The results of the operations, by which of them came first.
+    /// The results of the operations.
     pub results: Results,
 }
 
-/// A short name: the last parts of a type's path.
+/// A short form of a type's path: its last two parts.
 pub(super) fn short(label: &str) -> String {
     let word = label.split('<').next().unwrap_or(label);
     word.rsplit("::").take(2).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("::")
@@ -63,7 +63,7 @@ fn line_of(conflict: &Conflict) -> Line {
     Line { label: short(conflict.label()), by: by.into_iter().collect::<Vec<_>>().join(" ") }
 }
 
-/// Adds the shared lines of a round, and returns their number.
+/// Adds the shared lines of a round to `lines`. Returns their number.
 fn add(lines: &mut BTreeMap<Line, Seen>, record: &Record) -> u32 {
     let mut now: BTreeMap<Line, (u32, String)> = BTreeMap::new();
     for conflict in record.conflicts() {
@@ -81,7 +81,7 @@ fn add(lines: &mut BTreeMap<Line, Seen>, record: &Record) -> u32 {
     all
 }
 
-/// SplitMix64 (Steele et al. 2014).
+/// The generator SplitMix64 (Steele et al. 2014).
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -89,25 +89,25 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Both operations of a round, one after the other.
+/// A function that does both operations of a round, one after the other.
 type Both<'a> = &'a mut dyn FnMut() -> Result<(), Failure>;
 
-/// The script of a case.
+/// The plan of a case.
 pub(super) struct Play<'a> {
-    /// What CPU 0 and CPU 1 do.
+    /// The operations of CPU 0 and of CPU 1.
     pub operations: [&'a Operation; 2],
-    /// How their processes are related.
+    /// The relation between their processes.
     pub state: State,
-    /// Frames of the machine.
+    /// The number of frames of the machine.
     pub frames: u64,
-    /// Rounds before the first that counts.
+    /// The number of rounds before the first counted round.
     pub warm: u32,
-    /// Rounds that count.
+    /// The number of counted rounds.
     pub rounds: u32,
 }
 
 impl Play<'_> {
-    /// Runs it all. `counted` runs each round that counts, in the world that it is given.
+    /// Runs all rounds. `counted` runs each counted round in the world that it gets.
     pub fn run(
         &self,
         tasks: Tasks,
@@ -149,7 +149,7 @@ impl Play<'_> {
     }
 }
 
-/// Does `a` on CPU 0 and `b` on CPU 1 in `state`, for `rounds` rounds that count.
+/// Measures operation `a` on CPU 0 and `b` on CPU 1 in `state`, for `rounds` counted rounds.
 pub fn measure(tasks: Tasks, a: &Operation, b: &Operation, state: State, rounds: u32) -> Result<Measured, Failure> {
     let (mut lines, mut most) = (BTreeMap::new(), 0);
     let results =

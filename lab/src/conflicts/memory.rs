@@ -1,4 +1,4 @@
-//! Operations of the memory core, on the real core.
+//! The operations of the conflict matrix that act on memory, run on the real core.
 
 use super::model::{CONTENT, Outcome, Region, stored};
 use super::operation::{Act, Side};
@@ -10,32 +10,32 @@ use quire_vm::phys::frames::{Fill, For};
 use quire_vm::phys::queues::Queue;
 use quire_vm::{Access, FaultKind, PAGE_SIZE, Pfn, Prot, VirtRange};
 
-/// A part of a file from which only programs are mapped.
+/// The first page of the part of a file that only program mappings use.
 const PROGRAM_PAGE: u64 = PAGES + 64;
-/// Pages between two loads: more than a fault maps around itself.
+/// Pages between two loads. It is more than one fault maps around its address, so each load faults.
 const APART: u64 = 32;
-/// Pages that the heap has at most before it shrinks again.
+/// The most pages that the heap reaches before it shrinks again.
 const HEAP: u64 = 256;
-/// Frames that a side has at most.
+/// The most frames that a side holds.
 const HOARD: usize = 600;
 
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, wanted: T) -> Result<(), Failure> {
     if got == wanted { Ok(()) } else { Err(Failure::Wrong(format!("{what}: {got:?} instead of {wanted:?}"))) }
 }
 
-/// Stores the side's word into the first page of a region, as its program would.
+/// Stores a word into the first page of the side's region, as a program would.
 fn touch(world: &World, region: Region, side: Side) -> Result<(), Failure> {
     Ok(world.cpu(side).write(world.space(side), world.at(region, side), CONTENT)?)
 }
 
-/// The first touch of private memory.
+/// The operation: a first touch of private memory.
 pub struct ZeroFill {
     next: u64,
     at: u64,
 }
 
 impl ZeroFill {
-    /// At the region's start.
+    /// Starts at the first page of the region.
     pub fn new() -> ZeroFill {
         ZeroFill { next: 0, at: 0 }
     }
@@ -65,14 +65,14 @@ impl Act for ZeroFill {
     }
 }
 
-/// A load from a page that is in memory.
+/// The operation: a load from a page that is resident but not mapped.
 pub struct ReadFault {
     next: u64,
     at: u64,
 }
 
 impl ReadFault {
-    /// At the region's start.
+    /// Starts at the first page of the region.
     pub fn new() -> ReadFault {
         ReadFault { next: 0, at: 0 }
     }
@@ -89,7 +89,7 @@ impl Act for ReadFault {
     fn ready(&mut self, world: &World, side: Side) -> Result<(), Failure> {
         let region = world.at(Region::File, side);
         if self.next == 0 {
-            // Drops the leaves, keeps the pages; the rest is touched again, so that table pages are there.
+            // The advice drops the PTEs and keeps the file's pages. The load then makes the table pages exist again.
             let all = VirtRange { start: region, end: region + PAGES * PAGE_SIZE };
             world.space(side).advise(all, Advice::DontNeed)?;
             world.cpu(side).read(world.space(side), region)?;
@@ -108,14 +108,14 @@ impl Act for ReadFault {
     }
 }
 
-/// A store that copies.
+/// The operation: a store that copies a page.
 pub struct CopyFault {
     next: u64,
     at: u64,
 }
 
 impl CopyFault {
-    /// At the region's start.
+    /// Starts at the first page of the region.
     pub fn new() -> CopyFault {
         CopyFault { next: 0, at: 0 }
     }
@@ -137,7 +137,7 @@ impl Act for CopyFault {
     fn ready(&mut self, world: &World, side: Side) -> Result<(), Failure> {
         let region = world.at(Region::Copy, side);
         if self.next == PAGES {
-            // Of a file: the copies go, and the file's pages show again.
+            // The region maps a file: `DontNeed` drops the private copies, so the file's pages are visible again.
             self.next = 0;
             let all = VirtRange { start: region, end: region + PAGES * PAGE_SIZE };
             world.space(side).advise(all, Advice::DontNeed)?;
@@ -157,13 +157,13 @@ impl Act for CopyFault {
     }
 }
 
-/// A mapping without an address.
+/// The operation: a mapping at an address that the kernel chooses.
 pub struct Map {
     at: u64,
 }
 
 impl Map {
-    /// Nothing yet.
+    /// No mapping yet.
     pub fn new() -> Map {
         Map { at: 0 }
     }
@@ -179,7 +179,7 @@ impl Act for Map {
     }
 }
 
-/// A mapping that replaces a touched one.
+/// The operation: a fixed mapping that replaces a touched one.
 pub struct MapFixed;
 
 impl Act for MapFixed {
@@ -194,7 +194,7 @@ impl Act for MapFixed {
     }
 }
 
-/// A mapping goes.
+/// The operation: a mapping is removed.
 pub struct Unmap;
 
 impl Act for Unmap {
@@ -209,7 +209,7 @@ impl Act for Unmap {
     }
 }
 
-/// A mapping loses a right.
+/// The operation: a mapping loses the right to write.
 pub struct Protect;
 
 impl Act for Protect {
@@ -223,7 +223,7 @@ impl Act for Protect {
     }
 }
 
-/// Memory is given up at once.
+/// The operation: the content of memory is dropped at once (`MADV_DONTNEED`).
 pub struct Forget;
 
 impl Act for Forget {
@@ -236,7 +236,7 @@ impl Act for Forget {
     }
 }
 
-/// Memory may go when it is short.
+/// The operation: the content of memory may be dropped when memory is low (`MADV_FREE`).
 pub struct GiveUp;
 
 impl Act for GiveUp {
@@ -249,7 +249,7 @@ impl Act for GiveUp {
     }
 }
 
-/// The heap grows by a page, as `brk` does it.
+/// The operation: the heap grows by a page, as with `brk`.
 pub struct GrowHeap {
     pages: u64,
 }
@@ -279,12 +279,12 @@ impl Act for GrowHeap {
         let at = Placement::FixedNoReplace(end);
         space.map(&MapRequest { tag: Tag::Heap, ..MapRequest::private(at, PAGE_SIZE) })?;
         self.pages += 1;
-        // Each round acts as the first of its own.
+        // Each round reports the result of the first growth, because the model starts from an empty heap.
         Ok(Outcome::Value(1))
     }
 }
 
-/// A fork.
+/// The operation: a fork.
 pub struct Fork {
     child: Option<SpaceRef<Hosted>>,
 }
@@ -317,7 +317,8 @@ fn program(world: &World, side: Side) -> Vec<MapRequest<'_, Hosted>> {
     let base = world.at(Region::Program, side);
     let text = Prot::READ | Prot::EXEC;
     let data = Prot::READ | Prot::WRITE;
-    // Pages from the base, their number, their rights, and the page of the file; none for zeroes.
+    // For each segment: the first page from the base, the number of pages, the rights, and the page of the file (`None`
+    // for zeroed data).
     let segments = [
         (0, 8, text, Some(0)),
         (8, 2, data, Some(8)),
@@ -335,13 +336,13 @@ fn program(world: &World, side: Side) -> Vec<MapRequest<'_, Hosted>> {
     segments.into_iter().chain([MapRequest { grows_down: true, tag: Tag::Stack, ..stack }]).collect()
 }
 
-/// A program is mapped into a new space.
+/// The operation: a program is mapped into a new space.
 pub struct Exec {
     space: Option<SpaceRef<Hosted>>,
 }
 
 impl Exec {
-    /// None yet.
+    /// No space yet.
     pub fn new() -> Exec {
         Exec { space: None }
     }
@@ -363,13 +364,13 @@ impl Act for Exec {
     }
 }
 
-/// The last handle of a space is dropped.
+/// The operation: the last reference to a space is dropped.
 pub struct Exit {
     space: Option<SpaceRef<Hosted>>,
 }
 
 impl Exit {
-    /// None yet.
+    /// No space yet.
     pub fn new() -> Exit {
         Exit { space: None }
     }
@@ -386,13 +387,13 @@ impl Act for Exit {
     }
 }
 
-/// A frame is taken, and kept for many rounds.
+/// The operation: a frame is allocated, and kept for many rounds.
 pub struct TakeFrame {
     frames: Vec<Pfn>,
 }
 
 impl TakeFrame {
-    /// None yet.
+    /// No frames yet.
     pub fn new() -> TakeFrame {
         TakeFrame { frames: Vec::with_capacity(HOARD) }
     }
@@ -403,7 +404,7 @@ fn take(world: &World) -> Result<Pfn, Failure> {
 }
 
 fn give(world: &World, pfn: Pfn) {
-    // SAFETY: it came from `take`, and is given up.
+    // SAFETY: the frame came from `take`, and its owner no longer uses it.
     unsafe { world.vm.free_pfn(pfn) };
 }
 
@@ -420,13 +421,13 @@ impl Act for TakeFrame {
     }
 }
 
-/// A frame of many is given back.
+/// The operation: one of many frames is freed.
 pub struct GiveFrame {
     frames: Vec<Pfn>,
 }
 
 impl GiveFrame {
-    /// None yet.
+    /// No frames yet.
     pub fn new() -> GiveFrame {
         GiveFrame { frames: Vec::with_capacity(HOARD) }
     }
@@ -448,16 +449,16 @@ impl Act for GiveFrame {
     }
 }
 
-/// A page of the side's is put into the inactive queue.
+/// The operation: a page of the side is put into the inactive queue.
 pub struct Enqueue {
     pages: Vec<Pfn>,
     next: usize,
-    /// Pages keep their space.
+    /// The space of `pages`, kept alive so that the pages stay allocated.
     space: Option<SpaceRef<Hosted>>,
 }
 
 impl Enqueue {
-    /// None yet.
+    /// No pages yet.
     pub fn new() -> Enqueue {
         Enqueue { pages: Vec::new(), next: 0, space: None }
     }
@@ -465,7 +466,7 @@ impl Enqueue {
 
 impl Act for Enqueue {
     fn set_up(&mut self, world: &World, side: Side) -> Result<(), Failure> {
-        // Private memory of a space that nothing else uses.
+        // The pages are private memory of a space that no other operation uses.
         let space = Space::new(world.vm)?;
         let at = world.at(Region::Zero, side);
         space.map(&MapRequest::private(Placement::Fixed(at), PAGES * PAGE_SIZE))?;
@@ -474,7 +475,7 @@ impl Act for Enqueue {
         }
         let mut pages = Vec::new();
         world.vm.drain_own_queue_batch();
-        // SAFETY: the space of the pages is kept, and they are put into a queue again.
+        // SAFETY: `self.space` keeps the space of the pages alive, and the pages are put into a queue again.
         for part in unsafe { world.vm.queues().parts_of(Queue::Active) } {
             part.take(usize::MAX, &mut |page| pages.push(world.vm.pfn_of_page(page)));
         }
@@ -486,7 +487,7 @@ impl Act for Enqueue {
         if self.next == self.pages.len() {
             self.next = 0;
             for pfn in &self.pages {
-                // SAFETY: a page of the space that is kept; `run` puts it into a queue again.
+                // SAFETY: the page belongs to the space that `self.space` keeps; `run` puts it into a queue again.
                 unsafe { world.vm.queues().take_out(world.vm.descriptor(*pfn)) };
             }
         }
@@ -495,19 +496,19 @@ impl Act for Enqueue {
     fn run(&mut self, world: &World, _side: Side) -> Result<Outcome, Failure> {
         let Some(pfn) = self.pages.get(self.next) else { return Ok(Outcome::Refused) };
         self.next += 1;
-        // SAFETY: `pages` has frames of the space that is kept, and `ready` took their pages out of every queue.
+        // SAFETY: `pages` has frames of the space that `self.space` keeps. `ready` took their pages out of every queue.
         world.vm.put_in_queue(unsafe { world.vm.descriptor(*pfn) }, Queue::Inactive);
         Ok(Outcome::Done)
     }
 }
 
-/// The frame of a clean page of a file that is mapped is taken.
+/// The operation: the frame of a clean, mapped page of a file is reclaimed.
 pub struct Reclaim {
     next: u64,
 }
 
 impl Reclaim {
-    /// At the region's start.
+    /// Starts at the first page of the region.
     pub fn new() -> Reclaim {
         Reclaim { next: 0 }
     }

@@ -1,9 +1,9 @@
-//! The conflict matrix: operations that commute share no cache line that one of them writes.
+//! The conflict matrix. It checks that operations which commute share no cache line that one of them writes.
 //!
-//! Every pair of operations runs in both orders on a [`model`] of observable state, in each of its states. If both
-//! orders give the same, the pair is a *case*, so cases are not chosen by hand. Each case is then measured on the real
-//! core ([`measure`](mod@measure)), on two virtual CPUs whose every access to shared memory is recorded.
-//! `docs/conflicts.md` says how to read the result, and how to add an operation.
+//! Every pair of operations runs in both orders on a [`model`] of observable state, in each of the model's states. If
+//! both orders have the same effect, the pair is a *case*. So cases are not chosen by hand. Each case is then measured
+//! on the real core ([`measure`](mod@measure)). Two virtual CPUs do the operations, and every access to shared memory
+//! is recorded. `docs/conflicts.md` describes how to read the result, and how to add an operation.
 
 mod command;
 pub mod expected;
@@ -36,13 +36,14 @@ pub struct Case {
     pub a: &'static Operation,
     /// The operation of CPU 1.
     pub b: &'static Operation,
-    /// How their processes are related.
+    /// The relation between their processes.
     pub state: State,
-    /// The results of both, the same in either order.
+    /// The results of the two operations, which are the same in both orders.
     pub results: [Outcome; 2],
 }
 
-/// Pairs of operations, each with itself and with every later one, in every state; and those of them that commute.
+/// The number of all pairs, and the pairs that commute. Each operation is paired with itself and with every later one,
+/// in every state.
 pub fn cases() -> (usize, Vec<Case>) {
     let mut pairs = 0;
     let mut cases = Vec::new();
@@ -57,7 +58,7 @@ pub fn cases() -> (usize, Vec<Case>) {
     (pairs, cases)
 }
 
-/// The results of both, if their order cannot be observed.
+/// The results of the two operations if their order cannot be observed. `None` if they do not commute.
 fn commute(a: &Operation, b: &Operation, state: State) -> Option<[Outcome; 2]> {
     let run = |first: (&Operation, Side), second: (&Operation, Side)| {
         let mut model = Model::new(state);
@@ -72,7 +73,7 @@ fn commute(a: &Operation, b: &Operation, state: State) -> Option<[Outcome; 2]> {
 }
 
 impl Case {
-    /// Measures it. Fails if the results are not the model's, in either order.
+    /// Measures the case. Returns an error if the results differ from the model's in either order.
     pub fn run(&self, tasks: Tasks) -> Result<Measured, Failure> {
         let measured = measure(tasks, self.a, self.b, self.state, ROUNDS)?;
         let wanted = self.results.map(|r| format!("{r:?}"));

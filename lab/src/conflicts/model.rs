@@ -1,17 +1,17 @@
-//! The reference model: the observable effects of operations in sequence.
+//! The reference model: the observable effects of a sequence of operations.
 //!
-//! It knows processes, the contents of their addresses, files, words, timers, run queues and numbers; it knows no page
-//! table, no lock and no list. Two operations *commute* in a state where both orders give the same results and the same
-//! final state (Clements et al., "The Scalable Commutativity Rule", 2013). The model does not distinguish what the
-//! specification leaves open: the frame, free address, number or kernel structure that an operation gets. Its result is
-//! [`Outcome::Fresh`], and the state names the thing after the side that got it.
+//! The model has processes, the contents of their addresses, files, futex words, timers, run queues and numbers. It has
+//! no page table, no lock and no list. Two operations *commute* in a state where both orders give the same results and
+//! the same final state. Clements et al. define this in "The Scalable Commutativity Rule" (2013). The specification
+//! leaves some results open: which frame, free address, number or kernel structure an operation gets. For these the
+//! model returns [`Outcome::Fresh`], and the state names the thing after the side that got it.
 //!
-//! Observable, beyond results, are:
+//! Beside the results, these are observable:
 //! - the content and rights of each address of each process, and which pages of objects are in memory (`mincore`);
-//! - the waiters of a word, the armed timers, the numbers in use;
+//! - the threads that wait on a word, the armed timers, the numbers in use;
 //! - the running thread of a CPU, and the order of the others: a run queue is first in, first out.
 //!
-//! The order of the page queues is not observable: they are approximate, and no call returns it.
+//! The order of the page queues is not observable, because the queues are approximate and no call returns their order.
 
 use super::operation::Side;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,17 +19,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// The result of an operation, as its caller sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It was done.
+    /// The operation was done.
     Done,
-    /// With this value.
+    /// The operation returned this value.
     Value(u64),
-    /// It got something; the specification leaves open which.
+    /// The operation got a thing; the specification leaves open which thing.
     Fresh,
     /// The caller sleeps.
     Sleeps,
-    /// The caller has ended before.
+    /// The caller's thread had ended before the operation.
     Gone,
-    /// It was refused.
+    /// The operation was refused.
     Refused,
 }
 
@@ -40,19 +40,19 @@ pub enum State {
     Threads,
     /// Processes that share nothing.
     Apart,
-    /// Processes that map one file, as thousands do.
+    /// Processes that map one file, as thousands of processes would.
     File,
     /// Processes that share anonymous memory.
     Anonymous,
-    /// Processes that were forked from one parent, which lives.
+    /// Processes that were forked from one parent, which still lives.
     Parent,
 }
 
 impl State {
-    /// All, in the order in which they are shown.
+    /// All states, in the order in which they are shown.
     pub const ALL: [State; 5] = [State::Threads, State::Apart, State::File, State::Anonymous, State::Parent];
 
-    /// The name that people type.
+    /// The name for the command line.
     pub fn name(self) -> &'static str {
         match self {
             State::Threads => "threads",
@@ -63,7 +63,7 @@ impl State {
         }
     }
 
-    /// What the two have in common.
+    /// A description of the relation between the two processes.
     pub fn about(self) -> &'static str {
         match self {
             State::Threads => "threads of one process",
@@ -75,37 +75,37 @@ impl State {
     }
 }
 
-/// A part of a process's addresses; each CPU's thread has its own.
+/// A part of a process's addresses. The thread of each CPU has its own regions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Region {
-    /// Memory that was never touched.
+    /// Private memory that was never touched.
     Zero,
     /// A shared mapping of a file.
     File,
-    /// A private mapping of something, which a store copies.
+    /// A private mapping with content, which a store copies.
     Copy,
     /// A mapping that a fixed mapping replaces.
     Fixed,
     /// A mapping that is unmapped.
     Mapped,
-    /// A mapping that loses a right.
+    /// A mapping that loses the right to write.
     Writable,
-    /// Memory that is dropped at once.
+    /// Memory whose content is dropped at once.
     Kept,
-    /// Memory that may be dropped when memory is short.
+    /// Memory whose content may be dropped when memory is low.
     Lazy,
-    /// The heap, page by page.
+    /// A page of the heap, by its number.
     Heap(u64),
-    /// A mapping without a given address.
+    /// A mapping at an address that the kernel chooses.
     Anywhere,
-    /// A program that was executed.
+    /// The memory of a program after `exec`.
     Program,
 }
 
-/// The side that got a thing whose name is left open.
+/// The side that got a thing, as the name of that thing.
 type By = Side;
 
-/// A thing that has pages.
+/// An object that has pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Object {
     File(Option<Side>),
@@ -113,12 +113,12 @@ enum Object {
     Shared,
 }
 
-/// The own content of private memory.
+/// The content that private memory has of its own, apart from an object behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Own {
     Nothing,
     Value(u64),
-    /// Its old content, or nothing: left open until the next store.
+    /// Either the old content or nothing: open until the next store.
     GivenUp,
 }
 
@@ -177,7 +177,7 @@ enum Clock {
     Due(Side),
 }
 
-/// The observable state.
+/// The observable state of the system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
     shared: bool,
@@ -186,7 +186,7 @@ pub struct Model {
     of: [ProcessName; 2],
     contents: BTreeMap<(Object, Side), u64>,
     resident: BTreeSet<(Object, Side)>,
-    /// Frames that each side holds.
+    /// The number of frames that each side holds.
     frames: [u32; 2],
     queued: BTreeSet<Side>,
     cpus: [Cpu; 4],
@@ -196,15 +196,15 @@ pub struct Model {
     numbers: BTreeMap<By, u32>,
 }
 
-/// The value that a side stores: sides store different values.
+/// The value that a side stores. The two sides store different values.
 pub fn stored(side: Side) -> u64 {
     100 + side as u64
 }
-/// The first content of a side's page, if it has any.
+/// The initial content of a side's page, where the page has content.
 pub const CONTENT: u64 = 7;
 
 impl Model {
-    /// The two sides in `state`, before anything happens.
+    /// The initial state of the two sides in `state`.
     pub fn new(state: State) -> Model {
         let one = state == State::Threads;
         let common_file = state == State::File;
@@ -227,7 +227,7 @@ impl Model {
         };
         let mut pages: BTreeMap<_, _> = (0..2).flat_map(|s| model.first_pages(s)).collect();
         if state == State::Parent {
-            // Fork copies the parent's pages by value.
+            // The model's fork copies the parent's pages by value.
             for page in pages.values_mut() {
                 if let Shown::Private(own, behind @ Some(_)) = &mut page.shown {
                     (*own, *behind) = (Own::Value(CONTENT), None);
@@ -239,7 +239,7 @@ impl Model {
             let files = [model.file(side), Object::Program(model.owner(side))];
             model.contents.extend(files.map(|f| ((f, side), CONTENT)));
             model.resident.extend(files.map(|f| (f, side)));
-            // A process has the other side's regions if they share them.
+            // A process also has the other side's regions if the two share them.
             let has = |region: Region, s: Side| {
                 s == side
                     || match state {
@@ -279,12 +279,12 @@ impl Model {
         pages
     }
 
-    /// Whether the thread of `side` lives: an ended thread does nothing.
+    /// Whether the thread of `side` lives. An ended thread has no effect.
     fn lives(&self, side: Side) -> bool {
         self.processes.get(&self.of[side]).is_some_and(|p| p.threads.contains(&side))
     }
 
-    /// Does `f` with the process of `side`'s thread, if the thread lives.
+    /// Calls `f` with the process of `side`'s thread, or returns `Gone` if the thread has ended.
     fn by(&mut self, side: Side, f: impl FnOnce(&mut Process) -> Outcome) -> Outcome {
         if !self.lives(side) {
             return Outcome::Gone;
@@ -292,7 +292,7 @@ impl Model {
         self.processes.get_mut(&self.of[side]).map_or(Outcome::Gone, f)
     }
 
-    /// Does `f` where `side`'s thread lives.
+    /// Calls `f` if `side`'s thread lives, and else returns `Gone`.
     fn alive(&mut self, side: Side, f: impl FnOnce(&mut Model) -> Outcome) -> Outcome {
         if self.lives(side) { f(self) } else { Outcome::Gone }
     }
@@ -342,7 +342,7 @@ impl Model {
         }
     }
 
-    /// `side` maps empty memory, or the file that is shared, at `region`.
+    /// `side` maps zeroed memory, or the shared file, at `region`.
     pub fn map(&mut self, region: Region, side: Side) -> Outcome {
         let file = (self.common_file).then(|| (self.file(side), side));
         self.by(side, |p| {
@@ -370,7 +370,7 @@ impl Model {
         })
     }
 
-    /// `side` drops the content of `region`: at once, or when memory is short.
+    /// `side` drops the content of `region`: at once, or (without `at_once`) when memory is low.
     pub fn give_up(&mut self, region: Region, side: Side, at_once: bool) -> Outcome {
         self.by(side, |p| match p.pages.get_mut(&(region, side)).map(|p| &mut p.shown) {
             Some(Shown::Private(own, _)) => {
@@ -381,7 +381,7 @@ impl Model {
         })
     }
 
-    /// The heap of `side`'s process grows by a page; the caller learns where it ends.
+    /// The heap of `side`'s process grows by a page. The result is the heap's new size in pages.
     pub fn grow_heap(&mut self, side: Side) -> Outcome {
         self.by(side, |p| {
             p.heap += 1;
@@ -391,7 +391,7 @@ impl Model {
         })
     }
 
-    /// `side` forks: the child has a copy of everything.
+    /// `side` forks. The child gets a copy of the memory.
     pub fn fork(&mut self, side: Side) -> Outcome {
         let mut child = None;
         let done = self.by(side, |p| {
@@ -404,7 +404,7 @@ impl Model {
         done
     }
 
-    /// `side` replaces its process's memory by a program; other threads of the process end.
+    /// `side` replaces its process's memory by a program. The other threads of the process end.
     pub fn exec(&mut self, side: Side) -> Outcome {
         let program = (Object::Program(self.owner(side)), side);
         self.by(side, |p| {
@@ -426,7 +426,7 @@ impl Model {
         })
     }
 
-    /// `side` takes a frame.
+    /// `side` allocates a frame.
     pub fn take_frame(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.frames[side] += 1;
@@ -434,7 +434,7 @@ impl Model {
         })
     }
 
-    /// `side` gives a frame back.
+    /// `side` frees a frame.
     pub fn give_frame(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.frames[side] -= 1;
@@ -442,7 +442,7 @@ impl Model {
         })
     }
 
-    /// `side` puts its page into a queue.
+    /// `side` puts its page into a page queue.
     pub fn enqueue_page(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.queued.insert(side);
@@ -450,7 +450,7 @@ impl Model {
         })
     }
 
-    /// `side` takes the frame of its page of the file.
+    /// `side` reclaims the frame of its page of the file.
     pub fn reclaim(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             let page = (m.file(side), side);
@@ -459,7 +459,7 @@ impl Model {
         })
     }
 
-    /// `side`'s thread waits on its word; the next one on its CPU runs.
+    /// `side`'s thread waits on its word. The next thread in the run queue of its CPU runs.
     pub fn wait(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.waiting.entry(Word::Own(side)).or_default().push(Thread::Program(side));
@@ -471,7 +471,7 @@ impl Model {
         })
     }
 
-    /// `side` wakes the thread that waits on its other word.
+    /// `side` wakes the threads that wait on its other word. The result is their number.
     pub fn wake(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             let woken = m.waiting.remove(&Word::Awaited(side)).unwrap_or_default();
@@ -481,7 +481,7 @@ impl Model {
         })
     }
 
-    /// `side` starts a thread, with a number.
+    /// `side` starts a thread, which gets a new number.
     pub fn spawn(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             *m.numbers.entry(side).or_default() += 1;
@@ -490,7 +490,7 @@ impl Model {
         })
     }
 
-    /// `side` wakes a sleeping thread: of its own CPU, or of another one.
+    /// `side` wakes a sleeping thread of its own CPU, or (with `far`) of another CPU.
     pub fn unpark(&mut self, side: Side, far: bool) -> Outcome {
         self.alive(side, |m| {
             let (cpu, thread) = if far { (side + 2, Thread::Far(side)) } else { (side, Thread::Sleeper(side)) };
@@ -499,7 +499,7 @@ impl Model {
         })
     }
 
-    /// `side` takes a number.
+    /// `side` allocates a number.
     pub fn take_number(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             *m.numbers.entry(side).or_default() += 1;
@@ -515,12 +515,12 @@ impl Model {
         })
     }
 
-    /// `side` cancels a timer; the caller learns whether it was armed.
+    /// `side` cancels a timer. The result is 1 if the timer was armed, else 0.
     pub fn cancel(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| Outcome::Value(u64::from(m.armed.remove(&Clock::Armed(side)))))
     }
 
-    /// A timer of `side`'s CPU is due.
+    /// A timer of `side`'s CPU expires.
     pub fn fire(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             m.armed.remove(&Clock::Due(side));

@@ -1,5 +1,5 @@
-//! The operations of the matrix. Each is a description: its name, its effect on the reference model, and its real call.
-//! To add one is to add a row to [`ALL`].
+//! The operations of the matrix. The description of an operation has its name, its effect on the reference model, and
+//! its real call. A new operation needs only a new row in [`ALL`].
 
 use super::model::{Model, Outcome, Region};
 use super::world::World;
@@ -8,40 +8,40 @@ use crate::Failure;
 use quire_hosted::Hosted;
 use quire_vm::map::Space;
 
-/// One of the two CPUs, and the owner of its things: 0 or 1.
+/// A side, 0 or 1: one of the two CPUs, and the owner of the side's objects.
 pub type Side = usize;
 
-/// An operation as one side repeats it on the real core. Only [`Act::run`] is recorded.
+/// An operation on the real core, which one side repeats. Only the accesses of [`Act::run`] are recorded.
 pub trait Act {
-    /// In the state with a parent: touches the memory that the parent will pass on.
+    /// Touches the memory that the parent passes on. Called only in the state with a parent, before the forks.
     fn inherit(&mut self, _world: &World, _parent: &Space<Hosted>, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
-    /// Once, before the first round.
+    /// Prepares the side. Called once, before the first round.
     fn set_up(&mut self, _world: &World, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
-    /// Before each round: prepares the operation.
+    /// Prepares the operation. Called before each round.
     fn ready(&mut self, _world: &World, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
-    /// The operation.
+    /// Does the operation.
     fn run(&mut self, world: &World, side: Side) -> Result<Outcome, Failure>;
-    /// After each round: undoes what would pile up, and may find that the result was wrong.
+    /// Undoes effects that would accumulate, and may check the result. Called after each round.
     fn settle(&mut self, _world: &World, _side: Side) -> Result<(), Failure> {
         Ok(())
     }
 }
 
-/// A row and a column of the matrix.
+/// An operation, which is a row and a column of the matrix.
 pub struct Operation {
-    /// The name that a user types.
+    /// The name on the command line.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub about: &'static str,
-    /// Its observable effect.
+    /// The observable effect on the model.
     pub effect: fn(&mut Model, Side) -> Outcome,
-    /// A side that does it.
+    /// Makes the object that does the operation for one side.
     pub act: fn() -> Box<dyn Act>,
 }
 

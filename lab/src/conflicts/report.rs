@@ -1,4 +1,4 @@
-//! The matrix on a terminal.
+//! The report of the conflict matrix for a terminal.
 
 use super::model::State;
 use super::operation::{ALL, Operation};
@@ -7,21 +7,21 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// How many cases are of each kind.
+/// The number of cases with each verdict.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Counts {
     /// No line was shared.
     pub free: usize,
     /// Lines were shared only at listed rates.
     pub amortised: usize,
-    /// Listed.
+    /// Lines were shared for listed reasons.
     pub listed: usize,
-    /// Not as listed.
+    /// The shared lines differ from the list.
     pub wrong: usize,
 }
 
 impl Counts {
-    /// Of these.
+    /// Counts the verdicts of these cases.
     pub fn of(all: &[Judged]) -> Counts {
         let mut counts = Counts::default();
         for judged in all {
@@ -35,18 +35,18 @@ impl Counts {
         counts
     }
 
-    /// All of them.
+    /// The number of all cases.
     pub fn all(&self) -> usize {
         self.free + self.amortised + self.listed + self.wrong
     }
 }
 
-/// The operations that one of `names` selects, as a row or as a column.
+/// The operations that appear in any case. Each is a row and a column.
 fn columns(all: &[Judged]) -> Vec<&'static Operation> {
     ALL.iter().filter(|o| all.iter().any(|j| j.case.a.name == o.name || j.case.b.name == o.name)).collect()
 }
 
-/// The character of a verdict.
+/// The character that stands for a verdict.
 fn mark(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Free => "·",
@@ -56,7 +56,8 @@ fn mark(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The matrix of one state: a row and a column an operation; empty where two do not commute.
+/// The matrix of one state: a row and a column for each operation. A cell is empty if the two operations do not
+/// commute.
 fn matrix(all: &[Judged], state: State) -> String {
     let columns = columns(all);
     let mut table = Table::new();
@@ -79,7 +80,7 @@ fn matrix(all: &[Judged], state: State) -> String {
     format!("{}:\n{table}", state.about())
 }
 
-/// The shared lines, each with the cases that share it and the reason.
+/// The shared lines, each with the reason and with the cases that share it.
 fn legend(all: &[Judged]) -> String {
     let mut lines: BTreeMap<(Verdict, &str, &str), Vec<String>> = BTreeMap::new();
     for judged in all {
@@ -107,7 +108,7 @@ fn legend(all: &[Judged]) -> String {
     out
 }
 
-/// The first few of many.
+/// The first four of the names.
 fn some(who: &[String]) -> String {
     const SHOWN: usize = 4;
     let mut text = who.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
@@ -117,7 +118,7 @@ fn some(who: &[String]) -> String {
     text
 }
 
-/// Everything but the last line.
+/// The whole report except its last line.
 pub fn text(all: &[Judged]) -> String {
     let mut out = String::new();
     for state in State::ALL {
@@ -147,7 +148,7 @@ pub fn text(all: &[Judged]) -> String {
     out
 }
 
-/// The line that counts.
+/// The last line of the report: the number of conflict-free cases.
 pub fn last_line(counts: Counts) -> String {
     format!("{} of {} cases conflict-free", counts.free + counts.amortised, counts.all())
 }

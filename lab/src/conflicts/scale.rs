@@ -1,9 +1,9 @@
-//! Lines that move between CPUs per operation, by number of CPUs. A design scales if it moves as many with 256 CPUs as
-//! with 2.
+//! The number of cache lines that move between CPUs per operation, by number of CPUs. A design scales if that number is
+//! the same with 256 CPUs as with 2.
 //!
-//! The CPUs take turns on one thread. A model of cache coherence turns the recorded accesses into moves: it keeps a
-//! line's holders, and whether one of them has changed it. A move is a CPU that fetches a line from another CPU, or
-//! takes it from others to write it.
+//! The CPUs take turns on one thread. A model of cache coherence converts the recorded accesses into moves. For each
+//! line, the model keeps the CPUs that hold it, and whether one of them has changed it. A move is a fetch of a line
+//! from another CPU, or an invalidation of other CPUs' copies for a write.
 
 use super::measure::short;
 use crate::bench::transfers;
@@ -16,43 +16,46 @@ use quire_vm::object::ObjectRef;
 use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange, Vm};
 use std::collections::BTreeMap;
 
-/// How many CPUs are compared.
+/// The numbers of CPUs that are compared.
 pub const CPUS: [usize; 5] = [2, 4, 16, 64, 256];
-/// The least number of counted operations, of all CPUs together.
+/// The least number of counted operations, summed over all CPUs.
 const OPERATIONS: usize = 1024;
-/// The least number of counted rounds: several epochs.
+/// The least number of counted rounds. They span several epochs.
 const ROUNDS: usize = 64;
-/// The longest period, in rounds, of work that is done once in many operations: a CPU's frames last for so many faults.
-/// The CPUs begin evenly spread over it, so that any few rounds contain an average share of that work.
+/// The longest period, in rounds, of work that is done once in many operations. For example, the frames of a CPU's
+/// magazine last for this many faults. The CPUs start evenly spread over the period, so that each round contains an
+/// average share of that work.
 const PERIOD: usize = 256;
-/// Rounds that are not recorded: until memory that waits for readers has come back, and each CPU's stocks are filled.
+/// The number of first rounds that are not recorded. In them, retired memory becomes free again, and the CPUs' caches
+/// fill.
 const SETTLE: usize = 128;
-/// Rounds that are recorded but not counted: until each CPU has touched all that it uses, and every page of a shared
-/// file.
+/// The number of rounds that are recorded but not counted. In them, each CPU touches all data that it uses, and all
+/// pages of a shared file.
 const WARM: usize = 32;
-/// Pages that a table page covers.
+/// The number of pages that one table page covers.
 const REGION: u64 = 512;
 const BASE: u64 = 0x5000_0000_0000;
 
 /// An operation that the CPUs repeat.
 pub struct Workload {
-    /// Its name.
+    /// The workload's name.
     pub name: &'static str,
-    /// The most lines that it may move, with any number of CPUs; a test enforces it. `None` for a design that was
-    /// replaced, or that `lab bench` measures.
+    /// The most lines that an operation may move, with any number of CPUs. A test enforces this limit. `None` for a
+    /// design that was replaced, or a design that `lab bench` measures.
     pub held: Option<f64>,
-    /// The lines that it moves, with so many CPUs.
+    /// Measures the lines that the workload moves with this number of CPUs.
     pub moves: fn(usize) -> Result<Moves, Failure>,
 }
 
-/// Lines that move between CPUs.
+/// Counts of cache lines that move between CPUs.
 #[derive(Clone, Default, Debug)]
 pub struct Moves {
     /// Lines for each operation.
     pub lines: f64,
-    /// The same by owner, most first; empty if the workload does not distinguish owners.
+    /// The lines for each operation by the data structure that owns them, most first. Empty if the workload does not
+    /// distinguish owners.
     pub by: Vec<(&'static str, f64)>,
-    /// The same by the source line that needed them.
+    /// The lines for each operation by the source line that accessed them.
     pub sites: Vec<(String, f64)>,
 }
 
@@ -62,7 +65,7 @@ impl From<f64> for Moves {
     }
 }
 
-/// All of them.
+/// All workloads.
 pub const WORKLOADS: &[Workload] = &[
     Workload { name: "zero-fill faults of threads of one process", held: Some(0.1), moves: zero_fill },
     Workload { name: "forks and exits", held: Some(0.3), moves: fork_exit },
@@ -81,7 +84,8 @@ fn boot(cpus: usize) -> (&'static Vm<Hosted>, Vec<Cpu>) {
     (vm, (0..cpus).map(|id| Cpu::attach(vm, id).expect("no other thread is this CPU")).collect())
 }
 
-/// The CPUs do `operation` in turn; it gets the CPU and how often that CPU has done it.
+/// Lets the CPUs do `operation` in turn, and counts moves. `operation` gets the CPU, and how often that CPU has done
+/// it.
 fn moves(cpus: &[Cpu], mut operation: impl FnMut(&Cpu, u64) -> Result<(), Failure>) -> Result<Moves, Failure> {
     let mut done = vec![0u64; cpus.len()];
     for round in 0..PERIOD + SETTLE {
@@ -114,7 +118,7 @@ fn moves(cpus: &[Cpu], mut operation: impl FnMut(&Cpu, u64) -> Result<(), Failur
     Ok(Moves { lines: by.iter().fold(0.0, |sum, (_, n)| sum + n), by, sites })
 }
 
-/// Each for one operation.
+/// Divides the counts by the number of operations, and sorts them in descending order.
 fn most_first<K>(counts: BTreeMap<K, u64>, operations: u64) -> Vec<(K, f64)> {
     let mut counts: Vec<_> = counts.into_iter().map(|(k, n)| (k, n as f64 / operations as f64)).collect();
     counts.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -129,7 +133,7 @@ fn zero_fill(cpus: usize) -> Result<Moves, Failure> {
     let (vm, cpus) = boot(cpus);
     let space = Space::new(vm)?;
     cpus.iter().for_each(|c| c.enter(&space).expect("the space belongs to this machine"));
-    // A single CPU does all counted operations.
+    // A single CPU needs more regions, because it does all counted operations.
     let regions = if cpus.len() == 1 { 4 } else { 2 };
     space.map(&MapRequest::private(Placement::Fixed(BASE), cpus.len() as u64 * regions * REGION * PAGE_SIZE))?;
     moves(&cpus, |cpu, n| {
@@ -139,7 +143,7 @@ fn zero_fill(cpus: usize) -> Result<Moves, Failure> {
     })
 }
 
-/// A space for each CPU, made by that CPU.
+/// Makes a space for each CPU, on that CPU.
 fn spaces(
     vm: &'static Vm<Hosted>,
     cpus: &[Cpu],
@@ -168,7 +172,7 @@ fn fork_exit(cpus: usize) -> Result<Moves, Failure> {
     moves(&cpus, |cpu, _| Ok(drop(spaces[cpu.id()].fork()?)))
 }
 
-/// A file in memory of `pages` pages, all resident.
+/// Makes an anonymous object of `pages` pages, all resident.
 fn file(vm: &'static Vm<Hosted>, pages: u64) -> Result<ObjectRef<Hosted>, Failure> {
     let object = ObjectRef::anonymous(vm, pages)?;
     let space = Space::new(vm)?;
@@ -180,7 +184,8 @@ fn file(vm: &'static Vm<Hosted>, pages: u64) -> Result<ObjectRef<Hosted>, Failur
     Ok(object)
 }
 
-/// Mapped by as many spaces as a library that every program uses: then its mapping list is sharded.
+/// Maps the object as often as a library that every program uses, so that its mapping list is sharded. Returns the
+/// space of the mappings.
 fn crowd(cpus: &[Cpu], object: &ObjectRef<Hosted>, page: u64) -> Result<SpaceRef<Hosted>, Failure> {
     let space = Space::new(cpus[0].vm())?;
     let request = |n: u64| MapRequest {
@@ -199,7 +204,8 @@ fn exec(cpus: usize) -> Result<Moves, Failure> {
     let _others = crowd(&cpus, &program, 63)?;
     let text = Prot::READ | Prot::EXEC;
     let data = Prot::READ | Prot::WRITE;
-    // Pages from the base, their number, their rights, and the page of the file; none for zeroes.
+    // For each segment: the first page from the base, the number of pages, the rights, and the page of the file (`None`
+    // for zeroed data).
     let segments = [
         (0, 8, text, Some(0)),
         (8, 2, data, Some(8)),
@@ -256,7 +262,7 @@ fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
         cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
     }
     moves(&cpus, |cpu, _| {
-        // Mappings with an address outside of arenas are all under one lock.
+        // All mappings at fixed addresses outside the arenas are under one lock.
         let to = if arenas { Placement::Any { hint: 0 } } else { Placement::Fixed(region(cpu.id() as u64, 1)) };
         let at = space.map(&MapRequest::private(to, 4 * PAGE_SIZE))?;
         space.unmap(VirtRange { start: at, end: at + 4 * PAGE_SIZE })?;
@@ -264,8 +270,8 @@ fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
     })
 }
 
-/// Prints one line for each workload whose name contains one of `names`, or for all. It lists the lines' owners, and
-/// with `verbose` the source lines.
+/// Prints one line for each workload whose name contains one of `names`, or for all workloads. Also prints the owners
+/// of the lines, and with `verbose` the source lines.
 pub fn command(names: &[String], verbose: bool) -> Result<bool, Failure> {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

@@ -1,4 +1,5 @@
-//! CPUs under the scheduler, timers, futexes and process ids of `quire-task`, played by one thread of the host.
+//! Simulated CPUs below the scheduler, timers, futexes and process ids of `quire-task`. One thread of the host runs
+//! them all.
 
 use super::fiber::{Fiber, Pause};
 use quire_sync::record::{self, as_cpu, unrecorded};
@@ -15,40 +16,40 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Numbers that there are for threads.
+/// The number of process ids.
 const IDS: u32 = 1 << 16;
-/// Buckets of the futex table.
+/// The number of buckets of the futex table.
 const BUCKETS: usize = 1024;
-/// Turns after which a CPU that should have come to rest counts as hung.
+/// The most turns that a CPU gets to come to rest. A CPU that needs more counts as hung.
 const TURNS: usize = 64;
 
-/// The purpose of a thread.
+/// The role of a thread in the experiment.
 pub enum Role {
     /// The idle thread of a CPU.
     Idle,
-    /// Runs the driver's jobs.
+    /// The thread runs the driver's jobs.
     Program,
-    /// Is always runnable, so a CPU that loses its thread never goes idle.
+    /// The thread is always runnable, so a CPU whose other thread sleeps never idles.
     Busy,
-    /// Sleeps until it is woken, again and again.
+    /// The thread sleeps until it is woken, repeatedly.
     Sleeper,
-    /// Waits on its word, again and again.
+    /// The thread waits on its word, repeatedly.
     Waiter(&'static Word),
-    /// Exits at once.
+    /// The thread exits at once.
     Brief,
 }
 
-/// The data of the layer above the scheduler about a thread.
+/// The data that the layer above the scheduler keeps for a thread.
 pub struct Payload {
-    /// Its process id; 0 for a thread of the machine's own.
+    /// The thread's process id; 0 for a thread without one.
     pub id: Cell<u32>,
 }
-// SAFETY: one thread of the host plays all CPUs, so payloads are never used by two at once.
+// SAFETY: one thread of the host runs all CPUs, so two threads never use a payload at once.
 unsafe impl Send for Payload {}
-// SAFETY: one thread of the host plays all CPUs, so no cell is touched by two.
+// SAFETY: one thread of the host runs all CPUs, so two threads never access the cell at once.
 unsafe impl Sync for Payload {}
 
-/// A word of a program's memory that threads wait on.
+/// A word of a program's memory on which threads wait.
 #[repr(C, align(128))]
 pub struct Word(pub AtomicU32);
 
@@ -57,7 +58,7 @@ struct SimCpu {
     masked: AtomicBool,
 }
 
-/// The machine.
+/// The simulated machine.
 pub struct Sim {
     cpus: Vec<SimCpu>,
     clock: AtomicU64,
@@ -69,11 +70,11 @@ type Job = Box<dyn FnOnce()>;
 
 std::thread_local! {
     static JOB: RefCell<Option<Job>> = const { RefCell::new(None) };
-    /// Numbers of threads that have exited.
+    /// The process ids of threads that have exited.
     static EXITED: RefCell<Vec<u32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Zeroed memory that lives on, aligned as the structures of `quire-task` require.
+/// Zeroed memory that is never freed, aligned as the structures of `quire-task` require.
 fn memory(bytes: usize) -> NonNull<u8> {
     let layout = Layout::from_size_align(bytes.max(1), 128).expect("sizes of tables are valid");
     // SAFETY: the layout's size is at least one byte.
@@ -83,20 +84,20 @@ fn memory(bytes: usize) -> NonNull<u8> {
     memory
 }
 
-/// Memory that was given to the structures of `quire-task`.
+/// The address ranges of the memory that the structures of `quire-task` got.
 static GIVEN: Mutex<Vec<Range<usize>>> = Mutex::new(Vec::new());
 
-/// Its ranges.
+/// Returns the address ranges that the structures of `quire-task` got.
 pub fn given() -> Vec<Range<usize>> {
     GIVEN.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// A value on lines of its own, which live on.
+/// Places a value on cache lines of its own, which are never freed. `label` names the lines in the record of accesses.
 pub fn alone<T>(value: T, label: &'static str) -> &'static T {
     let bytes = size_of::<T>().next_multiple_of(128);
     let place = memory(bytes).cast::<T>();
     record::own(place.as_ptr().cast(), bytes, label);
-    // SAFETY: fresh, large enough, aligned to 128, and never freed.
+    // SAFETY: the memory is fresh, large enough, aligned to 128 bytes, and never freed.
     unsafe {
         place.write(value);
         place.as_ref()
@@ -108,7 +109,7 @@ fn thread_layout() -> Layout {
 }
 
 unsafe fn release(thread: NonNull<Thread<Sim>>) {
-    // SAFETY: the last reference is gone, and `make` allocated it so.
+    // SAFETY: the last reference is gone, and `make` allocated the thread with this layout.
     unsafe {
         thread.drop_in_place();
         record::disown(thread.as_ptr().cast());
@@ -116,16 +117,16 @@ unsafe fn release(thread: NonNull<Thread<Sim>>) {
     }
 }
 
-/// A thread with `role`, which has not run yet. Its memory exists already, as in a kernel's slab.
+/// Makes a thread with `role`, which has not run yet. Its memory counts as existing already, as in a kernel's slab.
 pub fn make(role: Role, tasks: Tasks) -> ThreadRef<Sim> {
     let thread = unrecorded(|| {
-        // SAFETY: a thread is not of size zero, so its layout is not.
+        // SAFETY: a thread has a size above zero, so its layout has too.
         let place = NonNull::new(unsafe { alloc_zeroed(thread_layout()) }).expect("the host gives memory");
         record::own(place.as_ptr(), thread_layout().size(), "thread");
         place.cast::<Thread<Sim>>()
     });
     let payload = Payload { id: Cell::new(0) };
-    // SAFETY: fresh memory of its size; this is the first reference.
+    // SAFETY: the memory is fresh and has a thread's size, and this is the first reference.
     let thread = unsafe {
         thread.write(Thread::new(Fiber::empty(), payload, release));
         ThreadRef::adopt(thread)
@@ -138,7 +139,7 @@ pub fn make(role: Role, tasks: Tasks) -> ThreadRef<Sim> {
     thread
 }
 
-/// A thread's life.
+/// The body of a thread.
 fn live(role: Role, tasks: Tasks) {
     let s = tasks.scheduler;
     if !matches!(role, Role::Idle) {
@@ -155,10 +156,11 @@ fn live(role: Role, tasks: Tasks) {
     }
 }
 
-/// Returns control to the driver, and runs its jobs.
+/// Returns control to the driver whenever the thread has nothing to do, and runs the driver's jobs. Returns when the
+/// driver resumes it without a job.
 fn rest(tasks: Tasks) {
     loop {
-        // SAFETY: the calling thread's own context.
+        // SAFETY: this is the context of the calling thread.
         unsafe { (*tasks.scheduler.current().context()).pause(Pause::Rests) };
         match JOB.take() {
             Some(job) => job(),
@@ -167,8 +169,8 @@ fn rest(tasks: Tasks) {
     }
 }
 
-// SAFETY: nothing interrupts: the driver calls handlers where it wants them. `switch` gives the host's thread to `run`,
-// which resumes the current thread.
+// SAFETY: no interrupt occurs by itself, because the driver calls the handlers. `switch` returns control of the host's
+// thread to `run`, which resumes the thread that is now current.
 unsafe impl Machine for Sim {
     type Context = Fiber;
     type Payload = Payload;
@@ -180,7 +182,7 @@ unsafe impl Machine for Sim {
     fn kick(&self, _cpu: CpuId) {}
     fn halt(&self) {
         self.here().masked.store(false, Relaxed);
-        // SAFETY: the idle thread's own context.
+        // SAFETY: this is the context of the calling thread, the idle thread.
         unsafe { (*(*self.current()).context()).pause(Pause::Rests) };
     }
     fn mask(&self) -> Irq {
@@ -197,7 +199,7 @@ unsafe impl Machine for Sim {
     }
     fn set_pending(&self, _pending: bool) {}
     unsafe fn switch(&self, prev: &Thread<Self>, _next: &Thread<Self>) {
-        // SAFETY: `prev` is the calling thread, so its context is used by no other CPU.
+        // SAFETY: `prev` is the calling thread, so no other CPU uses its context.
         unsafe { (*prev.context()).pause(Pause::Switched) };
         self.here().masked.store(true, Relaxed);
     }
@@ -213,27 +215,27 @@ impl Sim {
     }
 }
 
-/// The structures of `quire-task`, for ever.
+/// A machine with the structures of `quire-task`, which are never freed.
 #[derive(Clone, Copy)]
 pub struct Tasks {
     /// The machine.
     pub sim: &'static Sim,
-    /// Its scheduler.
+    /// The machine's scheduler.
     pub scheduler: &'static Scheduler<Sim>,
-    /// Its process ids, which name threads.
+    /// The machine's table of process ids, which maps them to threads.
     pub ids: &'static IdTable<Thread<Sim>, ()>,
-    /// Its futexes.
+    /// The machine's futexes.
     pub futexes: &'static FutexTable<Sim>,
 }
 
 impl Tasks {
-    /// A machine of `cpus` CPUs, each of which runs a program and has another thread that is runnable.
+    /// Boots a machine of `cpus` CPUs. Each runs a program's thread and has a second runnable thread.
     pub fn boot(cpus: usize) -> Tasks {
         let cpu = |_| SimCpu { current: AtomicPtr::new(ptr::null_mut()), masked: AtomicBool::new(true) };
         let sim =
             Sim { cpus: (0..cpus).map(cpu).collect(), clock: AtomicU64::new(1 << 30), scheduler: OnceLock::new() };
         let sim: &'static Sim = Box::leak(Box::new(sim));
-        // SAFETY: fresh memory of the required sizes, which lives on; nothing is moved once it is used.
+        // SAFETY: the memory is fresh, has the required sizes and is never freed, and nothing is moved once it is used.
         let tasks = unsafe {
             let scheduler = Scheduler::new(sim, memory(Scheduler::<Sim>::bytes(cpus)), cpus);
             let ids = IdTable::new(memory(IdTable::<Thread<Sim>, ()>::bytes(IDS, cpus)), IDS, cpus);
@@ -248,7 +250,8 @@ impl Tasks {
             }
         };
         let _once = sim.scheduler.set(tasks.scheduler);
-        // Programs first, so that no idle CPU steals another CPU's second thread before that CPU's program runs.
+        // The programs start first, so that each CPU runs its own program. Otherwise an idle CPU could take another
+        // CPU's second thread before that CPU's program runs.
         for cpu in 0..cpus {
             as_cpu(cpu, || tasks.scheduler.start_cpu(make(Role::Idle, tasks)));
             tasks.spawn(cpu, Role::Program);
@@ -258,7 +261,7 @@ impl Tasks {
         tasks
     }
 
-    /// A new thread on `cpu`'s queue, with a reference for the caller.
+    /// Puts a new thread into the run queue of `cpu`. Returns a reference to it.
     pub fn spawn(&self, cpu: CpuId, role: Role) -> ThreadRef<Sim> {
         let thread = make(role, *self);
         as_cpu(cpu, || self.scheduler.spawn_on(thread.clone(), cpu));
@@ -270,7 +273,7 @@ impl Tasks {
         as_cpu(cpu, || {
             for _ in 0..TURNS {
                 let current = self.sim.current();
-                // SAFETY: a thread that is current is alive.
+                // SAFETY: a current thread is alive.
                 match unsafe { (*(*current).context()).resume() } {
                     Some(Pause::Rests) => return,
                     Some(Pause::Switched) => {}
@@ -281,7 +284,7 @@ impl Tasks {
         })
     }
 
-    /// The current thread of `cpu` does `job`. `None` if it sleeps before it is done.
+    /// Lets the current thread of `cpu` do `job`. Returns `None` if the thread sleeps before the job is done.
     pub fn on<R: 'static>(&self, cpu: CpuId, job: impl FnOnce() -> R + 'static) -> Option<R> {
         let result = Rc::new(Cell::new(None));
         let to = result.clone();
@@ -290,7 +293,7 @@ impl Tasks {
         result.take()
     }
 
-    /// Lets the threads of `cpu` take turns until `thread` is current there.
+    /// Lets the threads of `cpu` take turns until `thread` is the current one.
     pub fn until_current(&self, cpu: CpuId, thread: &ThreadRef<Sim>) {
         let s = self.scheduler;
         for _ in 0..TURNS {
@@ -307,20 +310,20 @@ impl Tasks {
         as_cpu(cpu, || self.scheduler.current().to_ref())
     }
 
-    /// The calling thread waits until it is woken on `key`.
+    /// Lets the calling thread wait until it is woken on `key`.
     pub fn wait_on(&self, key: Key, word: &'static Word) {
         let mut same = || Ok::<_, Infallible>(word.0.load(Relaxed) == 0);
         let all = quire_task::futex::ANY;
         let _woken = self.futexes.wait(self.scheduler, key, all, None, &mut same, &mut || false);
     }
 
-    /// A number for a thread.
+    /// Allocates a process id for a thread.
     pub fn new_id(&self) -> u32 {
         let mut grow = || Some(unrecorded(|| memory(CHUNK_BYTES)));
         self.ids.allocate(&mut grow).expect("there are numbers")
     }
 
-    /// Gives the numbers of threads that have exited back.
+    /// Frees the process ids of threads that have exited.
     pub fn collect_ids(&self) {
         for id in EXITED.take().into_iter().filter(|id| *id != 0) {
             self.ids.set_thread(id, None);
@@ -328,20 +331,20 @@ impl Tasks {
         }
     }
 
-    /// Lets time pass; nothing happens by itself.
+    /// Advances the clock. No timer fires by itself.
     pub fn pass(&self, nanoseconds: u64) {
         self.sim.clock.fetch_add(nanoseconds, Relaxed);
     }
 }
 
 impl Word {
-    /// Its futex key for programs that share nothing.
+    /// The word's futex key, for programs that share no memory.
     pub fn key(&self) -> Key {
         (1, ptr::from_ref(self).addr() as u64)
     }
 }
 
-/// The address of a thread, without a count.
+/// The address of a thread, without a reference count.
 pub fn raw(thread: &ThreadRef<Sim>) -> NonNull<Thread<Sim>> {
     NonNull::from(&**thread)
 }

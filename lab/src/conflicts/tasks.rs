@@ -1,4 +1,4 @@
-//! Operations of the scheduler, on the real scheduler.
+//! The operations of the conflict matrix that act on threads and timers, run on the real scheduler.
 
 use super::model::Outcome;
 use super::operation::{Act, Side};
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A thread sleeps on its side's word.
+/// The operation: a thread sleeps on its side's futex word.
 pub struct Wait {
     word: &'static Word,
     program: Option<ThreadRef<Sim>>,
 }
 
 impl Wait {
-    /// No thread yet.
+    /// No thread sleeps yet.
     pub fn new() -> Wait {
         Wait { word: alone(Word(AtomicU32::new(0)), "word"), program: None }
     }
@@ -46,20 +46,20 @@ impl Act for Wait {
     }
 }
 
-/// The thread that sleeps on its side's word is woken.
+/// The operation: the thread that sleeps on its side's futex word is woken.
 pub struct Wake {
     word: &'static Word,
     program: Option<ThreadRef<Sim>>,
 }
 
 impl Wake {
-    /// No thread yet.
+    /// No thread sleeps yet.
     pub fn new() -> Wake {
         Wake { word: alone(Word(AtomicU32::new(0)), "word"), program: None }
     }
 }
 
-/// Lets every thread of `cpu` go first, until `program` is back.
+/// Lets every other thread of `cpu` run, until `program` is current again.
 fn take_turns(world: &World, cpu: usize, program: Option<&ThreadRef<Sim>>) {
     let tasks = world.tasks;
     let Some(program) = program else { return };
@@ -91,7 +91,7 @@ impl Act for Wake {
     }
 }
 
-/// A thread with a number is started.
+/// The operation: a thread is started and gets a process id.
 pub struct NewThread;
 
 impl Act for NewThread {
@@ -113,7 +113,7 @@ impl Act for NewThread {
     }
 }
 
-/// A timer, and how often it has fired.
+/// A timer, and the number of times that it has fired.
 #[repr(C)]
 struct Clock {
     timer: Timer,
@@ -121,7 +121,7 @@ struct Clock {
 }
 
 unsafe fn fired(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
-    // SAFETY: every timer here is the first field of a `Clock`, which lives on.
+    // SAFETY: every timer in this file is the first field of a `Clock`, which is never freed.
     unsafe { timer.cast::<Clock>().as_ref() }.fired.fetch_add(1, Ordering::Relaxed);
     None
 }
@@ -132,7 +132,7 @@ fn clock() -> &'static Clock {
 
 fn arm(world: &World, side: Side, clock: &'static Clock, after: u64) -> Option<()> {
     let tasks = world.tasks;
-    // SAFETY: a `Clock` is leaked, so its timer stays in place.
+    // SAFETY: a `Clock` is leaked, so its timer is never moved.
     tasks.on(side, move || unsafe { tasks.scheduler.arm(&clock.timer, tasks.sim.now() + after) })
 }
 
@@ -141,11 +141,11 @@ fn cancel(world: &World, side: Side, clock: &'static Clock) -> Option<bool> {
     tasks.on(side, move || tasks.scheduler.cancel(&clock.timer))
 }
 
-/// A timer is armed on the CPU's wheel.
+/// The operation: a timer is armed on the CPU's timer wheel.
 pub struct Arm(&'static Clock);
 
 impl Arm {
-    /// With a timer that is not armed.
+    /// The timer is not armed yet.
     pub fn new() -> Arm {
         Arm(clock())
     }
@@ -163,11 +163,11 @@ impl Act for Arm {
     }
 }
 
-/// A timer is cancelled.
+/// The operation: a timer is cancelled.
 pub struct Cancel(&'static Clock);
 
 impl Cancel {
-    /// With a timer that is not armed.
+    /// The timer is not armed yet.
     pub fn new() -> Cancel {
         Cancel(clock())
     }
@@ -183,14 +183,14 @@ impl Act for Cancel {
     }
 }
 
-/// The timer interrupt, with one timer due.
+/// The operation: the timer interrupt, while one timer is due.
 pub struct Fire {
     clock: &'static Clock,
     before: u64,
 }
 
 impl Fire {
-    /// With a timer that is not armed.
+    /// The timer is not armed yet.
     pub fn new() -> Fire {
         Fire { clock: clock(), before: 0 }
     }
@@ -216,11 +216,11 @@ impl Act for Fire {
     }
 }
 
-/// A number is taken.
+/// The operation: a process id is allocated.
 pub struct TakeNumber(Vec<u32>);
 
 impl TakeNumber {
-    /// None yet.
+    /// No ids yet.
     pub fn new() -> TakeNumber {
         TakeNumber(Vec::new())
     }
@@ -239,20 +239,20 @@ impl Act for TakeNumber {
     }
 }
 
-/// A sleeping thread is woken.
+/// The operation: a sleeping thread is woken.
 pub struct Unpark {
-    /// The CPU where it sleeps, counted from the waker's.
+    /// The distance from the waker's CPU to the sleeper's CPU, in CPU numbers.
     away: usize,
     sleeper: Option<ThreadRef<Sim>>,
     program: Option<ThreadRef<Sim>>,
 }
 
 impl Unpark {
-    /// Of the waker's CPU.
+    /// Wakes a thread of the waker's own CPU.
     pub fn here() -> Unpark {
         Unpark { away: 0, sleeper: None, program: None }
     }
-    /// Of another one.
+    /// Wakes a thread of another CPU.
     pub fn there() -> Unpark {
         Unpark { away: 2, ..Unpark::here() }
     }
@@ -270,7 +270,7 @@ impl Act for Unpark {
         let Some(sleeper) = self.sleeper.as_ref() else { return Ok(Outcome::Refused) };
         let (scheduler, sleeper) = (world.tasks.scheduler, sim::raw(sleeper));
         let woken = world.tasks.on(side, move || {
-            // SAFETY: the side keeps a reference, and this is done at once.
+            // SAFETY: the side keeps a reference, and the job runs at once.
             scheduler.unpark(unsafe { sleeper.as_ref() });
         });
         Ok(if woken.is_some() { Outcome::Done } else { Outcome::Sleeps })

@@ -1,4 +1,4 @@
-//! Compares measurements with the list.
+//! Compares measurements with the list of known shared lines.
 
 use super::Case;
 use super::expected::{EXPECTED, Expected};
@@ -9,11 +9,11 @@ use super::measure::{Line, Measured, Seen};
 pub enum Verdict {
     /// No line was shared in any round.
     Free,
-    /// Lines were shared, at listed rates.
+    /// Lines were shared, but only at listed rates.
     Amortised,
-    /// Lines are shared, and listed.
+    /// Lines are shared for listed reasons.
     Listed,
-    /// A line is shared that is not listed, more often than listed, or listed and not shared.
+    /// A line is shared but not listed, or shared more often than listed, or listed but not shared.
     Wrong,
 }
 
@@ -22,13 +22,13 @@ pub enum Verdict {
 pub struct Shared {
     /// The line.
     pub line: Line,
-    /// Its measured sharing.
+    /// The measured sharing of the line.
     pub seen: Seen,
-    /// Its entry in the list.
+    /// The entry of the list for the line. `None` if the line is not listed.
     pub expected: Option<&'static Expected>,
 }
 
-/// A case, measured and judged.
+/// A measured case with its verdict.
 #[derive(Clone)]
 pub struct Judged {
     /// The case.
@@ -37,13 +37,13 @@ pub struct Judged {
     pub verdict: Verdict,
     /// The lines that were shared.
     pub shared: Vec<Shared>,
-    /// Lines in the round that shared most.
+    /// The number of shared lines in the round that shared the most.
     pub most: u32,
-    /// Entries whose lines should be shared, and are not.
+    /// The entries of the list whose lines should be shared but are not.
     pub gone: Vec<&'static Expected>,
 }
 
-/// Judges a case.
+/// Compares the measurement of a case with the list.
 pub fn judge(case: Case, measured: &Measured) -> Judged {
     let covering = || EXPECTED.iter().filter(|e| e.covers(case.a, case.b, case.state));
     let shared: Vec<Shared> = measured
@@ -51,7 +51,7 @@ pub fn judge(case: Case, measured: &Measured) -> Judged {
         .iter()
         .map(|(line, seen)| {
             let allows = |e: &&Expected| e.names(line) && e.allows(seen.rounds, measured.rounds);
-            // An entry with a rate is more exact than an entry without.
+            // An entry with a rate is preferred, because it is more exact than an entry without one.
             let expected = covering().filter(allows).min_by_key(|e| e.every.is_none());
             Shared { line: line.clone(), seen: seen.clone(), expected }
         })
@@ -70,7 +70,7 @@ pub fn judge(case: Case, measured: &Measured) -> Judged {
     Judged { case, verdict, shared, most: measured.most, gone }
 }
 
-/// Rates that the list states and no case has met.
+/// The entries of the list that have a rate, but whose line no case has shared.
 pub fn unmet(all: &[Judged]) -> Vec<&'static Expected> {
     let met = |e: &Expected| all.iter().flat_map(|j| &j.shared).any(|s| s.expected.is_some_and(|m| std::ptr::eq(m, e)));
     EXPECTED.iter().filter(|e| e.every.is_some() && !met(e)).collect()

@@ -1,5 +1,5 @@
-//! The world of a case: a hosted machine whose CPUs 0 and 1 do the two operations. Its processes are related as the
-//! state says, and the scheduler's CPUs stand beside it.
+//! The world of a case: a hosted machine with files and processes, and the CPUs of the scheduler. CPUs 0 and 1 do the
+//! two operations. The state says how their processes are related.
 
 use super::model::{CONTENT, Region, State};
 use super::operation::Side;
@@ -12,21 +12,23 @@ use quire_vm::object::ObjectRef;
 use quire_vm::paging::pager::{Pager, PagerError};
 use quire_vm::{Access, PAGE_SIZE, Prot, VirtRange, Vm};
 
-/// CPUs of a machine: two do the operations; threads of two others are woken.
+/// The number of CPUs of the machine. Two do the operations, and threads of the two others are woken.
 pub const CPUS: usize = 4;
-/// Pages of a region: the reach of one table page.
+/// The number of pages of a region, as many as one table page covers.
 pub const PAGES: u64 = 512;
 const REGION: u64 = PAGES * PAGE_SIZE;
-/// Frames that the largest case takes.
+/// The number of frames that the largest case needs.
 pub const FRAMES: u64 = 12 * 1024;
-/// The regions of a process without other threads.
+/// The address of the first region of a process that has no other threads.
 const BASE: u64 = 0x5000_0000_0000;
-/// Mappings of the file that thousands map, beside those of the two: enough for the list to fan out.
+/// The number of further mappings of the file that stands for a file of thousands of processes. With them, the mapping
+/// list is sharded.
 const CROWD: u64 = 1400;
-/// Pages of each side's file: a region that is mapped and faulted, and one more that is mapped and executed.
+/// The number of pages of each side's file. It has one region for mappings and faults, and another for mappings and
+/// execs.
 const FILE_PAGES: u64 = 2 * PAGES;
 
-/// A file whose pages a pager makes up: each begins with the word that the model knows.
+/// The pager of a file whose content is computed: each page begins with the word that the model expects.
 struct Made;
 
 impl Pager for Made {
@@ -50,13 +52,13 @@ impl Pager for Made {
 
 static MADE: Made = Made;
 
-/// The machine and its processes; see the module.
+/// The machine and its processes, as the module describes.
 pub struct World {
     /// The memory system.
     pub vm: &'static Vm<Hosted>,
     /// The scheduler and its structures.
     pub tasks: Tasks,
-    /// How the processes are related.
+    /// The relation between the two processes.
     pub state: State,
     cpus: Vec<Cpu>,
     spaces: Vec<SpaceRef<Hosted>>,
@@ -70,14 +72,14 @@ pub struct World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        // The CPUs leave their spaces first. Then one of them drops the spaces and files.
+        // The CPUs leave their spaces first. Then CPU 0 drops the spaces and files.
         self.cpus.clear();
         quire_sync::hooks::threads::set_cpu(0);
     }
 }
 
 impl World {
-    /// A machine of `frames` frames with files and processes. Before the processes are forked, `fill` touches the
+    /// Makes a machine of `frames` frames with files and processes. Before the processes are forked, `fill` touches the
     /// parent's memory.
     pub fn new(
         state: State,
@@ -85,7 +87,7 @@ impl World {
         frames: u64,
         fill: &mut dyn FnMut(&World, &Space<Hosted>) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
-        // One fault a page: an operation that touches a page is one fault.
+        // A fault handles one page here, so that an operation that touches a page is one fault.
         let (check, zero_window) = (Level::Never, 0);
         let settings = Settings { cpus: CPUS, frames, poison: false, check, zero_window, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
@@ -160,15 +162,15 @@ impl World {
         Ok(world)
     }
 
-    /// The CPU of `side`.
+    /// The CPU that does the operation of `side`.
     pub fn cpu(&self, side: Side) -> &Cpu {
         &self.cpus[side]
     }
-    /// The address space that `side` runs in.
+    /// The address space of the process of `side`.
     pub fn space(&self, side: Side) -> &SpaceRef<Hosted> {
         &self.spaces[side]
     }
-    /// The program that `side` executes: the shared file, or a file that no other side maps.
+    /// The program that `side` executes: the shared file, or a file that the other side does not map.
     pub fn program(&self, side: Side) -> &ObjectRef<Hosted> {
         &self.programs[side]
     }
@@ -176,7 +178,7 @@ impl World {
     pub fn file(&self, side: Side) -> &ObjectRef<Hosted> {
         &self.files[side]
     }
-    /// The first of `side`'s pages of its file.
+    /// The first page of the file that belongs to `side`.
     pub fn file_page(&self, side: Side) -> u64 {
         side as u64 * FILE_PAGES
     }
@@ -204,7 +206,7 @@ impl World {
         VirtRange { start, end: start + PAGE_SIZE }
     }
 
-    /// The mapping of `pages` pages that an operation makes: empty memory, or the shared file.
+    /// A request to map `pages` pages at `at`: zeroed memory, or the shared file in the state with one.
     pub fn request(&self, at: Placement, pages: u64, side: Side) -> MapRequest<'_, Hosted> {
         let request = MapRequest::private(at, pages * PAGE_SIZE);
         match self.state {
@@ -216,7 +218,7 @@ impl World {
         }
     }
 
-    /// A process that is related to the other side's as `side`'s is, for an exit.
+    /// Makes another process like `side`'s, with the same relation to the other side. The operation `exit` ends it.
     pub fn another(&self, side: Side) -> Result<SpaceRef<Hosted>, Failure> {
         if let Some(parent) = &self.parent {
             return Ok(parent.fork()?);
@@ -234,7 +236,7 @@ impl World {
         MapRequest::private(Placement::Fixed(self.at(region, side)), pages * PAGE_SIZE)
     }
 
-    /// Untouched memory; in the state with shared memory, that.
+    /// The request for never touched memory. In the state with shared anonymous memory, it maps that memory.
     fn zero(&self, side: Side) -> MapRequest<'_, Hosted> {
         let request = self.private(Region::Zero, PAGES, side);
         match &self.shared {
@@ -261,7 +263,7 @@ impl World {
         Ok(())
     }
 
-    /// Maps the file in as many other spaces as a library that every program uses.
+    /// Maps the file as often as a library that every program uses, in one other space.
     fn crowd(&self) -> Result<SpaceRef<Hosted>, Failure> {
         let space = Space::new(self.vm)?;
         let past = 2 * FILE_PAGES - 1;
@@ -274,7 +276,7 @@ impl World {
     }
 }
 
-/// Opens an arena for the calling CPU, and returns an address in it for a thread's regions.
+/// Opens an arena for the calling CPU. Returns an address in the arena for a thread's regions.
 fn own_stretch(space: &Space<Hosted>, side: Side) -> Result<u64, Failure> {
     space.open_arena(side);
     let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE))?;

@@ -1,4 +1,4 @@
-//! Building a C project: guests alone.
+//! The experiment about a build of a C project. It runs only in guests.
 
 use super::Study;
 use quire_results::Source;
@@ -22,7 +22,7 @@ pub const STUDY: Study = Study {
         "S0, S1 and S4 measured builds on 32 to 64 CPUs.",
     ],
     claims: Vec::new,
-    // `./quire lab` draws the guests' plots.
+    // `./quire lab` adds the plots of the guests' figures.
     plots: Vec::new,
     cases: |_| Vec::new(),
 };

@@ -1,4 +1,4 @@
-//! A bulk build of packages: guests alone.
+//! The experiment about a bulk build of packages. It runs only in guests.
 
 use super::Study;
 use quire_results::Source;

@@ -1,4 +1,4 @@
-//! The speed of the machines themselves, by which their other figures are read.
+//! The experiment that measures the speed of the machines. Other figures of the same machines are compared with it.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Study};
@@ -11,7 +11,7 @@ use std::os::unix::process::parent_id;
 
 const COST: [Figure; 1] = [Figure::time("cost", "ns/op")];
 
-/// The experiment. In guests `programs/calibrate.c` does the same, so that hosted figures stand beside hosted ones.
+/// The calibration. `programs/calibrate.c` does the same in guests, so that places are comparable.
 pub const STUDY: Study = Study {
     name: "calibration",
     source: Source::All,
@@ -28,7 +28,7 @@ pub const STUDY: Study = Study {
          of two machines.",
     ],
     claims: Vec::new,
-    // `./quire lab` draws the guests' plots.
+    // `./quire lab` adds the plots of the guests' figures.
     plots: Vec::new,
     cases,
 };
@@ -46,7 +46,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
     ]
 }
 
-/// Operations that are done and timed together.
+/// A number of operations that are done and timed together.
 struct Batch {
     operations: u32,
     work: Box<dyn FnMut() -> Result<(), Failure>>,
@@ -57,7 +57,7 @@ impl Batch {
         Batch { operations, work: Box::new(work) }
     }
 
-    /// Nanoseconds of an operation, after one batch that does not count.
+    /// The nanoseconds of one operation. The first batch is not counted.
     fn cost(mut self, batches: u32) -> Result<[f64; 1], Failure> {
         (self.work)()?;
         let (done, seconds) = timed(|| (0..batches).try_for_each(|_| (self.work)()));
@@ -66,12 +66,12 @@ impl Batch {
     }
 }
 
-/// An addition at a time.
+/// A loop of additions, of which each depends on the one before.
 fn spin() -> Result<(), Failure> {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut state = 1u64;
     for _ in 0..100_000 {
-        // Opaque to the compiler.
+        // `black_box` keeps the compiler from computing the result in advance.
         state = black_box(state.wrapping_add(STEP));
     }
     if state == STEP.wrapping_mul(100_000).wrapping_add(1) {
@@ -80,7 +80,7 @@ fn spin() -> Result<(), Failure> {
     Err(Failure::Wrong("the loop went wrong".into()))
 }
 
-/// A mebibyte again and again.
+/// Fills one mebibyte, repeatedly.
 fn fill() -> Result<Batch, Failure> {
     const PAGES: usize = 256;
     let mut memory = vec![0u8; PAGES * PAGE_SIZE as usize];
@@ -95,7 +95,7 @@ fn fill() -> Result<Batch, Failure> {
     }))
 }
 
-/// The cheapest system call that no library answers by itself.
+/// `getppid`, the cheapest system call that no library answers by itself.
 fn parents() -> Result<(), Failure> {
     let first = parent_id();
     if (1..1000).all(|_| parent_id() == first) {
@@ -104,7 +104,7 @@ fn parents() -> Result<(), Failure> {
     Err(Failure::Wrong("the process has a new parent".into()))
 }
 
-/// There and back in one thread.
+/// One thread writes a byte into a pipe and reads it back.
 fn through_a_pipe() -> Result<Batch, Failure> {
     let wrong = |e: std::io::Error| Failure::Wrong(format!("a pipe failed: {e}"));
     let (mut reader, mut writer) = std::io::pipe().map_err(wrong)?;

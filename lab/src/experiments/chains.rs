@@ -1,4 +1,5 @@
-//! Generations of forks: the memory that a chain holds beyond the reachable pages, and the cost of a fault at its end.
+//! The experiment about generations of forks. It measures the memory that a shadow chain holds beyond the reachable
+//! pages, and the cost of a fault at its end.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Study, claim, log, number, plot};
@@ -12,7 +13,7 @@ use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::collections::HashSet;
 
 const BASE: u64 = 0x1000_0000_0000;
-/// Pages of the region, and how many of them each generation stores into.
+/// The number of pages of the region (`PAGES`), and the number of pages into which each generation stores (`STORES`).
 const PAGES: u64 = 2048;
 const STORES: u64 = 16;
 
@@ -81,15 +82,15 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let mut all = Vec::new();
     let generations: &[u64] = scale.of(&[5, 10], &[10, 100], &[10, 100, 1000]);
     for &generations in generations {
-        // Each living generation has its pages, its tables, and copies of the pages that it sees; *after* copies all of
-        // them every few generations.
+        // Each living generation has its pages, its tables, and copies of the pages that it sees. The side *after*
+        // copies all of these pages every few generations.
         let mib = 64 + 4 * generations;
         for (leaving, how) in LEAVING {
             let line = Line { generations, leaving: how };
             let at = |reaper: &'static str| {
                 [("generations", number(generations)), ("leaving", leaving.into()), ("reaper", reaper.into())]
             };
-            // The baselines have no reaper; their cases are named `on` for the comparison.
+            // The baselines have no reaper. Their cases are named `on` so that they are compared with Quire's.
             all.push(Round::new(Side::Before, Place::Hosted, at("on"), &COSTS, move || {
                 line.costs(Records::boot(1, mib, PARTS)?, true)
             }));
@@ -110,14 +111,14 @@ fn cases(plan: &Plan) -> Vec<Round> {
     all
 }
 
-/// When each process exits.
+/// The time at which each process exits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leaving {
-    /// Each parent once its child has stored.
+    /// Each parent exits once its child has stored.
     Each,
-    /// All but the last, at the end.
+    /// All processes except the last exit at the end.
     End,
-    /// Each parent once both of its children have stored; of those only the first has children.
+    /// Each parent exits once both of its children have stored. Only the first child has children.
     Two,
 }
 
@@ -129,13 +130,13 @@ struct Line {
     leaving: Leaving,
 }
 
-/// A process of the line, and the pages that it must see: a number for each stored page.
+/// A process of the line. `sees` has the number of the store that it must see in each page.
 struct Process<M: Memory> {
     space: M::Space,
     sees: Vec<u32>,
 }
 
-/// Pages that were ever stored.
+/// The memory core, and the number of stores so far.
 struct Pages<M> {
     memory: M,
     stored: u32,
@@ -148,7 +149,7 @@ impl<M: Memory> Pages<M> {
         self.memory.fault(&by.space, BASE + page * PAGE_SIZE, Access::Write)
     }
 
-    /// A child that has stored into these.
+    /// Forks a child, which stores into these pages.
     fn child(&mut self, parent: &Process<M>, pages: &[u64]) -> Result<Process<M>, Failure> {
         let mut child = Process { space: self.memory.fork(&parent.space)?, sees: parent.sees.clone() };
         pages.iter().try_for_each(|page| self.store(&mut child, *page))?;
@@ -159,7 +160,8 @@ impl<M: Memory> Pages<M> {
 impl Line {
     fn costs<M: Memory>(self, memory: M, reaps: bool) -> Result<[f64; 2], Failure> {
         let _cpu = memory.attach(0);
-        // The host has given all memory for the stores before: *after* copies everything in each fifth generation.
+        // The host must have allocated the memory of all stores before. The side *after* copies all pages in each fifth
+        // generation.
         drop(memory.take_zeroed(2 * PAGES + 2 * self.generations * STORES + self.generations / 4 * PAGES)?);
         let reap = || {
             if reaps {
@@ -171,7 +173,7 @@ impl Line {
         let mut last = Process { space: memory.space()?, sees: vec![0; PAGES as usize] };
         memory.map(&last.space, VirtRange { start: BASE, end: BASE + PAGES * PAGE_SIZE }, Target::Private)?;
         (0..PAGES).try_for_each(|page| pages.store(&mut last, page))?;
-        // Processes that stay to the end, and those that stay beyond it.
+        // The processes that live until the end, and those that live longer.
         let (mut to_the_end, mut beyond) = (Vec::new(), Vec::new());
         let mut own = Vec::new();
         for _ in 0..self.generations {

@@ -1,25 +1,25 @@
-//! The counts of the recording build, in a form that either build compiles.
+//! The counts of the recording build. The other build compiles the same functions, which return an error there.
 
 use crate::Failure;
 
 /// The counts of one piece of work.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Counts {
-    /// Spin locks taken.
+    /// The number of acquired spin locks.
     pub takes: u64,
-    /// Those of the page queues and of the CPUs' batches in front of them.
+    /// The number of those that belong to the page queues and to the CPUs' batches in front of them.
     pub queue_takes: u64,
-    /// Accesses to shared memory under one hold of a queue's lock, at most.
+    /// The most accesses to shared memory while a queue's lock was held once.
     pub longest_queue_hold: u64,
 }
 
-/// Does `f`, and counts.
+/// Calls `f` and returns its counts.
 #[cfg(not(recording))]
 pub(super) fn counted<R>(_f: impl FnOnce() -> R) -> Result<(R, Counts), Failure> {
     Err(Failure::Build)
 }
 
-/// Does `f`, and counts.
+/// Calls `f` and returns its counts.
 #[cfg(recording)]
 pub(super) fn counted<R>(f: impl FnOnce() -> R) -> Result<(R, Counts), Failure> {
     let (done, record) = quire_sync::record::scope(f);
@@ -40,7 +40,7 @@ impl Counts {
     }
 }
 
-/// Lines that CPUs take from each other, in a model with endless caches.
+/// Counts the lines that CPUs fetch from each other, in a model with unlimited caches.
 #[derive(Default)]
 pub(super) struct Caches {
     #[cfg(recording)]
@@ -48,13 +48,13 @@ pub(super) struct Caches {
 }
 
 impl Caches {
-    /// Does `f`, and counts. The last number is how often it took a line from another CPU, to read or to write it.
+    /// Calls `f` and returns its counts. The last number is how often `f` fetched a line from another CPU.
     #[cfg(not(recording))]
     pub fn counted<R>(&mut self, _f: impl FnOnce() -> R) -> Result<(R, Counts, u64), Failure> {
         Err(Failure::Build)
     }
 
-    /// Does `f`, and counts. The last number is how often it took a line from another CPU, to read or to write it.
+    /// Calls `f` and returns its counts. The last number is how often `f` fetched a line from another CPU.
     #[cfg(recording)]
     pub fn counted<R>(&mut self, f: impl FnOnce() -> R) -> Result<(R, Counts, u64), Failure> {
         let (done, record) = quire_sync::record::scope(f);
@@ -63,7 +63,8 @@ impl Caches {
     }
 }
 
-/// Lines moved for a page into a queue and for a frame, each before and in production; see [`crate::bench::transfers`].
+/// The lines that move when a page is put into a queue, and when a frame is allocated. Each is counted for the old
+/// design and for production; see [`crate::bench::transfers`].
 #[cfg(not(recording))]
 pub(super) fn transfers(_cpus: usize) -> Result<[f64; 4], Failure> {
     Err(Failure::Build)

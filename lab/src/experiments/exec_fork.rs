@@ -1,4 +1,5 @@
-//! Making processes: forks of processes with many or few touched pages, and recorded execs.
+//! The experiment about process creation: forks of processes with many or few touched pages, and replays of recorded
+//! execs.
 
 use super::counted::Caches;
 use super::threads::rate;
@@ -10,7 +11,7 @@ use quire_results::{Parameter, Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// The recorded execs; see the file's head.
+/// The recorded execs. The head of the file describes its format.
 const RECORDED: &str = include_str!("exec.txt");
 
 const RATE: [Figure; 1] = [Figure::time("rate", "ops/s").more()];
@@ -116,11 +117,11 @@ enum Operation {
 enum Touched {
     All,
     Little,
-    /// All, and some of it is stored into again before each fork.
+    /// All pages, and some of them are stored into again before each fork.
     Again,
 }
 
-/// Pages that are stored into again.
+/// The number of pages that are stored into again.
 const AGAIN: u64 = 64;
 
 #[derive(Clone, Copy)]
@@ -166,7 +167,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
                 Ok([operation.rate(Production::boot(cpus, mib(cpus)), cpus, scale)?])
             }));
         }
-        // An exec of ls is hundreds of operations: too many to record often.
+        // An exec of `ls` is hundreds of operations, which are too many to record often.
         let counted: &[usize] = match operation {
             Operation::Exec(Program::Dynamic, _) => &[],
             _ => scale.of(&[2], &[2, 16], &[2, 16, 64]),
@@ -191,11 +192,11 @@ fn mib(cpus: usize) -> u64 {
     32 + 24 * cpus as u64
 }
 
-/// The process in which a CPU does its operations.
+/// The process in which one CPU does its operations.
 struct Process<M: Memory> {
     memory: M,
     parent: Option<M::Space>,
-    /// Pages of the parent that are stored into before it forks.
+    /// The number of the parent's pages that are stored into before each fork.
     again: u64,
     files: Vec<M::File>,
     steps: Vec<Step>,
@@ -229,7 +230,7 @@ impl Operation {
         }
     }
 
-    /// `shared`: files that other processes map too.
+    /// Prepares a CPU's process. `shared` has the files that other processes map too.
     fn process<M: Memory>(self, memory: M, shared: &[M::File], touched: u64) -> Result<Process<M>, Failure> {
         let none = Process { memory, parent: None, again: 0, files: Vec::new(), steps: Vec::new() };
         match self {
@@ -269,16 +270,17 @@ impl Operation {
         rate
     }
 
-    /// Lines moved and locks taken, where CPUs take turns.
+    /// Counts moved cache lines and acquired locks for each operation, while the CPUs take turns.
     fn counts<M: Memory>(self, memory: M, cpus: usize) -> Result<[f64; 2], Failure> {
         const WARM: usize = 16;
-        // Enough rounds that rare work is seen at its true rate.
+        // There are enough rounds to see rare work at its true rate.
         let rounds = (2048 / cpus).max(16);
         let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
         let shared = self.files(memory)?;
         let processes = cpus.iter().map(|cpu| memory.on(cpu, || self.process(memory, &shared, 64)));
         let processes: Vec<Process<M>> = processes.collect::<Result<_, Failure>>()?;
-        // Until adaptive structures have reacted to contention, and each CPU's stocks are filled; not recorded.
+        // These operations are not recorded. They run until adaptive structures have reacted to contention and each
+        // CPU's caches are filled.
         let settle = 128;
         for _ in 0..settle {
             for (cpu, process) in cpus.iter().zip(&processes) {
@@ -305,7 +307,7 @@ fn pages_at(page: u64, pages: u64) -> VirtRange {
     VirtRange { start: page * PAGE_SIZE, end: (page + pages) * PAGE_SIZE }
 }
 
-/// One recorded step of a program; addresses and lengths in pages.
+/// One recorded step of a program. Addresses and lengths are in pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     File { at: u64, pages: u64, file: usize, from: u64 },
@@ -330,7 +332,7 @@ impl Step {
 }
 
 impl Program {
-    /// Its part of the recording.
+    /// The program's part of the recording.
     fn steps(self) -> Result<Vec<Step>, Failure> {
         let name = match self {
             Program::Static => "program static",
@@ -376,7 +378,7 @@ fn parse(line: &str, steps: &mut Vec<Step>) -> Option<()> {
     Some(())
 }
 
-/// Pages of each file, as far as it is mapped.
+/// The length of each file in pages, as far as the steps map it.
 fn lengths(steps: &[Step]) -> Vec<u64> {
     let mut lengths = Vec::new();
     for step in steps {

@@ -1,4 +1,5 @@
-//! The address map: very many ranges with gaps between them, and the search for room among stacks that come and go.
+//! The experiment about the address map: very many ranges with gaps between them, and the search for space among stacks
+//! that are mapped and unmapped.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
@@ -24,7 +25,7 @@ const MISSES: [Figure; 3] = [
     Figure::count("instructions", "instructions/op"),
 ];
 
-/// The maps, and the side that each stands for.
+/// The maps and their sides.
 const SIDES: [(Side, Which); 4] = [
     (Side::Before, Which::Before),
     (Side::After, Which::After),
@@ -114,7 +115,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
     for (side, which) in SIDES {
         for (name, sizes) in SIZES {
             let at = |entries: usize| [("entries", number(entries)), ("sizes", name.into())];
-            // With very many ranges, equal sizes differ little from mixed ones: one of them is enough.
+            // With very many ranges, equal and mixed sizes differ little, so only mixed sizes are measured.
             for &entries in timed.iter().filter(|n| sizes == Sizes::Mixed || **n < 100_000) {
                 let work = move || which.with(entries, Timed { entries, sizes });
                 // The standard library's tree reports neither its nodes nor the lines that it touches.
@@ -151,7 +152,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
     all
 }
 
-/// A map.
+/// The kind of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Which {
     Before,
@@ -160,7 +161,7 @@ enum Which {
     Plain,
 }
 
-/// A task for a map of any type.
+/// A task that can be done on a map of any type.
 trait Do {
     type Out;
     fn with<M: AddressMap>(self, new: impl Fn() -> M) -> Self::Out;
@@ -177,7 +178,7 @@ impl Which {
     }
 }
 
-/// Nanoseconds of an operation, and the memory of all ranges.
+/// Measures the nanoseconds of an operation, and the memory of the map with all ranges.
 struct Timed {
     entries: usize,
     sizes: Sizes,
@@ -187,7 +188,7 @@ impl Do for Timed {
     type Out = (f64, Option<MapFootprint>);
     fn with<M: AddressMap>(self, new: impl Fn() -> M) -> Self::Out {
         let work = Work::new(self.entries, self.sizes, 0x5eed);
-        // Small maps are filled often, and each in the memory of the one before.
+        // Small maps are filled several times, each in the memory that the map before it freed.
         let times = (50_000 / self.entries).max(1);
         (0..times.min(2)).for_each(|_| work.run(&mut new()));
         let ((), seconds) = timed(|| (0..times).for_each(|_| work.run(&mut new())));
@@ -197,7 +198,7 @@ impl Do for Timed {
     }
 }
 
-/// Lines of an operation.
+/// Counts the cache lines that an operation touches.
 struct Lines {
     entries: usize,
     sizes: Sizes,
@@ -216,7 +217,7 @@ impl Do for Lines {
     }
 }
 
-/// Nanoseconds in which one range goes and another comes.
+/// Measures the nanoseconds to unmap one range and map another.
 struct Room {
     ranges: usize,
     scale: Scale,
@@ -230,7 +231,8 @@ impl Do for Room {
         let mut places = fill(&mut map, self.ranges);
         loop {
             let ((), seconds) = timed(|| come_and_go(&mut map, &mut places, window, operations, |_, _| ()));
-            // A map that scans is slow enough in few operations; the others do as many as can be timed.
+            // For a map that scans, a few operations take long enough. For the others, the number grows until the time
+            // is measurable.
             if seconds > self.scale.of(0.0, 0.05, 0.5) {
                 return seconds * 1e9 / operations as f64;
             }
@@ -243,7 +245,7 @@ fn workload_name(which: Which, sizes: Sizes, entries: usize) -> String {
     format!("map:{which:?}:{sizes:?}:{entries}")
 }
 
-/// Does the workload of that name, `count` times, for cachegrind; `None` if there is no such workload.
+/// Does the workload of that name `count` times, for cachegrind. Returns `None` if there is no such workload.
 pub fn workload(name: &str, count: usize) -> Option<()> {
     let of = name.strip_prefix("map:")?;
     let entries: usize = of.rsplit(':').next()?.parse().ok()?;
@@ -253,7 +255,7 @@ pub fn workload(name: &str, count: usize) -> Option<()> {
     Some(())
 }
 
-/// So many operations; with 0 only the plan is made.
+/// Does the work `count` times. With 0 only the plan is made.
 struct Counted {
     work: Work,
     count: usize,

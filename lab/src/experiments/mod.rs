@@ -1,9 +1,10 @@
-//! The experiments: each source's measurement, rerun as before, after and ours, one process a round.
+//! The experiments: each reruns a source's measurement on the sides *before*, *after* and Quire. Each round is a
+//! process of its own.
 //!
-//! An experiment stands in a file of its own as a [`Study`]: its texts, its claims, its plots, and a function that
-//! gives its cases for a [`Plan`]. A case is a [`Round`]: its names, its figures, and the function that does one round.
-//! A driver runs `quire-lab case EXPERIMENT SIDE KEY=VALUE...` once for each sample, in any order and on any machine. A
-//! round warms up by itself, and reports no spread. `./quire lab` adds the cases in guests, under the same names.
+//! Each experiment has a file with a [`Study`]: its texts, its claims, its plots, and a function that returns its cases
+//! for a [`Plan`]. A case is a [`Round`]: its names, its figures, and the function that does one round. A driver runs
+//! `quire-lab case EXPERIMENT SIDE KEY=VALUE...` once for each sample, in any order and on any machine. A round does
+//! its own warm-up, and reports no spread. `./quire lab` adds the cases that run in guests, under the same names.
 
 pub mod build;
 pub mod bulk_build;
@@ -45,20 +46,20 @@ pub const ALL: &[&Study] = &[
     &calibration::STUDY,
 ];
 
-/// How much a round does.
+/// The amount of work in a round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Scale {
-    /// As little as proves that it works: for tests.
+    /// The least work that shows that the experiment runs: for tests.
     #[value(hide = true)]
     Tiny,
-    /// Half a second or less.
+    /// Work of half a second or less.
     Quick,
-    /// Some seconds.
+    /// Work of some seconds.
     Full,
 }
 
 impl Scale {
-    /// Its name on the command line.
+    /// The scale's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scale::Tiny => "tiny",
@@ -67,7 +68,7 @@ impl Scale {
         }
     }
 
-    /// One of three.
+    /// Returns the value for this scale.
     pub fn of<T>(self, tiny: T, quick: T, full: T) -> T {
         match self {
             Scale::Tiny => tiny,
@@ -80,80 +81,80 @@ impl Scale {
 /// The requested cases.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How much each round does.
+    /// The amount of work in each round.
     pub scale: Scale,
-    /// Numbers of CPUs at which things are timed.
+    /// The numbers of CPUs for the timed cases.
     pub cpus: Vec<usize>,
 }
 
 /// An experiment's description.
 pub struct Study {
-    /// Its name in `./quire lab NAME`.
+    /// The experiment's name in `./quire lab NAME`.
     pub name: &'static str,
     /// The source of the claim.
     pub source: Source,
-    /// Its title in reports.
+    /// The experiment's title in reports.
     pub title: &'static str,
     /// The measurement in words.
     pub about: &'static str,
-    /// Cautions for the reader.
+    /// Limitations of the figures, for the reader.
     pub caveats: &'static [&'static str],
     /// The claims of the source.
     pub claims: fn() -> Vec<Claim>,
-    /// How it is drawn.
+    /// The plots in the report.
     pub plots: fn() -> Vec<Plot>,
     /// The cases that need no guest.
     pub cases: fn(&Plan) -> Vec<Round>,
 }
 
-/// A figure that a case gives.
+/// A figure that a case measures.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// Lower case.
+    /// The figure's name, in lower case.
     pub name: &'static str,
-    /// For instance `faults/s`.
+    /// The figure's unit, for instance `faults/s`.
     pub unit: &'static str,
-    /// Counted or timed.
+    /// Whether the figure is counted or timed.
     pub kind: Kind,
-    /// Which direction is good.
+    /// Whether a smaller or a larger value is better.
     pub better: Better,
 }
 
 impl Figure {
-    /// A cost in time.
+    /// A cost that is measured as a time. Less is better.
     const fn time(name: &'static str, unit: &'static str) -> Figure {
         Figure { name, unit, kind: Kind::Time, better: Better::Less }
     }
 
-    /// A cost that is counted.
+    /// A cost that is counted. Less is better.
     const fn count(name: &'static str, unit: &'static str) -> Figure {
         Figure { name, unit, kind: Kind::Count, better: Better::Less }
     }
 
-    /// The same of a gain.
+    /// The same figure with more as the better direction.
     const fn more(self) -> Figure {
         Figure { better: Better::More, ..self }
     }
 }
 
-/// The function that does a round.
+/// The function that does one round. It returns a value for each figure.
 type Work = Box<dyn Fn() -> Result<Vec<f64>, Failure>>;
 
 /// A case, and the function that does one round of it.
 pub struct Round {
-    /// The design.
+    /// The design that the case measures.
     pub side: Side,
-    /// The build that it needs, and whether cachegrind counts.
+    /// The place where the case runs: which build of the lab, and whether cachegrind counts.
     pub place: Place,
-    /// The parameters that distinguish it from the side's other cases.
+    /// The parameters that distinguish the case from the side's other cases.
     pub parameters: BTreeMap<String, Parameter>,
-    /// Its figures.
+    /// The figures that the case measures.
     pub figures: &'static [Figure],
     work: Work,
 }
 
 impl Round {
-    /// A case whose rounds `work` does: it gives a value for each figure, in their order.
+    /// Makes a case whose rounds `work` does. `work` returns a value for each figure, in the order of `figures`.
     pub fn new<const N: usize>(
         side: Side,
         place: Place,
@@ -165,7 +166,7 @@ impl Round {
         Round { side, place, parameters, figures, work: Box::new(move || work().map(Vec::from)) }
     }
 
-    /// Does one round: each figure with its value.
+    /// Does one round. Returns each figure with its value.
     pub fn run(&self) -> Result<Vec<(Figure, f64)>, Failure> {
         let recording = self.place == Place::Recording;
         if recording != cfg!(recording) {
@@ -178,7 +179,7 @@ impl Round {
         }
     }
 
-    /// Its form in results, without samples.
+    /// The case as it appears in results, without samples.
     fn case(&self, study: &Study, scale: Scale) -> Case {
         let mut command = format!("case {} {}", study.name, self.side.name());
         for (name, value) in &self.parameters {
@@ -206,7 +207,7 @@ impl Round {
 }
 
 impl Study {
-    /// Its form in results.
+    /// The experiment as it appears in results, with the cases of `plan`.
     pub fn experiment(&self, plan: &Plan) -> Experiment {
         Experiment {
             name: self.name.to_owned(),
@@ -223,12 +224,13 @@ impl Study {
     }
 }
 
-/// Every experiment with its cases, for the driver.
+/// All experiments with their cases, for the driver.
 pub fn experiments(plan: &Plan) -> Vec<Experiment> {
     ALL.iter().map(|s| s.experiment(plan)).collect()
 }
 
-/// The case of these names: `parameters` are `KEY=VALUE`. Without a place it is this build's.
+/// Finds the case of these names. `parameters` has texts `KEY=VALUE`. Without `place`, the case is for this build of
+/// the lab.
 pub fn find(
     name: &str,
     side: &str,
@@ -248,7 +250,7 @@ pub fn find(
             return Err(none(format!("{key} is given twice")));
         }
     }
-    // Any possible number of CPUs is a case, planned or not.
+    // The plan gets the requested number of CPUs, so that any possible number is a case.
     let cpus = match wanted.get("cpus") {
         Some(Parameter::Number(n)) if (1.0..=256.0).contains(n) => *n as usize,
         _ => 1,
@@ -263,13 +265,13 @@ fn parameters(of: &[(&str, Parameter)]) -> BTreeMap<String, Parameter> {
     of.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect()
 }
 
-/// A number as a parameter.
+/// Converts a number to a parameter.
 fn number(n: impl TryInto<u64>) -> Parameter {
-    // Sizes are far below 2^53.
+    // The conversion is exact, because sizes are far below 2^53.
     Parameter::Number(n.try_into().map_or(f64::NAN, |n: u64| n as f64))
 }
 
-/// A source's headline and the quotient that stands for it.
+/// A claim of a source, and the ratio that tests it.
 fn claim(headline: &str, measure: &str, place: Place, of: &[(&str, Parameter)], least: f64, reproduces: bool) -> Claim {
     let (headline, measure) = (headline.to_owned(), measure.to_owned());
     Claim { headline, measure, place, parameters: parameters(of), least, reproduces, linux: None }
@@ -290,12 +292,12 @@ fn plot(title: &str, shape: Shape, places: &[Place], measure: &str, across: &str
     }
 }
 
-/// The same with both axes logarithmic.
+/// The same plot with both axes logarithmic.
 fn log(plot: Plot) -> Plot {
     Plot { log_across: true, log_up: true, ..plot }
 }
 
-/// The same with a parameter that separates the series of one side.
+/// The same plot with a parameter that separates the series of one side.
 fn split(plot: Plot, by: &str) -> Plot {
     Plot { split: Some(by.to_owned()), ..plot }
 }

@@ -1,4 +1,4 @@
-//! PostgreSQL: guests alone.
+//! The experiment with PostgreSQL. It runs only in guests.
 
 use super::Study;
 use quire_results::Source;

@@ -1,4 +1,4 @@
-//! Very many processes: timers, run queues, and room for kernel stacks, by number of processes.
+//! The experiment about very many processes: timers, run queues, and the search for space for kernel stacks.
 
 use super::threads::timed;
 use super::{Figure, Plan, Round, Scale, Study, claim, log, number, plot};
@@ -104,12 +104,12 @@ fn cases(plan: &Plan) -> Vec<Round> {
     all
 }
 
-/// Nanoseconds for a sleeper whose timer fires, and for a sleeper that is woken before.
+/// The mean nanoseconds of a sleep. Half of the sleeps end by their timer, the others before that by a wake-up.
 fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
     let mut random = Random(7);
     let mut later = move |now: u64| now + SECOND + random.below(59 * SECOND);
     (0..n as u32).for_each(|timer| timers.arm(timer, later(0)));
-    // A step is so long that some fire in it, however few there are; ten seconds warm up.
+    // A step is long enough that timers fire in it even if there are few. The first ten seconds are the warm-up.
     let step = (60 * SECOND / n as u64).clamp(SECOND / 1000, SECOND / 10);
     let (mut now, mut which, mut done) = (0, Random(8), 0u64);
     let mut run = |until: u64| {
@@ -134,11 +134,11 @@ fn sleep(mut timers: impl Timers, n: usize, scale: Scale) -> f64 {
     seconds * 1e9 / (fired + woken).max(1) as f64
 }
 
-/// Threads that come to a run queue, timed.
+/// The number of threads that are queued while the time is measured.
 const COME: usize = 2000;
 
-/// Nanoseconds to queue a thread while `n` wait; one in eight is more urgent than the others. The list has a lock,
-/// because other CPUs put threads into a run queue.
+/// The nanoseconds to queue a thread while `n` threads wait. One thread in eight has a higher priority. The list has a
+/// lock, because other CPUs also add threads to a run queue.
 fn sorted(n: usize, both_ends: bool) -> f64 {
     let list = SpinLock::new(Rank::RUN_QUEUE, Sorted::new(n + COME, both_ends));
     let priority = |thread: u32| if thread.is_multiple_of(8) { 1 } else { 2 };
@@ -148,7 +148,7 @@ fn sorted(n: usize, both_ends: bool) -> f64 {
     seconds * 1e9 / COME as f64
 }
 
-/// The same of production's queue.
+/// The nanoseconds to queue a thread in production's queue, under the same conditions.
 fn production(n: usize) -> Result<f64, Failure> {
     let mut queue = Production::new(n + COME);
     (0..n).for_each(|_| queue.push());
@@ -159,7 +159,7 @@ fn production(n: usize) -> Result<f64, Failure> {
     }
 }
 
-/// Nanoseconds in which one range goes and another comes.
+/// The nanoseconds to unmap one range and map another.
 fn room<M: AddressMap>(mut map: M, n: usize, scale: Scale) -> f64 {
     let window = Window::of(n);
     let mut places = fill(&mut map, n);

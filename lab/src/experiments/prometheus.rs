@@ -1,4 +1,4 @@
-//! prometheus: guests alone.
+//! The experiment with prometheus. It runs only in guests.
 
 use super::Study;
 use quire_results::Source;

@@ -1,5 +1,5 @@
-//! Page queues in one shard and in many: how fast CPUs fault, which lines they take from each other, how often they
-//! wait.
+//! The experiment about page queues with one shard and with many. It measures the rate of faults, the lines that CPUs
+//! fetch from each other, and how often CPUs wait for a lock.
 
 use super::counted::transfers;
 use super::zero_fill::{Work, lines};
@@ -12,7 +12,7 @@ const RATES: [Figure; 2] = [Figure::time("rate", "pages/s").more(), Figure::time
 const REACH: [Figure; 1] = [Figure::time("reach", "processes").more()];
 const LINES: [Figure; 1] = [Figure::count("lines", "lines/page")];
 
-/// The numbers of shards that are tried.
+/// The numbers of shards that are measured.
 const SWEEP: [usize; 6] = [1, 4, 16, 64, 256, 1024];
 
 /// The experiment.
@@ -133,7 +133,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
         all.push(Round::new(Side::After, Place::Hosted, at, &REACH, move || {
             let memory = Records::boot(1, work.mib(), parts)?;
             let [rate, _] = work.rates(memory)?;
-            // The busier of a shard's two locks.
+            // The seconds under the busier of the two locks of a shard.
             let under = memory.0.seconds_under_locks(scale.of(100, 50_000, 500_000))?;
             Ok([parts as f64 / (under * rate)])
         }));

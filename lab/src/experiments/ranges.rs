@@ -1,4 +1,5 @@
-//! Ranges of a file with few resident pages: unmapped, truncated, thrown away, written back.
+//! The experiment about ranges of a file with few resident pages. The ranges are unmapped, truncated, discarded, or
+//! written back.
 
 use super::counted::counted;
 use super::threads::timed;
@@ -16,14 +17,15 @@ use quire_vm::{Access, ObjectRef, PAGE_SIZE, VirtRange, Vm};
 use std::collections::{BTreeMap, BTreeSet};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// Resident pages, however long the file is.
+/// The number of resident pages, for every length of the file.
 const RESIDENTS: u64 = 100;
-/// Lookups under one pin, so that none is held for long.
+/// The most lookups under one pin, so that no pin is held for long.
 const PINNED: u64 = 1 << 16;
 
 const COSTS: [Figure; 2] = [Figure::time("time", "us/op"), Figure::count("visits", "visits/op")];
 const HOLDS: [Figure; 2] = [Figure::count("longest_hold", "accesses"), Figure::count("queue_locks", "locks/page")];
-/// A lock that is held all the time is taken once, which is no merit.
+/// The figures of a design whose one lock is held all the time. It is acquired only once, so acquisitions are not
+/// shown.
 const HOLD: [Figure; 1] = [Figure::count("longest_hold", "accesses")];
 
 /// The experiment.
@@ -124,24 +126,24 @@ const OPERATIONS: [(&str, Operation); 5] = [
     ("flush", Operation::Flush),
 ];
 
-/// How a design finds the pages.
+/// The way in which a design finds the resident pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Each offset of the range is looked up.
+    /// The design looks up each offset of the range.
     ByOffset,
-    /// An ordered tree of the pages is walked.
+    /// The design walks an ordered tree of the pages.
     ByTree,
-    /// Production's iteration.
+    /// The iteration of the production core.
     Production,
 }
 
-/// Microseconds and visits of one operation.
+/// The microseconds and the visits of one operation.
 fn cost(how: How, operation: Operation, mib: u64, scale: Scale) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 32);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
     let file = File::new(vm, mib << 20)?;
     let (mut seconds, mut visits, mut rounds) = (0.0, 0, 0u32);
-    // The first warms up; then, for short operations, until the time can be measured.
+    // The first round is the warm-up. Then short operations repeat until their time is long enough to measure.
     while rounds < 2 || seconds < scale.of(0.0, 0.01, 0.2) && rounds < scale.of(2, 200, 4000) {
         let (space, tree) = file.prepare(operation)?;
         let before = vm.stats().total(Event::RangeVisit);
@@ -171,7 +173,7 @@ impl File {
         Ok(File { vm, object: ObjectRef::with_pager(vm, store, bytes)?, bytes })
     }
 
-    /// Stores into a page, which is resident after that.
+    /// Stores into a page, which makes the page resident.
     fn store(&self, page: u64) -> Result<(), Failure> {
         let written = self.object.write(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
         written.map(drop).map_err(|e| Failure::Wrong(format!("{e:?}")))
@@ -179,7 +181,7 @@ impl File {
 
     /// The number of a page's frame, if it is resident.
     fn frame(&self, page: u64, pin: &Pinned<'_>) -> Option<u32> {
-        // SAFETY: only read, under a pin of the one system.
+        // SAFETY: the index is only read, under a pin of the object's `Vm`.
         match unsafe { self.object.page_index() }.get(page, pin) {
             Slot::Page(frame) => Some(frame.0 as u32),
             _ => None,
@@ -205,7 +207,8 @@ impl File {
         Ok(())
     }
 
-    /// Makes all residents resident, dirty, and mapped if the operation is on a mapping; and a tree of them.
+    /// Makes all of `residents` resident and dirty. Also maps them if the operation is on a mapping. Returns a space,
+    /// and a tree of the resident pages.
     fn prepare(&self, operation: Operation) -> Result<(SpaceRef<Hosted>, BTreeSet<u64>), Failure> {
         let space = Space::new(self.vm)?;
         self.object.set_size(self.bytes);
@@ -219,7 +222,7 @@ impl File {
         Ok((space, self.residents().collect()))
     }
 
-    /// Does the operation; returns the lookups that production's own count does not include.
+    /// Does the operation. Returns the number of lookups that production's own counter does not include.
     fn operation(
         &self,
         how: How,
@@ -233,7 +236,7 @@ impl File {
                 self.each(how, tree, |_| Ok(()))
             }
             Operation::Remap => {
-                // The pages are mapped: a store into one is no fault.
+                // The store before the unmapping is left out: the pages are mapped, so it would cause no fault.
                 space.unmap(self.range())?;
                 let visits = self.each(how, tree, |_| Ok(()))?;
                 self.map(space)?;
@@ -265,7 +268,8 @@ impl File {
         self.object.write_back(pages).map(drop).map_err(|e| Failure::Wrong(format!("{e:?}")))
     }
 
-    /// Calls `f` on each of the file's pages as the design finds them; nothing for production, which has found them.
+    /// Calls `f` on each resident page, found as the design finds it. For production it does nothing, because the
+    /// operation itself finds the pages. Returns the number of lookups.
     fn each(
         &self,
         how: How,
@@ -285,12 +289,12 @@ impl File {
                     while key < last {
                         let found = {
                             let pin = self.object.vm().epoch().pin();
-                            // SAFETY: only read, under a pin of the one system.
+                            // SAFETY: the index is only read, under a pin of the object's `Vm`.
                             let index = unsafe { self.object.page_index() };
                             (key..last).find(|k| matches!(index.get(*k, &pin), Slot::Page(_)))
                         };
                         let Some(page) = found else { break };
-                        // `f` may sleep: no pin is held.
+                        // No pin is held here, because `f` may sleep.
                         f(page)?;
                         key = page + 1;
                     }
@@ -300,7 +304,7 @@ impl File {
         }
     }
 
-    /// Checks the state after the operation.
+    /// Checks the number of resident pages after the operation.
     fn expect(&self, operation: Operation) -> Result<(), Failure> {
         let left = match operation {
             Operation::Munmap | Operation::Remap | Operation::Flush => RESIDENTS,
@@ -311,8 +315,8 @@ impl File {
     }
 }
 
-/// A file all of whose `pages` are dirty is thrown away or written back. Returns the longest hold of a queue's lock,
-/// and takes of such locks a page.
+/// Discards or writes back a file whose `pages` are all dirty. Returns the longest hold of a queue's lock in accesses,
+/// and the acquisitions of such locks for each page.
 fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");
@@ -329,7 +333,7 @@ fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     Ok([counts.longest_queue_hold as f64, counts.queue_takes as f64 / pages as f64])
 }
 
-/// The same with all pages in one queue, whose lock is held while a file's pages are found and removed.
+/// The same operation with all pages in one queue. Its lock is held while the pages of a file are found and removed.
 fn holds_of_one(how: How, pages: u64) -> Result<[f64; 1], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");

@@ -1,4 +1,4 @@
-//! redis: guests alone.
+//! The experiment with redis. It runs only in guests.
 
 use super::Study;
 use quire_results::Source;

@@ -1,4 +1,5 @@
-//! A file that many processes map and touch whole: the cost of their mappings in memory and time.
+//! The experiment about a file that many processes map and touch completely: the cost of the mappings in memory and
+//! time.
 
 use super::counted::counted;
 use super::threads::timed;
@@ -10,9 +11,9 @@ use quire_results::{Place, Shape, Side, Source};
 use quire_vm::{Access, PAGE_SIZE, VirtRange};
 
 const BASE: u64 = 0x1000_0000_0000;
-/// Pages that are removed one by one.
+/// The number of pages that are removed one by one.
 const REMOVED: u64 = 64;
-/// Resident pages that a load maps: so a program faults once in so many.
+/// The number of resident pages that one load fault maps. So a program faults once in this many pages.
 const AROUND: u64 = 16;
 
 const COSTS: [Figure; 5] = [
@@ -87,7 +88,7 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let spaces: &[usize] = scale.of(&[2, 5], &[1, 10, 100], &[1, 10, 100, 1000]);
     for &spaces in spaces {
         let pages = scale.of(128, 2048, 4096);
-        // Page tables, and the rest of a space.
+        // The memory includes the page tables and the other data of each space.
         let mib = pages / 256 + 8 + spaces as u64 * (1 + pages / 1024) / 8;
         let at = || [("spaces", number(spaces))];
         all.push(Round::new(Side::Before, Place::Hosted, at(), &COSTS, move || {
@@ -121,7 +122,7 @@ fn range(pages: u64) -> VirtRange {
     VirtRange { start: BASE, end: BASE + pages * PAGE_SIZE }
 }
 
-/// Maps the file and touches all of it: a program faults where there is no leaf yet.
+/// Maps the file and touches all of it. Loads fault only where no PTE exists yet.
 fn attach<M: Memory>(memory: M, space: &M::Space, file: &M::File, pages: u64) -> Result<(), Failure> {
     memory.map(space, range(pages), Target::Shared(file.clone(), 0))?;
     (0..pages).step_by(AROUND as usize).try_for_each(|p| memory.fault(space, BASE + p * PAGE_SIZE, Access::Read))
@@ -130,7 +131,7 @@ fn attach<M: Memory>(memory: M, space: &M::Space, file: &M::File, pages: u64) ->
 fn costs<M: Memory>(memory: M, spaces: usize, pages: u64) -> Result<[f64; 5], Failure> {
     let _cpu = memory.attach(0);
     let file = memory.stored_file(pages)?;
-    // One attaches and goes, so that the host has given its memory.
+    // One space attaches and exits first, so that the host has allocated the memory.
     attach(memory, &memory.space()?, &file, pages)?;
     let none = memory.overhead(&[]);
     let mut all = Vec::with_capacity(spaces);

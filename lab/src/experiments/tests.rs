@@ -42,7 +42,7 @@ fn texts_are_there_and_end_as_sentences_do() {
     }
 }
 
-/// The places of guests, whose cases `./quire lab` adds.
+/// The places of guests. `./quire lab` adds their cases, so the experiments here have none.
 const GUESTS: [Place; 2] = [Place::Guest, Place::GuestCounted];
 
 #[test]

@@ -1,11 +1,11 @@
-//! Threads as CPUs that begin at once, and the time of the slowest.
+//! Threads that act as CPUs and begin at the same time, and the time of the slowest.
 
 use crate::Failure;
 use crate::memory::Memory;
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Each of `cpus` threads prepares, waits for the others, and does its work: the longest time that the work took.
+/// Lets each of `cpus` threads prepare, wait for the others, and do its work. Returns the longest time of the work.
 pub(super) fn at_once<P>(
     cpus: usize,
     prepare: impl Fn(usize) -> Result<P, Failure> + Sync,
@@ -18,7 +18,7 @@ pub(super) fn at_once<P>(
                 let (prepare, work, barrier) = (&prepare, &work, &barrier);
                 s.spawn(move || {
                     let prepared = prepare(cpu);
-                    // A failed thread must not leave the others waiting.
+                    // A thread that failed also waits here, because the others wait for it.
                     barrier.wait();
                     let mut prepared = prepared?;
                     let start = Instant::now();
@@ -33,14 +33,15 @@ pub(super) fn at_once<P>(
     })
 }
 
-/// The same with each thread attached to the machine as a CPU from before it prepares until after its work.
+/// As [`at_once`], but each thread acts as a CPU of the machine. It is attached before `prepare` and until after
+/// `work`.
 pub(super) fn on_cpus<M: Memory, P>(
     memory: M,
     cpus: usize,
     prepare: impl Fn(usize, &M::Cpu) -> Result<P, Failure> + Sync,
     work: impl Fn(usize, &mut P) -> Result<(), Failure> + Sync,
 ) -> Result<Duration, Failure> {
-    // The prepared value is dropped while the thread is still a CPU: fields are dropped in order.
+    // The prepared value is dropped while the thread is still a CPU, because fields are dropped in order.
     struct As<P, C> {
         prepared: P,
         _cpu: C,
@@ -55,8 +56,8 @@ pub(super) fn on_cpus<M: Memory, P>(
     )
 }
 
-/// Operations a second of all CPUs together: each repeats `operation` for `seconds`, after a few times that do not
-/// count.
+/// The operations per second of all CPUs together. Each CPU repeats `operation` for `seconds`, after a few repetitions
+/// that are not counted.
 pub(super) fn rate<M: Memory, P>(
     memory: M,
     cpus: usize,
@@ -86,7 +87,7 @@ pub(super) fn rate<M: Memory, P>(
     Ok(rates.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Does `f`, and returns its time in seconds.
+/// Calls `f`. Returns its result and its time in seconds.
 pub(super) fn timed<R>(f: impl FnOnce() -> R) -> (R, f64) {
     let start = Instant::now();
     let done = f();

@@ -1,4 +1,5 @@
-//! First touches by several CPUs: how fast, how near to the cost of zeroing alone, and how many lines move.
+//! The experiment about first touches by several CPUs. It measures the rate, its share of the rate of zeroing alone,
+//! and the number of cache lines that move.
 
 use super::counted::Caches;
 use super::threads::on_cpus;
@@ -11,7 +12,7 @@ use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::time::Duration;
 
 const BASE: u64 = 0x1000_0000_0000;
-/// From one CPU's region to the next: they share no page table but the root.
+/// The distance between the regions of two CPUs in bytes. With it, they share no page table except the root.
 const APART: u64 = 1 << 32;
 
 const RATES: [Figure; 2] = [Figure::time("rate", "pages/s").more(), Figure::time("share", "ratio of the limit").more()];
@@ -114,7 +115,7 @@ enum Spaces {
     Each,
 }
 
-/// The work of a round: each CPU touches so many pages. Little more memory is free than they need.
+/// The work of a round: each CPU touches `frames` pages. The machine has little more free memory than that.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     cpus: usize,
@@ -123,7 +124,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Processes.
+    /// The work where each CPU has its own process.
     pub(super) fn processes(cpus: usize, frames: u64) -> Work {
         Work { cpus, frames, spaces: Spaces::Each }
     }
@@ -136,16 +137,16 @@ impl Work {
         self.pages().div_ceil(256)
     }
 
-    /// Pages a second, and their share of the limit, measured in turns.
+    /// The rate in pages a second, and its share of the limit. Both are measured alternately.
     pub(super) fn rates<M: Memory>(self, memory: M) -> Result<[f64; 2], Failure> {
         let [rate, share, _] = self.rates_and_waits(memory)?;
         Ok([rate, share])
     }
 
-    /// The same, and how often a CPU waited for another's lock in a thousand pages.
+    /// As [`Work::rates`], and also how often a CPU waited for another CPU's lock, per thousand pages.
     pub(super) fn rates_and_waits<M: Memory>(self, memory: M) -> Result<[f64; 3], Failure> {
         let (mut faults, mut limit, mut waits) = (Duration::ZERO, Duration::ZERO, 0);
-        // Once, so that the host has given the memory of frames, then of tables and maps.
+        // The first two runs are not measured. They make the host allocate the memory of frames, tables and maps.
         self.zero(memory)?;
         self.touch(memory)?;
         for _ in 0..2 {
@@ -188,7 +189,7 @@ impl Work {
         time
     }
 
-    /// The same number of frames taken and zeroed, by as many CPUs.
+    /// Lets as many CPUs allocate and zero the same number of frames. Returns the time of the slowest CPU.
     fn zero<M: Memory>(self, memory: M) -> Result<Duration, Failure> {
         memory.shuffle();
         on_cpus(
@@ -203,17 +204,18 @@ impl Work {
     }
 }
 
-/// The region that a CPU touches, in a space of its own or not.
+/// The region that a CPU touches, and the CPU's own space if it has one.
 struct Region<M: Memory> {
     own: Option<M::Space>,
     start: u64,
 }
 
-/// Lines that a fault takes from other CPUs, to read or to write them, where threads of one process take turns.
+/// The number of cache lines that a fault fetches from other CPUs, while threads of one process take turns.
 pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failure> {
     let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
     let space = memory.space()?;
-    // Work that is done once for so many frames is counted at its true rate: magazines and batches hold no more.
+    // Work that is done once for many frames is counted at its true rate, because magazines and batches hold at most
+    // 256.
     let (warm, counted) = (32, 256);
     for id in 0..cpus.len() as u64 {
         let start = BASE + id * APART;

@@ -1,11 +1,11 @@
-//! One free list under one lock: each frame is taken and given back under it.
+//! One free list with one lock, which is held to allocate and to free each frame.
 
 use super::FrameSource;
 use quire_sync::{Rank, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
-/// A frame's link stands in its descriptor, a cache line, as in kernels with such a list.
+/// The descriptor of a frame, which takes a cache line. The link of the list is in it, as in kernels with such a list.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Descriptor {
@@ -23,7 +23,7 @@ pub struct GlobalList {
 }
 
 impl GlobalList {
-    /// Frames from 0 to `frames`, all free.
+    /// Makes a list with the frames from 0 to below `frames`, all free.
     pub fn new(frames: u32) -> GlobalList {
         let next = |i| if i + 1 < frames { i + 1 } else { NONE };
         let all = (0..frames).map(|i| Descriptor { next: next(i) }).collect();

@@ -1,4 +1,4 @@
-//! Frame allocators behind one trait: production's, and one free list under one lock.
+//! Frame allocators behind one trait: the production allocator, and one free list with one lock.
 
 mod global;
 
@@ -7,22 +7,22 @@ use quire_hosted::Hosted;
 use quire_vm::Vm;
 use quire_vm::phys::frames::{Fill, For};
 
-/// An allocator of frames, by number.
+/// An allocator of frames. A frame is its number.
 pub trait FrameSource: Sync {
-    /// A frame; `kernel`: it will stay where it is for long.
+    /// Allocates a frame. `kernel` says that the frame will be in use for long. Returns `None` if no frame is free.
     fn take(&self, kernel: bool) -> Option<u32>;
-    /// Takes a frame back.
+    /// Frees a frame.
     fn give(&self, frame: u32);
-    /// Free, aligned blocks of 2 MiB.
+    /// The number of free, aligned blocks of 2 MiB.
     fn large(&self) -> u64;
 }
 
-/// Production's frames. `groups`: kernel frames are kept apart from programs', as in production; else all are allocated
-/// alike, which is the naive policy.
+/// The production allocator. With `groups`, kernel frames are kept apart from programs' frames, as in production.
+/// Without it, all frames are allocated in the same way, which is the naive policy.
 pub struct Domains {
-    /// The system.
+    /// The memory system of the hosted machine.
     pub vm: &'static Vm<Hosted>,
-    /// Whether kernel frames are kept apart.
+    /// Whether kernel frames are kept apart from programs' frames.
     pub groups: bool,
 }
 
@@ -32,7 +32,7 @@ impl FrameSource for Domains {
         self.vm.alloc_frame(Fill::Any, on_behalf).ok().map(|f| f.into_pfn().0 as u32)
     }
     fn give(&self, frame: u32) {
-        // SAFETY: it came from `take`, whose caller gives it up.
+        // SAFETY: the frame came from `take`, and its owner no longer uses it.
         unsafe { self.vm.free_pfn(quire_vm::Pfn(frame as u64)) };
     }
     fn large(&self) -> u64 {
@@ -41,15 +41,15 @@ impl FrameSource for Domains {
     }
 }
 
-/// Programs come and go while the kernel sometimes takes a frame and keeps it. There are eight rounds, each of which
-/// fills three quarters of `total` frames. Returns the whole blocks of 2 MiB at the end, and the most that there could
-/// be.
+/// Simulates programs that start and end while the kernel sometimes allocates a frame and keeps it. There are eight
+/// rounds, each of which fills three quarters of `total` frames. Returns the number of free blocks of 2 MiB at the end,
+/// and the largest possible number.
 pub fn mixed_load(source: &dyn FrameSource, total: u64) -> (u64, u64) {
     let mut kept = Vec::new();
     for round in 0..8 {
         let mut taken = Vec::new();
         for i in 0..total * 3 / 4 - kept.len() as u64 {
-            // Few in a round, spread over all of it.
+            // The kernel's frames are few in each round, and are spread over the whole round.
             let kernel = i % 512 == round * 37;
             match source.take(kernel) {
                 Some(frame) if kernel => kept.push(frame),

@@ -1,42 +1,42 @@
-//! Map operations for structures that change one entry at a time: find the place, clip, change, merge.
+//! Map operations for structures that change one entry at a time: find the position, clip, change, merge.
 
 use super::{AddressMap, MapFootprint, MapRange, Taken};
 
-/// An ordered set of entries, changed one at a time. Entries are named by their start.
+/// An ordered set of entries that are changed one at a time. The start of an entry identifies it.
 pub trait Entries {
     /// The last entry that starts at or before `at`, and the first that starts after it.
     fn around(&mut self, at: u64) -> (Option<MapRange>, Option<MapRange>);
 
-    /// Adds an entry that overlaps none.
+    /// Adds an entry, which must not overlap another.
     fn link(&mut self, entry: MapRange);
 
     /// Removes the entry at `start`.
     fn unlink(&mut self, start: u64);
 
-    /// Splits the entry at `start`: it ends at `end`, and the entry `rest` begins there.
+    /// Splits the entry at `start`. It then ends where `rest` begins, and `rest` becomes an entry of its own.
     fn clip(&mut self, start: u64, rest: MapRange);
 
-    /// Sets the end of the entry at `start`: a hole behind it shrinks or grows.
+    /// Sets the end of the entry at `start`. The hole after the entry shrinks or grows.
     fn resize(&mut self, start: u64, end: u64);
 
-    /// Sets the start of the entry at `start` to `to`, which is higher.
+    /// Raises the start of the entry at `start` to `to`.
     fn shrink_start(&mut self, start: u64, to: u64);
 
     /// Sets the rights of the entry at `start` to `prot`.
     fn set_prot(&mut self, start: u64, prot: u32);
 
-    /// See [`AddressMap::first_fit`].
+    /// Does the work of [`AddressMap::first_fit`].
     fn find(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64>;
 
-    /// See [`AddressMap::all`].
+    /// Does the work of [`AddressMap::all`].
     fn entries(&self) -> Vec<MapRange>;
 
-    /// See [`AddressMap::kept`].
+    /// Does the work of [`AddressMap::kept`].
     fn nodes(&self) -> Option<MapFootprint> {
         None
     }
 
-    /// See [`AddressMap::check`].
+    /// Does the work of [`AddressMap::check`].
     fn consistent(&self) -> Result<(), String>;
 }
 
@@ -127,7 +127,7 @@ impl<E: Entries> AddressMap for E {
     }
 }
 
-/// The pieces that the operations above share.
+/// Parts that several of the operations above use.
 trait Pieces: Entries {
     /// The first entry that ends after `at` and starts before `end`.
     fn overlapping(&mut self, at: u64, end: u64) -> Option<MapRange> {
@@ -135,7 +135,7 @@ trait Pieces: Entries {
         before.filter(|b| b.end > at).or(after.filter(|a| a.start < end))
     }
 
-    /// Joins touching neighbours with equal rights, from the entry that ends at `start` to the entry that starts at
+    /// Merges adjacent entries with equal rights, from the entry that ends at `start` to the entry that starts at
     /// `end`.
     fn merge(&mut self, start: u64, end: u64) {
         let (before, after) = self.around(start.saturating_sub(1));
@@ -157,7 +157,7 @@ trait Pieces: Entries {
 }
 impl<E: Entries> Pieces for E {}
 
-/// The lowest multiple of `align` in the hole `from..to`, cut to `lo..hi`, with `len` bytes behind it.
+/// The lowest multiple of `align` in the hole `from..to`, clipped to `lo..hi`, with `len` free bytes after it.
 pub(super) fn in_hole(len: u64, align: u64, (lo, hi): (u64, u64), (from, to): (u64, u64)) -> Option<u64> {
     let at = from.max(lo).checked_next_multiple_of(align)?;
     let to = to.min(hi);

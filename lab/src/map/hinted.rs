@@ -1,4 +1,4 @@
-//! Production's tree with hints in front of its search for room, to see whether they pay there.
+//! Production's tree with hints in front of its search for space. It measures whether hints would help there.
 
 use super::by_entry::in_hole;
 use super::hints::Hints;
@@ -6,7 +6,7 @@ use super::ours::Ours;
 use super::{AddressMap, MapRange, PAGE, Taken};
 use quire_vm::map::FAN_OUT;
 
-/// Production's tree behind [`Hints`].
+/// Production's tree, searched through [`Hints`].
 #[derive(Default)]
 pub struct Hinted<const F: usize = FAN_OUT> {
     tree: Ours<F>,
@@ -19,14 +19,14 @@ impl<const F: usize> Hinted<F> {
         Self::default()
     }
 
-    /// The address at which a hint lets a search from `lo` begin. Larger alignments are searched without hints. For
-    /// them the tree prefers a hole that is surely large enough to a lower hole that happens to be aligned. So its
-    /// result does not prove that no room lies below.
+    /// The address at which a search from `lo` may begin, by the hints. Searches with larger alignments use no hints.
+    /// For them, the tree prefers a hole that is certainly large enough to a lower hole that happens to be aligned. So
+    /// its result does not prove that there is no space below.
     fn begin(&self, len: u64, align: u64, lo: u64) -> u64 {
         if align > PAGE { lo } else { self.hints.begin(len, align, lo) }
     }
 
-    /// As [`AddressMap::first_fit`], with the number of visited nodes.
+    /// Does [`AddressMap::first_fit`], and also returns the number of visited nodes.
     pub fn first_fit_visits(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> (Option<u64>, u64) {
         let (found, nodes) = self.tree.first_fit_visits(len, align, self.begin(len, align, lo), hi);
         if let Some(at) = found.filter(|_| align <= PAGE) {
@@ -47,7 +47,7 @@ impl<const F: usize> AddressMap for Hinted<F> {
 
     fn remove(&mut self, start: u64, end: u64) {
         self.tree.remove(start, end);
-        // The hole may begin lower, where the last range before it ends.
+        // The new hole may begin lower than `start`, at the end of the last range before.
         self.hints.freed(self.tree.end_before(start));
     }
 
@@ -69,7 +69,7 @@ impl<const F: usize> AddressMap for Hinted<F> {
     }
 }
 
-/// Recomputes that no hole below a hint has room for the hint's size.
+/// Checks that no hole below a hint has enough space for the hint's size.
 pub(super) fn below_no_hint(hints: &Hints, entries: &[MapRange]) -> Result<(), String> {
     let ends = std::iter::once(0).chain(entries.iter().map(|e| e.end));
     let starts = entries.iter().map(|e| e.start).chain([u64::MAX]);

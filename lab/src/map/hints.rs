@@ -1,24 +1,26 @@
-//! Hints in front of a search for room: its lowest possible start, for four sizes and alignments.
+//! Hints in front of a search for space. A hint is the lowest possible result of a search of one size and alignment.
+//! There are four hints.
 //!
 //! # Invariant
-//! No hole between a hint and the start of its search has room for its size at its alignment. So a search for as much
-//! or more, at the same alignment or a larger one, may begin there. A successful search raises or makes a hint. A new
-//! hole lowers all hints above it ([`Hints::freed`]). New mappings change none.
+//! No hole between the start of a hint's search and the hint has enough space for its size at its alignment. So a
+//! search for that size or more, at that alignment or a larger one, may begin at the hint. A successful search raises a
+//! hint or makes a new one. A new hole lowers all hints above its start ([`Hints::freed`]). New mappings change no
+//! hint.
 
-/// No room for `len` bytes at multiples of `align` lies in `from..at`.
+/// A fact about the map: no hole in `from..at` has space for `len` bytes at a multiple of `align`.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Hint {
-    /// Bytes; 0: no hint.
+    /// The size in bytes; 0 if the hint is not set.
     pub len: u64,
-    /// Of the addresses.
+    /// The alignment of the addresses.
     pub align: u64,
     /// The start of the search.
     pub from: u64,
-    /// The lowest address from which there may be room.
+    /// The lowest address that may be the result of the search.
     pub at: u64,
 }
 
-/// Four hints; a new one replaces the oldest.
+/// The four hints of a map. A new hint replaces the oldest.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Hints {
     hints: [Hint; 4],
@@ -32,7 +34,8 @@ impl Hints {
         self.hints.iter().filter(serves).map(|h| h.at).fold(lo, u64::max)
     }
 
-    /// A search from `lo`, or from the result of [`Hints::begin`] for it, has found no room below `at`.
+    /// Notes that a search found no space below `at`. The search began at `lo`, or at the result of [`Hints::begin`]
+    /// for it.
     pub fn found(&mut self, len: u64, align: u64, lo: u64, at: u64) {
         let same = self.hints.iter().position(|h| (h.len, h.align, h.from) == (len, align, lo));
         let slot = same.unwrap_or_else(|| {
@@ -42,7 +45,7 @@ impl Hints {
         self.hints[slot] = Hint { len, align, from: lo, at };
     }
 
-    /// The addresses from `from` on may be free now: a hole that an unmap made begins there.
+    /// Notes that the addresses from `from` on may be free now, because an unmap made a hole that begins there.
     pub fn freed(&mut self, from: u64) {
         for hint in &mut self.hints {
             hint.at = hint.at.min(from);

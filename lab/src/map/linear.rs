@@ -1,8 +1,8 @@
-//! A list of entries that is searched linearly, with hints. The hints are the entry found last, and four lowest places
-//! for a search for room, each of one size and alignment. Early address maps were such lists. DragonFly's kernel map
-//! still used such hints to find room in 2017.
+//! A list of entries that is searched linearly, with hints. One hint is the entry that was found last. Four others help
+//! the search for space: each is the lowest possible address for one size and alignment. Early address maps were such
+//! lists. DragonFly's kernel map still used such hints to find space in 2017.
 //!
-//! The list is a sorted vector: its memory is consecutive, which favours it over a linked list.
+//! The list is a sorted vector. Its memory is contiguous, which makes it faster than a linked list.
 
 use super::MapRange;
 use super::by_entry::{Entries, in_hole};
@@ -14,10 +14,10 @@ use super::hints::Hints;
 pub struct Linear {
     without_hints: bool,
     list: Vec<MapRange>,
-    /// Index of the entry found last.
+    /// The index of the entry that was found last.
     last: usize,
     hints: Hints,
-    /// Entries that the last search for room visited.
+    /// The number of entries that the last search for space visited.
     visits: u64,
 }
 
@@ -27,12 +27,12 @@ impl Linear {
         Self::default()
     }
 
-    /// An empty map whose searches for room begin at the bottom.
+    /// An empty map whose searches for space begin at the lowest address.
     pub fn without_hints() -> Self {
         Linear { without_hints: true, ..Self::default() }
     }
 
-    /// Number of entries that start at or before `at`, walked to from the one found last.
+    /// The number of entries that start at or before `at`. The search begins at the entry that was found last.
     fn upto(&mut self, at: u64) -> usize {
         let mut i = self.last.min(self.list.len());
         while i > 0 && self.list[i - 1].start > at {
@@ -50,12 +50,12 @@ impl Linear {
         (self.list[i].start == start).then_some(i)
     }
 
-    /// Entries that the last search for room visited.
+    /// The number of entries that the last search for space visited.
     pub fn visits(&self) -> u64 {
         self.visits
     }
 
-    /// The start of the hole that `at` lies in, or ends.
+    /// The start of the hole that contains `at` or ends at it.
     fn hole_before(&mut self, at: u64) -> u64 {
         let i = self.upto(at.saturating_sub(1));
         i.checked_sub(1).map_or(0, |i| self.list[i].end.min(at))

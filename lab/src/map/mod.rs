@@ -1,9 +1,9 @@
 //! Address maps: production's tree and the designs that it is compared with, behind one trait.
 //!
-//! A map holds disjoint ranges, each with a protection. Touching ranges with equal rights are joined ("merge"); an
-//! operation on a part of a range splits it ("clip"). [`AddressMap`] is the interface of a map. Maps that change entry
-//! by entry implement the narrower [`Entries`] and get the operations from [`by_entry`]. [`ours::Ours`] drives
-//! production's tree as `quire_vm::map` does.
+//! A map has disjoint ranges, each with a protection. Touching ranges with equal rights are merged. An operation on a
+//! part of a range splits it ("clip"). [`AddressMap`] is the interface of a map. Maps that change one entry at a time
+//! implement the narrower [`Entries`], and get the operations from [`by_entry`]. [`ours::Ours`] drives production's
+//! tree as `quire_vm::map` does.
 
 pub mod by_entry;
 pub mod hinted;
@@ -24,53 +24,53 @@ pub const PAGE: u64 = 4096;
 /// A range of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapRange {
-    /// First address.
+    /// The first address.
     pub start: u64,
-    /// One past the last address.
+    /// The address after the last.
     pub end: u64,
-    /// The rights; only their equality matters here.
+    /// The rights. Only their equality matters here.
     pub prot: u32,
 }
 
-/// The memory of a map's ranges.
+/// The memory that a map uses for its ranges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MapFootprint {
-    /// Nodes of its tree.
+    /// The number of nodes of the tree.
     pub nodes: usize,
-    /// Bytes of these, and of all other memory for each range.
+    /// The bytes of the nodes and of all other memory for the ranges.
     pub bytes: usize,
 }
 
-/// A range that was to be filled is not free.
+/// The error that a range to be mapped is not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken;
 
 /// An ordered map of address ranges, with gap finding. Addresses are multiples of [`PAGE`] in the map's range.
 pub trait AddressMap {
-    /// The range that covers `at`. (A splay tree moves the node that it finds.)
+    /// The range that covers `at`, if any. A splay tree moves the node that it finds, therefore the map is mutable.
     fn lookup(&mut self, at: u64) -> Option<MapRange>;
 
-    /// Maps `start..end`, which must be free, and merges it with equal neighbours.
+    /// Maps `start..end`, which must be free. Merges it with neighbours of equal rights.
     fn insert(&mut self, start: u64, end: u64, prot: u32) -> Result<(), Taken>;
 
-    /// Unmaps the ranges in `start..end`; holes are no error.
+    /// Unmaps the ranges in `start..end`. Holes are no error.
     fn remove(&mut self, start: u64, end: u64);
 
-    /// Gives the ranges in `start..end` the protection `prot`; holes are no error.
+    /// Sets the protection of the ranges in `start..end` to `prot`. Holes are no error.
     fn protect(&mut self, start: u64, end: u64, prot: u32);
 
-    /// The lowest multiple of `align` in `lo..hi` with `len` free bytes behind it. For alignments above a page, a map
-    /// may prefer a hole that is surely large enough to a lower hole that happens to be aligned.
+    /// The lowest multiple of `align` in `lo..hi` that is followed by `len` free bytes. For alignments above a page, a
+    /// map may prefer a hole that is certainly large enough to a lower hole that happens to be aligned.
     fn first_fit(&mut self, len: u64, align: u64, lo: u64, hi: u64) -> Option<u64>;
 
-    /// All ranges, ascending.
+    /// All ranges in ascending order.
     fn all(&self) -> Vec<MapRange>;
 
-    /// Their memory; `None` if the map does not count it.
+    /// The memory that the ranges use. `None` if the map does not count it.
     fn kept(&self) -> Option<MapFootprint> {
         None
     }
 
-    /// Recomputes every invariant of the structure; the error names the broken one, and its place.
+    /// Checks every invariant of the structure. The error names the broken invariant and its place.
     fn check(&self) -> Result<(), String>;
 }

@@ -1,18 +1,18 @@
-//! The plain ordered tree of a crate: the standard library's B-tree. It keeps no gaps, so the search for room is a
-//! walk.
+//! A map on an ordered tree of a library: the standard library's B-tree. The tree keeps no gaps, so the search for
+//! space walks along the entries.
 
 use super::by_entry::{Entries, in_hole};
 use super::{MapRange, PAGE};
 use std::collections::BTreeMap;
 
-/// An entry's data beside its range: as large as the other maps' entries, outside the tree as in a kernel.
+/// The data of an entry outside the tree, as in a kernel. It is as large as the other maps' entries.
 #[repr(align(64))]
 #[derive(Clone, Copy, Default)]
 struct Record {
     prot: u32,
 }
 
-/// A `BTreeMap` from start to end and record.
+/// A `BTreeMap` from the start of an entry to its end and its record.
 #[derive(Default)]
 pub struct Ordered {
     entries: BTreeMap<u64, (u64, u32)>,

@@ -1,6 +1,6 @@
-//! Production's tree, driven as `quire_vm::map` drives it. An operation finds its entries, prepares the pieces that
-//! replace them, and commits by one swap. Entries are immutable records beside the tree; replaced ones are retired
-//! through an epoch.
+//! Production's tree of map entries, driven as `quire_vm::map` drives it. An operation finds its entries, prepares the
+//! pieces that replace them, and commits by one swap. Entries are immutable records outside the tree. Replaced entries
+//! are retired through an epoch (RCU).
 
 use super::{AddressMap, MapFootprint, MapRange, Taken};
 use quire_sync::PerCpu;
@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 /// The fan-out of production's maps.
 const FAN_OUT: usize = quire_vm::map::FAN_OUT;
 
-/// An entry's data beside the tree: a cache line, the least that production's entries take.
+/// The data of an entry, outside the tree. It takes one cache line, the least that production's entries take.
 #[repr(C, align(64))]
 struct Record {
     retired: Retired,
@@ -23,13 +23,13 @@ struct Record {
     held: MapRange,
 }
 
-/// Objects of one size, carved from large chunks; the object freed last is allocated next.
+/// A pool of objects of one size, carved from large chunks. The object that was freed last is allocated next.
 struct Pool {
     layout: Layout,
     free: Cell<*mut u8>,
-    /// Objects in use.
+    /// The number of objects in use.
     out: Cell<usize>,
-    /// The rest of the last chunk.
+    /// The unused rest of the last chunk: its address, and its bytes.
     fresh: Cell<(*mut u8, usize)>,
     chunks: Cell<Vec<*mut u8>>,
 }
@@ -54,14 +54,14 @@ impl Pool {
     fn alloc(&self) -> Option<NonNull<u8>> {
         let free = self.free.get();
         if !free.is_null() {
-            // SAFETY: a free object's first word is the next one.
+            // SAFETY: the first word of a free object is the address of the next free object.
             self.free.set(unsafe { *free.cast::<*mut u8>() });
             self.out.set(self.out.get() + 1);
             return NonNull::new(free);
         }
         let (mut at, mut left) = self.fresh.get();
         if left < self.layout.size() {
-            // SAFETY: not a layout of no bytes.
+            // SAFETY: the layout's size is not zero.
             at = unsafe { std::alloc::alloc(CHUNK) };
             if at.is_null() {
                 return None;
@@ -77,7 +77,7 @@ impl Pool {
     }
 
     /// # Safety
-    /// `object` came from `alloc`, and nothing uses it.
+    /// `object` came from `alloc` of this pool, and nothing uses it.
     unsafe fn free(&self, object: *mut u8) {
         // SAFETY: `object` came from `alloc`, which gives room for a pointer, and it is used no more.
         unsafe { *object.cast::<*mut u8>() = self.free.get() };
@@ -94,13 +94,13 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         for chunk in self.chunks.take() {
-            // SAFETY: allocated with this layout; the users of its objects are gone.
+            // SAFETY: the chunk was allocated with this layout, and its objects have no users any more.
             unsafe { std::alloc::dealloc(chunk, CHUNK) };
         }
     }
 }
 
-/// The source of nodes and records, and the epoch through which they are retired.
+/// The allocators of nodes and records, and the epoch domain through which they are retired.
 struct Shared {
     domain: Domain,
     slots: (*mut u8, Layout),
@@ -111,12 +111,12 @@ struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: allocated so in `Ours::new`; the domain is used no more.
+        // SAFETY: `Ours::new` allocated the slots with this layout, and the domain is used no more.
         unsafe { std::alloc::dealloc(self.slots.0, self.slots.1) };
     }
 }
 
-/// Tree nodes from the pools.
+/// The node allocator of the tree, which takes nodes from the pools.
 #[derive(Clone, Copy)]
 struct Nodes(&'static Shared);
 
@@ -129,18 +129,18 @@ impl Nodes {
     }
 }
 
-// SAFETY: the pools give memory of the requested size, to one thread.
+// SAFETY: the pools return memory of the requested size, and only one thread uses them.
 unsafe impl NodeAlloc for Nodes {
     fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
         debug_assert!(bytes <= self.pool(size).layout.size());
         self.pool(size).alloc().ok_or(OutOfMemory)
     }
     unsafe fn free(self, node: NonNull<u8>, size: NodeSize, _bytes: usize) {
-        // SAFETY: the tree gives back a node that this pool gave, once, and no reader can reach it.
+        // SAFETY: the tree frees each node once, a node that this pool allocated, and no reader can reach it.
         unsafe { self.pool(size).free(node.as_ptr()) }
     }
     unsafe fn retire(self, node: *mut Retired, free: unsafe fn(*mut Retired)) {
-        // SAFETY: the tree hands over a node that no new reader can reach, once.
+        // SAFETY: the tree retires each node once, and no new reader can reach it.
         unsafe { self.0.domain.retire(node, free) }
     }
 }
@@ -150,7 +150,8 @@ pub struct Ours<const F: usize = FAN_OUT> {
     tree: Tree<Record, Nodes, F>,
     owner: Owner,
     shared: &'static Shared,
-    /// The items that an operation replaces, and their replacements: kept, so that operations do not allocate.
+    /// The items that an operation replaces, and their replacements. The vectors are kept, so that operations do not
+    /// allocate.
     old: Vec<Item<Record>>,
     new: Vec<MapRange>,
 }
@@ -166,15 +167,15 @@ impl<const F: usize> Ours<F> {
     pub fn new() -> Self {
         use quire_sync::hooks::threads;
         use quire_vm::map::tree::{NODE_ALIGN, node_bytes};
-        // A map of one thread: that is its one CPU.
+        // One thread uses the map, so that thread is its only CPU.
         if quire_sync::current_cpu() == threads::NO_CPU {
             threads::set_cpu(0);
         }
         let layout = Layout::from_size_align(PerCpu::<Slot>::bytes(1), 128).expect("slots of one CPU");
-        // SAFETY: not a layout of no bytes.
+        // SAFETY: the layout's size is not zero.
         let memory = unsafe { std::alloc::alloc(layout) };
         let at = NonNull::new(memory).expect("memory for a slot");
-        // SAFETY: of the size and alignment that `PerCpu` requires, and freed after the domain.
+        // SAFETY: the memory has the size and alignment that `PerCpu` requires, and it is freed after the domain.
         let slots = unsafe { PerCpu::new(at, 1, |_| Slot::new()) };
         let shared: &'static Shared = Box::leak(Box::new(Shared {
             domain: Domain::new(slots),
@@ -189,14 +190,14 @@ impl<const F: usize> Ours<F> {
 
     fn held(item: &Item<Record>) -> MapRange {
         record::read(item.value.as_ptr());
-        // SAFETY: the tree's items have records that live while they are in it.
+        // SAFETY: the record of an item lives as long as the item is in the tree.
         unsafe { item.value.as_ref() }.held
     }
 
     fn record(shared: &'static Shared, held: MapRange) -> NonNull<Record> {
         let at = shared.records.alloc().expect("memory for a record").cast::<Record>();
         record::wrote(at.as_ptr());
-        // SAFETY: fresh memory for a record.
+        // SAFETY: `at` is fresh memory with room for a record.
         unsafe { at.write(Record { retired: Retired::new(), shared, held }) };
         at
     }
@@ -218,15 +219,15 @@ impl<const F: usize> Ours<F> {
         for item in self.old.drain(..) {
             unsafe fn free(retired: *mut Retired) {
                 let record = retired.cast::<Record>();
-                // SAFETY: the header is a record's first field; no reader holds it any more.
+                // SAFETY: the header is the first field of a record, and no reader holds the record any more.
                 unsafe { (*(*record).shared).records.free(record.cast()) }
             }
-            // SAFETY: out of the tree since the commit, and given up once.
+            // SAFETY: the record is out of the tree since the commit, and it is retired once.
             unsafe { self.shared.domain.retire(item.value.as_ptr().cast(), free) };
         }
     }
 
-    /// Adds a piece, joined to the previous one if it continues that.
+    /// Adds a piece to `self.new`. A piece that continues the previous one with the same rights is joined to it.
     fn push(&mut self, piece: MapRange) {
         match self.new.last_mut() {
             Some(last) if last.end == piece.start && last.prot == piece.prot => last.end = piece.end,
@@ -234,18 +235,18 @@ impl<const F: usize> Ours<F> {
         }
     }
 
-    /// The item that ends where `start` is, if one does.
+    /// The item that ends exactly at `start`, if there is one.
     fn touching_before(&self, known: Option<Item<Record>>, start: u64) -> Option<Item<Record>> {
         // SAFETY: the map is used by one thread, so the tree does not change while it is read.
         known.or_else(|| unsafe { self.tree.before(start) }).filter(|i| i.end == start)
     }
 
-    /// As [`AddressMap::first_fit`], with the number of visited nodes.
+    /// Does [`AddressMap::first_fit`], and also returns the number of visited nodes.
     pub fn first_fit_visits(&self, len: u64, align: u64, lo: u64, hi: u64) -> (Option<u64>, u64) {
         self.tree.first_fit_visits(&self.owner, len, align, lo, hi)
     }
 
-    /// The end of the last range that begins before `at`; at most `at`.
+    /// The end of the last range that begins before `at`, but at most `at`; 0 if there is none.
     pub fn end_before(&self, at: u64) -> u64 {
         // SAFETY: the map is used by one thread, so the tree does not change while it is read.
         unsafe { self.tree.before(at) }.map_or(0, |i| i.end.min(at))
@@ -348,7 +349,7 @@ impl<const F: usize> AddressMap for Ours<F> {
     }
 
     fn kept(&self) -> Option<MapFootprint> {
-        // Replaced entries are no part of the map.
+        // Retired entries are freed first, because they are not part of the map.
         self.shared.domain.drain();
         let Shared { leaves, inner, records, .. } = self.shared;
         let bytes = leaves.bytes() + inner.bytes() + records.bytes();
@@ -365,10 +366,10 @@ impl<const F: usize> AddressMap for Ours<F> {
 
 impl<const F: usize> Drop for Ours<F> {
     fn drop(&mut self) {
-        // Records lie in their pool and need no drop of their own; retired records need their pools until they are
-        // freed.
+        // Records need no drop of their own, because their pool frees their memory. Retired records must be freed
+        // before the pools.
         self.shared.domain.drain();
-        // SAFETY: this is the only user of the tree and of its shared parts: both end here.
+        // SAFETY: `self` is the only user of the tree and of its shared parts, and both end here.
         unsafe {
             self.tree.free_all();
             drop(Box::from_raw(ptr::from_ref(self.shared).cast_mut()));

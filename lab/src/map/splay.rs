@@ -1,36 +1,38 @@
-//! Top-down splay trees that know the largest gap: *before* and *after* FreeBSD's change D19826 (Doug Moore, 2019).
+//! Top-down splay trees whose nodes hold the largest gap of their subtree, *before* and *after* FreeBSD's change D19826
+//! (Doug Moore, 2019).
 //!
 //! # Invariant
-//! `max` of a node is the largest gap with an end in the node's subtree: gaps between two of its entries, and the two
-//! gaps that border the subtree. Let `L` and `R` be the values of a node's sides. A side's value is the child's `max`.
-//! Without a child it is the gap between the node and the nearest ancestor on that side, or the map's end. Then `max =
-//! max(L, R)`.
+//! `max` of a node is the largest gap with an end in the node's subtree. These are the gaps between two entries of the
+//! subtree, and the two gaps that border the subtree. Each side of a node has a value. With a child on that side, the
+//! value is the child's `max`. Without a child, it is the gap between the node and the nearest ancestor on that side,
+//! or the map's end. `max` is the larger of the two values.
 //!
 //! # The walk
-//! A split at an address takes every node on the search path off the tree and puts it on one of two lists. They hold
-//! the nodes below and above the address, the latest first. A merge hangs both lists under a new root and recomputes
-//! each node's `max`. The searched side has changed, the other side (*off the path*) has not.
+//! A split at an address takes every node on the search path off the tree and puts it on one of two lists. The lists
+//! hold the nodes below and above the address, the latest first. A merge attaches both lists under a new root and
+//! recomputes each node's `max`. The split changes the side of a node that is on the search path. It does not change
+//! the other side, which is *off the path*.
 //!
-//! - *Before*: both children of every node are read when its `max` is computed.
-//! - *After*: the split leaves the value of the off-path side in `max`, and the merge needs nothing else. If a node's
-//!   path child has a smaller `max` than the node, that value is the node's own `max`, and no child is read (a
-//!   *decline*). In a rotation the child that changes parents is read only if its new parent's other side is too small
-//!   to decide. **Exception**: at the end of the path there is a gap instead of a path child. A clip or resize changes
-//!   the bounds of that gap before the walk. So its value proves nothing about an older `max`, and the other child is
-//!   read.
+//! - *Before*: the computation of a `max` reads both children of the node.
+//! - *After*: the split stores the value of the off-path side in `max`, and the merge reads no child off the path. If
+//!   the child on the path has a smaller `max` than the node, the off-path value equals the node's own `max`. Then no
+//!   child is read (a *decline*). A rotation moves one child to a new parent. That child is read only if the other side
+//!   of the new parent is too small to decide. **Exception**: the path ends in a gap instead of a child. A clip or
+//!   resize changes the bounds of that gap before the walk. Then the gap's value proves nothing about an older `max`,
+//!   and the other child is read.
 //!
-//! `AFTER` chooses between the two; all other code is the same.
+//! The constant `AFTER` selects one of the two designs. All other code is the same.
 
 use super::by_entry::{Entries, in_hole};
 use super::{MapFootprint, MapRange, PAGE};
 use quire_sync::record;
 
 const NIL: u32 = u32::MAX;
-/// The map's range: gaps at its ends count.
+/// The map's range. The gaps at its two ends count as gaps too.
 const BOTTOM: u64 = 0;
 const TOP: u64 = 1 << 47;
 
-/// An entry: one cache line, as a kernel's is at best.
+/// An entry. It takes one cache line, the least that an entry of a kernel takes.
 #[repr(align(64))]
 #[derive(Clone, Copy)]
 struct SplayNode {
@@ -39,24 +41,24 @@ struct SplayNode {
     max: u64,
     left: u32,
     right: u32,
-    /// The previous entry by address, and the next.
+    /// The previous and the next entry in address order.
     prev: u32,
     next: u32,
     prot: u32,
 }
 
-/// How often a walk of a path needed a node's off-path side.
+/// Counts of how often a walk needed the value of a node's off-path side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Asked {
     /// A child off the path was read.
     pub reads: u64,
-    /// It was not read: the values declined along the path.
+    /// The child was not read, because a comparison along the path gave the value.
     pub declines: u64,
-    /// Of the reads: the node's own value was zero, which would have been enough.
+    /// Those of the reads that a test of the node's own value for zero would have avoided.
     pub zeros: u64,
 }
 
-/// The tree; see the module.
+/// The splay tree that the module describes.
 pub struct Splay<const AFTER: bool> {
     nodes: Vec<SplayNode>,
     root: u32,
@@ -65,13 +67,13 @@ pub struct Splay<const AFTER: bool> {
     asked: Asked,
 }
 
-/// The children of every node on a path are read.
+/// The design that reads the children of every node on a path.
 pub type Before = Splay<false>;
-/// Children off the path are read only where they must.
+/// The design that reads children off the path only where the path does not give their value.
 pub type After = Splay<true>;
 
-/// The nodes that a search took off the tree: the latest below and the latest above the address. Each list is linked
-/// through the child that leads towards the address.
+/// The nodes that a search took off the tree, as two lists. Each field is the latest node below or above the address.
+/// Each list is linked through the child that leads towards the address.
 struct Lists {
     below: u32,
     above: u32,
@@ -83,7 +85,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         Splay { nodes: Vec::with_capacity(entries), root: NIL, free: NIL, asked: Asked::default() }
     }
 
-    /// How often off-path sides were needed.
+    /// The counts of how often walks needed off-path sides.
     pub fn asked(&self) -> Asked {
         self.asked
     }
@@ -101,7 +103,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         node
     }
 
-    /// The start of the gap below the next path node: the end of the nearest node below.
+    /// The start of the gap above node `n`: the end of its entry, or the map's start for `NIL`.
     #[inline(always)]
     fn end_of(&self, n: u32) -> u64 {
         if n == NIL { BOTTOM } else { self.at(n).end }
@@ -111,7 +113,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         if n == NIL { TOP } else { self.at(n).start }
     }
 
-    /// The value of a side: the child's, or that of the gap up to the nearest ancestor there.
+    /// The value of the left side: the left child's `max`, or else the gap up to `ancestor`.
     #[inline(always)]
     fn left_side(&self, n: u32, ancestor: u32) -> u64 {
         let left = self.at(n).left;
@@ -123,7 +125,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         if right == NIL { self.start_of(ancestor) - self.at(n).end } else { self.at(right).max }
     }
 
-    /// Whether the off-path side's value is the node's own `max`; counted.
+    /// Whether the value of the off-path side equals the node's own `max`. The answer is counted.
     #[inline(always)]
     fn declines(&mut self, own: u64, path_child: u32, off_child: u32) -> bool {
         if !AFTER {
@@ -140,8 +142,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         false
     }
 
-    /// One step from `n`, which lies above `at`, to its left. `n` joins the nodes above. If `at` lies left of its child
-    /// too, that child is rotated over it and joins instead. Returns the next node of the path.
+    /// Does one step from `n`, which lies above `at`, to its left. `n` joins the list of nodes above. If `at` lies left
+    /// of its child too, that child is rotated over `n` and joins the list instead. Returns the next node of the path.
     #[inline(always)]
     fn step_left(&mut self, n: u32, at: u64, lists: &mut Lists) -> u32 {
         let (own, child, off_child) = (self.at(n).max, self.at(n).left, self.at(n).right);
@@ -215,7 +217,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         next
     }
 
-    /// Takes the path to `at` off the tree. Returns the entry that covers it, which keeps both its children.
+    /// Takes the path to `at` off the tree. Returns the entry that covers `at`, with both its children, or `NIL`.
     fn split(&mut self, at: u64) -> (u32, Lists) {
         let mut lists = Lists { below: NIL, above: NIL };
         let mut n = self.root;
@@ -232,8 +234,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         (n, lists)
     }
 
-    /// Hangs everything under `root`, whose children lie between the two lists. `left`, `right`: the values of its
-    /// sides, if known.
+    /// Attaches both lists under `root`, whose children lie between the two lists. `left` and `right` are the values of
+    /// its sides, if known.
     fn merge(&mut self, root: u32, lists: Lists, left: Option<u64>, right: Option<u64>) {
         let (mut tree, mut n) = (self.at(root).left, lists.below);
         let mut side = left.unwrap_or_else(|| self.left_side(root, n));
@@ -263,7 +265,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         self.root = root;
     }
 
-    /// Merges where no entry can be the root: the nearest one below becomes it, else the nearest above.
+    /// Merges after a split that found no entry. The nearest entry below becomes the root, or else the nearest above.
     fn merge_around_gap(&mut self, lists: Lists) {
         let Lists { below, above } = lists;
         let known = |s: &Self, n: u32| AFTER.then(|| s.at(n).max);
@@ -282,7 +284,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         }
     }
 
-    /// Moves the place of `at` to the root: the entry there, else a neighbour.
+    /// Makes the entry at `at` the root, or else a neighbour of that address.
     fn splay(&mut self, at: u64) {
         if self.root == NIL || (self.at(self.root).start <= at && at < self.at(self.root).end) {
             return;
@@ -291,7 +293,7 @@ impl<const AFTER: bool> Splay<AFTER> {
         if root == NIL { self.merge_around_gap(lists) } else { self.merge(root, lists, None, None) }
     }
 
-    /// The entry that starts at `start`, taken out as the root, or `None` with everything as it was.
+    /// Takes out the entry that starts at `start`, as the root. Returns `None` and restores the tree if there is none.
     fn entry(&mut self, start: u64) -> Option<(u32, Lists)> {
         let (root, lists) = self.split(start);
         if root == NIL {
@@ -301,7 +303,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         Some((root, lists))
     }
 
-    /// Puts the left subtree of `root` onto the list of nodes below, so that its last entry is the latest there.
+    /// Moves the nodes of the left subtree of `root` onto the list of nodes below. Its last entry becomes the latest
+    /// there.
     fn open_left(&mut self, root: u32, lists: &mut Lists) {
         let (mut n, at) = (self.at(root).left, self.at(root).start);
         while n != NIL {
@@ -336,9 +339,9 @@ impl<const AFTER: bool> Splay<AFTER> {
         n
     }
 
-    /// The lowest suitable address among holes whose subtrees have gaps of `enter` bytes.
+    /// The lowest suitable address. The search enters only subtrees whose `max` is at least `enter` bytes.
     fn search(&self, len: u64, align: u64, bounds: (u64, u64), enter: u64) -> Option<u64> {
-        // Subtrees and holes still to visit, the lowest on top: (node, begin and end of its range).
+        // Subtrees and holes still to visit, the lowest on top: (node, start and end of its range).
         let mut todo = vec![(self.root, BOTTOM, TOP)];
         while let Some((n, from, to)) = todo.pop() {
             if to <= bounds.0 {
@@ -406,7 +409,7 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
     fn clip(&mut self, start: u64, rest: MapRange) {
         self.splay(start);
         if self.root != NIL {
-            // The exception: the end changes before the walk that links the rest.
+            // This is the exception of the module's docs: the end changes before the walk of `link`.
             let root = self.root;
             self.at_mut(root).end = rest.start;
             self.link(rest);
@@ -415,7 +418,7 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
 
     fn resize(&mut self, start: u64, end: u64) {
         let Some((n, mut lists)) = self.entry(start) else { return };
-        // As the source does: the end changes first, then the path to the gap behind it is walked.
+        // FreeBSD does the same: the end changes first, then the path to the gap behind it is walked.
         self.at_mut(n).end = end;
         self.open_right(n, &mut lists);
         self.merge(n, lists, None, None);
@@ -463,7 +466,7 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
     }
 
     fn consistent(&self) -> Result<(), String> {
-        // Parents before children, each with the nearest ancestor on both sides.
+        // The nodes in an order with parents before children, each with its nearest ancestors below and above.
         let (mut order, mut todo) = (Vec::new(), vec![(self.root, NIL, NIL)]);
         while let Some((n, below, above)) = todo.pop() {
             if n == NIL {
@@ -476,7 +479,7 @@ impl<const AFTER: bool> Entries for Splay<AFTER> {
             order.push((n, below, above));
             todo.extend([(node.left, below, n), (node.right, n, above)]);
         }
-        // The gaps, from the entries alone; children before parents.
+        // The true gaps, computed from the entries alone, children before parents.
         let mut truth = std::collections::HashMap::new();
         for &(n, below, above) in order.iter().rev() {
             let node = self.at(n);

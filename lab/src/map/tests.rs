@@ -1,4 +1,4 @@
-//! Every map compared with a simple model: a protection for each page.
+//! Tests that compare every map with a simple model: a protection for each page.
 
 use super::hinted::Hinted;
 use super::linear::Linear;
@@ -10,7 +10,7 @@ use super::{AddressMap, MapRange, PAGE};
 use proptest::prelude::*;
 use quire_vm::map::FAN_OUT;
 
-/// Pages of the model; addresses begin at page 1.
+/// The number of pages of the model. Addresses begin at page 1.
 const PAGES: usize = 160;
 
 #[derive(Clone, Copy, Debug)]
@@ -183,7 +183,7 @@ fn maps_report_the_nodes_and_bytes_of_their_ranges() {
         assert_eq!((empty.nodes, empty.bytes), (0, 0));
     }
     let [full, empty] = kept(Ours::<FAN_OUT>::new());
-    // Nodes are half full at least, but for the root; and there are those above the leaves.
+    // Nodes except the root are at least half full. The upper bound includes the inner nodes.
     assert!((RANGES / FAN_OUT..RANGES / (FAN_OUT / 2) * 5 / 4).contains(&full.nodes), "{full:?}");
     assert!(full.bytes > RANGES * 64 && full.bytes < RANGES * 64 * 2, "{full:?}");
     assert!(empty.nodes <= 1 && empty.bytes < 1024, "{empty:?}");

@@ -1,17 +1,17 @@
-//! The workload that compares maps: separate ranges, mapped, looked up, protected and unmapped in random order.
+//! The workload that compares maps: separate ranges are mapped, looked up, protected and unmapped in random order.
 
 use super::{AddressMap, PAGE};
 
-/// Bytes from one place to the next; a mapping leaves a gap on both sides.
+/// The distance in bytes between two places. A mapping is smaller, so there is a gap on both sides.
 const PLACE: u64 = 16 * PAGE;
-/// Where the places begin.
+/// The address of the first place.
 const BASE: u64 = 1 << 32;
 
-/// A generator that needs no crate: SplitMix64.
+/// The random generator SplitMix64.
 pub struct Random(pub u64);
 
 impl Random {
-    /// Below `n`, which is not zero.
+    /// A random number below `n`. `n` must not be zero.
     pub fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,7 +19,7 @@ impl Random {
         (z ^ (z >> 31)) % n
     }
 
-    /// The numbers below `n`, shuffled.
+    /// The numbers below `n` in random order.
     pub fn shuffled(&mut self, n: usize) -> Vec<u32> {
         let mut order: Vec<u32> = (0..n as u32).collect();
         for i in (1..n).rev() {
@@ -29,17 +29,17 @@ impl Random {
     }
 }
 
-/// Whether all ranges are equally large.
+/// Whether all ranges have the same size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sizes {
-    /// Four pages each, the gaps are equal too.
+    /// Each range has four pages, and all gaps are equal.
     Equal,
-    /// One to fourteen pages, anywhere in their place.
+    /// Each range has one to fourteen pages, at a random position in its place.
     Mixed,
 }
 
-/// The steps of a workload, each with its ranges in order. The plan is made in advance and read in sequence, so that it
-/// costs a map only one line for four operations.
+/// The steps of a workload, each with its ranges in order. The plan is made in advance and read sequentially. So
+/// reading it touches only one cache line for four operations.
 pub struct Plan {
     map: Vec<(u64, u64)>,
     touch: Vec<(u64, u64)>,
@@ -49,7 +49,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// A plan for `entries` ranges.
+    /// Makes a plan for `entries` ranges.
     pub fn new(entries: usize, sizes: Sizes, seed: u64) -> Self {
         let mut random = Random(seed);
         let ranges = (0..entries as u64).map(|place| {
@@ -66,32 +66,34 @@ impl Plan {
         let ranges: Vec<(u64, u64)> = ranges.collect();
         let mut ordered = || random.shuffled(entries).into_iter().map(|i| ranges[i as usize]).collect::<Vec<_>>();
         let [map, touch, protect, unmap, mut again] = [(); 5].map(|()| ordered());
-        // The ranges that were unmapped first are mapped again, in another order.
+        // The half of the ranges that was unmapped first is mapped again, in another order.
         let half: std::collections::HashSet<u64> = unmap[..entries / 2].iter().map(|r| r.0).collect();
         again.retain(|r| half.contains(&r.0));
         Plan { map, touch, protect, unmap, again }
     }
 
-    /// Operations that [`Plan::run`] does.
+    /// The number of operations that [`Plan::run`] does.
     pub fn operations(&self) -> usize {
-        // Map, touch, protect; half unmapped and mapped again; all unmapped.
+        // The terms: all ranges are mapped, touched, protected and unmapped; half of them is unmapped and mapped once
+        // more.
         self.map.len() * 4 + self.again.len() * 2
     }
 
-    /// Maps all.
+    /// Maps all ranges.
     ///
     /// # Panics
-    /// If the map has wrong contents.
+    /// Panics if the map has wrong contents.
     pub fn fill(&self, map: &mut impl AddressMap) {
         for &(start, end) in &self.map {
             assert_eq!(map.insert(start, end, 3), Ok(()));
         }
     }
 
-    /// Maps all, touches all, protects all, unmaps half and maps that again, unmaps all; each in an order of its own.
+    /// Maps all ranges, touches all, protects all, unmaps half and maps that half again, and unmaps all. Each step has
+    /// its own random order.
     ///
     /// # Panics
-    /// If the map has wrong contents.
+    /// Panics if the map has wrong contents.
     pub fn run(&self, map: &mut impl AddressMap) {
         self.fill(map);
         for &(start, end) in &self.touch {

@@ -1,39 +1,39 @@
-//! Page tables above the leaves: three levels that only grow.
+//! The page tables above the last level: three levels, whose tables are never freed while the space exists.
 
 use quire_sync::atomic::{AtomicPtr, Ordering};
 use quire_sync::{Rank, SpinLock, record};
 use std::ops::Range;
 use std::ptr;
 
-/// Pages that a leaf table covers, and entries of a level above.
+/// The number of pages that a last-level table covers, and of entries in a table above it.
 pub const FANOUT: usize = 512;
 
-/// A level.
+/// A table of one of the three levels.
 type Level<T> = [AtomicPtr<T>; FANOUT];
 
-/// A space's tables above its leaf tables, which are `T`s.
+/// The tables of a space above its last-level tables. `T` is the type of a last-level table.
 pub struct Levels<T> {
     root: Box<Level<Level<Level<T>>>>,
-    /// The leaf tables that were made: the list that an exit walks.
+    /// The last-level tables that were made. An exit walks this list.
     made: SpinLock<Vec<Made<T>>>,
 }
 
-/// A leaf table that stands below the root.
+/// A last-level table that is linked below the root.
 struct Made<T>(*const T);
-// SAFETY: tables are shared, by their own locks.
+// SAFETY: tables may be shared between threads, because they have their own locks.
 unsafe impl<T: Sync> Send for Made<T> {}
 
 fn level<T>() -> Box<Level<T>> {
     Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())))
 }
 
-/// The table below `slot`, if any.
+/// The table to which `slot` points, if any.
 fn there<T>(slot: &AtomicPtr<T>) -> Option<&T> {
-    // SAFETY: tables only grow: an entry stays as long as the space.
+    // SAFETY: a table is not freed as long as the space exists, so the reference stays valid.
     unsafe { slot.load(Ordering::Acquire).as_ref() }
 }
 
-/// The table below `slot`, made by `new` if there is none and `make` says so.
+/// The table to which `slot` points. If there is none and `make` is true, `new` makes it.
 fn below<T>(slot: &AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Option<&T> {
     let mut at = slot.load(Ordering::Acquire);
     if at.is_null() {
@@ -44,13 +44,13 @@ fn below<T>(slot: &AtomicPtr<T>, make: bool, new: impl FnOnce() -> Box<T>) -> Op
         match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => at = fresh,
             Err(others) => {
-                // SAFETY: the exchange failed, so `fresh` was published nowhere, and this thread has the box alone.
+                // SAFETY: the exchange failed, so `fresh` was never published, and only this thread has the box.
                 drop(unsafe { Box::from_raw(fresh) });
                 at = others;
             }
         }
     }
-    // SAFETY: tables only grow: an entry stays as long as the space.
+    // SAFETY: a table is not freed as long as the space exists, so the reference stays valid.
     unsafe { at.as_ref() }
 }
 
@@ -59,7 +59,7 @@ impl<T: Sync> Levels<T> {
         Levels { root: level(), made: SpinLock::new(Rank::INDEX, Vec::new()) }
     }
 
-    /// The leaf table that covers a page, made by `new` where there is none and `make` says so.
+    /// The last-level table that covers `page`. If there is none and `make` is true, `new` makes it.
     pub fn table(&self, page: u64, make: bool, new: fn() -> Box<T>) -> Option<&T> {
         let index = |shift: u32| (page >> shift) as usize % FANOUT;
         let upper = below(&self.root[index(27)], make, level)?;
@@ -68,7 +68,7 @@ impl<T: Sync> Levels<T> {
         if let Some(table) = there(slot) {
             return Some(table);
         }
-        // Under the lock of the list, so each table is on it once.
+        // The table is made under the lock of the list, so that each table is on the list once.
         let mut made = make.then(|| self.made.lock())?;
         let known = !slot.load(Ordering::Acquire).is_null();
         let table = below(slot, true, new)?;
@@ -78,16 +78,17 @@ impl<T: Sync> Levels<T> {
         Some(table)
     }
 
-    /// Every leaf table of a space that is being dropped, in which no CPU makes more.
+    /// Calls `f` on every last-level table of a space that is being dropped. No CPU makes further tables there.
     pub fn each(&self, mut f: impl FnMut(&T)) {
-        // Taken out of the lock, which may come after that of a table.
+        // The list is moved out of the lock first, because `f` may acquire a table's lock, which must not be inside
+        // this lock.
         let made = std::mem::take(&mut *self.made.lock());
-        // SAFETY: tables stay as long as the space.
+        // SAFETY: the tables are not freed as long as the space exists.
         made.iter().for_each(|table| f(unsafe { &*table.0 }));
         *self.made.lock() = made;
     }
 
-    /// The leaf tables in a range, each with its first page and the slots that the range has of it.
+    /// The last-level tables in a range. Each comes with its first page and the slots that lie in the range.
     pub fn tables(&self, pages: Range<u64>) -> impl Iterator<Item = (u64, &T, Range<usize>)> {
         let mut page = pages.start;
         std::iter::from_fn(move || {
@@ -118,17 +119,17 @@ impl<T: Sync> Levels<T> {
 impl<T> Drop for Levels<T> {
     fn drop(&mut self) {
         if record::ENABLED {
-            // Its memory is not used again: see `kept`.
+            // The memory is leaked in the recording build, so that it is not reused: `kept` gives the reason.
             return;
         }
         /// # Safety
-        /// Nothing else uses the table in `slot`.
+        /// No other CPU uses the table to which `slot` points.
         unsafe fn free<T>(slot: &AtomicPtr<T>) -> Option<Box<T>> {
             let at = slot.load(Ordering::Acquire);
-            // SAFETY: made by `below`, and this caller's alone.
+            // SAFETY: `below` made the table as a box, and only this caller uses it.
             (!at.is_null()).then(|| unsafe { Box::from_raw(at) })
         }
-        // SAFETY: the space is gone, and nothing refers to its tables: their leaves were cleared.
+        // SAFETY: the space is gone and its PTEs were cleared, so nothing refers to its tables.
         unsafe {
             for upper in self.root.iter().filter_map(|s| free(s)) {
                 upper.iter().for_each(|s| drop(free(s)));

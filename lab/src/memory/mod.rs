@@ -1,5 +1,5 @@
-//! Memory cores behind one trait: production's and two baselines. One baseline keeps a record for each mapped page. The
-//! other keeps a backing for each mapping instead, as DragonFly does since it replaced the records.
+//! Memory cores behind one trait: the production core and two baselines. One baseline keeps a record for each mapped
+//! page. The other keeps a backing for each mapping instead, as DragonFly does since 2019.
 
 pub mod backings;
 mod entries;
@@ -23,11 +23,12 @@ use quire_vm::{Access, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Shards of the queues and of the free frames after the source of 2011, and since.
+/// The number of shards of the queues and of the free list, in the source of 2011 and since then.
 pub const PARTS: usize = 256;
 
-/// A value whose memory is not reused in the recording build. There one thread acts as all CPUs, so each would get
-/// memory that another CPU had freed; kernels keep freed memory for the freeing CPU.
+/// Allocates a value whose memory is not reused in the recording build. There one thread acts as all CPUs. So its
+/// allocator would give each CPU memory that another CPU has freed. A kernel keeps freed memory for the CPU that freed
+/// it.
 fn kept<T>(value: T) -> Arc<T> {
     let value = Arc::new(value);
     if record::ENABLED {
@@ -36,64 +37,64 @@ fn kept<T>(value: T) -> Arc<T> {
     value
 }
 
-/// A range's pages, by number.
+/// The numbers of the pages of a range.
 fn pages(range: VirtRange) -> Range<u64> {
     range.start / PAGE_SIZE..range.end / PAGE_SIZE
 }
 
-/// The target of a mapping.
+/// The object that a mapping shows.
 #[derive(Clone)]
 pub enum Target<F> {
-    /// Memory of the space's own, zero at first.
+    /// Private memory of the space, zeroed at first.
     Private,
-    /// A file from one of its pages on: all mappings see stores.
+    /// A file from this page on, shared: all mappings see stores.
     Shared(F, u64),
-    /// The same, but stores go to private copies.
+    /// A file from this page on, private: stores go to copies.
     Copied(F, u64),
 }
 
-/// A memory core on a machine that lives until the process ends.
+/// A memory core on a machine that is never freed.
 pub trait Memory: Copy + Send + Sync + 'static {
-    /// The calling thread as a CPU, until it is dropped.
+    /// The calling thread as a CPU. Dropping the value ends this.
     type Cpu;
-    /// An address space. Dropped by a CPU.
+    /// An address space. A CPU must drop it.
     type Space: Send + Sync;
     /// A file.
     type File: Clone + Send + Sync + 'static;
-    /// Frames that go back when this is dropped.
+    /// Allocated frames that are freed when the value is dropped.
     type Taken;
 
-    /// Makes the calling thread a CPU; it may be several.
+    /// Makes the calling thread a CPU. One thread may act as several CPUs.
     fn attach(self, cpu: usize) -> Self::Cpu;
 
-    /// Does `f` as that CPU.
+    /// Calls `f` as that CPU.
     fn on<R>(self, cpu: &Self::Cpu, f: impl FnOnce() -> R) -> R;
 
-    /// That CPU runs programs in `space` from now on, with the costs of a program.
+    /// Lets that CPU run programs in `space` from now on, with all costs of a running program.
     fn enter(self, cpu: &Self::Cpu, space: &Self::Space);
 
-    /// An empty space.
+    /// Makes an empty space.
     fn space(self) -> Result<Self::Space, Failure>;
 
-    /// A file in memory whose pages are all resident.
+    /// Makes a file in memory whose pages are all resident.
     fn file(self, pages: u64) -> Result<Self::File, Failure>;
 
-    /// A file whose pages are all resident, and in its store too: a page can be dropped without a write.
+    /// Makes a file whose pages are all resident and clean: a page can be dropped without a write.
     fn stored_file(self, pages: u64) -> Result<Self::File, Failure>;
 
-    /// Maps `target` in a range, in place of older mappings.
+    /// Maps `target` at a range. Older mappings of the range are removed.
     fn map(self, space: &Self::Space, range: VirtRange, target: Target<Self::File>) -> Result<(), Failure>;
 
-    /// Allows or forbids stores.
+    /// Allows or forbids stores in a range.
     fn protect(self, space: &Self::Space, range: VirtRange, stores: bool) -> Result<(), Failure>;
 
     /// Unmaps a range.
     fn unmap(self, space: &Self::Space, range: VirtRange) -> Result<(), Failure>;
 
-    /// The fault of an access that found no leaf, or a leaf that does not allow it.
+    /// Handles the fault of an access that found no PTE, or a PTE that forbids it.
     fn fault(self, space: &Self::Space, va: u64, access: Access) -> Result<(), Failure>;
 
-    /// A copy of a space.
+    /// Copies a space, as a fork does.
     fn fork(self, space: &Self::Space) -> Result<Self::Space, Failure>;
 
     /// Removes pages from a file, and from every space that maps them.
@@ -102,22 +103,22 @@ pub trait Memory: Copy + Send + Sync + 'static {
     /// Pages out a clean range of a file: removes it from every space that maps it, and frees the frames.
     fn page_out(self, file: &Self::File, pages: Range<u64>);
 
-    /// Bytes of reverse mapping for the pages that these spaces map, perhaps plus a constant.
+    /// The bytes of reverse mapping for the pages that these spaces map. The result may include a constant.
     fn overhead(self, spaces: &[Self::Space]) -> u64;
 
-    /// Frames that hold pages of objects.
+    /// The number of frames that hold pages of objects.
     fn held(self) -> u64;
 
-    /// Collects pages that became unreachable when a process exited, if the design does.
+    /// Frees pages that became unreachable when a process exited, if the design does this later.
     fn reap(self);
 
-    /// Shuffles the free frames, if they have come into an order.
+    /// Puts the free frames into random order, if the design keeps them in an order.
     fn shuffle(self);
 
-    /// So many frames, taken one by one and zeroed.
+    /// Allocates `frames` frames one by one and zeroes them.
     fn take_zeroed(self, frames: u64) -> Result<Self::Taken, Failure>;
 
-    /// How often a CPU has found a lock held by another one: a lock of a queue shard, if the design has those, else
-    /// any.
+    /// How often a CPU found a lock held by another CPU. It counts the locks of queue shards if the design has those,
+    /// and otherwise all locks.
     fn waits(self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! Frames, their descriptors, and the shards of free and queued ones: the baselines' own.
+//! The memory of the baseline cores: frames, their descriptors, and the shards of the free list and of the page queue.
 
 use crate::Failure;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,20 +9,20 @@ use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 use std::time::Instant;
 
-/// Number of a frame.
+/// The number of a frame.
 pub type Frame = u32;
 const NONE: Frame = u32::MAX;
-/// In a busy word: one CPU fills or removes the page, exclusively.
+/// A bit of the busy word: one CPU holds the page exclusively, to fill or to remove it.
 const ALONE: u32 = 1 << 31;
 
-/// A frame's descriptor: one cache line, as in the kernels of that time.
+/// The descriptor of a frame: one cache line, as in the kernels of that time.
 #[repr(align(64))]
 struct Page<P> {
-    /// The design's own data for each page.
+    /// The data that the design keeps for each page.
     of: P,
-    /// How many CPUs map the page and keep it, or [`ALONE`].
+    /// The number of CPUs that hold the page shared while they map it, or [`ALONE`].
     busy: AtomicU32,
-    /// Neighbours in the shard's list, of free frames or of queued pages; guarded by the shard's lock.
+    /// The neighbours in a shard's list of free frames or of queued pages. The shard's lock guards them.
     next: AtomicU32,
     prev: AtomicU32,
 }
@@ -40,23 +40,23 @@ struct Part {
     queue: SpinLock<FrameList>,
 }
 
-/// The machine's memory, with a `P` for each page.
+/// The machine's memory, with a value of type `P` for each page.
 pub struct Core<P: 'static> {
     memory: NonNull<u8>,
     pages: Vec<Page<P>>,
     parts: Vec<CachePadded<Part>>,
-    /// CPUs that take frames: each has shards of its own, as far as there are enough.
+    /// The number of CPUs that allocate frames. Each has shards of its own, if there are enough shards.
     cpus: usize,
-    /// How often each CPU found a shard's lock held.
+    /// For each CPU, how often it found a shard's lock held.
     waits: Vec<CachePadded<AtomicU64>>,
 }
 
-// SAFETY: the memory is frames; the locks of this core decide the owner of a frame's content.
+// SAFETY: the memory consists of frames, and the locks of this core determine the owner of a frame's content.
 unsafe impl<P: Send> Send for Core<P> {}
-// SAFETY: a shared core gives frames whose owners its locks decide, and `P` through locks.
+// SAFETY: the locks of a shared core determine the owners of its frames, and `P` is shared only if it is `Sync`.
 unsafe impl<P: Sync> Sync for Core<P> {}
 
-/// Frames that go back when this is dropped.
+/// Allocated frames that are freed when the value is dropped.
 pub struct Taken<P: 'static>(&'static Core<P>, Vec<Frame>);
 
 impl<P> Drop for Taken<P> {
@@ -66,17 +66,18 @@ impl<P> Drop for Taken<P> {
 }
 
 impl<P: Default> Core<P> {
-    /// A core for so many CPUs and memory, its frames and queues in so many shards.
+    /// Boots a core for `cpus` CPUs, with `mib` MiB of memory and `parts` shards of the free list and of the page
+    /// queue.
     pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<&'static Core<P>, Failure> {
-        // The kernel's own memory is the process's.
+        // 256 more frames stand for the kernel's own memory, which here is memory of the process.
         Self::new(cpus, mib as usize * 256 + 256, parts)
     }
 
-    /// `frames` frames, free in random order, in `parts` shards, for `cpus` CPUs.
+    /// Makes a core of `frames` frames, free in random order, in `parts` shards, for `cpus` CPUs.
     fn new(cpus: usize, frames: usize, parts: usize) -> Result<&'static Core<P>, Failure> {
         let size = frames * PAGE_SIZE as usize;
         let layout = Layout::from_size_align(size, PAGE_SIZE as usize).map_err(|_| Failure::OutOfMemory)?;
-        // SAFETY: not a layout of no bytes.
+        // SAFETY: the layout's size is not zero.
         let memory = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).ok_or(Failure::OutOfMemory)?;
         let page = |_| Page {
             of: P::default(),
@@ -93,7 +94,7 @@ impl<P: Default> Core<P> {
         let core = Core { memory, pages, parts, cpus, waits };
         let mut random = crate::map::workload::Random(1);
         random.shuffled(frames).into_iter().for_each(|f| core.free(f));
-        // As the hosted machine: it lives until the process ends.
+        // The core is never freed, like a hosted machine.
         Ok(Box::leak(Box::new(core)))
     }
 }
@@ -106,25 +107,25 @@ impl<P> Core<P> {
         unsafe { self.memory.as_ptr().add(frame as usize * PAGE_SIZE as usize) }
     }
 
-    /// Zeroes its bytes.
+    /// Zeroes the bytes of a frame.
     ///
     /// # Safety
-    /// The frame is the caller's alone.
+    /// Only the caller uses the frame.
     pub unsafe fn zero(&self, frame: Frame) {
-        // SAFETY: a frame's bytes, which nothing else uses.
+        // SAFETY: these are the bytes of one frame, which nothing else uses.
         unsafe { ptr::write_bytes(self.bytes(frame), 0, PAGE_SIZE as usize) }
     }
 
     /// Copies one frame to another.
     ///
     /// # Safety
-    /// `to` is the caller's alone.
+    /// Only the caller uses `to`.
     pub(super) unsafe fn copy(&self, from: Frame, to: Frame) {
-        // SAFETY: two frames; programs may store into `from` as they may on any machine.
+        // SAFETY: the two frames differ; programs may store into `from` meanwhile, as they may on any machine.
         unsafe { ptr::copy_nonoverlapping(self.bytes(from), self.bytes(to), PAGE_SIZE as usize) }
     }
 
-    /// Takes a shard's lock, and counts if another CPU holds it.
+    /// Acquires the lock of a shard. If another CPU holds the lock, counts a wait of this CPU.
     fn lock<'l>(&self, list: &'l SpinLock<FrameList>) -> SpinGuard<'l, FrameList> {
         list.try_lock().unwrap_or_else(|| {
             self.waits[current_cpu() % self.cpus].fetch_add(1, Ordering::Relaxed);
@@ -132,13 +133,13 @@ impl<P> Core<P> {
         })
     }
 
-    /// How often a shard's lock was held by another CPU.
+    /// How often a CPU found a shard's lock held by another CPU.
     pub fn waits(&self) -> u64 {
         self.waits.iter().map(|w| w.load(Ordering::Relaxed)).sum()
     }
 
-    /// Seconds for which a fault holds a shard's lock without contention: the longer of taking a frame and queueing it.
-    /// At most half of the free frames are taken, while every shard has some.
+    /// The seconds for which a fault holds a shard's lock without contention: the larger of the times to allocate a
+    /// frame and to queue it. Allocates at most half of the free frames, so that every shard still has some.
     pub fn seconds_under_locks(&self, pages: u64) -> Result<f64, Failure> {
         let pages = pages.min(self.free_frames() as u64 / 2);
         let mut taken = Vec::with_capacity(pages as usize);
@@ -184,7 +185,7 @@ impl<P> Core<P> {
         record::wrote(list);
     }
 
-    /// At the head: the frame freed last is taken first, while caches still hold it.
+    /// Adds a frame at the head of a list. The frame freed last is then allocated first, while caches still hold it.
     fn push_front(&self, list: &mut FrameList, frame: Frame) {
         let page = &self.pages[frame as usize];
         page.prev.store(NONE, Ordering::Relaxed);
@@ -209,7 +210,7 @@ impl<P> Core<P> {
         record::wrote(list);
     }
 
-    /// A free frame: of this CPU's shards, beginning with the one for `color`, else of any.
+    /// Allocates a free frame. The search begins with the CPU's own shard for `color`, then tries all others.
     pub fn take(&self, color: u64) -> Result<Frame, Failure> {
         let (parts, cpu) = (self.parts.len(), current_cpu() % self.cpus);
         let (first, end) = (cpu * parts / self.cpus, ((cpu + 1) * parts / self.cpus).max(cpu * parts / self.cpus + 1));
@@ -218,27 +219,27 @@ impl<P> Core<P> {
         any.into_iter().find_map(|n| self.pop(&mut self.lock(&self.parts[n].free))).ok_or(Failure::OutOfMemory)
     }
 
-    /// Frees a frame: nothing uses it, nothing maps it, it is in no queue.
+    /// Frees a frame. The frame must be unused, unmapped and in no queue.
     pub fn free(&self, frame: Frame) {
         self.push_front(&mut self.lock(&self.part_of(frame).free), frame);
     }
 
-    /// Puts a page into the queue.
+    /// Puts a page into the queue of its shard.
     pub(super) fn enqueue(&self, frame: Frame) {
         self.push(&mut self.lock(&self.part_of(frame).queue), frame);
     }
 
-    /// Takes it out.
+    /// Takes a page out of the queue of its shard.
     pub(super) fn dequeue(&self, frame: Frame) {
         self.unlink(&mut self.lock(&self.part_of(frame).queue), frame);
     }
 
-    /// The design's own data for the page.
+    /// The data that the design keeps for the page.
     pub(super) fn of(&self, frame: Frame) -> &P {
         &self.pages[frame as usize].of
     }
 
-    /// Takes the page exclusively; false if it was held.
+    /// Tries to hold the page exclusively. Returns false if a CPU holds it.
     pub(super) fn try_busy(&self, frame: Frame) -> bool {
         self.pages[frame as usize].busy.compare_exchange(0, ALONE, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -247,7 +248,8 @@ impl<P> Core<P> {
         self.pages[frame as usize].busy.store(0, Ordering::Release);
     }
 
-    /// Shares the page, so that it stays until [`Core::unshare`]; false if a CPU holds it exclusively.
+    /// Tries to hold the page shared, so that it stays until [`Core::unshare`]. Returns false if a CPU holds it
+    /// exclusively.
     pub(super) fn try_share(&self, frame: Frame) -> bool {
         let busy = &self.pages[frame as usize].busy;
         let more = |n: u32| (n & ALONE == 0).then_some(n + 1);
@@ -258,26 +260,26 @@ impl<P> Core<P> {
         self.pages[frame as usize].busy.fetch_sub(1, Ordering::Release);
     }
 
-    /// Waits until no CPU holds it.
+    /// Waits until no CPU holds the page.
     pub(super) fn wait_unbusy(&self, frame: Frame) {
         while self.pages[frame as usize].busy.load(Ordering::Relaxed) != 0 {
             relax();
         }
     }
 
-    /// Waits until no CPU holds it exclusively.
+    /// Waits until no CPU holds the page exclusively.
     pub(super) fn wait_shareable(&self, frame: Frame) {
         while self.pages[frame as usize].busy.load(Ordering::Relaxed) & ALONE != 0 {
             relax();
         }
     }
 
-    /// So many frames, taken one by one and zeroed.
+    /// Allocates `frames` frames one by one and zeroes them.
     pub(super) fn take_zeroed(&'static self, frames: u64) -> Result<Taken<P>, Failure> {
         let mut taken = Taken(self, Vec::with_capacity(frames as usize));
         for n in 0..frames {
             let frame = self.take(n)?;
-            // SAFETY: the frame was just taken.
+            // SAFETY: the frame was just allocated, so only the caller uses it.
             unsafe { self.zero(frame) };
             taken.1.push(frame);
         }
@@ -300,7 +302,7 @@ impl<P> Core<P> {
         self.pages.len()
     }
 
-    /// Frames that are free.
+    /// The number of frames that are free.
     pub fn free_frames(&self) -> usize {
         let length = |part: &CachePadded<Part>| {
             let list = part.free.lock();

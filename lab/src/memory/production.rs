@@ -1,4 +1,4 @@
-//! Production's core on the hosted machine.
+//! The production core on the hosted machine, behind the interface `Memory`.
 
 use super::store::SparseStore;
 use super::{Memory, Target};
@@ -19,13 +19,13 @@ use std::ops::Range;
 pub struct Production(pub &'static Vm<Hosted>);
 
 impl Production {
-    /// A machine with so many CPUs, and memory for programs.
+    /// Boots a machine with this number of CPUs, and with `mib` MiB of memory for programs.
     pub fn boot(cpus: usize, mib: u64) -> Production {
         Production(machine::boot(cpus, mib))
     }
 }
 
-/// Frames that go back when this is dropped.
+/// Allocated frames that are freed when the value is dropped.
 pub struct Taken(&'static Vm<Hosted>, Vec<Frame>);
 
 impl Drop for Taken {
@@ -66,7 +66,7 @@ impl Memory for Production {
     }
 
     fn stored_file(self, pages: u64) -> Result<ObjectRef<Hosted>, Failure> {
-        // Leaked, as the whole machine is.
+        // The store is leaked, like the whole machine.
         let object = ObjectRef::with_pager(self.0, Box::leak(Box::new(SparseStore::default())), pages * PAGE_SIZE)?;
         for page in 0..pages {
             let read = object.read(page * PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) });
@@ -124,8 +124,8 @@ impl Memory for Production {
     fn overhead(self, _spaces: &[SpaceRef<Hosted>]) -> u64 {
         let vm = self.0;
         vm.epoch().drain();
-        // Backings, their lists, and the part of an object that spaces do not change.
-        // SAFETY: the caches are those of `vm`, which they are given.
+        // This memory is that of backings, of their lists, and of the part of objects that does not depend on spaces.
+        // SAFETY: the caches belong to `vm`, which is passed to them.
         let bytes = |c: &&Cache| unsafe { c.in_use(vm) }.expect("the slabs are whole") * c.object_size() as u64;
         vm.object_memory().caches().iter().map(bytes).sum()
     }
@@ -152,7 +152,7 @@ impl Memory for Production {
         let mut taken = Taken(self.0, Vec::with_capacity(frames as usize));
         for _ in 0..frames {
             let frame = self.0.alloc_frame(Fill::Any, For::User)?;
-            // SAFETY: the frame was just taken.
+            // SAFETY: the frame was just allocated, so only the caller uses it.
             unsafe { self.0.machine().zero_frame(frame.pfn()) };
             taken.1.push(frame);
         }

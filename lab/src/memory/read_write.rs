@@ -1,4 +1,4 @@
-//! A spinning lock that readers share: the lock of the maps of that time, with a count that each reader writes.
+//! A spinning reader-writer lock, like the locks of maps in earlier kernels. Each reader writes the count of readers.
 
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::hooks::relax;
@@ -8,14 +8,14 @@ use std::ops::{Deref, DerefMut};
 
 const WRITER: u32 = 1 << 31;
 
-/// The lock.
+/// The lock with its value.
 pub struct ReadWrite<T> {
-    /// How many read, or [`WRITER`].
+    /// The number of readers, and [`WRITER`] while a writer holds the lock.
     state: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: readers share the value, a writer has it alone.
+// SAFETY: readers only share the value, and a writer has exclusive access.
 unsafe impl<T: Send + Sync> Sync for ReadWrite<T> {}
 
 impl<T> ReadWrite<T> {
@@ -43,13 +43,13 @@ impl<T> ReadWrite<T> {
     }
 }
 
-/// The value, shared with other readers.
+/// The guard of a reader: shared access to the value.
 pub struct Read<'a, T>(&'a ReadWrite<T>);
 
 impl<T> Deref for Read<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: readers are counted, so no writer is there.
+        // SAFETY: readers are counted, so no writer has the lock meanwhile.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -61,20 +61,21 @@ impl<T> Drop for Read<'_, T> {
     }
 }
 
-/// The value, exclusive to the caller.
+/// The guard of a writer: exclusive access to the value.
 pub struct Write<'a, T>(&'a ReadWrite<T>);
 
 impl<T> Deref for Write<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: a `Write` exists while its thread alone has the lock.
+        // SAFETY: a `Write` exists only while its thread holds the lock exclusively.
         unsafe { &*self.0.value.get() }
     }
 }
 
 impl<T> DerefMut for Write<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: a `Write` exists while its thread alone has the lock, and `&mut self` makes this reference the one.
+        // SAFETY: a `Write` exists only while its thread holds the lock exclusively, and `&mut self` makes this
+        // reference unique.
         unsafe { &mut *self.0.value.get() }
     }
 }
@@ -82,7 +83,8 @@ impl<T> DerefMut for Write<'_, T> {
 impl<T> Drop for Write<'_, T> {
     fn drop(&mut self) {
         record::released(self.0, None);
-        // Readers that came meanwhile and will leave again are counted beside the mark.
+        // Only the writer's bit is cleared. The count may include readers that arrived meanwhile and will undo their
+        // increment.
         self.0.state.fetch_and(!WRITER, Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! The store of a file's pages that are not resident.
+//! The store of a file: keeps the content of pages that are not resident.
 
 use quire_vm::PAGE_SIZE;
 use quire_vm::paging::io::{Direction, Request};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The pages of a file that were ever written; the file may have any length.
+/// The store of a file of any length. It keeps only the pages that were ever written.
 #[derive(Default)]
 pub struct SparseStore {
     pages: Mutex<HashMap<u64, Box<[u8; PAGE_SIZE as usize]>>>,
@@ -27,7 +27,8 @@ impl Pager for SparseStore {
     }
 
     fn fill(&self, page: u64, frame: &mut [u8; PAGE_SIZE as usize]) -> Result<(), PagerError> {
-        // Pages are whole at any time: a thread that panicked meanwhile leaves nothing half done.
+        // A poisoned lock is ignored, because a page is always complete: a thread that panicked has left no page half
+        // written.
         if let Some(kept) = self.pages.lock().unwrap_or_else(PoisonError::into_inner).get(&page) {
             frame.copy_from_slice(&kept[..]);
         }
@@ -40,7 +41,7 @@ impl Pager for SparseStore {
 
     fn start(&self, request: Request) {
         for i in 0..request.len() {
-            // SAFETY: a request's frames are its own until it is completed; a write's are only read.
+            // SAFETY: a request owns its frames until it is completed. The frames of a write are only read.
             let frame = unsafe { &mut *request.frame(i).cast::<[u8; PAGE_SIZE as usize]>() };
             let page = request.first() + i as u64;
             match request.direction() {

@@ -1,4 +1,4 @@
-//! Every core compared with a simple model: a value for each page of each space, some of them shared.
+//! Tests that compare every core with a simple model: a value for each page of each space. Some pages are shared.
 
 use super::{Backings, Memory, Production, Records, Target};
 use crate::Failure;
@@ -8,10 +8,10 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Pages of the model's spaces, and of its file.
+/// Numbers of pages: of the model's spaces, and of its file.
 const PAGES: u64 = 48;
 const FILE: u64 = 16;
-/// Across the border of a table page.
+/// The start address is chosen so that the range crosses the border of a table page.
 const BASE: u64 = (1 << 40) + (512 - 20) * PAGE_SIZE;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -46,8 +46,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A mapped page: a private value, or a value of the file. Before its first store a private page of a file shows the
-/// file's value.
+/// A mapped page of the model: `Own` has a private value, and `File` the value of a file's page. `Until` is a private
+/// page of a file before its first store, and shows the file's value.
 #[derive(Clone)]
 enum Page {
     Own(u64),
@@ -68,7 +68,7 @@ impl Page {
     }
 }
 
-/// A core whose words can be loaded and stored.
+/// A core whose memory can be loaded from and stored to word by word.
 trait Words: Memory {
     fn load(self, cpu: &Self::Cpu, space: &Self::Space, va: u64) -> Result<u64, Failure>;
     fn store(self, cpu: &Self::Cpu, space: &Self::Space, va: u64, value: u64) -> Result<(), Failure>;
@@ -111,7 +111,8 @@ fn range(page: u64, pages: u64) -> VirtRange {
     VirtRange { start: BASE + page * PAGE_SIZE, end: BASE + (page + pages) * PAGE_SIZE }
 }
 
-/// `only`: the only kinds that are mapped.
+/// Runs the operations on a core and on the model, and compares them. `only` has the kinds of mappings that are
+/// allowed.
 fn agrees<M: Words>(memory: M, ops: &[Op], only: &[Kind]) -> Result<(), TestCaseError> {
     let cpu = memory.attach(0);
     let file = memory.file(FILE).unwrap();
@@ -150,7 +151,7 @@ fn agrees<M: Words>(memory: M, ops: &[Op], only: &[Kind]) -> Result<(), TestCase
             Op::Protect(s, page, n, stores) => {
                 let count = spaces.len();
                 let (space, model) = &mut spaces[s % count];
-                // Production refuses holes, which this test does not cover.
+                // `protect` is not tested on ranges with holes, because production refuses them.
                 if (page..page + n).all(|p| model.contains_key(&p)) {
                     memory.protect(space, range(page, n), stores).unwrap();
                     model.range_mut(page..page + n).for_each(|(_, p)| p.1 = stores);
@@ -188,7 +189,7 @@ fn agrees<M: Words>(memory: M, ops: &[Op], only: &[Kind]) -> Result<(), TestCase
             }
         }
     }
-    // Checks everything once more, then drops everything.
+    // All pages are checked once more, and then everything is dropped.
     for (space, model) in &spaces {
         for page in 0..PAGES + 12 {
             let value = memory.load(&cpu, space, range(page, 1).start).ok();
@@ -211,7 +212,8 @@ proptest! {
         }
     }
 
-    /// Once its chain was cut, a private mapping of a file no longer shows other spaces' stores to the file.
+    /// A private mapping of a file no longer shows other spaces' stores to the file once its chain was cut. So the two
+    /// kinds are not mixed here.
     #[test]
     fn a_backing_for_each_mapping_does_too(ops in prop::collection::vec(op(), 1..150)) {
         for only in [[Kind::Private, Kind::Shared], [Kind::Private, Kind::Copied]] {
@@ -225,8 +227,8 @@ proptest! {
     }
 }
 
-/// Pages held for a process whose ancestors have all gone. Each ancestor went after its child had stored into eight
-/// pages of 32. The second number is after the process has stored into all of them.
+/// The number of pages that are held for a process whose ancestors have all exited. Each ancestor exited after its
+/// child had stored into 8 of 32 pages. The second number is counted after the process has stored into all pages.
 fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2] {
     let _cpu = memory.attach(0);
     let store = |space: &_, page| memory.fault(space, range(page, 1).start, quire_vm::Access::Write).unwrap();
@@ -247,16 +249,16 @@ fn held_after_a_line_of_forks<M: Memory>(memory: M, generations: u64) -> [u64; 2
 fn a_line_of_forks_holds_pages_that_its_design_cannot_free() {
     let records = |generations| held_after_a_line_of_forks(Records::boot(1, 1, 4).unwrap(), generations);
     let backings = |generations| held_after_a_line_of_forks(Backings::boot(1, 1, 4).unwrap(), generations);
-    // An object that only one object has behind it is collapsed into that.
+    // An object with only one object in front of it is collapsed into that object.
     assert_eq!(records(10), [32, 32]);
-    // Hidden pages stay until a fork finds five objects behind the front one.
+    // Hidden pages stay until a fork finds five objects behind the front object.
     assert_eq!(backings(3), [32 + 3 * 8, 32 + 2 * 8 + 32]);
     assert_eq!(backings(5), [32 + 5 * 8, 32 + 4 * 8 + 32]);
     assert_eq!(backings(6), [32 + 8, 32 + 32]);
     assert_eq!(backings(8), [32 + 3 * 8, 32 + 2 * 8 + 32]);
 }
 
-/// A front object that was stored into whole hides all pages behind it: the next fork drops those.
+/// The next fork drops all pages behind a front object whose every page was stored into, because the front hides them.
 #[test]
 fn a_front_that_hides_all_is_cut_at_a_fork() {
     let memory = Backings::boot(1, 1, 4).unwrap();
@@ -273,7 +275,7 @@ fn a_front_that_hides_all_is_cut_at_a_fork() {
     assert_eq!(memory.held(), 8);
 }
 
-/// Clean pages are paged out, even if a space maps them, and nothing else goes.
+/// Clean pages are paged out, even if a space maps them. All other pages stay.
 #[test]
 fn a_stored_files_pages_are_paged_out() {
     fn pages_out<M: Memory>(memory: M) {
@@ -293,7 +295,7 @@ fn a_stored_files_pages_are_paged_out() {
     pages_out(Production::boot(1, 4));
 }
 
-/// Threads fault, fork and exit on one file and one space while another takes the file's pages away.
+/// Threads fault, fork and exit on one file and one space, while another thread reclaims the file's pages.
 fn many_threads_leave_nothing_behind<M: Words>(memory: M) {
     let cpu = memory.attach(0);
     let file = memory.file(64).unwrap();
@@ -330,7 +332,7 @@ fn many_threads_leave_nothing_behind<M: Words>(memory: M) {
     drop(cpu);
 }
 
-/// A child that lives long keeps the pages stored since: at most all, 3 * 200 * 32 pages.
+/// MiB of memory. A child that lives long keeps the pages stored since its fork: at most all, 3 * 200 * 32 pages.
 const ENOUGH: u64 = 80;
 
 #[test]

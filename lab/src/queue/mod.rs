@@ -1,4 +1,4 @@
-//! Page queues behind one trait: production's, and one queue under one lock, which it replaced.
+//! Page queues behind one trait: the production queues, and the design that they replaced, one queue with one lock.
 
 mod one_lock;
 
@@ -7,33 +7,34 @@ use quire_hosted::Hosted;
 use quire_vm::phys::queues::Queue;
 use quire_vm::{Pfn, Vm};
 
-/// The queue operations of pageout. Pages are numbers below the queue's size.
+/// The operations of a page queue that pageout uses. A page is a number below the queue's size.
 pub trait PageQueue: Sync {
     /// Puts a page at the tail.
     fn put(&self, page: u32);
-    /// Takes up to `n` pages from the head, first in first out as far as the design guarantees that.
+    /// Removes up to `n` pages from the head and calls `f` on each. Their order is first in, first out, as far as the
+    /// design guarantees that.
     fn take(&self, n: usize, f: &mut dyn FnMut(u32));
-    /// Pages in it.
+    /// The number of pages in the queue.
     fn len(&self) -> u64;
-    /// Whether it has none.
+    /// Whether the queue is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Production's inactive queue, in shards with a batch a CPU in front of them. The pages belong to an object, and are
-/// isolated at first.
+/// The production inactive queue: shards, with a batch for each CPU in front of them. The pages belong to an object. At
+/// first they are in no queue.
 pub struct Parts(pub &'static Vm<Hosted>);
 
 impl PageQueue for Parts {
     fn put(&self, page: u32) {
-        // SAFETY: a page that the workload has taken out of the queue, and puts back.
+        // SAFETY: the workload has taken the page out of the queue, and puts it back here.
         self.0.put_in_queue(unsafe { self.0.descriptor(Pfn(page as u64)) }, Queue::Inactive);
     }
     fn take(&self, n: usize, f: &mut dyn FnMut(u32)) {
         self.0.drain_own_queue_batch();
         let mut left = n;
-        // SAFETY: the workload puts back the pages that it takes, and its object stays.
+        // SAFETY: the workload puts back the pages that it takes, and their object is not freed.
         for part in unsafe { self.0.queues().parts_of(Queue::Inactive) } {
             left -= part.take(left, &mut |page| f(self.0.pfn_of_page(page).0 as u32));
             if left == 0 {

@@ -1,11 +1,12 @@
-//! One queue under one lock, as kernels had before sharded queues. Every page goes in and out under the lock.
+//! One queue with one lock, as kernels had before sharded queues. The lock is held to add and to remove every page.
 
 use super::PageQueue;
 use quire_sync::{Rank, SpinGuard, SpinLock, record};
 
 const NONE: u32 = u32::MAX;
 
-/// A page's links stand in its descriptor, a cache line, as in kernels with such a queue.
+/// The descriptor of a page, which takes a cache line. The links of the queue are in it, as in kernels with such a
+/// queue.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Descriptor {
@@ -35,7 +36,7 @@ impl PageList {
         record::wrote(&self.len);
     }
 
-    /// The descriptor of a page, to be written.
+    /// The descriptor of a page, for writing. The write is recorded.
     fn page(&mut self, page: u32) -> &mut Descriptor {
         record::wrote(&self.pages[page as usize]);
         &mut self.pages[page as usize]
@@ -47,25 +48,25 @@ pub struct OneLock {
     list: SpinLock<PageList>,
 }
 
-/// The queue's lock, held over any number of pages.
+/// The guard of the queue's lock, which may be held for any number of pages.
 pub struct QueueGuard<'a>(SpinGuard<'a, PageList>);
 
 impl QueueGuard<'_> {
-    /// Takes a page off the queue, at any place.
+    /// Removes a page from the queue, at any position.
     pub fn remove(&mut self, page: u32) {
         self.0.unlink(page);
     }
 }
 
 impl OneLock {
-    /// A queue of pages below `pages`.
+    /// Makes an empty queue for pages with numbers below `pages`.
     pub fn new(pages: usize) -> OneLock {
         let list =
             PageList { pages: vec![Descriptor { next: NONE, prev: NONE }; pages], head: NONE, tail: NONE, len: 0 };
         OneLock { list: SpinLock::new(Rank::QUEUE, list) }
     }
 
-    /// Takes the lock, for more than one page.
+    /// Acquires the lock, to remove more than one page.
     pub fn hold(&self) -> QueueGuard<'_> {
         QueueGuard(self.list.lock())
     }

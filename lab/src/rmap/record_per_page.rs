@@ -1,16 +1,16 @@
-//! A record for each mapped page (a pv entry). Kernels of the BSD family have had them since Mach, and DragonFly BSD
-//! until 2019. Each page has a list of its mappings under a lock of its own. Each address space finds its records by
-//! address.
+//! A reverse mapping with a record (a pv entry) for each mapping of a page. Kernels of the BSD family have used it
+//! since Mach, and DragonFly BSD did until 2019. Each page has a list of its mappings with a lock of its own. Each
+//! address space finds its records by address.
 //!
-//! It is a good one of its kind. A fault maps sixteen neighbours under one hold of the object's and of the table page's
-//! lock. Records come from a pool without a lock, and unmapping locks each table page once. The remaining cost is the
-//! design's: each page's list is changed under that page's lock, once on map and once on unmap.
+//! This is a good implementation of its design. A fault maps sixteen adjacent pages while it holds the object's and the
+//! table page's locks once. Records come from a pool without a lock, and an unmap locks each table page once. The
+//! remaining cost belongs to the design: each map and each unmap of a page changes the page's list under its lock.
 
 use quire_sync::{Rank, SpinLock};
 
-/// Pages that one table page covers.
+/// The number of pages that one table page covers.
 const TABLE: usize = 512;
-/// Pages that a fault maps.
+/// The number of pages that one fault maps.
 const AROUND: usize = 16;
 
 /// One mapping of a page.
@@ -21,16 +21,16 @@ struct Record {
 
 /// An object whose pages are all resident, and one address space that can map it at address 0.
 pub struct RecordPerPage {
-    /// The object's index.
+    /// The lock of the object's page index.
     object: SpinLock<()>,
-    /// Each page's mappings.
+    /// The mappings of each page.
     pages: Vec<SpinLock<Vec<Record>>>,
-    /// The space's leaves.
+    /// The PTEs of the space by table page. An element says whether the page is mapped.
     tables: Vec<SpinLock<Vec<bool>>>,
 }
 
 impl RecordPerPage {
-    /// An object of `pages` pages, mapped nowhere.
+    /// Makes an object of `pages` pages that are not mapped.
     pub fn new(pages: usize) -> RecordPerPage {
         RecordPerPage {
             object: SpinLock::new(Rank::BACKINGS, ()),
@@ -39,10 +39,10 @@ impl RecordPerPage {
         }
     }
 
-    /// A load of page `page` that finds no leaf.
+    /// Handles the fault of a load of page `page` that finds no PTE.
     pub fn fault(&self, page: usize) {
         let first = page & !(AROUND - 1);
-        // The lookup: pages are busied under the object's lock.
+        // The lookup: a real core makes the pages busy under the object's lock.
         drop(self.object.lock());
         let mut table = self.tables[page / TABLE].lock();
         for n in first..(first + AROUND).min(self.pages.len()) {
@@ -53,7 +53,7 @@ impl RecordPerPage {
         }
     }
 
-    /// Unmaps everything.
+    /// Unmaps all pages.
     pub fn unmap(&self) {
         for (t, table) in self.tables.iter().enumerate() {
             let mut table = table.lock();
@@ -66,7 +66,7 @@ impl RecordPerPage {
         }
     }
 
-    /// How often pages are mapped.
+    /// The number of mappings of all pages.
     pub fn mappings(&self) -> usize {
         self.pages.iter().map(|p| p.lock().len()).sum()
     }

@@ -1,5 +1,5 @@
-//! Timers behind one trait: production's wheels, and a ring of lists of fixed size under one lock, which kernels had
-//! before.
+//! Timers behind one trait: the production timer wheels, and a ring of lists of fixed size with one lock, which kernels
+//! had before.
 
 mod ring;
 mod still;
@@ -7,15 +7,16 @@ mod still;
 pub use ring::Ring;
 pub use still::{Still, Wheel};
 
-/// Timers by number, each armed at most once. Times are nanoseconds.
+/// Timers, identified by numbers. Each is armed at most once at a time. Times are in nanoseconds.
 pub trait Timers {
-    /// Arms a timer that is not armed.
+    /// Arms a timer, which must not be armed.
     fn arm(&mut self, timer: u32, deadline: u64);
 
-    /// Cancels an armed timer.
+    /// Cancels a timer, which must be armed.
     fn cancel(&mut self, timer: u32);
 
-    /// Sets the time to `now`: calls `fired` for each due timer, and arms it again if it returns a deadline.
+    /// Advances the time to `now`. Calls `fired` for each expired timer, and arms the timer again if `fired` returns a
+    /// deadline.
     fn advance(&mut self, now: u64, fired: &mut dyn FnMut(u32) -> Option<u64>);
 }
 
@@ -48,7 +49,7 @@ mod tests {
                 fired += 1;
                 None
             });
-            // A tick later than the deadline at most.
+            // A timer fires at most a tick later than its deadline.
             assert!(armed.iter().flatten().all(|d| d + 2 * MILLISECOND > now), "one was forgotten at {now}");
         }
         assert!(fired > 100, "{fired}");

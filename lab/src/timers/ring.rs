@@ -1,14 +1,14 @@
-//! A ring of lists under one lock: the callout wheel of 4.4BSD and its heirs (scheme 6 of Varghese and Lauck, 1987). A
-//! timer hangs in the list of its tick modulo the ring's size. Each tick walks one list, past all timers that are due
-//! in a later turn.
+//! A ring of lists with one lock: the callout wheel of 4.4BSD and its successors (scheme 6 of Varghese and Lauck,
+//! 1987). A timer is on the list of its tick modulo the ring's size. Each tick walks one list, and skips the timers
+//! that are due in a later turn of the ring.
 
 use super::Timers;
 use quire_sync::{Rank, SpinLock};
 
 const NONE: u32 = u32::MAX;
-/// A millisecond, as ticks were.
+/// The length of a tick in nanoseconds: a millisecond, as ticks were.
 const TICK: u64 = 1_000_000;
-/// Lists: a ring's worth of ticks.
+/// The number of lists, which is the number of ticks in one turn of the ring.
 const SLOTS: usize = 1024;
 
 #[derive(Clone)]
@@ -22,15 +22,15 @@ struct Timer {
 struct State {
     timers: Vec<Timer>,
     heads: Vec<u32>,
-    /// The last tick that was walked.
+    /// The last tick whose list was walked.
     tick: u64,
 }
 
-/// The ring.
+/// The ring of timers.
 pub struct Ring(SpinLock<State>);
 
 impl Ring {
-    /// With room for so many timers.
+    /// Makes a ring for this number of timers.
     pub fn new(timers: usize) -> Ring {
         let timer = Timer { tick: 0, next: NONE, prev: NONE };
         let state = State { timers: vec![timer; timers], heads: vec![NONE; SLOTS], tick: 0 };
@@ -40,7 +40,7 @@ impl Ring {
 
 impl State {
     fn link(&mut self, timer: u32, deadline: u64) {
-        // Rounded up: never early; and not into the list of the current walk.
+        // The deadline is rounded up, so that no timer fires early. The list of the current walk is not used either.
         let tick = deadline.div_ceil(TICK).max(self.tick + 1);
         let slot = tick as usize % SLOTS;
         let head = std::mem::replace(&mut self.heads[slot], timer);
@@ -73,7 +73,7 @@ impl Timers for Ring {
 
     fn advance(&mut self, now: u64, fired: &mut dyn FnMut(u32) -> Option<u64>) {
         while self.0.lock().tick < now / TICK {
-            // Each tick is an interrupt of its own.
+            // Each tick stands for one interrupt.
             let mut state = self.0.lock();
             state.tick += 1;
             let tick = state.tick;

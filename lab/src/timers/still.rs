@@ -1,4 +1,4 @@
-//! Production's timer wheel, on a machine whose CPUs run nothing but timer interrupts.
+//! The production timer wheel, on a machine whose CPUs do nothing but handle timer interrupts.
 
 use super::Timers;
 use quire_task::{Irq, Machine, Scheduler, Thread, ThreadRef, Timer};
@@ -7,34 +7,34 @@ use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Relaxed};
 
-/// The machine: a clock that is set, one CPU whose interrupts are masked or not, no threads that run.
+/// A machine without threads: a clock that the test sets, and one CPU with an interrupt mask.
 #[derive(Default)]
 pub struct Still {
     clock: AtomicU64,
-    /// The deadline of the CPU's timer; `u64::MAX`: none.
+    /// The deadline of the CPU's timer; `u64::MAX` if the timer is not set.
     armed: AtomicU64,
     masked: AtomicBool,
-    /// The thread that counts as running, if any.
+    /// The thread that the CPU counts as its current thread, if any.
     current: AtomicPtr<Thread<Still>>,
 }
 
 impl Still {
-    /// A scheduler on such a machine. It lives until the process ends.
+    /// Makes a scheduler on a new machine. Both are never freed.
     pub fn scheduler() -> (&'static Still, &'static Scheduler<Still>) {
-        // One thread acts as the machine: it is the one CPU.
+        // The calling thread acts as the machine's one CPU.
         quire_sync::hooks::threads::set_cpu(0);
         let machine: &'static Still = Box::leak(Box::default());
         let layout = Layout::from_size_align(Scheduler::<Still>::bytes(1), 128).expect("a CPU has a size");
-        // SAFETY: not a layout of no bytes.
+        // SAFETY: the layout's size is not zero.
         let memory = NonNull::new(unsafe { alloc_zeroed(layout) }).expect("the host has memory for a CPU");
-        // SAFETY: fresh, of the required size and alignment, never freed; boxed before anything is spawned.
+        // SAFETY: the memory is fresh, has the required size and alignment, and is never freed. The scheduler is boxed
+        // before any thread is spawned.
         let scheduler = unsafe { Scheduler::new(machine, memory, 1) };
         (machine, Box::leak(Box::new(scheduler)))
     }
 }
 
-// SAFETY: nothing interrupts and nothing runs: handlers are called where the caller wants them, and no thread is
-// switched to.
+// SAFETY: no interrupt occurs by itself, because the caller calls the handlers. No thread runs, so none is switched to.
 unsafe impl Machine for Still {
     type Context = ();
     type Payload = ();
@@ -48,7 +48,7 @@ unsafe impl Machine for Still {
     fn kick(&self, _cpu: usize) {}
     fn halt(&self) {}
     fn mask(&self) -> Irq {
-        // A CPU's own flag: no other CPU reads or sets it.
+        // The mask belongs to the one CPU, so no other CPU reads or writes it.
         let was = self.masked.load(Relaxed);
         self.masked.store(true, Relaxed);
         if was { Irq::Off } else { Irq::On }
@@ -71,14 +71,14 @@ unsafe impl Machine for Still {
     }
 }
 
-/// A timer with its number.
+/// A timer, with its number.
 #[repr(C)]
 struct Numbered {
     timer: Timer,
     number: u32,
 }
 
-/// Called with the number of a timer; returns its next deadline.
+/// A function that is called with the number of an expired timer. It returns the timer's next deadline, if any.
 type Fired = dyn FnMut(u32) -> Option<u64>;
 
 std::thread_local! {
@@ -87,13 +87,13 @@ std::thread_local! {
 }
 
 unsafe fn expire(timer: NonNull<Timer>, _now: u64) -> Option<u64> {
-    // SAFETY: every timer of a wheel is the first field of a `Numbered`, which lives on.
+    // SAFETY: every timer of a wheel is the first field of a `Numbered`, which is never freed.
     let number = unsafe { timer.cast::<Numbered>().as_ref() }.number;
-    // SAFETY: set by `advance` alone, for as long as its target is borrowed there.
+    // SAFETY: only `advance` sets `FIRED`, and it does so only while it borrows the function.
     FIRED.get().and_then(|mut fired| unsafe { fired.as_mut()(number) })
 }
 
-/// Production's wheel of one CPU.
+/// The production timer wheel of one CPU.
 pub struct Wheel {
     machine: &'static Still,
     scheduler: &'static Scheduler<Still>,
@@ -101,7 +101,7 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// With so many timers.
+    /// Makes a wheel and this number of timers.
     pub fn new(timers: usize) -> Wheel {
         let (machine, scheduler) = Still::scheduler();
         let timers = (0..timers as u32).map(|number| Numbered { timer: Timer::new(expire), number });
@@ -111,7 +111,7 @@ impl Wheel {
 
 impl Timers for Wheel {
     fn arm(&mut self, timer: u32, deadline: u64) {
-        // SAFETY: leaked: it stays in place and alive.
+        // SAFETY: the timers are leaked, so they are never moved or freed.
         unsafe { self.scheduler.arm(&self.timers[timer as usize].timer, deadline) }
     }
 
@@ -121,7 +121,7 @@ impl Timers for Wheel {
 
     fn advance(&mut self, now: u64, fired: &mut dyn FnMut(u32) -> Option<u64>) {
         let fired = NonNull::from(fired);
-        // SAFETY: only the lifetime is changed; the pointer is removed below, before its target's borrow ends.
+        // SAFETY: only the lifetime is changed. The pointer is removed below, before the function's borrow ends.
         let fired = unsafe {
             std::mem::transmute::<NonNull<dyn FnMut(u32) -> Option<u64> + '_>, NonNull<dyn FnMut(u32) -> Option<u64>>>(
                 fired,
@@ -129,7 +129,7 @@ impl Timers for Wheel {
         };
         FIRED.set(Some(fired));
         loop {
-            // As the hardware does: the interrupt comes at the programmed time, or late.
+            // The loop acts as the hardware: the interrupt occurs at the programmed time, or later.
             let due = self.machine.armed.load(Relaxed);
             if due > now {
                 break;

@@ -1,6 +1,6 @@
-//! `./quire compare`: one program on Quire and on Debian's Linux, in the same QEMU with the same files, in alternation.
-//! It prints the resources that the program used and its own figures, side by side. `xtask/guest/measure.c` starts it
-//! there.
+//! `./quire compare`: runs one program on Quire and on Debian's Linux alternately, in the same QEMU with the same
+//! files. The command prints the resources that the program used, and the figures that the program printed, side by
+//! side. In the guest, `xtask/guest/measure.c` starts the program and measures it.
 
 mod table;
 pub mod used;
@@ -37,16 +37,17 @@ use crate::{
 use table::{Row, table};
 use used::{End, RESOURCES, SplitErrors, Used};
 
-/// The limit of one run of one side, without `--timeout`.
+/// The time limit of one run on one side, without `--timeout`.
 const LIMIT: Duration = Duration::from_secs(1200);
 /// The path of the measuring program in the guest.
 pub const MEASURE: &str = "/.quire/measure";
-/// Milliseconds between two samples of memory while the program runs. A sample takes some tenths of a millisecond in
-/// the emulator.
+/// The time in milliseconds between two samples of memory while the program runs. A sample takes some tenths of a
+/// millisecond in the emulator.
 const LOOK_MS: u32 = 50;
 
-/// In the emulator, most of the time of a shorter program is the translation of its code and the kernel's. More of that
-/// is done already on the side whose boot took longer.
+/// The least time in milliseconds at which a program's time is meaningful in the emulator. In a shorter run, most of
+/// the time is the translation of the program's and the kernel's code. The side whose boot took longer has translated
+/// more of it already.
 const SHORT_MS: f64 = 200.0;
 
 /// A line that the program printed: `name value unit`.
@@ -54,33 +55,33 @@ const SHORT_MS: f64 = 200.0;
 pub struct Line {
     /// The name of the figure.
     pub name: String,
-    /// Its value.
+    /// The figure's value.
     pub value: f64,
-    /// Its unit.
+    /// The figure's unit.
     pub unit: String,
 }
 
-/// A program, ready to be run on either side.
+/// A program, ready to run on either side.
 struct Job<'a> {
     tree: Tree,
     order: Order,
     shape: Shape,
-    /// The emulator's plugin, if instructions are counted.
+    /// The emulator's plugin; `None` if no instructions are counted.
     plugin: Option<PathBuf>,
     options: &'a cli::Compare,
 }
 
-/// One run of one side.
+/// The results of one run on one side.
 #[derive(Debug, Serialize)]
 struct Run {
     kernel: String,
-    /// The resources that it used.
+    /// The resources that the program used.
     used: Used,
-    /// The figures that it printed.
+    /// The figures that the program printed.
     lines: Vec<Line>,
 }
 
-/// All figures, for other tools (docs/commands.md, "Results as JSON").
+/// All figures, in the format for other tools (docs/commands.md, "Results as JSON").
 #[derive(Serialize)]
 struct Json<'a> {
     version: u32,
@@ -91,7 +92,7 @@ struct Json<'a> {
     accelerator: String,
     counted: bool,
     seed: u64,
-    /// In the order in which they were made.
+    /// The runs, in the order in which they were made.
     runs: &'a [Run],
     resources: &'a [Row],
     lines: &'a [Row],
@@ -104,7 +105,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     }
     boot_words::check_for_both(&options.append)?;
     let (mut tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
-    // Linux is busy with itself right after boot, so its first program waits so many seconds.
+    // Linux is busy with its own work right after boot, so its first program waits this number of seconds.
     tree.file("/.quire/settle", 0o400, "2\n")?;
     let sides = [Kernel::ready(places, On::Quire)?, Kernel::ready(places, On::Linux)?];
     let shape = Shape {
@@ -139,7 +140,7 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     let plugin = if options.count { Some(build_plugin(places)?) } else { None };
     let mut job = Job { tree, order, shape, plugin, options };
     let seed = options.seed.unwrap_or_else(|| RandomState::new().hash_one(()) & 0xffff);
-    // The sides alternate. The seed decides which begins.
+    // The sides alternate. The seed decides which side is first.
     let all_runs = |job: &Job<'_>, runs: &mut Vec<Run>, most: u32| {
         for n in runs.len() as u32..most {
             let kernel = &sides[((u64::from(n) + seed) % 2) as usize];
@@ -200,12 +201,12 @@ pub fn command(places: &Places, options: &cli::Compare) -> Result<u8> {
     Ok(0)
 }
 
-/// Whether the program ran so shortly on both sides that its time says little in the emulator.
+/// Whether the program ran for so short a time on both sides that its time says little in the emulator.
 fn is_short(runs: &[Run]) -> bool {
     runs.iter().all(|run| run.used.get("wall_time").is_some_and(|ms| *ms < SHORT_MS))
 }
 
-/// The reason for a count, or the warning about times.
+/// A sentence for a short program: why instructions are counted, or why its times say little.
 fn short_sentence(counted: bool) -> String {
     let why = format!("The program runs for less than {SHORT_MS} ms, mostly for the emulator's translation of code");
     match counted {
@@ -214,7 +215,8 @@ fn short_sentence(counted: bool) -> String {
     }
 }
 
-/// The resources of both sides, in the order of [`RESOURCES`]. A resource without figures is left out.
+/// The resources of both sides, in the order of [`RESOURCES`]. A resource without figures is left out, unless the table
+/// always shows it.
 fn resources(runs: &[Run], names: [&str; 2]) -> Vec<Row> {
     let of = |side: &str, name| {
         let runs = runs.iter().filter(|run| run.kernel == side);
@@ -244,10 +246,10 @@ fn lines(runs: &[Run], names: [&str; 2]) -> Vec<Row> {
 }
 
 impl Job<'_> {
-    /// One run, measured.
+    /// Boots one side, runs the program once, and returns what was measured.
     fn run(&self, kernel: &Kernel) -> Result<Run> {
         let about = || "cannot keep the counts".to_string();
-        // A tag that the program does not write itself.
+        // The tag marks the line of the measuring program. It is random, so that the program itself does not print it.
         let tag = format!("measured-{:016x}", RandomState::new().hash_one(Instant::now()));
         let look = if self.shape.count { 0 } else { LOOK_MS };
         let mut order = self.order.clone();
@@ -294,7 +296,7 @@ impl Job<'_> {
     }
 }
 
-/// The plugin's counts: instructions of the kernel and of programs.
+/// The plugin's counts: instructions of the kernel, and instructions of programs.
 fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
     let text = String::from_utf8_lossy(bytes);
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -308,13 +310,13 @@ fn counted(bytes: &[u8]) -> Result<[u64; 2]> {
     Ok([number(kernel)?, number(programs)?])
 }
 
-/// One boot of one side.
+/// Boots one side with the tree and runs the order.
 fn boot(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape, limit: Duration) -> Result<GuestOutput> {
     let image = kernel.image(tree.clone(), order)?;
     kernel.kept(&image, shape, limit)
 }
 
-/// The first program's output, if it ended well.
+/// The program's output, if its exit status was 0.
 fn success(ended: GuestOutput, kernel: &Kernel) -> Result<Vec<u8>> {
     let Report { outcome, log_tail, .. } = ended.report;
     if outcome == Outcome::Exit(0) {
@@ -346,7 +348,7 @@ pub fn parse(text: &str) -> Vec<Line> {
     text.lines().filter_map(line).filter(|l| seen.insert(l.name.clone(), ()).is_none()).collect()
 }
 
-/// The first line, from 1 on, that differs, and both versions of it.
+/// The number of the first line that differs (from 1), and both versions of the line.
 fn difference<'a>(ours: &'a str, theirs: &'a str) -> Option<(usize, [&'a str; 2])> {
     let (mut ours, mut theirs) = (ours.lines(), theirs.lines());
     (1..)

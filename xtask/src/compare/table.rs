@@ -1,30 +1,30 @@
-//! Both sides next to each other: medians, their ratio, and the ratio's interval.
+//! The table of both sides: medians, their ratio, and the interval of the ratio.
 
 use comfy_table::{CellAlignment, Table, presets};
 use quire_results::statistics::{Interval, SURE, median, ratio};
 use serde::Serialize;
 
-/// The values of one name over the runs of both sides.
+/// The values of one figure in the runs of both sides.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// The name of the figure.
     pub name: String,
-    /// Its unit.
+    /// The figure's unit.
     pub unit: String,
-    /// Quire's, in the order of the runs.
+    /// Quire's values, in the order of the runs.
     pub quire: Vec<f64>,
-    /// Linux's.
+    /// Linux's values, in the order of the runs.
     pub linux: Vec<f64>,
 }
 
 impl Row {
-    /// Whether there is a value other than zero.
+    /// Whether any value is not zero.
     pub fn says_something(&self) -> bool {
         self.quire.iter().chain(&self.linux).any(|v| *v != 0.0)
     }
 }
 
-/// The rows as a table, whose first column is called `first`.
+/// The rows as a table. The head of the first column is `first`.
 pub fn table(first: &str, rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_header([
@@ -54,19 +54,20 @@ pub fn table(first: &str, rows: &[Row]) -> Table {
     table
 }
 
-/// The headline of the intervals. Few runs give only the range, because no confidence of 95 % follows from them.
+/// The headline of the column of intervals. With few runs an interval is only a range, because 95 % confidence needs
+/// more.
 fn sureness(rows: &[Row]) -> String {
     let runs = rows.iter().map(|r| r.quire.len().min(r.linux.len())).filter(|n| *n > 0).min();
     match runs {
         None | Some(1) => "interval".to_owned(),
         Some(n @ 2..=3) => format!("range of {n} runs"),
-        // Somewhat less than the range, and less certain than with more runs.
+        // This interval is somewhat smaller than the range, and less certain than an interval of more runs.
         Some(n) if n < SURE => format!("interval of {n} runs"),
         Some(_) => "95 % interval".to_owned(),
     }
 }
 
-/// The interval of the ratio, or `none` where there may be no difference. One run gives no interval.
+/// The interval of the ratio. `none` means that there may be no difference, and `-` that one run gives no interval.
 fn spread(quotient: Option<Interval>) -> String {
     match quotient {
         Some(q) if !q.high.is_finite() => "-".into(),
@@ -77,7 +78,7 @@ fn spread(quotient: Option<Interval>) -> String {
     }
 }
 
-/// Four significant digits or whole numbers.
+/// A number with about four significant digits. Whole numbers are exact.
 fn figure(value: Option<f64>) -> String {
     match value {
         None => "-".into(),

@@ -1,10 +1,11 @@
-//! The resources that a program used, from the report of `xtask/guest/measure.c` and the emulator's counts.
+//! The resources that a program used. They come from the report of `xtask/guest/measure.c` and from the emulator's
+//! counts.
 
 use std::collections::BTreeMap;
 
 use crate::failure::{Failure, Result};
 
-/// A row of the table: its name, its unit, and whether it is shown without figures.
+/// A row of the table: its name, its unit, and whether the row is shown even without figures.
 pub type Resource = (&'static str, &'static str, bool);
 
 /// All resources, in the order of the table.
@@ -50,36 +51,36 @@ pub const RESOURCES: &[Resource] = &[
 /// Values by the name of the resource.
 pub type Used = BTreeMap<&'static str, f64>;
 
-/// The standard error of a run: the program's own output, and the report behind it.
+/// The standard error of a run: the program's own output, followed by the report.
 #[derive(Debug, PartialEq)]
 pub struct SplitErrors<'a> {
     /// The program's own output.
     pub errors: &'a [u8],
-    /// The resources that it used. Absent where the run broke off.
+    /// The report of the measuring program. `None` if the run ended before the report.
     pub report: Option<Report<'a>>,
 }
 
-/// How a program ended.
+/// The way in which a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// With a status.
+    /// The program exited with this status.
     Exit(u8),
-    /// By a signal.
+    /// This signal killed the program.
     Signal(u8),
 }
 
-/// The parsed report.
+/// The parsed report of the measuring program.
 #[derive(Debug, PartialEq)]
 pub struct Report<'a> {
     numbers: BTreeMap<&'a str, f64>,
-    /// By name: contents before and after.
+    /// Files of `/proc` by name: their contents before and after the program.
     files: BTreeMap<&'a str, [&'a str; 2]>,
-    /// How the program ended.
+    /// The way in which the program ended.
     pub end: End,
 }
 
 impl<'a> SplitErrors<'a> {
-    /// Finds the report in the guest's standard error: it begins at the line that starts with `tag`.
+    /// Finds the report in the guest's standard error. The report begins at the line that starts with `tag`.
     pub fn find(bytes: &'a [u8], tag: &str) -> Result<Self> {
         let head = format!("{tag} ");
         let Some(at) = bytes.windows(head.len()).position(|w| w == head.as_bytes()) else {
@@ -120,7 +121,7 @@ impl<'a> Report<'a> {
         (ended && text.is_empty()).then_some(report)
     }
 
-    /// The sum of the numbers in the line of a file that begins with `name`, before and after.
+    /// The sum of the numbers in a file's line that begins with `name`, before and after the program.
     fn rows(&self, file: &str, name: &str) -> Option<[f64; 2]> {
         let of = |text: &str| {
             let line = text.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix([' ', ':']))?;
@@ -136,7 +137,7 @@ impl<'a> Report<'a> {
         self.rows(file, name).map(|[before, after]| (after - before).max(0.0))
     }
 
-    /// The total gain of rows that begin with `prefix`.
+    /// The total gain of all rows of a file that begin with `prefix`.
     fn gained_by_all(&self, file: &str, prefix: &str) -> Option<f64> {
         let [_, after] = self.files.get(file)?;
         let names = after.lines().filter_map(|line| line.split(' ').next().filter(|name| name.starts_with(prefix)));
@@ -144,7 +145,7 @@ impl<'a> Report<'a> {
         (!gains.is_empty()).then(|| gains.iter().sum())
     }
 
-    /// The known resources, on `cpus` CPUs. `counted`: instructions of the kernel and of programs.
+    /// The resources that are known, for `cpus` CPUs. `counted` has the instructions of the kernel and of programs.
     pub fn used(&self, cpus: u32, counted: Option<[u64; 2]>) -> Used {
         let number = |name: &str| self.numbers.get(name).copied();
         let ms = |name: &str, unit: f64| number(name).map(|n| n / unit);
@@ -251,7 +252,7 @@ mod tests {
         for (name, value) in want {
             assert_eq!(used.get(name), Some(&value), "{name}");
         }
-        // A figure that a kernel does not report is not zero.
+        // A figure that a kernel does not report is absent, not zero.
         assert_eq!(used.get("faults_copy"), None);
         assert_eq!(used.get("switches_all"), None);
     }

@@ -1,5 +1,6 @@
-//! `./quire conflicts`: the pairs of commutative operations that share a written cache line. For the memory core it
-//! builds the lab in the recording build, which prints the matrix. For the whole kernel see [`guest`].
+//! `./quire conflicts`: finds pairs of commutative operations that share a written cache line. For the memory core, it
+//! builds and runs the lab's recording build, which prints the matrix. The module [`guest`] does it for the whole
+//! kernel.
 
 mod guest;
 
@@ -16,7 +17,7 @@ use crate::{
     places::Places,
 };
 
-/// Prints the selected matrix. The status is 1 if the matrix differs from its list.
+/// Prints the selected matrix. The exit status is 1 if the matrix differs from its list.
 pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     if options.guest {
         return guest::command(places, options);
@@ -45,8 +46,8 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     Ok(status.code().and_then(|c| u8::try_from(c).ok()).unwrap_or(1))
 }
 
-/// Adds the machine, the commit and the time to a matrix, and writes the asked files. The commit is read before the
-/// write, because a changed file in `lab/runs` makes the commit another version.
+/// Adds the machine, the commit and the time to a matrix, and writes the requested files. The commit is read before the
+/// write, because a changed file in `lab/runs` makes the tree another version.
 fn write(places: &Places, mut matrix: Conflicts, whose: &str, options: &cli::Conflicts) -> Result<()> {
     matrix.machine = Some(lab::describe(places)?);
     matrix.ended = lab::now();
@@ -55,7 +56,7 @@ fn write(places: &Places, mut matrix: Conflicts, whose: &str, options: &cli::Con
         fs::write(file, matrix.text().doing(|| about(file))?).doing(|| about(file))?;
     }
     if let Some(file) = &options.html {
-        // A run of some operations has no rows for the others.
+        // If the run tested only some operations, the rows of the others are left out.
         let tested = |name: &str| matrix.cases.iter().any(|case| case.a == name || case.b == name);
         let rows = matrix.operations.iter().filter(|operation| tested(&operation.name)).cloned().collect();
         matrix.operations = rows;

@@ -1,5 +1,5 @@
-//! Counting in a guest: the emulator's plugin writes the instructions of each stretch that a program marks, and the
-//! program names the stretches (`programs/counts.c`).
+//! Counts instructions in a guest. A program marks sections of its run and prints their names (`programs/counts.c`).
+//! The emulator's plugin writes the number of instructions of each section.
 
 use std::{io::Write as _, os::fd::AsRawFd, time::Duration};
 
@@ -14,18 +14,18 @@ use crate::{
     programs, run,
 };
 
-/// A machine that takes so long hangs.
+/// The time limit of a machine. A machine that takes longer counts as hung.
 const LIMIT: Duration = Duration::from_secs(900);
-/// MiB of the machine of operations.
+/// The memory in MiB of the machine for operations.
 const MEMORY: u64 = 1024;
-/// MiB of the machine of servers.
+/// The memory in MiB of the machine for servers.
 const MEMORY_OF_SERVERS: u64 = 2048;
 
 /// A row: the operation's name and the kernel's instructions for one execution.
 pub type Row = (String, f64);
 
-/// The operations of `programs/counts.c` whose names contain one of `words`, or all. `lenient` leaves out those that
-/// the kernel lacks.
+/// Counts the operations of `programs/counts.c` whose names contain one of `words`, or all. With `lenient`, operations
+/// that the kernel does not have are left out.
 pub fn operations(places: &Places, kernel: &Kernel, words: &[String], lenient: bool) -> Result<Vec<Row>> {
     let mut tree = root::tree()?;
     programs::install(&mut tree, &programs::with_companions(places, "counts".as_ref())?)?;
@@ -37,10 +37,10 @@ pub fn operations(places: &Places, kernel: &Kernel, words: &[String], lenient: b
     measured(places, kernel, &image, MEMORY)
 }
 
-/// The packages of [`servers`].
+/// The Debian packages that [`servers`] needs.
 const PACKAGES: &str = "redis-server,redis-tools,postgresql-15,prometheus,procps";
 
-/// Requests to server programs of Debian (`tests/counts/servers.sh`).
+/// Counts requests to server programs of Debian (`tests/counts/servers.sh`).
 pub fn servers(places: &Places, kernel: &Kernel) -> Result<Vec<Row>> {
     let copy = |from: &str, to: &str| {
         let mut words = places.root.join(from).into_os_string();
@@ -57,7 +57,7 @@ pub fn servers(places: &Places, kernel: &Kernel) -> Result<Vec<Row>> {
     measured(places, kernel, &image, guest.memory)
 }
 
-/// Boots the machine, and pairs what its program and the plugin wrote.
+/// Boots the machine. Returns a row for each section, from the outputs of the program and of the plugin.
 fn measured(places: &Places, kernel: &Kernel, image: &std::fs::File, memory: u64) -> Result<Vec<Row>> {
     let plugin = build_plugin(places)?;
     let mut counts = qemu::memory_file("counts").doing(|| "cannot keep the counts".to_string())?;
@@ -78,7 +78,7 @@ fn measured(places: &Places, kernel: &Kernel, image: &std::fs::File, memory: u64
     paired(&text(&ended.output), &text(&content(&mut counts)?))
 }
 
-/// Pairs the program's lines `counted NAME TIMES` with the plugin's lines `counted KERNEL PROGRAMS`, in their order.
+/// Combines the program's lines `counted NAME TIMES` with the plugin's lines `counted KERNEL PROGRAMS`, in their order.
 fn paired(program: &str, plugin: &str) -> Result<Vec<Row>> {
     let lines = |text: &str| -> Vec<[String; 2]> {
         let pair = |line: &str| match line.split_whitespace().collect::<Vec<_>>()[..] {

@@ -1,5 +1,5 @@
-//! The values that the counts had when they were last kept: `lab/counts.toml`. A row that rises needs a new value with
-//! its reason beside it.
+//! The recorded values of the counts: `lab/counts.toml`. If a row rises, its value in the file must be changed, with
+//! the reason in a comment.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -12,24 +12,24 @@ use crate::{
 
 use super::{Section, guest::Row};
 
-/// A row fails above so much more than its value.
+/// The relative rise above the recorded value from which a row fails.
 const MOST_RISE: f64 = 0.02;
-/// A row that fell by more asks for its new value.
+/// The relative fall below the recorded value from which a row needs a new value.
 const MOST_FALL: f64 = 0.05;
 
 /// Half of the last digit of a small value in the file.
 const RESOLUTION: f64 = 0.00005;
 
-/// The file's values.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
     /// The compiler that built the kernel.
     pub compiler: String,
-    /// Instructions of the kernel for one execution, by operation.
+    /// The kernel's instructions for one execution of an operation, by the operation's name.
     #[serde(default)]
     pub kernel: BTreeMap<String, f64>,
-    /// The same of server programs.
+    /// The kernel's instructions for requests to server programs, by name.
     #[serde(default)]
     pub servers: BTreeMap<String, f64>,
     /// Counts of the memory core on the hosted machine.
@@ -48,7 +48,7 @@ impl Kept {
     }
 }
 
-/// The file.
+/// The path of the file.
 pub fn path(places: &Places) -> PathBuf {
     places.root.join("lab/counts.toml")
 }
@@ -60,20 +60,20 @@ pub fn read(places: &Places) -> Result<Kept> {
     toml::from_str(&text).map_err(|e| Failure::usage(format_args!("{}: {e}", path.display())))
 }
 
-/// How a row stands against its kept value.
+/// The result of a comparison of a measured value with the recorded one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Within the bounds.
+    /// The measured value is within the bounds.
     Holds,
-    /// More than the bound above its value.
+    /// The measured value is too far above the recorded value, which is given.
     Rose(f64),
-    /// So much lower that a rise back would not be noticed.
+    /// The measured value is so far below the recorded value, which is given, that a later rise would not be noticed.
     Fell(f64),
-    /// The file has no such row.
+    /// The file does not have the row.
     New,
 }
 
-/// Judges a measured value.
+/// Compares a measured value with the recorded one.
 pub fn judge(kept: Option<f64>, found: f64) -> Verdict {
     match kept {
         None => Verdict::New,
@@ -83,7 +83,7 @@ pub fn judge(kept: Option<f64>, found: f64) -> Verdict {
     }
 }
 
-/// The complaint about a row, if there is one.
+/// The error message for a row; `None` if its value is within the bounds.
 pub fn complaint(kept: Option<f64>, found: f64) -> Option<String> {
     let change = |kept: f64| (found / kept - 1.0) * 100.0;
     match judge(kept, found) {
@@ -101,8 +101,8 @@ pub fn complaint(kept: Option<f64>, found: f64) -> Option<String> {
     }
 }
 
-/// The text of the file with new values in a section. All other text stays: the reasons behind values, and the order of
-/// rows.
+/// The text of the file with new values in a section. All other text stays unchanged: the reasons in comments, and the
+/// order of rows.
 pub fn replace(text: &str, compiler: &str, section: &str, rows: &[Row]) -> Result<String> {
     let mut file: DocumentMut = text.parse().map_err(|e| Failure::usage(format_args!("lab/counts.toml: {e}")))?;
     file["compiler"] = toml_edit::value(compiler);

@@ -1,5 +1,5 @@
-//! `./quire counts`: the kernel's instructions for each operation, compared with recorded values, another commit's
-//! kernel, or Linux. The test stage `counts` checks them against `lab/counts.toml` ([`kept`]).
+//! `./quire counts`: the kernel's instructions for each operation, compared with recorded values, with another commit's
+//! kernel, or with Linux. The test stage `counts` compares them with `lab/counts.toml` ([`kept`]).
 
 pub mod guest;
 pub mod kept;
@@ -27,16 +27,16 @@ use guest::Row;
 /// The sections of `lab/counts.toml`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
-    /// Operations of one program: instructions of the kernel.
+    /// The kernel's instructions for operations of one program.
     Kernel,
-    /// Requests to server programs: instructions of the kernel.
+    /// The kernel's instructions for requests to server programs.
     Servers,
-    /// Operations of the memory core on the hosted machine: lines, locks and allocations.
+    /// Cache lines, locks and allocations of the memory core's operations on the hosted machine.
     Hosted,
 }
 
 impl Section {
-    /// All of them.
+    /// All sections of the file.
     pub const ALL: [Section; 3] = [Section::Kernel, Section::Servers, Section::Hosted];
 
     /// The section's name in the file.
@@ -48,7 +48,8 @@ impl Section {
         }
     }
 
-    /// Counts the rows whose names contain one of `words`, or all. `lenient` leaves out what the kernel lacks.
+    /// Counts the rows whose names contain one of `words`, or all rows. With `lenient`, operations that the kernel does
+    /// not have are left out.
     pub fn count(self, places: &Places, kernel: &Kernel, words: &[String], lenient: bool) -> Result<Vec<Row>> {
         let mut rows = match self {
             Section::Kernel => guest::operations(places, kernel, words, lenient)?,
@@ -60,12 +61,12 @@ impl Section {
     }
 }
 
-/// As the program selects: `=NAME` is just that name.
+/// Whether `word` selects the row `name`, as the guest's program does it: `=NAME` selects exactly that name.
 fn selects(word: &str, name: &str) -> bool {
     word.strip_prefix('=').map_or_else(|| name.contains(word), |exact| exact == name)
 }
 
-/// Prints the tables, and keeps the values where that is asked for.
+/// Prints the tables, and stores the values if the options say so.
 pub fn command(places: &Places, options: &cli::Counts) -> Result<u8> {
     let kernel = Kernel::ready(places, On::Quire)?;
     let beside = match (&options.against, options.linux) {
@@ -82,7 +83,7 @@ pub fn command(places: &Places, options: &cli::Counts) -> Result<u8> {
         let step = Step::new(format!("counting: {}", section.name()));
         let ours = section.count(places, &kernel, &options.names, false)?;
         let (name, theirs) = match &beside {
-            // The hosted machine runs no kernel.
+            // This section is skipped, because the hosted machine runs no kernel.
             Some(_) if *section == Section::Hosted => continue,
             Some((name, other)) => (name.as_str(), section.count(places, other, &options.names, true)?),
             None => ("kept", kept::read(places)?.rows(*section).clone().into_iter().collect()),
@@ -100,7 +101,7 @@ pub fn command(places: &Places, options: &cli::Counts) -> Result<u8> {
     if found { Ok(0) } else { Err(Failure::usage("no operation has a name with these words")) }
 }
 
-/// Writes rows of a section of `lab/counts.toml`. The rows of one file are of one compiler.
+/// Writes rows of a section to `lab/counts.toml`. All rows of the file must come from one compiler.
 fn keep(places: &Places, section: Section, rows: &[Row], all: bool) -> Result<()> {
     let path = kept::path(places);
     let text = fs::read_to_string(&path).doing(|| format!("cannot read {}", path.display()))?;
@@ -112,7 +113,7 @@ fn keep(places: &Places, section: Section, rows: &[Row], all: bool) -> Result<()
     fs::write(&path, new).doing(|| format!("cannot write {}", path.display()))
 }
 
-/// Both sides, with the ratio of ours to theirs.
+/// The table of both sides, with the ratio of Quire's value to the other's.
 fn table(section: Section, name: &str, ours: &[Row], theirs: &[Row]) -> Table {
     let theirs: BTreeMap<&str, f64> = theirs.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let mut table = Table::new();
@@ -140,7 +141,7 @@ fn table(section: Section, name: &str, ours: &[Row], theirs: &[Row]) -> Table {
     table
 }
 
-/// The kernel of another commit, built from a copy of its tree below `target/counts`.
+/// Builds the kernel of another commit from a copy of its tree below `target/counts`. Returns the kernel's path.
 fn at_commit(places: &Places, commit: &str) -> Result<PathBuf> {
     let hash = git(places, &["rev-parse", "--verify", "--quiet", &format!("{commit}^{{commit}}")])
         .map_err(|_| Failure::usage(format_args!("{commit} names no commit of this repository")))?;
@@ -157,14 +158,14 @@ fn at_commit(places: &Places, commit: &str) -> Result<PathBuf> {
     }
     fs::create_dir_all(&tree).doing(about)?;
     unpack(places, &hash, &tree)?;
-    // The build directory is kept, so that only what differs between commits is compiled again.
+    // The build directory is kept, so that only the files that differ between commits are compiled again.
     let there = Places { root: tree.clone(), target: home.join("target"), ..places.clone() };
     fs::copy(build::compiled(&there)?, &kernel).doing(|| format!("cannot keep {}", kernel.display()))?;
     fs::remove_dir_all(&tree).doing(about)?;
     Ok(kernel)
 }
 
-/// Writes a commit's tree into an empty directory.
+/// Writes the tree of a commit into an empty directory.
 fn unpack(places: &Places, hash: &str, to: &Path) -> Result<()> {
     let about = || format!("cannot unpack {hash}");
     let mut archive = Command::new("git")
@@ -174,7 +175,8 @@ fn unpack(places: &Places, hash: &str, to: &Path) -> Result<()> {
         .spawn()
         .doing(about)?;
     let tar = archive.stdout.take().map(Stdio::from).unwrap_or_else(Stdio::null);
-    // With times of now: by the commit's times cargo would take an earlier build of a later commit for fresh.
+    // The files get the current time. With the commit's time, an earlier build of a later commit would count as up to
+    // date.
     let unpacked = Command::new("tar").arg("-xm").current_dir(to).stdin(tar).status().doing(about)?;
     let archived = archive.wait().doing(about)?;
     if archived.success() && unpacked.success() {

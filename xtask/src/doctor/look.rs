@@ -1,4 +1,4 @@
-//! Examines the machine. It only reads, except that it notes the result of a KVM trial.
+//! Examines the machine. It changes nothing, except that the result of a KVM trial is kept.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::{
     setup::{apt, linux, toolchain},
 };
 
-/// Examines everything.
+/// Collects all facts about the machine.
 pub fn look(places: &Places) -> Result<MachineFacts> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let qemu = accel::find_qemu().map_err(|e| e.message).and_then(|path| qemu(&path));
@@ -62,12 +62,12 @@ fn qemu(path: &Path) -> Result<Qemu, String> {
     Ok(Qemu { path: path.to_owned(), version, accelerators })
 }
 
-/// `7.2.22` of `QEMU emulator version 7.2.22 (Debian ...)`.
+/// The version in a text such as `QEMU emulator version 7.2.22 (Debian ...)`.
 fn version(text: &str) -> Option<String> {
     Some(text.split_once("QEMU emulator version ")?.1.split_whitespace().next()?.to_owned())
 }
 
-/// The words below the headline of `-accel help`.
+/// The words below the headline of the output of `-accel help`.
 fn accelerators(text: &str) -> Vec<String> {
     let words = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.contains(' '));
     words.map(str::to_owned).collect()
@@ -87,18 +87,18 @@ fn memory() -> Memory {
     }
 }
 
-/// The word in brackets.
+/// The word in brackets, for example `madvise` in `always [madvise] never`.
 fn chosen(text: &str) -> Option<String> {
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
 }
 
-/// The interpreters that are shims.
+/// The interpreters on `PATH` that are shims of version managers, with the manager's name.
 fn shims() -> Vec<(PathBuf, String)> {
     let found = ["python3", "node", "ruby", "perl"].into_iter().filter_map(|name| program::on_path(name.as_ref()));
     found.filter_map(|path| program::shim_of(&path).map(|manager| (path, manager))).collect()
 }
 
-/// The packages of the list whose proof is missing, by the rule of the entry script.
+/// The listed packages that are not installed. The test for each is the same as in the script `quire`.
 fn missing(places: &Places) -> Result<Vec<String>> {
     let list = places.root.join("xtask/packages");
     let text = fs::read_to_string(&list).doing(|| format!("cannot read {}", list.display()))?;

@@ -1,5 +1,5 @@
-//! `./quire doctor`: what this machine offers, which accelerator runs guests and why, and how to mend shortcomings. It
-//! installs and fetches nothing.
+//! `./quire doctor`: reports the machine's abilities, which accelerator runs guests and why, and how to fix
+//! shortcomings. The command installs and fetches nothing.
 
 mod look;
 
@@ -11,7 +11,7 @@ use crate::{
     places::Places,
 };
 
-/// Prints the report; the status is 1 if guests cannot be built and run.
+/// Prints the report. The returned exit status is 1 if guests cannot be built and run.
 pub fn command(places: &Places) -> Result<u8> {
     let report = report(&look::look(places)?);
     print!("{}", report.text);
@@ -23,33 +23,33 @@ pub fn command(places: &Places) -> Result<u8> {
 struct MachineFacts {
     /// The processor's name.
     processor: String,
-    /// Number of CPUs that this process may use.
+    /// The number of CPUs that this process may use.
     cpus: usize,
-    /// The processor's name for its virtualisation, if it announces any.
+    /// The processor's name for its virtualisation extension, if it reports one.
     virtualisation: Option<&'static str>,
-    /// This machine is a guest itself.
+    /// Whether this machine is a guest itself.
     guest: bool,
     qemu: Result<Qemu, String>,
-    /// Whether KVM runs a guest; `None` without a QEMU to try it with.
+    /// Whether KVM runs a guest, or why not; `None` without a QEMU for the test.
     kvm: Option<Result<(), NoKvm>>,
-    /// `$QUIRE_ACCEL`.
+    /// The accelerator that `$QUIRE_ACCEL` names.
     forced: Option<Accelerator>,
     memory: Memory,
-    /// The Rust that builds the kernel, or its shortcoming.
+    /// The Rust toolchain that builds the kernel, or what it lacks.
     toolchain: Result<String, String>,
     busybox: Result<PathBuf, String>,
-    /// Mirror and suite.
+    /// The mirror and the suite of apt.
     apt: Option<(String, String)>,
-    /// Missing packages of `xtask/packages`.
+    /// The missing packages of `xtask/packages`.
     missing: Vec<String>,
-    /// Interpreters on PATH that are shims of version managers, with the manager.
+    /// Interpreters on `PATH` that are shims of version managers, with the name of the manager.
     shims: Vec<(PathBuf, String)>,
     cache: PathBuf,
-    /// The release of the Linux to compare with, if it was fetched.
+    /// The release of the Linux to compare with, if that was fetched.
     linux: Option<String>,
 }
 
-/// An emulator.
+/// The emulator that was found.
 #[derive(Debug, Clone)]
 struct Qemu {
     path: PathBuf,
@@ -57,14 +57,14 @@ struct Qemu {
     accelerators: Vec<String>,
 }
 
-/// Memory, in MiB.
+/// The machine's memory, in MiB.
 #[derive(Debug, Clone)]
 struct Memory {
     total: u64,
     available: u64,
-    /// `/proc/sys/vm/overcommit_memory`.
+    /// The value of `/proc/sys/vm/overcommit_memory`.
     overcommit: u8,
-    /// The chosen word of `transparent_hugepage/enabled`.
+    /// The selected word of `transparent_hugepage/enabled`.
     huge: Option<String>,
 }
 
@@ -73,10 +73,10 @@ struct Report {
     well: bool,
 }
 
-/// Memory in MiB beside a guest of the usual size, for the emulator and for building the kernel.
+/// The memory in MiB, beyond a guest of the usual size, for the emulator and for the build of the kernel.
 const ROOM: u64 = 1024;
 
-/// The report: a line or two for each thing, then the accelerator, then the remedies.
+/// The report: one or two lines for each fact, then the accelerator, then the remedies.
 fn report(found: &MachineFacts) -> Report {
     let mut text = String::new();
     let mut line = |name: &str, says: &str| {
@@ -165,7 +165,7 @@ fn report(found: &MachineFacts) -> Report {
     Report { text, well }
 }
 
-/// The accelerator that runs guests, and the reason.
+/// The accelerator that runs guests, and the reason for it.
 fn runs(found: &MachineFacts) -> (Accelerator, String) {
     match (&found.forced, &found.kvm) {
         (Some(forced), _) => (*forced, "$QUIRE_ACCEL says so".to_owned()),
@@ -175,9 +175,9 @@ fn runs(found: &MachineFacts) -> (Accelerator, String) {
     }
 }
 
-/// A remedy.
+/// A remedy that the report proposes.
 struct Todo {
-    /// Without it no guest runs.
+    /// Whether no guest can run without the remedy.
     needed: bool,
     what: String,
 }
@@ -242,7 +242,7 @@ fn todo(found: &MachineFacts) -> Vec<Todo> {
 mod tests {
     use super::*;
 
-    /// A machine on which all is well.
+    /// The facts of a machine that lacks nothing.
     fn good() -> MachineFacts {
         MachineFacts {
             processor: "AMD EPYC 7B13".into(),
@@ -311,7 +311,7 @@ mod tests {
             assert!(!report.well && report.text.contains("Guests cannot run yet.\nNeeded: "), "{}", report.text);
             assert!(report.text.contains(needed), "{needed:?} is not in\n{}", report.text);
         }
-        // A package that only tests need does not keep guests from running.
+        // A missing package that only tests need does not prevent guests from running.
         let report = report(&MachineFacts { missing: vec!["valgrind".into()], ..good() });
         assert!(report.well && report.text.contains("Possible: ./quire setup"), "{}", report.text);
     }
@@ -356,7 +356,7 @@ mod tests {
             ..good()
         };
         let text = report(&worst).text;
-        // On a terminal of 100 columns.
+        // The longest report must fit into 24 lines of a terminal with 100 columns.
         let lines: usize = text.lines().map(|l| l.len().div_ceil(100).max(1)).sum();
         assert!(lines <= 24, "{lines} lines:\n{text}");
     }

@@ -1,5 +1,5 @@
-//! A tar archive of this machine. Its members become nodes of a tree, and their contents stay in the archive until the
-//! image is written.
+//! A tar archive on the host. Its members become nodes of a tree. Their contents stay in the archive until the image is
+//! written.
 
 use std::{
     fs::File,
@@ -25,16 +25,16 @@ use crate::{
 const FORMATS: &[(&[u8], &str)] =
     &[(b"\x1f\x8b", "gzip"), (b"BZh", "bzip2"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd")];
 
-/// An uncompressed archive.
+/// An uncompressed archive, open for reading.
 #[derive(Debug, Clone)]
 pub struct Archive {
     name: PathBuf,
     file: Arc<File>,
-    /// Device and inode number, which distinguish the members of two archives.
+    /// A number made of the device and the inode number. It distinguishes the members of two archives.
     number: u64,
 }
 
-/// A piece of an archive: the content of one file.
+/// A part of an archive: the content of one file.
 #[derive(Debug, Clone)]
 pub struct Part {
     file: Arc<File>,
@@ -52,17 +52,17 @@ impl PartialEq for Part {
 impl Eq for Part {}
 
 impl Part {
-    /// Equal for the several names of one member.
+    /// A pair of numbers that is equal for all names of one member.
     pub fn identity(&self) -> (u64, u64) {
         (self.number, self.at)
     }
 
-    /// Its length in bytes.
+    /// The length of the content in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Its bytes.
+    /// Reads the content.
     pub fn read(&self) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(self.len).map_err(io::Error::other)?];
         self.file.read_exact_at(&mut bytes, self.at)?;
@@ -79,25 +79,25 @@ pub enum MemberKind {
     File(Part),
     /// A symbolic link.
     Link(PathBuf),
-    /// Another name of a member before.
+    /// Another name of an earlier member: a hard link.
     Again(PathBuf),
-    /// A FIFO or a device: the bits of its kind, and the device's number.
+    /// A FIFO or a device: the type bits of its mode, and the device's number.
     Special(u32, u64),
 }
 
-/// One member.
+/// One member of an archive.
 #[derive(Debug)]
 pub struct Member {
-    /// Its name, without a leading slash, `.` or `..`.
+    /// The member's name, without a leading slash, `.` or `..`.
     pub name: PathBuf,
-    /// Owner, permissions and time.
+    /// The owner, the permissions and the time of the last change.
     pub meta: Meta,
-    /// Its kind.
+    /// The kind of the member.
     pub kind: MemberKind,
 }
 
 impl Archive {
-    /// Opens an archive. If gzip, bzip2, xz or zstd has packed it, that program unpacks it into memory first.
+    /// Opens an archive. An archive packed by gzip, bzip2, xz or zstd is first unpacked into memory by that program.
     pub fn open(path: &Path) -> Result<Self> {
         let about = || format!("cannot read {}", path.display());
         let mut file = File::open(path).doing(about)?;
@@ -119,19 +119,20 @@ impl Archive {
             file = out;
         }
         let meta = file.metadata().doing(about)?;
-        // Bits of both numbers: files of one device differ, and so do files of memory.
+        // The number mixes the bits of both numbers. So files of one device get different numbers, and so do files in
+        // memory.
         let number = 1 << 63 | meta.dev().rotate_left(40) ^ meta.ino();
         Ok(Self { name: path.to_owned(), file: Arc::new(file), number })
     }
 
-    /// Its path, for messages.
+    /// The archive's path, for messages.
     pub fn name(&self) -> std::path::Display<'_> {
         self.name.display()
     }
 
-    /// Its members in order. A name that leads out of the archive is refused.
+    /// The archive's members in order. A name that leads out of the archive is an error.
     pub fn members(&self) -> impl Iterator<Item = Result<Member>> {
-        // The headers are read through a descriptor of their own, because they move its position.
+        // All headers are read first, because reading them moves the position of the shared descriptor.
         let mut found = Vec::new();
         let mut read = || -> io::Result<()> {
             let mut file = &*self.file;
@@ -192,7 +193,7 @@ impl Archive {
     }
 }
 
-/// A member's name without what stands for the archive's own directory.
+/// A member's name without the parts that stand for the archive's own root directory.
 fn inside(name: &Path) -> io::Result<PathBuf> {
     let mut clean = PathBuf::new();
     for part in name.components() {
@@ -233,7 +234,7 @@ mod tests {
         builder.append_link(&mut header(EntryType::Symlink, 0), "d/link", "second").unwrap();
         builder.append_data(&mut header(EntryType::Fifo, 0), "d/fifo", &[][..]).unwrap();
         let mut last = header(EntryType::Regular, 0);
-        // Written by hand: the builder refuses such names.
+        // The name is written by hand, because the builder refuses such names.
         last.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
         last.set_cksum();
         builder.append(&last, &[][..]).unwrap();
@@ -256,7 +257,7 @@ mod tests {
         assert_eq!(tree.read("/d/link").as_deref(), Some(&b"hello"[..]));
         assert_eq!(tree.below("/d").len(), 4);
         assert!(tree.has("/end") && tree.sizes().sum::<u64>() < 4096, "a second name has no content of its own");
-        // The image has one content under two names.
+        // The image has the content once, under two names.
         let mut image = Vec::new();
         tree.write(&mut image, "").unwrap();
         assert_eq!(image.windows(5).filter(|w| w == b"hello").count(), 1);

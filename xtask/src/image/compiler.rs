@@ -1,5 +1,5 @@
-//! The files that a guest needs to build a C project: this machine's compiler with its parts, make, and the files that
-//! they open.
+//! The files that a guest needs to build a C project: the host's compiler with its parts, make, and the files that they
+//! open.
 
 use std::{
     ffi::OsStr,
@@ -11,13 +11,13 @@ use std::{
 use super::{program, tree::Tree};
 use crate::failure::{Doing, Failure, Result};
 
-/// The guest's path of the sources.
+/// The path of the sources in the guest.
 pub const SOURCES: &str = "/usr/src/lua";
 
-/// Programs that the compiler runs. If it has none of its own, the one on `PATH`.
+/// The programs that the compiler runs. If the compiler has no such program of its own, the program on `PATH` is used.
 const PARTS: [&str; 7] = ["cc1", "collect2", "lto-wrapper", "as", "ld", "ar", "ranlib"];
 
-/// Files that programs are linked with.
+/// Files that are linked into programs.
 const LINKED: [&str; 11] = [
     "Scrt1.o",
     "crti.o",
@@ -32,7 +32,7 @@ const LINKED: [&str; 11] = [
     "liblto_plugin.so",
 ];
 
-/// Puts the compiler, make, and the C project in `sources` into the tree, with all headers that the project includes.
+/// Adds the compiler, make, and the C project in `sources` to the tree, with all headers that the project includes.
 pub fn install(tree: &mut Tree, sources: &Path) -> Result<()> {
     let gcc = Compiler { path: on_path("gcc")? };
     let installed = program::install_host(tree, &gcc.path)?;
@@ -55,7 +55,7 @@ pub fn install(tree: &mut Tree, sources: &Path) -> Result<()> {
     tree.host_tree(SOURCES, sources)
 }
 
-/// Installs a file for the linker. If it is a linker script, also the files that it names.
+/// Adds a file for the linker. If the file is a linker script, the files that it names are added too.
 fn install_linked(tree: &mut Tree, path: &Path) -> Result<()> {
     let about = || format!("cannot read {}", path.display());
     tree.host_file(path, path)?;
@@ -95,7 +95,7 @@ fn on_path(name: &str) -> Result<PathBuf> {
         .ok_or_else(|| Failure::usage(format_args!("{name} is not on this machine; run ./quire setup")))
 }
 
-/// This machine's gcc.
+/// The gcc of the host.
 struct Compiler {
     path: PathBuf,
 }
@@ -115,13 +115,13 @@ impl Compiler {
         }
     }
 
-    /// A path that gcc prints for an option.
+    /// Runs gcc with the option `question`, and returns the path that it prints.
     fn asked(&self, question: &str) -> Result<PathBuf> {
         let text = self.run(|gcc| gcc.arg(question))?;
         Ok(PathBuf::from(text.trim_end()))
     }
 
-    /// The headers of this machine that the sources include.
+    /// The headers of the host that the sources include.
     fn headers(&self, sources: &Path) -> Result<Vec<PathBuf>> {
         let about = || format!("cannot read {}", sources.display());
         let mut files = Vec::new();

@@ -1,5 +1,5 @@
-//! The files that a program of the host needs elsewhere: its interpreter and libraries. They are found as the dynamic
-//! linker finds them (ld.so(8)): `DT_RPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, `/etc/ld.so.conf`, the built-in
+//! The files that a program of the host needs in a guest: its interpreter and its libraries. The search uses the order
+//! of the dynamic linker (ld.so(8)): `DT_RPATH`, `LD_LIBRARY_PATH`, `DT_RUNPATH`, `/etc/ld.so.conf`, the built-in
 //! directories.
 
 use std::{
@@ -17,19 +17,19 @@ use object::{
     read::elf::{FileHeader, ProgramHeader},
 };
 
-/// The reason why a file cannot be run, or not by itself.
+/// The reason why a file cannot run, or why it cannot run without further files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ElfError {
-    /// Not an ELF file.
+    /// The file is not in ELF format.
     #[error("not an executable: the file is not in ELF format")]
     NotElf,
-    /// For another processor or another word size.
+    /// The file is for another processor or another word size.
     #[error("built for {0}; Quire runs x86-64 programs")]
     Architecture(&'static str),
-    /// An object file or a core dump.
+    /// The file is an object file or a core dump.
     #[error("an ELF file, but not a program")]
     NotAProgram,
-    /// Headers that point nowhere.
+    /// The file's headers refer to places outside the file, or are invalid.
     #[error("a damaged ELF file ({0})")]
     Damaged(String),
     /// A library is missing.
@@ -40,22 +40,22 @@ pub enum ElfError {
     Unreadable(PathBuf),
 }
 
-/// The needs of an ELF file.
+/// The other files that an ELF file needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// `PT_INTERP`; `None` for a static program.
+    /// The interpreter of `PT_INTERP`; `None` for a static program.
     pub interpreter: Option<PathBuf>,
-    /// `DT_NEEDED`.
+    /// The libraries of `DT_NEEDED`.
     pub libraries: Vec<OsString>,
-    /// `DT_RPATH`, used only where there is no `DT_RUNPATH`.
+    /// The value of `DT_RPATH`, which is used only if there is no `DT_RUNPATH`.
     pub rpath: Option<OsString>,
-    /// `DT_RUNPATH`.
+    /// The value of `DT_RUNPATH`.
     pub runpath: Option<OsString>,
-    /// The first instruction, as linked.
+    /// The address of the first instruction, as linked.
     pub entry: u64,
 }
 
-/// Reads the needs of the ELF file in `bytes`. Refuses a file that cannot run on x86-64 Linux.
+/// Reads the needs of the ELF file in `bytes`. Returns an error for a file that cannot run on x86-64 Linux.
 pub fn needs(bytes: &[u8]) -> Result<Needs, ElfError> {
     if !bytes.starts_with(b"\x7fELF") {
         return Err(ElfError::NotElf);
@@ -96,7 +96,7 @@ fn read_dynamic(
     let value = |tag: elf::DynamicTag| entries.iter().find(|e| e.d_tag.get(endian) == tag).map(|e| e.d_val.get(endian));
     let Some(table) = value(elf::DT_STRTAB) else { return Ok(()) };
     let segments = header.program_headers(endian, bytes).map_err(|e| ElfError::Damaged(e.to_string()))?;
-    // The string table's address is virtual. The segment that contains it gives the place in the file.
+    // The string table's address is virtual. The segment that contains it gives the table's offset in the file.
     let strings = segments
         .iter()
         .filter(|s| s.p_type(endian) == elf::PT_LOAD)
@@ -126,17 +126,17 @@ fn read_dynamic(
     Ok(())
 }
 
-/// The directories that this host's dynamic linker searches.
+/// The directories in which the host's dynamic linker searches.
 #[derive(Debug, Clone)]
 pub struct SearchPath {
-    /// `LD_LIBRARY_PATH`, before `DT_RUNPATH`.
+    /// The directories of `LD_LIBRARY_PATH`, searched before `DT_RUNPATH`.
     pub environment: Vec<PathBuf>,
-    /// Configured and built-in directories, last.
+    /// The configured and built-in directories, searched last.
     pub system: Vec<PathBuf>,
 }
 
 impl SearchPath {
-    /// This machine's.
+    /// The search path of the host.
     pub fn of_host() -> Self {
         let environment = env::var_os("LD_LIBRARY_PATH").iter().flat_map(env::split_paths).collect();
         let mut system = Vec::new();
@@ -170,7 +170,7 @@ fn read_conf(path: &Path, depth: u32, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// All files that `program` needs, as guest path → host file. The program itself is not among them.
+/// All files that `program` needs, by guest path, each with its host path. The program itself is not included.
 pub fn closure(program: &Path, search: &SearchPath) -> Result<BTreeMap<PathBuf, PathBuf>, ElfError> {
     let mut found: BTreeMap<PathBuf, PathBuf> = BTreeMap::new();
     let mut by_name: BTreeSet<OsString> = BTreeSet::new();
@@ -193,7 +193,7 @@ pub fn closure(program: &Path, search: &SearchPath) -> Result<BTreeMap<PathBuf, 
     Ok(found)
 }
 
-/// The file for the library `name` that `wanter` needs.
+/// Finds the host's file for the library `name` that `wanter` needs. `None` if there is none.
 fn find(name: &OsStr, wanter: &Path, needs: &Needs, search: &SearchPath) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name)).filter(|p| p.exists());
@@ -216,11 +216,11 @@ fn find(name: &OsStr, wanter: &Path, needs: &Needs, search: &SearchPath) -> Opti
         .chain(expand(&needs.runpath))
         .chain(search.system.iter().cloned())
         .map(|d| d.join(name))
-        // A library of that name for another architecture is skipped, as ld.so does.
+        // A library of that name for another architecture is skipped, as in ld.so.
         .find(|p| fs::read(p).is_ok_and(|bytes| self::needs(&bytes).is_ok()))
 }
 
-/// Replaces every `what` in `text` by `by`.
+/// Replaces every occurrence of `what` in `text` by `by`.
 fn replace(text: &[u8], what: &[u8], by: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = text;

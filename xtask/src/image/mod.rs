@@ -2,11 +2,11 @@
 //!
 //! - [`tree`]: the tree, and the archive made from it;
 //! - [`root`]: the files of every guest (busybox and its names, a few files of `/etc`);
-//! - [`archive`]: a tar archive of this machine, whose members are read only when the image is written;
-//! - [`debian`]: a root made of Debian's packages;
+//! - [`archive`]: a tar archive on the host, whose members are read only when the image is written;
+//! - [`debian`]: a root file system made of Debian's packages;
 //! - [`libraries`]: the files that a dynamic program of the host needs;
-//! - [`program`]: the meaning of the user's words: which file, from where, under which name;
-//! - [`compiler`]: this machine's C compiler, and a project for it;
+//! - [`program`]: the meaning of the user's command line: which file is meant, from where, under which name;
+//! - [`compiler`]: the host's C compiler, and a project for it;
 //! - [`results`]: files that come back from the guest;
 //! - [`order`]: the file with the guest's order.
 

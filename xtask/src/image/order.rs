@@ -1,4 +1,4 @@
-//! `/.quire/run`: the guest's order, as lines that no byte can break.
+//! The file `/.quire/run` with the guest's order: the program to run and its surroundings. Any argument can be encoded.
 //!
 //! Each line is one word and one value. Texts are in hexadecimal, so that arguments may contain any byte except NUL:
 //!
@@ -11,25 +11,25 @@
 
 use std::{ffi::OsString, fmt::Write as _, os::unix::ffi::OsStrExt};
 
-/// One program run.
+/// The order to run one program.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Order {
-    /// The arguments; the first is the absolute path in the guest.
+    /// The arguments. The first is the absolute path of the program in the guest.
     pub args: Vec<OsString>,
-    /// `NAME=value`.
+    /// The environment, as texts `NAME=value`.
     pub env: Vec<OsString>,
-    /// The directory where it starts.
+    /// The directory in which the program starts.
     pub cwd: OsString,
-    /// Paths whose trees come back at the end.
+    /// The paths in the guest whose trees are copied to the host at the end.
     pub results: Vec<OsString>,
-    /// A terminal, or plain streams.
+    /// Whether descriptors 0 to 2 are a terminal. Otherwise they are byte streams.
     pub tty: bool,
     /// The terminal's rows and columns, if they are known.
     pub size: Option<(u16, u16)>,
 }
 
 impl Order {
-    /// The file's content.
+    /// The content of the file.
     pub fn encode(&self) -> String {
         let mut out = String::new();
         for (word, values) in

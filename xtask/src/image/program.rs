@@ -1,5 +1,5 @@
-//! The meaning of the user's words: which program, from the host or from the guest's root, and which other files it
-//! needs.
+//! The meaning of the user's command line: which program is meant, and which other files it needs. The program comes
+//! from the host or from the guest's root file system.
 
 use std::{
     env,
@@ -20,20 +20,21 @@ use super::{
 };
 use crate::failure::{Doing, Failure, Result};
 
-/// The machine in which an absolute path is looked up first.
+/// The system in which an absolute path is looked up first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
-    /// This one.
+    /// The host.
     Host,
-    /// The guest, because the user gave it a root.
+    /// The guest, because the user gave it a root file system.
     Guest,
 }
 
-/// Puts `word` into the tree, if it is not there, and returns the absolute path by which the guest runs it.
+/// Adds the program `word` to the tree, unless it is there already. Returns the absolute path by which the guest runs
+/// it.
 ///
-/// A name with a slash is a file of the host if that exists, and otherwise one of the guest; an absolute one is
-/// searched in the order that `first` begins. A plain name is searched in the guest's root first, then along the host's
-/// `PATH`.
+/// A name with a slash is a file of the host if that exists, and otherwise a file of the guest. With [`First::Guest`],
+/// an absolute name is looked up in the guest first. A plain name is searched in the guest's root first, then along the
+/// host's `PATH`.
 pub fn install(tree: &mut Tree, word: &OsStr, first: First) -> Result<OsString> {
     if word.is_empty() {
         return Err(Failure::no_program("the program's name is empty"));
@@ -67,7 +68,7 @@ pub fn install(tree: &mut Tree, word: &OsStr, first: First) -> Result<OsString> 
     }
 }
 
-/// The program of this machine that a shell would run by this name.
+/// The host's program that a shell would run by this name; `None` if there is none.
 pub fn on_path(name: &OsStr) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
     env::split_paths(&path)
@@ -75,15 +76,15 @@ pub fn on_path(name: &OsStr) -> Option<PathBuf> {
         .find(|p| fs::metadata(p).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
-/// The version manager whose shim this program is, such as `pyenv`. A shim searches for the program in files of this
-/// machine that a guest lacks.
+/// The version manager, such as `pyenv`, to which this program belongs as a shim; `None` if the program is no shim. A
+/// shim searches for the real program in files of the host, which a guest does not have.
 pub fn shim_of(program: &Path) -> Option<String> {
     let (name, folder) = (program.file_name()?, program.parent()?);
     if folder.ends_with("shims") {
         let manager = folder.parent()?.file_name()?.to_string_lossy().into_owned();
         return Some(manager.trim_start_matches('.').to_owned());
     }
-    // Others link all names to one program.
+    // Other managers link all names to one program.
     let real = program.canonicalize().ok()?;
     let real = real.file_name().filter(|real| *real != name)?.to_str()?;
     let managers = [("rustup", "rustup"), ("volta-shim", "volta"), ("mise", "mise"), ("asdf", "asdf")];
@@ -99,13 +100,14 @@ fn shim_sentence(program: &Path, manager: &str) -> String {
     )
 }
 
-/// Copies a program of the host with all files that it needs, under its absolute path. Links on the way to it stay
-/// links, and the file lies at their target.
+/// Copies a program of the host, with all files that it needs, to its absolute path in the tree. Links on the way to
+/// the program stay links, and the file itself is added at their target.
 pub fn install_host(tree: &mut Tree, host: &Path) -> Result<OsString> {
     install_deep(tree, host, 0)
 }
 
-/// As [`install_host`]. `depth` scripts have each named the next as their interpreter.
+/// Installs a program as [`install_host`] does. `depth` is the number of scripts that led here, each naming the next as
+/// its interpreter.
 fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
     let shown = host.display();
     let meta = fs::metadata(host).map_err(|e| Failure::no_program(format_args!("{shown}: {e}")))?;
@@ -134,7 +136,7 @@ fn install_deep(tree: &mut Tree, host: &Path, depth: u32) -> Result<OsString> {
     Ok(path.into())
 }
 
-/// The most interpreters in a row that are scripts themselves.
+/// The most scripts in a row, each the interpreter of the one before.
 const DEEPEST: u32 = 4;
 
 fn install_interpreters(tree: &mut Tree, interpreters: &[PathBuf], depth: u32) -> Result<()> {
@@ -142,7 +144,7 @@ fn install_interpreters(tree: &mut Tree, interpreters: &[PathBuf], depth: u32) -
         return Err(Failure::cannot_run("too many interpreters in a row"));
     }
     for interpreter in interpreters {
-        // `env` of the guest finds the program in a root with packages.
+        // If the guest's root has the program in a package, the guest's `env` will find it there.
         let in_guest = |name| root::PATH.split(':').any(|directory| tree.has(Path::new(directory).join(name)));
         if shim_of(interpreter).is_some() && interpreter.file_name().is_some_and(in_guest) {
             continue;
@@ -154,8 +156,8 @@ fn install_interpreters(tree: &mut Tree, interpreters: &[PathBuf], depth: u32) -
     Ok(())
 }
 
-/// Puts the interpreter and the libraries of an ELF file of this machine into the tree. Those below `with` are copied
-/// anyway. With `over` they replace files of the same name.
+/// Adds the interpreter and the libraries of an ELF file of the host to the tree. Libraries inside the directory `with`
+/// are left out, because the caller copies that directory. With `over` they replace files of the same name.
 fn install_libraries(
     tree: &mut Tree,
     host: &Path,
@@ -180,7 +182,7 @@ fn install_libraries(
     Ok(install())
 }
 
-/// The interpreter of a `#!` line. If that is `env`, also the program that it searches along the host's `PATH`.
+/// The interpreter of a `#!` line. If that is `env`, also the program that `env` searches along the host's `PATH`.
 fn script_interpreters(bytes: &[u8]) -> Vec<PathBuf> {
     let Some(line) = bytes.strip_prefix(b"#!").and_then(|rest| rest.split(|b| *b == b'\n').next()) else {
         return Vec::new();
@@ -195,19 +197,20 @@ fn script_interpreters(bytes: &[u8]) -> Vec<PathBuf> {
     found
 }
 
-/// One `--copy HOST[:GUEST]`. Without GUEST the copy keeps its name and lies in the directory where the program starts.
+/// The value of one `--copy HOST[:GUEST]`. Without GUEST, the copy keeps its name and is added to the directory in
+/// which the program starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
-    /// The file or directory here.
+    /// The file or directory on the host.
     pub host: PathBuf,
-    /// Its absolute path there.
+    /// Its absolute path in the guest.
     pub guest: PathBuf,
-    /// GUEST is a directory, and the file goes into it.
+    /// Whether GUEST is a directory to which the file is added.
     into: bool,
 }
 
 impl Copy {
-    /// Reads the option's value. An existing host path with a colon in it wins.
+    /// Parses the option's value. If the whole value is an existing host path, its colon separates nothing.
     pub fn parse(text: &OsStr, cwd: &Path) -> Result<Self> {
         let whole = Path::new(text);
         let colon = text.as_bytes().iter().rposition(|b| *b == b':').filter(|_| !whole.exists());
@@ -228,8 +231,8 @@ impl Copy {
         name.ok_or_else(|| Failure::usage(format_args!("--copy {}: say where, as HOST:GUEST", self.host.display())))
     }
 
-    /// Puts it into the tree. A program brings its interpreter and its libraries, and a directory those of the programs
-    /// and libraries in it. Files that the tree has already stay.
+    /// Adds the copy to the tree. A program's interpreter and libraries are added too, and so are those of the programs
+    /// and libraries in a directory. Files that the tree has already are not replaced.
     pub fn install(&self, tree: &mut Tree) -> Result<()> {
         let one = self.host.is_file();
         let at = if one && (self.into || tree.has_directory(&self.guest)) {
@@ -261,7 +264,7 @@ impl Copy {
             }
             match install_libraries(tree, &file, &with, &search, false) {
                 Ok(installed) => installed?,
-                // A file for another machine, or one whose libraries will lie elsewhere, is copied as it is.
+                // A file is copied unchanged if it is for another machine, or if its libraries are not on the host.
                 Err(e @ ElfError::NoLibrary(_)) if one => {
                     eprintln!("quire: --copy {}: {e}", self.host.display());
                 }
@@ -272,7 +275,7 @@ impl Copy {
     }
 }
 
-/// The first bytes of a file.
+/// The first 256 bytes of a file; `None` if the file cannot be read.
 fn start(file: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(file).ok()?.take(256).read_to_end(&mut bytes).ok()?;
@@ -342,7 +345,7 @@ mod tests {
         std::os::unix::fs::symlink(&rustup, &cargo).unwrap();
         assert_eq!((shim_of(&cargo).as_deref(), shim_of(&rustup)), (Some("rustup"), None));
         assert_eq!(shim_of(Path::new("/bin/sh")), None);
-        // A script for `env` finds the program of the guest.
+        // `env` finds the program in the guest, once the guest has it.
         assert!(install_interpreters(&mut tree, std::slice::from_ref(&python), 0).is_err());
         tree.file("/usr/bin/python3", 0o755, "").unwrap();
         install_interpreters(&mut tree, &[python], 0).unwrap();
@@ -399,7 +402,7 @@ mod tests {
             let mut tree = Tree::default();
             Copy::parse(host.as_os_str(), Path::new("/")).unwrap().install(&mut tree).unwrap();
             assert!(tree.has(brought), "{}", host.display());
-            // A file of an earlier copy stays when a later one brings libraries.
+            // A file of an earlier copy stays when a later copy adds libraries of the same name.
             let mut tree = Tree::default();
             tree.file(brought, 0o755, "own").unwrap();
             Copy::parse(host.as_os_str(), Path::new("/")).unwrap().install(&mut tree).unwrap();

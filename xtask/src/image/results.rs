@@ -1,6 +1,7 @@
 //! `--copy-out GUEST[:HOST]`: files that come back from the guest at its end, in a cpio archive.
 //!
-//! The archive is the guest's, so it is not trusted: a member may only lie in a directory that the archive has made.
+//! The archive comes from the guest, so it is not trusted. A member may only be written into a directory that the
+//! archive itself has created.
 
 use std::{
     collections::BTreeSet,
@@ -19,17 +20,17 @@ use cpio::newc;
 
 use crate::failure::{Failure, Result};
 
-/// One `--copy-out`.
+/// The value of one `--copy-out`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyOut {
-    /// The absolute path there.
+    /// The absolute path in the guest.
     pub guest: PathBuf,
-    /// The path here.
+    /// The path on the host.
     pub host: PathBuf,
 }
 
 impl CopyOut {
-    /// Reads the option's value. Without HOST the copy keeps its name and goes into the current directory.
+    /// Parses the option's value. Without HOST, the copy keeps its name and is written to the current directory.
     pub fn parse(text: &OsStr, cwd: &Path) -> Result<Self> {
         let colon = text.as_bytes().iter().position(|b| *b == b':');
         let (guest, host) = match colon.map(|at| text.as_bytes().split_at(at)) {
@@ -51,8 +52,8 @@ impl CopyOut {
     }
 }
 
-/// Writes the archive's members to their places. The first component of a name is the number of its `--copy-out`.
-/// Owners are the user's. Devices and sockets are left out.
+/// Writes the archive's members to their places. The first component of a member's name is the number of its
+/// `--copy-out`. The user owns all files. Devices and sockets are left out.
 pub fn unpack(archive: Option<File>, wanted: &[CopyOut]) -> Result<()> {
     let mut found = BTreeSet::new();
     if let Some(mut file) = archive {
@@ -70,7 +71,7 @@ pub fn unpack(archive: Option<File>, wanted: &[CopyOut]) -> Result<()> {
 
 fn take_all(mut input: impl Read, wanted: &[CopyOut], found: &mut BTreeSet<usize>) -> io::Result<()> {
     let mut directories: BTreeSet<PathBuf> = BTreeSet::new();
-    // Modes and times of directories are set last, so that their entries can be made.
+    // The modes and times of directories are set last, because entries must be created in them before.
     let mut late: Vec<(PathBuf, u32, SystemTime)> = Vec::new();
     loop {
         let mut member = newc::Reader::new(input)?;
@@ -124,12 +125,12 @@ fn take_all(mut input: impl Read, wanted: &[CopyOut], found: &mut BTreeSet<usize
     Ok(())
 }
 
-/// Whether it is a directory itself, not a link to one.
+/// Whether `at` is itself a directory, and not a link to one.
 fn real_directory(at: &Path) -> bool {
     fs::symlink_metadata(at).is_ok_and(|m| m.is_dir())
 }
 
-/// Removes a file or link that is in the way.
+/// Removes the file or link at `at`, so that another file can be written there. A missing file is no error.
 fn remove_file(at: &Path) -> io::Result<()> {
     match fs::remove_file(at) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
@@ -137,7 +138,7 @@ fn remove_file(at: &Path) -> io::Result<()> {
     }
 }
 
-/// The number and the rest of a member's name.
+/// Splits a member's name into the number of its `--copy-out` and the rest.
 fn split(name: &Path) -> io::Result<(usize, PathBuf)> {
     let bad = || io::Error::other(format!("bad name {}", name.display()));
     let mut parts = name.components();

@@ -1,4 +1,4 @@
-//! The root file system of every guest: busybox under all its names, and the few files that programs look for.
+//! The root file system of every guest: busybox under all its names, and the few files that programs expect.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ const FILES: &[(&str, &str)] = &[
     ("/etc/shells", "/bin/sh\n"),
 ];
 
-/// The static busybox of this machine: `$QUIRE_BUSYBOX`, else the Debian package's.
+/// The path of the host's static busybox: `$QUIRE_BUSYBOX`, or else the one of the Debian package.
 pub fn busybox() -> Result<PathBuf> {
     let given = std::env::var_os("QUIRE_BUSYBOX").map(PathBuf::from);
     let places = given.iter().cloned().chain(["/usr/bin/busybox", "/bin/busybox"].map(PathBuf::from));
@@ -56,7 +56,7 @@ pub fn tree() -> Result<Tree> {
     Ok(tree)
 }
 
-/// The links and directories that every root has.
+/// Adds the links and directories that every root file system has.
 pub fn skeleton(tree: &mut Tree) -> Result<()> {
     for (from, to) in [("/bin", "usr/bin"), ("/sbin", "usr/sbin"), ("/lib", "usr/lib"), ("/lib64", "usr/lib64")] {
         tree.link(from, to)?;
@@ -69,7 +69,7 @@ pub fn skeleton(tree: &mut Tree) -> Result<()> {
     tree.directory("/var/tmp", 0o1777)
 }
 
-/// The directories without which no program starts, where the tree lacks them.
+/// Adds the directories that every program needs, if the tree does not have them.
 pub fn mounted(tree: &mut Tree) -> Result<()> {
     for directory in ["/dev", "/proc", "/sys"] {
         tree.directory(directory, 0o755)?;
@@ -77,7 +77,8 @@ pub fn mounted(tree: &mut Tree) -> Result<()> {
     tree.directory("/tmp", 0o1777)
 }
 
-/// Busybox under all its names, and the files that programs look for. What the tree has stays.
+/// Adds busybox under all its names, and the files that programs expect. Files that the tree has already are not
+/// replaced.
 pub fn fill(tree: &mut Tree) -> Result<()> {
     let busybox = busybox()?;
     for (name, text) in FILES {

@@ -1,7 +1,7 @@
 //! A file tree in memory, and the newc cpio archive made from it.
 //!
-//! Names follow the tree's own links, as they will in the guest: a file put below `/bin` lies in `/usr/bin`. A file of
-//! this machine keeps its owner, permissions, times and hard links.
+//! Names follow the links of the tree itself, as they will in the guest. For example, a file that is added below `/bin`
+//! gets a name in `/usr/bin`. A file of the host keeps its owner, permissions, times and hard links.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,10 +21,10 @@ use crate::failure::{Doing, Failure, Result};
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
-/// The most links on one path, as in Linux.
+/// The most symbolic links that the walk of one path follows, as in Linux.
 const MOST_LINKS: usize = 40;
 
-/// Owner, permission bits and time of change.
+/// The permission bits, the owner, and the time of the last change of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Meta {
     pub mode: u32,
@@ -35,12 +35,12 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// For a file that is made here.
+    /// The data of a file that this tool makes.
     fn made(mode: u32) -> Self {
         Self { mode, ..Self::default() }
     }
 
-    /// For a file of this machine. The archive has no times before 1970 or after 2106.
+    /// The data of a host's file. Times before 1970 or after 2106 are clamped, because the archive cannot hold them.
     fn of(meta: &Metadata) -> Self {
         let seconds = u32::try_from(meta.mtime().max(0)).unwrap_or(u32::MAX);
         let nanos = if i64::from(seconds) == meta.mtime() { meta.mtime_nsec() as u32 } else { 0 };
@@ -52,19 +52,19 @@ impl Meta {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum NodeKind {
     Directory,
-    /// A host file that is read only when the archive is written. With several names, also its device and inode number
-    /// there.
+    /// A host file that is read only when the archive is written. If it has several names, also its device and inode
+    /// number on the host.
     HostFile(PathBuf, Option<(u64, u64)>),
-    /// A member of an archive on this machine, read only when the archive is written.
+    /// A member of an archive on the host. It is read only when the archive is written.
     Member(Part),
     File(Vec<u8>),
     Link(PathBuf),
-    /// A FIFO, a socket or a device: the bits of its kind, and the device's number.
+    /// A FIFO, a socket or a device: the type bits of its mode, and the device's number.
     Special(u32, u64),
 }
 
 impl NodeKind {
-    /// Equal for the several names of one file.
+    /// A number that is equal for all names of one file. `None` if the node is known to have no other name.
     fn identity(&self) -> Option<(u64, u64)> {
         match self {
             NodeKind::HostFile(_, several) => *several,
@@ -81,15 +81,15 @@ struct TreeEntry {
     meta: Meta,
 }
 
-/// The contents of the guest's root. Names are absolute, without `.` or `..`. Parent directories are made
-/// automatically.
+/// The contents of the guest's root file system. Names are absolute, without `.` or `..`. Missing parent directories
+/// are added automatically.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
     nodes: BTreeMap<PathBuf, TreeEntry>,
 }
 
 impl Tree {
-    /// Adds a directory with these permission bits. An existing one keeps its own.
+    /// Adds a directory with these permission bits. An existing directory keeps its own bits.
     pub fn directory(&mut self, at: impl AsRef<Path>, mode: u32) -> Result<()> {
         self.put_directory(at.as_ref(), Meta::made(mode), false)
     }
@@ -113,13 +113,13 @@ impl Tree {
         self.put(at.as_ref(), NodeKind::File(bytes.into()), Meta::made(mode))
     }
 
-    /// Adds a symbolic link. It replaces a file or another link. It also replaces a directory, whose content moves to
-    /// the link's target.
+    /// Adds a symbolic link. The link replaces an existing file, link or directory. The content of a replaced directory
+    /// moves to the link's target.
     pub fn link(&mut self, at: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         self.put_link(at.as_ref(), to.as_ref(), Meta::made(0o777))
     }
 
-    /// Adds a symbolic link. An existing node stays.
+    /// Adds a symbolic link, unless a node of this name exists.
     pub fn alias(&mut self, at: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let place = self.place(at.as_ref(), false)?;
         let node = TreeEntry { kind: NodeKind::Link(to.as_ref().to_owned()), meta: Meta::made(0o777) };
@@ -188,15 +188,15 @@ impl Tree {
         self.put_directory(at, Meta::of(meta), true)?;
         for entry in fs::read_dir(from).doing(about)? {
             let entry = entry.doing(about)?;
-            // The metadata of the entry itself, not of a link's target.
+            // These are the metadata of the entry itself, not of a link's target.
             let meta = entry.metadata().doing(|| format!("cannot copy {}", entry.path().display()))?;
             self.host_node(&at.join(entry.file_name()), &entry.path(), &meta)?;
         }
         Ok(())
     }
 
-    /// Adds the members of an archive below `at`. With `over`, a directory's owner and mode replace those of a
-    /// directory that is there.
+    /// Adds the members of an archive below `at`. With `over`, a directory of the archive gives its owner and mode to a
+    /// directory that exists already.
     pub fn members(&mut self, at: &Path, archive: &Archive, over: bool) -> Result<()> {
         for member in archive.members() {
             let member = member?;
@@ -222,7 +222,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes what lies at `at` and below it.
+    /// Removes the node at `at` and all nodes below it.
     pub fn remove(&mut self, at: impl AsRef<Path>) {
         let Some(at) = self.canonical(at.as_ref(), false) else { return };
         let names: Vec<PathBuf> =
@@ -232,14 +232,14 @@ impl Tree {
         }
     }
 
-    /// Gives the node at `at` to another owner. Missing nodes are left.
+    /// Changes the owner of the node at `at`. A missing node is no error.
     pub fn own(&mut self, at: impl AsRef<Path>, uid: u32, gid: u32) {
         if let Some(node) = self.canonical(at.as_ref(), true).and_then(|at| self.nodes.get_mut(&at)) {
             (node.meta.uid, node.meta.gid) = (uid, gid);
         }
     }
 
-    /// The content of a file, through the tree's own links.
+    /// The content of the file at `at`. Links are followed within the tree. `None` if there is no such file.
     pub fn read(&self, at: impl AsRef<Path>) -> Option<Vec<u8>> {
         match &self.get(at.as_ref())?.kind {
             NodeKind::HostFile(path, _) => fs::read(path).ok(),
@@ -261,8 +261,8 @@ impl Tree {
             .collect()
     }
 
-    /// Puts every link of this machine on the way to `path` into the tree, and returns the final path. The file must
-    /// lie there, because a program may look at its own path (`$ORIGIN`, `/proc/self/exe`) and around it.
+    /// Adds to the tree every host link on the way to `path`, and returns the final path. The file must have the same
+    /// path in the guest, because a program may look at its own path (`$ORIGIN`, `/proc/self/exe`) and around it.
     pub fn host_links(&mut self, path: &Path) -> Result<PathBuf> {
         let about = || format!("cannot follow {}", path.display());
         let mut real = PathBuf::from("/");
@@ -299,7 +299,7 @@ impl Tree {
         self.nodes.get(&self.canonical(at, true)?)
     }
 
-    /// The host's file that has this name in the guest, through the tree's own links.
+    /// The path on the host of the file that is named `at` in the guest. Links are followed within the tree.
     pub fn host_path(&self, at: impl AsRef<Path>) -> Option<PathBuf> {
         match &self.get(at.as_ref())?.kind {
             NodeKind::HostFile(path, _) => Some(path.clone()),
@@ -307,7 +307,7 @@ impl Tree {
         }
     }
 
-    /// The host's files at this name and below it.
+    /// The host paths of the files at this name and below it.
     pub fn host_files(&self, at: impl AsRef<Path>) -> Vec<PathBuf> {
         let Some(at) = self.canonical(at.as_ref(), true) else { return Vec::new() };
         let below = self.nodes.range(at.clone()..).take_while(|(name, _)| name.starts_with(&at));
@@ -319,8 +319,8 @@ impl Tree {
             .collect()
     }
 
-    /// The rough number of bytes that a guest needs to unpack the archive. It gives up each file of the archive when
-    /// the file is unpacked, so only one file is in memory twice. A file takes whole pages and some records.
+    /// An estimate, in bytes, of the memory that a guest needs to unpack the archive. The guest frees each file of the
+    /// archive after unpacking it, so only one file is in memory twice. A file takes whole pages and some records.
     pub fn unpacked(&self) -> u64 {
         let (mut all, mut largest) = (0, 0);
         for size in self.sizes() {
@@ -330,7 +330,7 @@ impl Tree {
         all + largest
     }
 
-    /// The sizes of the files' contents, each once, and 0 for all other entries.
+    /// The size of each file's content in bytes. A further name of the same file, and any other entry, counts 0.
     pub fn sizes(&self) -> impl Iterator<Item = u64> {
         let mut seen = HashMap::new();
         self.nodes.values().map(move |n| match &n.kind {
@@ -342,7 +342,8 @@ impl Tree {
         })
     }
 
-    /// Writes the archive: `first` before everything else if it exists, then the rest in the order of names.
+    /// Writes the archive. The node named `first`, if it exists, comes before all others. They are in the order of
+    /// names.
     pub fn write(&self, mut out: impl Write, first: &str) -> Result<()> {
         let mut names: HashMap<(u64, u64), u32> = HashMap::new();
         for node in self.nodes.values() {
@@ -350,7 +351,7 @@ impl Tree {
                 *names.entry(key).or_default() += 1;
             }
         }
-        // The first of a file's names carries the content.
+        // The first of a file's names in the archive carries the content. The others are hard links to it.
         let mut numbers: HashMap<(u64, u64), u32> = HashMap::new();
         let mut archive = || -> io::Result<()> {
             let mut last = 1;
@@ -384,8 +385,8 @@ impl Tree {
         Ok(())
     }
 
-    /// The final name of a new node: cleaned, with links on the way followed (`last`: also one at its end), and with
-    /// its parents made.
+    /// The final name of a new node: cleaned, and with the links on the way followed. With `last`, a link at its end is
+    /// followed too. Missing parent directories are added.
     fn place(&mut self, at: &Path, last: bool) -> Result<PathBuf> {
         let shown = at.display();
         let place = self.canonical(at, last).ok_or_else(|| {
@@ -401,7 +402,7 @@ impl Tree {
         Ok(place)
     }
 
-    /// `at` without `.`, `..`, doubled slashes and links. A link at its end stays unless `last`.
+    /// The path `at` without `.`, `..`, repeated slashes and links. A link at its end is followed only with `last`.
     fn canonical(&self, at: &Path, last: bool) -> Option<PathBuf> {
         if !at.is_absolute() || at.as_os_str().as_bytes().contains(&0) {
             return None;
@@ -426,7 +427,7 @@ impl Tree {
     }
 }
 
-/// The rest of a path during a walk, the next part last.
+/// The remaining parts of a path during a walk, in reverse order. `None` stands for `..`.
 struct Parts(Vec<Option<OsString>>);
 
 impl Parts {
@@ -436,7 +437,7 @@ impl Parts {
         parts
     }
 
-    /// The next name. Each `..` before it removes a part of `at`.
+    /// Returns the next name of the walk. Each `..` before it removes the last part of `at`.
     fn next(&mut self, at: &mut PathBuf) -> Option<OsString> {
         loop {
             match self.0.pop()? {
@@ -446,7 +447,7 @@ impl Parts {
         }
     }
 
-    /// Continues the walk at `to`, the target of a link in `at`, before the rest.
+    /// Continues the walk at `to`, the target of a link in the directory `at`. The rest of the path follows.
     fn lead(&mut self, to: &Path, at: &mut PathBuf) {
         if to.is_absolute() {
             *at = PathBuf::from("/");
@@ -486,8 +487,8 @@ fn write_node(
     write_member(out, name, number, links, kind, &node.meta, device, bytes)
 }
 
-/// Writes a member of a newc archive. This format does not use the field of the checksum, so the field has the
-/// nanoseconds. A guest that does not know of them ignores it.
+/// Writes a member of a newc archive. The format does not use its checksum field, so that field holds the nanoseconds
+/// of the time. A guest that does not know this ignores the field.
 #[allow(clippy::too_many_arguments)]
 fn write_member(
     out: &mut impl Write,

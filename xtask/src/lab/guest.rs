@@ -1,5 +1,5 @@
-//! Guest cases: programs of `programs/` on Quire and on Linux. One boot runs many programs, one after the other. Its
-//! script marks where the output of each program begins, and prints its status.
+//! Guest cases: programs of `programs/` that run on Quire and on Linux. One boot runs many programs, one after the
+//! other. The boot's script prints a line before the output of each program, and the program's exit status after it.
 
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
@@ -21,22 +21,22 @@ use crate::{
 
 /// The experiment that measures how fast the machines themselves are.
 pub const CALIBRATION: &str = "calibration";
-/// The experiment with the longest cases: each does several builds in one boot.
+/// The experiment with the longest cases: each case does several builds in one boot.
 const BUILD: &str = "build";
 /// The most rounds of a build case in a run.
 const BUILD_ROUNDS: u32 = 2;
-/// The objects that a quick run builds: small, but enough for two jobs.
+/// The object files that a quick run builds: small ones, and enough of them for two jobs.
 const QUICK_GOALS: [&str; 4] = ["lzio.o", "lctype.o", "linit.o", "lopcodes.o"];
-/// Seconds of a boot before its first program runs: for ours, and for Linux, which gets time to settle.
+/// The estimated seconds of a boot before its first program runs: on Quire, and on Linux, which gets time to settle.
 const BOOT: (f64, f64) = (2.0, 6.0);
 /// The most CPUs of a guest.
 pub const MOST_CPUS: u32 = 64;
 /// The time limit of a boot.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Memory of a guest in MiB: without and with a compiler.
+/// The memory of a guest in MiB: without a compiler, and with one.
 const MEMORY: (u64, u64) = (1024, 2048);
-/// The least memory for each CPU in MiB: a process on each touches 64 MiB, or 100 large pages. No multiple equals the
-/// memory of a guest with a compiler, because that size marks such a guest.
+/// The least memory for each CPU in MiB, because a process on each CPU touches 64 MiB, or 100 large pages. No multiple
+/// of this number equals the memory of a guest with a compiler, because that size marks such a guest.
 const MEMORY_A_CPU: u64 = 240;
 
 fn memory(command: &str, cpus: u32) -> u64 {
@@ -44,13 +44,14 @@ fn memory(command: &str, cpus: u32) -> u64 {
     if builds { MEMORY.1 } else { MEMORY.0.max(u64::from(cpus) * MEMORY_A_CPU) }
 }
 
-/// The estimated seconds of a boot's builds with one number of jobs, for each of the two cases that they give.
+/// The estimated seconds of one case of the builds in a boot. Builds with one number of jobs give two cases, so each
+/// case gets half of their time.
 fn build_seconds(mode: Mode, place: Place, cpus: u32) -> f64 {
     let all = if mode == Mode::Full { 160.0 } else { 16.0 };
     all / if place == Place::Guest { f64::from(cpus.min(2)) } else { 1.0 } / 2.0
 }
 
-/// Names and values of parameters.
+/// The names and values of a case's parameters.
 type Of = &'static [(&'static str, &'static str)];
 
 /// One program of an experiment, and the lines of its output that the lab reads.
@@ -58,17 +59,17 @@ struct Thing {
     experiment: &'static str,
     /// The command. `planned` replaces `{cpus}`, `{seconds}`, `{goal}` and `{builds}` by their values.
     command: &'static str,
-    /// Names of lines, without the end `_rate` or `_instructions`, and the parameters of their cases.
+    /// The names of output lines, without the suffix `_rate` or `_instructions`, and the parameters of their cases.
     lines: &'static [(&'static str, Of)],
-    /// Further lines where instructions are counted: their names, measures, units and parameters.
+    /// Further lines of runs that count instructions: their names, measures, units and parameters.
     other: &'static [(&'static str, &'static str, &'static str, Of)],
     /// Further lines of timed runs, in the same form.
     times: &'static [(&'static str, &'static str, &'static str, Of)],
-    /// Whether instructions are counted, at one CPU.
+    /// Whether the program also runs, on one CPU, in a guest that counts instructions.
     counted: bool,
-    /// The numbers of CPUs at which it also runs in real time.
+    /// The numbers of CPUs at which the program also runs in real time.
     timed: Timed,
-    /// Whether it also runs on a Linux with large pages.
+    /// Whether the program also runs on a Linux with large pages.
     large: bool,
 }
 
@@ -83,7 +84,7 @@ enum Timed {
 
 const ZERO_FILL: Of = &[("what", "zero-fill fault")];
 
-/// A thing in which `$n` processes map one file.
+/// A `Thing` in which `$n` processes map one file.
 macro_rules! sharing {
     ($n:literal) => {
         Thing {
@@ -174,7 +175,7 @@ const THINGS: &[Thing] = &[
     Thing {
         experiment: "queues", command: "zerofill --backward 1 --megabytes 16 --seconds {seconds} --processes {cpus}",
         lines: &[("zerofill", ZERO_FILL)],
-        // The experiment `zero-fill` has the rates of this program.
+        // No timed run, because the experiment `zero-fill` already has the rates of this program.
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
@@ -198,7 +199,7 @@ const THINGS: &[Thing] = &[
         lines: &[("create", &[("what", "create"), ("processes", "100")]),
             ("wake", &[("what", "timed sleep and wake-up"), ("processes", "100")]),
                  ("kill", &[("what", "kill"), ("processes", "100")])],
-        // The kernel's other memory would be a large part of the figure for so few processes.
+        // Memory is not measured here, because the kernel's other memory would be a large part of it for 100 processes.
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
@@ -298,18 +299,18 @@ const THINGS: &[Thing] = &[
     },
 ];
 
-/// The figure that compares ours and Linux beside a source's claim.
+/// A figure that compares Quire and Linux. It is shown beside a claim of a source.
 struct Counterpart {
     experiment: &'static str,
-    /// Parameters that distinguish the claim from the experiment's others.
+    /// The parameters that distinguish the claim from the other claims of the experiment.
     claim: Of,
-    /// The measure of an operation that both do, in guests that count.
+    /// The measure of an operation that both kernels do, in guests that count instructions.
     measure: &'static str,
     of: Of,
 }
 
-/// The counterparts. A claim without a similar operation in a guest has none. For example, a program cannot exercise a
-/// run queue alone.
+/// The counterparts of claims. A claim has none if no program in a guest can do a similar operation. For example, a
+/// program cannot exercise a run queue alone.
 #[rustfmt::skip] // A table.
 const READINGS: &[Counterpart] = &[
     Counterpart { experiment: "zero-fill", claim: &[("what", "threads")], measure: "instructions",
@@ -318,7 +319,7 @@ const READINGS: &[Counterpart] = &[
         of: &[("what", "fork + exec, dynamic")] },
     Counterpart { experiment: "sharing", claim: &[], measure: "kernel_bytes",
         of: &[("what", "kernel memory, a mapping"), ("processes", "100")] },
-    // In both, a live relative keeps the lower layers of the chain: a second child, or a parent.
+    // In the claim and in the guest, a live relative keeps the lower layers of the chain: a second child, or a parent.
     Counterpart { experiment: "chains", claim: &[("leaving", "two")], measure: "instructions",
         of: &[("what", "chain, parents alive")] },
     Counterpart { experiment: "queues", claim: &[("cpus", "64")], measure: "instructions", of: ZERO_FILL },
@@ -331,13 +332,13 @@ const READINGS: &[Counterpart] = &[
 ];
 
 impl Counterpart {
-    /// Whether it belongs to this claim of that experiment.
+    /// Whether this is the counterpart of `claim` in the experiment of that name.
     fn fits(&self, experiment: &str, claim: &Claim) -> bool {
         self.experiment == experiment && parameters(self.claim).iter().all(|(k, v)| claim.parameters.get(k) == Some(v))
     }
 }
 
-/// A case before it has a place in the plan.
+/// A case that is not yet in the plan.
 pub struct Planned {
     experiment: &'static str,
     case: Case,
@@ -346,12 +347,12 @@ pub struct Planned {
     machine: Option<&'static str>,
     /// The command line for the guest's shell.
     command: String,
-    /// The line of output that each measure is taken from.
+    /// For each measure, the name of the output line that has its value.
     lines: BTreeMap<String, String>,
     seconds: f64,
 }
 
-/// One boot: its side, its machine, and its commands.
+/// One boot: the side, the machine, and the commands that the boot runs.
 pub struct Boot {
     side: Side,
     place: Place,
@@ -361,23 +362,24 @@ pub struct Boot {
     commands: Vec<(String, Vec<Taken>)>,
 }
 
-/// A case, and the line of output that each of its measures is taken from.
+/// A case, and for each of its measures the name of the output line that has the value.
 struct Taken {
     at: CaseId,
     lines: BTreeMap<String, String>,
 }
 
-/// Parameters; a text that is a number becomes one.
+/// Converts parameters. A text that parses as a number becomes a number.
 fn parameters(of: &[(&str, &str)]) -> BTreeMap<String, Parameter> {
     let value = |text: &str| text.parse::<f64>().map_or_else(|_| Parameter::Text(text.to_owned()), Parameter::Number);
     of.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect()
 }
 
-/// All cases of guests.
+/// All cases that run in guests.
 pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
     let mut all = Vec::new();
     for thing in THINGS {
-        // Thousands of processes take minutes on a counted Linux. Four objects are too few for more jobs than CPUs.
+        // Thousands of processes take minutes on a Linux that counts instructions. The four objects of a quick run are
+        // too few for more jobs than CPUs.
         let long = ["--sleepers 4000", "--sharers 1000", "--per-cpu 2"];
         if mode == Mode::Quick && long.iter().any(|l| thing.command.contains(l)) {
             continue;
@@ -392,14 +394,14 @@ pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
                 planned(thing, side, Place::GuestCounted, 1, mode, &mut all);
             }
             let counts: &[u32] = match thing.timed {
-                // Times would need two more boots, three times each. In a quick run, counts alone show the effect of
-                // large pages.
+                // Timed runs would need two more boots, three times each. In a quick run, the counts alone show the
+                // effect of large pages.
                 _ if mode == Mode::Quick && side == Side::LinuxLarge => &[],
                 Timed::Never => &[],
                 Timed::Once => &[1],
                 Timed::Scaled => cpus,
             };
-            // Two jobs on one CPU take minutes and show little.
+            // Two jobs on one CPU take minutes and show little, so `--per-cpu 2` needs two CPUs.
             let least = if thing.command.contains("--per-cpu 2") { 2 } else { 1 };
             for &n in counts.iter().filter(|n| (least..=MOST_CPUS).contains(*n)) {
                 planned(thing, side, Place::Guest, n, mode, &mut all);
@@ -440,7 +442,7 @@ pub fn cases(mode: Mode, cpus: &[u32], linux: bool) -> Vec<Planned> {
     all
 }
 
-/// The smallest cases: each program once on Quire with one CPU. Its instructions are counted where they can be.
+/// The smallest set of cases: each program once on Quire with one CPU. Its instructions are counted where possible.
 pub fn smallest(cpus: &[u32]) -> Vec<Planned> {
     let mut all = cases(Mode::Quick, cpus, false);
     let counted: Vec<String> =
@@ -455,13 +457,13 @@ pub fn smallest(cpus: &[u32]) -> Vec<Planned> {
 fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: &mut Vec<Planned>) {
     let counted = place == Place::GuestCounted;
     let each: f64 = match (mode, counted) {
-        // Seconds of the guest's clock, which counts instructions.
+        // Seconds of the guest's clock, which advances with the instructions.
         (Mode::Quick, true) => 0.02,
         (Mode::Full, true) => 0.1,
         (Mode::Quick, false) => 0.1,
         (Mode::Full, false) => 0.5,
     };
-    // A build of everything takes minutes in an emulator.
+    // A build of the whole project takes minutes in an emulator, so a quick run builds few objects.
     let (goal, builds) = if mode == Mode::Full { ("posix".to_owned(), "3") } else { (QUICK_GOALS.join(","), "2") };
     let mut command = thing.command.replace("{seconds}", &each.to_string()).replace("{cpus}", &cpus.to_string());
     command = command.replace("{goal}", &goal).replace("{builds}", builds);
@@ -479,7 +481,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
         }
         let figure = Measure { unit: unit.to_owned(), kind, better, samples: Vec::new() };
         let line = (measure.to_owned(), line);
-        // Several lines may belong to one case.
+        // Several output lines may belong to one case, so a line may add a measure to an earlier case.
         let same = |p: &&mut Planned| p.command == command && p.case.parameters == parameters;
         if let Some(planned) = all[first..].iter_mut().find(same) {
             planned.case.measures.insert(measure.to_owned(), figure);
@@ -517,7 +519,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     }
 }
 
-/// Adds the counterparts of claims, and the plots of the guests' figures.
+/// Adds to each claim its counterpart in guests, and to each experiment the plots of the guests' figures.
 pub fn claims(experiments: &mut [Experiment]) {
     for experiment in experiments {
         for claim in &mut experiment.claims {
@@ -546,7 +548,7 @@ fn plots(experiment: &str) -> Vec<Plot> {
         log_up: true,
     };
     let mut plots = Vec::new();
-    // Things with sizes or numbers of processes get curves beside the bars.
+    // Programs that run with several sizes or numbers of processes get curves beside the bars.
     let grows = |t: &Thing| t.lines.iter().any(|(_, of)| of.iter().any(|(k, _)| ["size", "processes"].contains(k)));
     if things().any(|t| t.counted) {
         let title = if experiment == BUILD {
@@ -574,15 +576,15 @@ fn plots(experiment: &str) -> Vec<Plot> {
     plots
 }
 
-/// Puts the cases into their experiments, and gives the boots that measure them.
+/// Adds the cases to their experiments, and returns the boots that measure them.
 pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) -> Vec<Counted> {
     let mut boots: Vec<Counted> = Vec::new();
     for p in planned {
         let Some(experiment) = experiments.iter().position(|e| e.name == p.experiment) else { continue };
         let (side, place) = (p.case.side, p.case.place);
-        // A round is several builds already; a full one takes minutes.
+        // A round of this experiment is several builds already, and takes minutes in a full run.
         let most = match (mode, p.experiment, place) {
-            // A build's instructions repeat.
+            // The instructions of a build are the same in each round.
             (_, BUILD, Place::GuestCounted) => 1,
             (_, BUILD, _) => BUILD_ROUNDS,
             _ if p.machine.is_some() => servers::ROUNDS,
@@ -591,7 +593,7 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
         let rounds = plan::rounds(mode, place, &p.case).min(most);
         let at = CaseId { experiment, case: experiments[experiment].cases.len() };
         experiments[experiment].cases.push(p.case);
-        // The machine of a server says its memory.
+        // The memory of a server's guest is in the server's files, not in the plan.
         let memory = if p.machine.is_some() { 0 } else { memory(&p.command, p.cpus) };
         let of = (side, place, p.cpus, memory, p.machine);
         let fits =
@@ -619,7 +621,7 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
 }
 
 impl Boot {
-    /// For people.
+    /// The boot's name in the output for people.
     pub fn name(&self) -> String {
         let how =
             if self.place == Place::GuestCounted { ", counted".to_owned() } else { format!(", {} CPU(s)", self.cpus) };
@@ -627,30 +629,30 @@ impl Boot {
         format!("{} in a guest{of}{how}", self.side.title())
     }
 
-    /// These cases, in a group for each of its commands.
+    /// The given cases, grouped by the command that measures them.
     pub fn apart(&self, cases: &[CaseId]) -> Vec<Vec<CaseId>> {
         let of = |all: &[Taken]| all.iter().map(|t| t.at).filter(|at| cases.contains(at)).collect::<Vec<_>>();
         self.commands.iter().map(|(_, all)| of(all)).filter(|cases| !cases.is_empty()).collect()
     }
 
-    /// The machine of a server, if it is one.
+    /// The server's machine of `tests/servers`; `None` if the boot runs programs of `programs/`.
     pub fn machine(&self) -> Option<&'static str> {
         self.machine
     }
 
-    /// Which of its commands give these cases.
+    /// The indices of the commands that measure these cases.
     fn needed(&self, cases: &[CaseId]) -> Vec<usize> {
         let gives = |number: &usize| self.commands[*number].1.iter().any(|t| cases.contains(&t.at));
         (0..self.commands.len()).filter(gives).collect()
     }
 }
 
-/// Kernels, and the files of their guests.
+/// The two kernels, and the files of their guests.
 pub struct Guests {
     ours: Option<Kernel>,
     linux: Option<Kernel>,
     tree: Tree,
-    /// The files with a compiler and sources to build.
+    /// The tree with a compiler and with sources to build.
     compiler: Option<Tree>,
     order: Order,
     servers: servers::Machines,
@@ -658,7 +660,7 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// Builds and fetches what the plan needs.
+    /// Builds and fetches the kernels and files that the plan needs.
     pub fn ready(places: &Places, plan: &Plan) -> Result<Self> {
         let needs =
             |linux: bool| plan.jobs.iter().any(|j| matches!(&j.what, Job::Guest(b) if (b.side != Side::Ours) == linux));
@@ -693,7 +695,7 @@ impl Guests {
         let mut tree = with_compiler.unwrap_or(&self.tree).clone();
         tree.file("/script", 0o500, script(boot, &order))?;
         if boot.side != Side::Ours {
-            // Linux still has work of its own right after boot. Its first program waits this number of seconds.
+            // Linux still does work of its own right after boot. Its first program waits this number of seconds.
             tree.file("/.quire/settle", 0o400, "2\n")?;
         }
         let counted = boot.place == Place::GuestCounted;
@@ -742,7 +744,7 @@ impl Guests {
     }
 }
 
-/// Adds to a failure to get Linux that the rest can be measured without it.
+/// Extends the message of a failure to get Linux: the rest can be measured without it.
 fn without(linux: Failure) -> Failure {
     Failure { message: format!("{linux}; --no-linux measures without it"), ..linux }
 }
@@ -764,7 +766,7 @@ fn script(boot: &Boot, order: &[usize]) -> String {
     text
 }
 
-/// The output of each command, and its status if it ended.
+/// The output of each command by its index, and the command's exit status if it ended.
 fn parts(text: &str) -> BTreeMap<usize, (String, Option<i32>)> {
     let mut parts: BTreeMap<usize, (String, Option<i32>)> = BTreeMap::new();
     let mut at = None;
@@ -788,14 +790,14 @@ fn parts(text: &str) -> BTreeMap<usize, (String, Option<i32>)> {
     parts
 }
 
-/// The values of the measures, each from its line.
+/// The value of each measure, read from the output line of its name.
 fn values(text: &str, lines: &BTreeMap<String, String>) -> Result<BTreeMap<String, f64>, String> {
     let printed: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
     let value = |line: &String| printed.get(line).copied().ok_or_else(|| format!("the program did not print {line}"));
     lines.iter().map(|(measure, line)| Ok((measure.clone(), value(line)?))).collect()
 }
 
-/// One boot: output, errors, and how the machine ended.
+/// Does one boot. Returns the output, the error output, and how the machine ended in words.
 fn once(kernel: &Kernel, tree: &Tree, order: &Order, shape: &Shape) -> Result<(String, String, String)> {
     let image = kernel.image(tree.clone(), order)?;
     let GuestOutput { report, output, errors } = kernel.kept(&image, shape, LIMIT)?;
@@ -817,7 +819,7 @@ pub(super) mod tests {
     use crate::lab::table;
     use quire_results::Results;
 
-    /// The calibration's guests alone.
+    /// The calibration experiment, to be filled with its guest cases.
     pub(in crate::lab) fn calibration() -> Experiment {
         Experiment { name: CALIBRATION.to_owned(), ..table::tests::experiment(Vec::new()) }
     }
@@ -836,7 +838,7 @@ pub(super) mod tests {
     fn a_boot_serves_all_cases_of_its_side_and_each_has_one_place() {
         let mut experiments = vec![calibration()];
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1, 2], true), &mut experiments);
-        // Ours and Linux, each counted and timed, and Linux with large pages, counted.
+        // Quire and Linux, each counted and timed, and Linux with large pages, counted only.
         assert_eq!(boots.len(), 5);
         let mut places: Vec<CaseId> = boots.iter().flat_map(|b| b.cases.clone()).collect();
         places.sort();
@@ -854,7 +856,7 @@ pub(super) mod tests {
         let boots = boots(Mode::Quick, cases(Mode::Quick, &[1], false), &mut experiments);
         let Job::Guest(boot) = &boots[0].what else { panic!("no boot") };
         assert_eq!((boot.needed(&boots[0].cases), boot.needed(&[])), (vec![0], vec![]));
-        // Of all experiments: each program's cases by themselves, none lost.
+        // For all experiments: `apart` splits the cases by program and loses none.
         let mut all: Vec<Experiment> =
             THINGS.iter().map(|t| Experiment { name: t.experiment.into(), ..calibration() }).collect();
         all.dedup_by(|a, b| a.name == b.name);

@@ -1,4 +1,4 @@
-//! Cases of the lab's own program: one process a round.
+//! The cases that the lab's own program measures. Each round is a process of its own.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::{
     places::Places,
 };
 
-/// One round of one case.
+/// The process of one round of a case.
 pub struct Process {
     at: CaseId,
     place: Place,
@@ -24,19 +24,19 @@ pub struct Process {
 }
 
 impl Process {
-    /// The process of a planned case, whose command has the arguments of the lab's program.
+    /// The process of a planned case. The command of the case has the arguments of the lab's program.
     pub fn of(at: CaseId, case: &Case) -> Self {
         let arguments = case.command.split_whitespace().map(str::to_owned).collect();
         Self { at, place: case.place, arguments, measures: case.measures.keys().cloned().collect() }
     }
 
-    /// For people.
+    /// The name of the process in the output for people.
     pub fn name(&self) -> String {
         self.arguments.iter().skip(1).map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 }
 
-/// The estimated seconds of such a process.
+/// The estimated seconds of a round in this mode and place.
 pub fn seconds(mode: Mode, place: Place) -> f64 {
     match (mode, place) {
         (Mode::Quick, Place::Cachegrind) => 3.0,
@@ -46,7 +46,7 @@ pub fn seconds(mode: Mode, place: Place) -> f64 {
     }
 }
 
-/// The experiments with their hosted cases, of that scale of the lab's program.
+/// The experiments with their hosted cases, as the lab's program lists them for this scale.
 pub fn experiments(places: &Places, scale: &str, cpus: &[u32]) -> Result<Vec<Experiment>> {
     let about = || "cannot start the lab's program to list its experiments".to_string();
     let cpus: Vec<String> = cpus.iter().map(u32::to_string).collect();
@@ -61,14 +61,14 @@ pub fn experiments(places: &Places, scale: &str, cpus: &[u32]) -> Result<Vec<Exp
     serde_json::from_slice(&out.stdout).doing(about)
 }
 
-/// The lab's programs.
+/// The paths of the lab's programs. `recording` is built only if a job needs it.
 pub struct Lab {
     native: PathBuf,
     recording: Option<PathBuf>,
 }
 
 impl Lab {
-    /// Builds what the plan needs.
+    /// Builds the programs that the plan needs.
     pub fn ready(places: &Places, plan: &Plan) -> Result<Self> {
         let records = |job: &Job| matches!(job, Job::Hosted(p) if p.place == Place::Recording);
         let recording =
@@ -76,7 +76,7 @@ impl Lab {
         Ok(Self { native: bench::build_native(places)?, recording })
     }
 
-    /// One round.
+    /// Runs the process of one round, and returns the values of its case.
     pub fn run(&self, process: &Process) -> Result<Vec<CaseValues>> {
         let program = match (process.place, &self.recording) {
             (Place::Recording, Some(recording)) => recording,
@@ -98,7 +98,7 @@ impl Lab {
     }
 }
 
-/// The values of all measures in the output.
+/// The values of all measures in the output of the lab's program. The error names a missing measure.
 fn values(text: &str, measures: &[String]) -> Result<BTreeMap<String, f64>, String> {
     let lines: BTreeMap<String, f64> = compare::parse(text).into_iter().map(|l| (l.name, l.value)).collect();
     measures

@@ -1,5 +1,5 @@
-//! The results of a run so far. `results.json` is written after every job, so that an interrupted run continues where
-//! it stopped.
+//! The results of a run so far. `results.json` is written after every job, so that an interrupted run can continue
+//! there.
 
 use std::{
     collections::BTreeMap,
@@ -14,28 +14,28 @@ use quire_results::{Case, Machine, Results, Run, VERSION};
 use super::plan::{CaseId, CaseValues, Counted, Plan};
 use crate::failure::{Doing, Failure, Result};
 
-/// A run and its file.
+/// A run, and the file with its results.
 pub struct RunFile {
     file: PathBuf,
     run: Run,
-    /// Held while this run measures, because two runs would mix in one directory.
+    /// The lock of the directory, held while this run measures. The results of two runs would mix in one directory.
     _lock: Lock,
 }
 
-/// A locked file. Closing it would not be enough. A process that is being started holds the descriptor too, until it
-/// executes its program.
+/// A locked file, which is unlocked explicitly on drop. Closing the file would not be enough: a child process inherits
+/// the descriptor, and holds it until it executes its program.
 struct Lock(fs::File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // If this fails, the lock ends with the last descriptor.
+        // If this fails, the lock ends when the last descriptor is closed.
         let _unlocked = self.0.unlock();
     }
 }
 
 impl RunFile {
-    /// Continues the unfinished run in the directory `out`, or begins one. With `again` it always begins one. Results
-    /// of an earlier run that does not continue are set aside.
+    /// Continues the unfinished run in the directory `out`, or begins a new run. With `again` it always begins a new
+    /// run. Results of an earlier run that cannot continue are renamed.
     pub fn open(out: &Path, plan: &Plan, machine: Machine, again: bool) -> Result<Self> {
         fs::create_dir_all(out).doing(|| format!("cannot make {}", out.display()))?;
         let about = || format!("cannot use {}", out.display());
@@ -66,7 +66,7 @@ impl RunFile {
             Some(old) if again || old.complete => set_aside(out, &old)?,
             Some(old) => match go_on(&mut run, &old) {
                 Ok(()) => eprintln!("quire: the lab continues the run of {}", run.began),
-                // The old run tried every case. Only retries of its failed cases are lost.
+                // The old run tried every case, so it may be renamed. Only the retries of its failed cases are lost.
                 Err(_) if was_tried(&old) => set_aside(out, &old)?,
                 Err(what) => {
                     return Err(Failure::usage(format_args!(
@@ -83,7 +83,7 @@ impl RunFile {
         Ok(kept)
     }
 
-    /// The file.
+    /// The path of `results.json`.
     pub fn file(&self) -> &Path {
         &self.file
     }
@@ -97,7 +97,7 @@ impl RunFile {
         &self.run.experiments[at.experiment].cases[at.case]
     }
 
-    /// Whether this round of a case is still to be done. A case in trouble has no more rounds until
+    /// Whether this round of a case must still be measured. A case in trouble has no more rounds until
     /// [`RunFile::forgive`].
     pub fn lacks(&self, at: CaseId, round: u32) -> bool {
         let case = self.case(at);
@@ -110,12 +110,12 @@ impl RunFile {
         job.cases.iter().any(|at| self.case(*at).trouble.is_some())
     }
 
-    /// Clears the trouble of a job's cases. They are tried again, because the cause may have been temporary.
+    /// Clears the trouble of a job's cases, so that they are tried again. The cause may have been temporary.
     pub fn forgive(&mut self, job: &Counted) {
         job.cases.iter().for_each(|at| self.run.experiments[at.experiment].cases[at.case].trouble = None);
     }
 
-    /// How many cases could not be measured.
+    /// The number of cases that could not be measured.
     pub fn troubles(&self) -> usize {
         self.run.experiments.iter().flat_map(|e| &e.cases).filter(|c| c.trouble.is_some()).count()
     }
@@ -131,7 +131,7 @@ impl RunFile {
         self.run.seconds += took.as_secs_f64();
     }
 
-    /// Adds the values of a round.
+    /// Adds the values that one round of a job measured.
     pub fn add(&mut self, found: Vec<CaseValues>, took: Duration) -> Result<()> {
         self.took(&found.iter().map(|f| f.at).collect::<Vec<_>>(), took);
         for CaseValues { at, values } in found {
@@ -153,7 +153,7 @@ impl RunFile {
         self.write()
     }
 
-    /// Notes that these cases of a job cannot be measured.
+    /// Records that these cases of a job cannot be measured, and why.
     pub fn break_off(&mut self, job: &Counted, cases: &[CaseId], why: &str, took: Duration) -> Result<()> {
         eprintln!("quire: {}: {why}", job.name());
         self.took(cases, took);
@@ -163,13 +163,14 @@ impl RunFile {
         self.write()
     }
 
-    /// Ends the run. It is complete if no case is in trouble; else the same command can continue it.
+    /// Ends the run. The run is complete if no case is in trouble. Otherwise the same command can continue it.
     pub fn finish(&mut self) -> Result<()> {
         self.run.complete = self.troubles() == 0;
         self.write()
     }
 
-    /// Writes the file. It is always whole, because a temporary file is written first and then replaces it.
+    /// Writes the results file. The file is never partly written, because a temporary file is written first and then
+    /// renamed.
     fn write(&self) -> Result<()> {
         let about = || format!("cannot write {}", self.file.display());
         let mut run = self.run.clone();
@@ -189,19 +190,19 @@ fn has_version(run: &Run) -> bool {
     run.machine.versions.contains_key("Quire")
 }
 
-/// Whether an incomplete run tried every case: each has figures, or a reason for having none.
+/// Whether an incomplete run tried every case: each case has figures, or a reason for having none.
 fn was_tried(run: &Run) -> bool {
     let cases = || run.experiments.iter().flat_map(|e| &e.cases);
     cases().any(|c| c.trouble.is_some()) && cases().all(|c| c.trouble.is_some() || !c.measures.is_empty())
 }
 
-/// Renames the results of an old run and its page. A run without samples is not kept.
+/// Renames the results and the page of an old run. The results of a run without samples are not kept.
 fn set_aside(out: &Path, old: &Run) -> Result<()> {
     let mut measures = old.experiments.iter().flat_map(|e| &e.cases).flat_map(|c| c.measures.values());
     if measures.all(|m| m.samples.is_empty()) {
         return Ok(());
     }
-    // A time from a file may hold characters that do not belong in a name.
+    // The time is read from a file, so it may contain characters that are invalid in a file name.
     let began: String = old.began.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let kept = rename_aside(out, &began)?;
     eprintln!("quire: the run of {} is kept as {}", old.began, kept.display());
@@ -225,7 +226,7 @@ fn rename_aside(out: &Path, began: &str) -> Result<PathBuf> {
     Ok(named("results", number, "json"))
 }
 
-/// Takes over the samples of an unfinished run, or returns the difference that forbids it.
+/// Copies the samples of an unfinished run. If the runs differ, returns the difference that forbids it.
 fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
     if old.mode != run.mode {
         return Err("another mode".to_owned());
@@ -233,7 +234,7 @@ fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
     if old.machine != run.machine {
         return Err("another machine or version".to_owned());
     }
-    // A tree outside git has no version and may have changed.
+    // A tree outside git has no version, so its sources may have changed since the old run.
     if !has_version(old) {
         return Err("the source tree has no version".to_owned());
     }
@@ -253,7 +254,7 @@ fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
         mine.seconds = theirs.seconds;
         for case in &mut mine.cases {
             let Some(old) = cases.remove(&case.id()) else { continue };
-            // Trouble is not taken over, because its cause may have been temporary.
+            // Trouble is not copied, because its cause may have been temporary.
             for (name, measure) in old.measures {
                 if let Some(mine) = case.measures.get_mut(&name) {
                     mine.samples = measure.samples;
@@ -266,7 +267,7 @@ fn go_on(run: &mut Run, old: &Run) -> Result<(), String> {
     Ok(())
 }
 
-/// The time, as RFC 3339 writes it.
+/// The current time, in the format of RFC 3339.
 pub fn now() -> String {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + since).to_string()
@@ -292,7 +293,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The calibration alone.
+    /// A plan with only the calibration experiment.
     pub fn plan() -> Plan {
         let mut experiments = vec![guest::tests::calibration()];
         let jobs = guest::boots(Mode::Quick, guest::cases(Mode::Quick, &[1], true), &mut experiments);
@@ -307,7 +308,7 @@ pub(super) mod tests {
         job.cases.iter().map(|at| CaseValues { at: *at, values: values(at) }).collect()
     }
 
-    /// How many rounds of a job are done.
+    /// The number of rounds of a job that are done.
     fn rounds_of(kept: &RunFile, job: &Counted) -> u32 {
         (0..).find(|round| job.cases.iter().any(|at| kept.lacks(*at, *round))).unwrap()
     }
@@ -331,7 +332,7 @@ pub(super) mod tests {
         assert_eq!(aside(home.path()), 1);
     }
 
-    /// How many runs were set aside, all of them whole.
+    /// The number of renamed runs. All of them must be readable.
     fn aside(home: &Path) -> usize {
         let names = fs::read_dir(home).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
         let names: Vec<String> = names.filter(|n| n.starts_with("results-")).collect();
@@ -348,12 +349,12 @@ pub(super) mod tests {
         let (plan, home) = (plan(), tempfile::tempdir().unwrap());
         let job = &plan.jobs[0];
         let page = home.path().join("report.html");
-        // The last one is unfinished, and --again leaves it.
+        // The last run is unfinished, and `--again` does not continue it.
         for (number, again) in [(0, false), (1, false), (2, false), (3, true)] {
             let mut kept = RunFile::open(home.path(), &plan, machine(), again).unwrap();
             assert_eq!((aside(home.path()), rounds_of(&kept, job), page.exists()), (number, 0, false));
             kept.add(found(&plan, job, 7.0), Duration::ZERO).unwrap();
-            // As if all had begun in the same second.
+            // All runs get the same time, as if they had begun in the same second.
             kept.run.began = "2026-11-24T03:58:05Z/..".to_owned();
             if number < 2 {
                 kept.finish().unwrap()
@@ -419,7 +420,8 @@ pub(super) mod tests {
         let kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         assert_eq!(kept.run().remark.as_deref(), Some("the machine was busy"));
         drop(kept);
-        // The continued run clears the trouble. With trouble again, the run is set aside for the other version.
+        // The continued run cleared the trouble. When it is in trouble again, every case was tried, so it is renamed
+        // for a run of the other version.
         let mut kept = RunFile::open(home.path(), &plan, machine(), false).unwrap();
         kept.break_off(&plan.jobs[0], &plan.jobs[0].cases, "no machine", Duration::ZERO).unwrap();
         drop(kept);

@@ -1,5 +1,5 @@
-//! The rules for documents and the kept runs in `lab/runs`. The runs are recent, `docs/status.md` shows the newest, and
-//! the figures of README.md and docs/figures.md are theirs.
+//! Rules for documents and for the kept runs in `lab/runs`. The runs are recent. `docs/status.md` shows the newest run,
+//! and README.md and docs/figures.md state its figures.
 
 use std::{fs, path::Path, process::Command};
 
@@ -11,19 +11,19 @@ use crate::{
     places::Places,
 };
 
-/// A kept run may be so many commits old.
+/// The most commits since a kept run.
 pub const OLDEST: u32 = 1000;
 
-/// The age of a kept file in commits, or the reason why it is unknown here.
+/// The age of a kept file in commits, or the reason why it cannot be found out.
 pub type Age = std::result::Result<u32, String>;
 
-/// The newest file of each kind in `lab/runs` that documents take figures from, with the age of its figures.
+/// The newest file of each kind in `lab/runs` from which documents take figures, and the age of its figures.
 pub fn ages(places: &Places) -> Result<Vec<(String, Age)>> {
     let none = |what| Failure::usage(format_args!("lab/runs has no file of {what}"));
     let (file, run) = newest(places)?;
     let version = run.machine.versions.get("Quire").map(String::as_str).unwrap_or_default();
     let mut ages = vec![(name(&file), since(&places.root, version.split('-').next().unwrap_or_default()))];
-    // These figures name no commit. They are at least as old as the commit that added them.
+    // The figures of this file name no commit. They are at least as old as the commit that added the file.
     let bench = status::newest(places, "-bench.json").ok_or_else(|| none("./quire bench --json"))?;
     let added = git(&places.root, &["log", "-1", "--format=%H", "--", &bench.to_string_lossy()]);
     let age = added.and_then(|commit| if commit.is_empty() { Ok(0) } else { since(&places.root, &commit) });
@@ -31,7 +31,7 @@ pub fn ages(places: &Places) -> Result<Vec<(String, Age)>> {
     Ok(ages)
 }
 
-/// The commits since this one. A shallow clone has too few to count.
+/// The number of commits since `commit`. A shallow clone has too few commits to count.
 fn since(root: &Path, commit: &str) -> Age {
     if git(root, &["rev-parse", "--is-shallow-repository"])? == "true" {
         return Err("a shallow clone does not have the commits since the run".to_owned());
@@ -41,7 +41,7 @@ fn since(root: &Path, commit: &str) -> Age {
         .map_err(|_| format!("git does not count the commits since {commit}"))
 }
 
-/// The output of git without its line end, or the reason for its absence.
+/// The output of git without its line end, or the error message.
 fn git(root: &Path, arguments: &[&str]) -> std::result::Result<String, String> {
     let out = Command::new("git").args(arguments).current_dir(root).output().map_err(|e| format!("git: {e}"))?;
     if !out.status.success() {
@@ -50,7 +50,7 @@ fn git(root: &Path, arguments: &[&str]) -> std::result::Result<String, String> {
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// Sentences of `docs/status.md` and figures of the README that are not those of the newest kept run.
+/// Sentences of `docs/status.md`, README.md and docs/figures.md that contradict the newest kept run.
 pub fn contradictions(places: &Places) -> Result<Vec<String>> {
     let (file, run) = newest(places)?;
     let read = |name: &str| fs::read_to_string(places.root.join(name)).doing(|| format!("cannot read {name}"));
@@ -64,7 +64,7 @@ pub fn contradictions(places: &Places) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// The comparisons in which Quire is behind, and all.
+/// The number of comparisons in which Quire is behind, and the number of all comparisons.
 fn comparisons(run: &Run) -> (usize, usize) {
     let all: Vec<Verdict> = run.experiments.iter().flat_map(|e| e.comparisons()).map(|c| c.verdict).collect();
     (all.iter().filter(|verdict| **verdict == Verdict::Behind).count(), all.len())
@@ -83,24 +83,24 @@ fn name(file: &Path) -> String {
 struct Page {
     file: &'static str,
     figures: &'static [Stated],
-    /// Sentences about the run itself: `{date}`, `{file}`, `{behind}` and `{all}` stand for its values.
+    /// Sentences about the run itself. `{date}`, `{file}`, `{behind}` and `{all}` stand for values of the run.
     sentences: &'static [&'static str],
 }
 
-/// A figure of a document.
+/// A figure that a document states.
 struct Stated {
-    /// The text around it: `{}` stands for the figure.
+    /// The text around the figure, with `{}` for the figure.
     text: &'static str,
     experiment: &'static str,
     measure: &'static str,
     what: &'static str,
-    /// A further parameter of the case.
+    /// A further parameter of the case, if there is one.
     of: Option<(&'static str, &'static str)>,
-    /// The side that Quire's figure is divided by.
+    /// The side whose figure divides Quire's figure; `None` for Quire's figure alone.
     by: Option<Side>,
 }
 
-/// A ratio of instructions to Linux's.
+/// The ratio of Quire's instructions to Linux's.
 const fn ratio(text: &'static str, experiment: &'static str, what: &'static str) -> Stated {
     Stated { text, experiment, measure: "instructions", what, of: None, by: Some(Side::Linux) }
 }
@@ -158,9 +158,9 @@ const FIGURES: &[Stated] = &[
 ];
 
 impl Page {
-    /// The figures of the page's `text` that are not those of the run, a line each.
+    /// The figures and sentences of the page's `text` that contradict the run, one line for each.
     fn contradictions(&self, text: &str, run: &Run, (behind, all): (usize, usize), file: &str) -> Vec<String> {
-        // A sentence goes on in the next line.
+        // Line ends are replaced by spaces, because a sentence may continue on the next line.
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut wrong = Vec::new();
         let mut expect = |said: &str| {
@@ -205,7 +205,7 @@ impl Stated {
     }
 }
 
-/// A whole number with commas.
+/// A whole number with commas between groups of three digits.
 fn thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let group = |(at, digit): (usize, char)| {

@@ -1,4 +1,4 @@
-//! The machine that measures, as `results.json` describes it.
+//! The description of the measuring machine in `results.json`.
 
 use std::{
     collections::BTreeMap,
@@ -12,7 +12,7 @@ use quire_results::Machine;
 
 use crate::{failure::Result, machine::accel, places::Places};
 
-/// One CPU, the powers of two, and all.
+/// The numbers of CPUs that are measured: the powers of two from one on, and all CPUs.
 pub fn cpus_to_try() -> Vec<u32> {
     let all = available();
     let mut cpus: Vec<u32> = (0..).map(|n| 1 << n).take_while(|n| *n <= all).collect();
@@ -23,11 +23,11 @@ pub fn cpus_to_try() -> Vec<u32> {
 }
 
 fn available() -> u32 {
-    // CPUs above the limit of a guest are not used.
+    // A guest has at most 64 CPUs, so further CPUs are not used.
     std::thread::available_parallelism().map_or(1, |n| n.get() as u32).min(64)
 }
 
-/// The description of this machine.
+/// The description of the host.
 pub fn describe(places: &Places) -> Result<Machine> {
     let qemu = accel::find_qemu()?;
     let (accelerator, _) = accel::choose(places, &qemu)?;
@@ -63,10 +63,10 @@ pub fn describe(places: &Places) -> Result<Machine> {
     })
 }
 
-/// The folders that decide the figures. `lab/runs` does not, because a run may add files there.
+/// The directories on which the figures depend. `lab/runs` is excluded, because a run may add files there.
 const MEASURED: [&str; 6] = ["crates", "lab", "plugin", "programs", "xtask", ":(exclude)lab/runs"];
 
-/// The commit. If files have changed since, or new ones are not yet known to git, a hash of them follows.
+/// The commit. If files were changed or added since the commit, a hash of them follows.
 fn version(places: &Places) -> Option<String> {
     let git = |args: &[&str]| {
         let out = Command::new("git").args(args).current_dir(&places.root).output().ok()?;
@@ -89,7 +89,7 @@ fn version(places: &Places) -> Option<String> {
     Some(format!("{commit}{dirty}-{:08x}", hasher.finish() as u32))
 }
 
-/// A value of a file of lines `NAME="value"`.
+/// The value of `NAME` in a file of lines `NAME="value"`.
 fn field_of(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix('='))?;

@@ -1,7 +1,7 @@
-//! `./quire lab`: reruns the experiment of each source as *before*, *after*, ours and Linux. It keeps every sample in
-//! `results.json`, and draws `report.html` with the crate `quire-report`. [`plan`] lists the cases. [`guest`] and
-//! [`hosted`] do one round of a case. [`keep`] holds the results, and [`table`] prints them. The document `docs/lab.md`
-//! says how to read and extend the lab.
+//! `./quire lab`: reruns the experiment of each source on four sides: *before*, *after*, Quire and Linux. The command
+//! keeps every sample in `results.json`, and draws `report.html` with the crate `quire-report`. [`plan`] lists the
+//! cases. [`guest`] and [`hosted`] do one round of a case. [`keep`] holds the results, and [`table`] prints them. The
+//! document `docs/lab.md` describes how to read and extend the lab.
 
 mod guest;
 mod hosted;
@@ -33,7 +33,7 @@ pub use keep::now;
 pub use machine::describe;
 use plan::{CaseId, CaseValues, Job, Plan};
 
-/// Runs the chosen part of the lab.
+/// Runs the part of the lab that the options name.
 pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
     match &options.part {
         Some(cli::LabPart::List(options)) => list(places, options),
@@ -44,7 +44,8 @@ pub fn command(places: &Places, options: &cli::Lab) -> Result<u8> {
     }
 }
 
-/// An experiment of `lab/experiments.json`, which a test of the lab compares with the experiments themselves.
+/// The texts of one experiment in `lab/experiments.json`. A test of the lab keeps that file equal to the experiments'
+/// own texts.
 #[derive(serde::Deserialize)]
 struct Text {
     name: String,
@@ -53,7 +54,7 @@ struct Text {
     about: String,
 }
 
-/// Prints the names of the experiments, and what each measures. It builds nothing.
+/// Prints the name of each experiment and what it measures. It builds nothing.
 fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
     if options.names {
         texts(places)?.iter().for_each(|experiment| println!("{}", experiment.name));
@@ -63,7 +64,7 @@ fn list(places: &Places, options: &cli::LabList) -> Result<u8> {
     Ok(0)
 }
 
-/// The list without the times that experiments took.
+/// The list of experiments, without the times of their last runs.
 pub fn listed(places: &Places) -> Result<String> {
     Ok(descriptions(&texts(places)?, &[]))
 }
@@ -74,7 +75,7 @@ fn texts(places: &Places) -> Result<Vec<Text>> {
     serde_json::from_str(&text).doing(|| texts.display().to_string())
 }
 
-/// A line for the name of each experiment, with the times of its last runs by mode, and one for what it measures.
+/// Two lines for each experiment: its name with the times of its last runs by mode, and what it measures.
 fn descriptions(experiments: &[Text], taken: &[(&str, Option<quire_results::Run>)]) -> String {
     let mut described = String::new();
     for experiment in experiments {
@@ -96,12 +97,12 @@ fn descriptions(experiments: &[Text], taken: &[(&str, Option<quire_results::Run>
     described
 }
 
-/// The newest kept run in this mode, for the time that each experiment takes.
+/// The newest kept run of this mode. It shows the time that each experiment takes.
 fn last(places: &Places, mode: &str) -> Option<quire_results::Run> {
     Results::read(&status::newest(places, &format!("-{mode}.json"))?).ok()?.runs.pop()
 }
 
-/// Reads runs of this or other machines and draws one page of them.
+/// Reads runs of one or several machines and draws one page of them.
 fn report(places: &Places, options: &cli::LabReport) -> Result<u8> {
     let step = Step::sized("merging the runs", "some seconds a run");
     let files: Result<Vec<Results>> = options.files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
@@ -120,7 +121,7 @@ fn report(places: &Places, options: &cli::LabReport) -> Result<u8> {
     Ok(0)
 }
 
-/// Draws the picture that a document shows of a run.
+/// Draws the picture of a run that a document shows.
 fn picture(places: &Places, options: &cli::LabPicture) -> Result<u8> {
     let none = || Failure::usage("lab/runs has no full run; name a results.json file");
     let file = options.file.clone().or_else(|| status::newest(places, "-full.json")).ok_or_else(none)?;
@@ -134,7 +135,7 @@ fn picture(places: &Places, options: &cli::LabPicture) -> Result<u8> {
     Ok(0)
 }
 
-/// Measures, prints and draws.
+/// Measures the chosen experiments, prints the results and draws the page.
 fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     let mode = if options.full { Mode::Full } else { Mode::Quick };
     let cpus = match &options.cpus[..] {
@@ -184,12 +185,12 @@ fn measure(places: &Places, options: &cli::Lab) -> Result<u8> {
     }
 }
 
-/// Numbers in order, none of them twice.
+/// The numbers in ascending order, each once.
 fn each_once(numbers: &[u32]) -> Vec<u32> {
     numbers.iter().copied().collect::<BTreeSet<u32>>().into_iter().collect()
 }
 
-/// The programs and kernels that measure.
+/// The programs and kernels that do the measurements.
 struct Benches {
     hosted: hosted::Lab,
     guest: guest::Guests,
@@ -200,7 +201,7 @@ impl Benches {
         Ok(Self { hosted: hosted::Lab::ready(places, plan)?, guest: guest::Guests::ready(places, plan)? })
     }
 
-    /// One round of these cases of a job: a value for each measure, or the reason for its absence.
+    /// Does one round of these cases of a job. Returns a value for each measure, or the reason why it is missing.
     fn run(&self, job: &Job, cases: &[CaseId]) -> Result<Vec<CaseValues>> {
         match job {
             Job::Hosted(case) => self.hosted.run(case),
@@ -209,12 +210,12 @@ impl Benches {
     }
 }
 
-/// Does all rounds of all jobs. Failed jobs are then tried once more, because a busy machine may have spoilt a boot.
+/// Does all rounds of all jobs. Failed jobs are then tried once more, because a busy machine may have made a boot fail.
 fn rounds(plan: &Plan, benches: &Benches, kept: &mut RunFile) -> Result<()> {
     all_rounds(plan, kept, &|job, cases| benches.run(job, cases))
 }
 
-/// A function that does a round of these cases of a job.
+/// A function that does one round of these cases of a job.
 type Run<'a> = &'a dyn Fn(&Job, &[CaseId]) -> Result<Vec<CaseValues>>;
 
 fn all_rounds(plan: &Plan, kept: &mut RunFile, run: Run<'_>) -> Result<()> {
@@ -229,9 +230,9 @@ fn all_rounds(plan: &Plan, kept: &mut RunFile, run: Run<'_>) -> Result<()> {
     pass(plan, &failed, kept, run, true)
 }
 
-/// Does the rounds that these jobs lack. Each round has a random order of its own, so that drift of the machine meets
-/// all sides alike. With `alone` each program has a boot of its own, so that a program that ends the machine spoils no
-/// other.
+/// Does the rounds that these jobs lack. Each round has a random order of its own, so that drift of the machine's speed
+/// affects all sides alike. With `alone`, each program has its own boot, so that a program that crashes the machine
+/// affects no other.
 fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bool) -> Result<()> {
     let mut left: Vec<(u32, usize)> = Vec::new();
     let mut random = fastrand::Rng::with_seed(kept.run().seed);
@@ -273,8 +274,8 @@ fn pass(plan: &Plan, jobs: &[usize], kept: &mut RunFile, run: Run<'_>, alone: bo
     Ok(())
 }
 
-/// Draws the page of these files, with what `lab/runs` holds beside them: the history, the newest conflict matrix and
-/// the newest profile.
+/// Draws the page of these files. The page also shows the history, the newest conflict matrix and the newest profile of
+/// `lab/runs`.
 fn draw(places: &Places, page: &Path, files: &[PathBuf]) -> Result<()> {
     let step = Step::sized("drawing the page", "some seconds a run");
     let results: Result<Vec<Results>> = files.iter().map(|f| Results::read(f).map_err(Failure::usage)).collect();
@@ -303,8 +304,8 @@ mod tests {
         assert_eq!(each_once(&[2, 1, 1, 8, 2]), [1, 2, 8]);
     }
 
-    /// Runs the calibration; `fails` says whether the nth call fails, from 0. Returns the troubles, the missing rounds,
-    /// and the cases of each call.
+    /// Runs the calibration. `fails` says for each call, numbered from 0, whether it fails. Returns the number of cases
+    /// in trouble, the number of missing rounds, and the cases of each call.
     fn measured(fails: impl Fn(usize) -> bool) -> (usize, usize, Vec<Vec<CaseId>>) {
         let (plan, home) = (keep::tests::plan(), tempfile::tempdir().unwrap());
         let mut kept = RunFile::open(home.path(), &plan, keep::tests::machine(), false).unwrap();

@@ -1,5 +1,5 @@
-//! The plan of a run: experiments with their cases, from the lab's program and from [`guest`], and the jobs that
-//! measure them. A job is one process or one boot. A boot serves many cases.
+//! The plan of a run. It has the experiments with their cases, from the lab's program and from [`guest`], and the jobs
+//! that measure the cases. A job is one process or one boot. A boot measures many cases.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use quire_results::{Case, Experiment, Kind, Mode, Place, Side};
 use super::{guest, hosted, servers};
 use crate::{failure::Result, places::Places};
 
-/// Everything that a run does.
+/// All work of a run.
 pub struct Plan {
-    /// How thoroughly.
+    /// How thoroughly the run measures.
     pub mode: Mode,
-    /// With cases that have no samples yet.
+    /// The experiments, with cases that have no samples yet.
     pub experiments: Vec<Experiment>,
-    /// The jobs that give the samples.
+    /// The jobs that measure the samples.
     pub jobs: Vec<Counted>,
 }
 
-/// A job, and how often it is done.
+/// A job, and the number of times that it is done.
 pub struct Counted {
     /// The job.
     pub what: Job,
@@ -26,20 +26,20 @@ pub struct Counted {
     pub rounds: u32,
     /// The estimated seconds of one round. The countdown corrects it by the time of earlier rounds.
     pub seconds: f64,
-    /// The cases that it gives samples to.
+    /// The cases that the job measures.
     pub cases: Vec<CaseId>,
 }
 
-/// One process, or one boot.
+/// The work of one round of a job: one process, or one boot.
 pub enum Job {
-    /// A case of the lab's program.
+    /// A process of the lab's program, which measures one case.
     Hosted(hosted::Process),
-    /// A boot.
+    /// A boot of a guest, which measures one or more cases.
     Guest(guest::Boot),
 }
 
 impl Job {
-    /// These of its cases, in groups that can be measured separately: one for each program.
+    /// Splits these cases of the job into groups that can be measured separately: one group for each program.
     pub fn apart(&self, cases: &[CaseId]) -> Vec<Vec<CaseId>> {
         match self {
             Job::Hosted(_) => vec![cases.to_vec()],
@@ -48,26 +48,26 @@ impl Job {
     }
 }
 
-/// A case of the plan: the experiment's place in it, and the case's there.
+/// The position of a case in the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CaseId {
-    /// Of [`Plan::experiments`].
+    /// The index in [`Plan::experiments`].
     pub experiment: usize,
-    /// Of its cases.
+    /// The index in the experiment's cases.
     pub case: usize,
 }
 
 /// The values of one round for one case.
 #[derive(Debug, PartialEq)]
 pub struct CaseValues {
-    /// Which.
+    /// The case that was measured.
     pub at: CaseId,
-    /// A value for each measure, or the reason for its absence.
+    /// A value for each measure, or the reason why the values are missing.
     pub values: Result<BTreeMap<String, f64>, String>,
 }
 
 impl Counted {
-    /// For people.
+    /// The job's name in the output for people.
     pub fn name(&self) -> String {
         match &self.what {
             Job::Hosted(process) => process.name(),
@@ -76,20 +76,22 @@ impl Counted {
     }
 }
 
-/// After this number of seconds, a full run begins no further round beyond [`LEAST`]. On two CPUs the run then ends
-/// within an hour and a half, builds and page included. It takes longer where three rounds do.
+/// The seconds after which a full run begins no further round beyond [`LEAST`]. On two CPUs, the run then ends within
+/// an hour and a half, including the builds and the page. It takes longer only if three rounds take longer.
 pub const ENOUGH: f64 = 60.0 * 60.0;
 
-/// The least number of samples for times, except those of builds. It does not depend on the time that they take.
+/// The least number of samples for times, except those of builds. This number does not depend on the time that a round
+/// takes.
 pub const LEAST: u32 = 3;
 
-/// The number of rounds of a case in this place, if time allows ([`ENOUGH`]).
+/// The number of rounds of a case in this place, if the time is sufficient ([`ENOUGH`]).
 pub fn rounds(mode: Mode, place: Place, case: &Case) -> u32 {
     let counted = case.measures.values().all(|m| m.kind == Kind::Count);
     match (mode, place) {
-        // A quick run should end within ten minutes. One round of a Linux with large pages stands beside three of ours.
+        // A quick run should end within ten minutes. Therefore Linux with large pages gets one round, and the other
+        // sides get three.
         (Mode::Quick, Place::GuestCounted) if case.side == Side::LinuxLarge => 1,
-        // Counts repeat exactly, but those of guests only to some percent.
+        // Counts are exactly equal in each round, but counts of guests vary by some percent.
         (_, Place::GuestCounted) => LEAST,
         (_, _) if counted => 1,
         (Mode::Quick, Place::Guest) => 3,
@@ -119,7 +121,7 @@ impl Plan {
         guest::claims(&mut experiments);
         let asked = |name: &str| names.is_empty() || names.iter().any(|n| name.contains(n.as_str()));
         let any = experiments.iter().any(|e| asked(&e.name));
-        // A server takes minutes, so a quick run has one only where its name is given.
+        // A server takes minutes. So a quick run includes a server only if its name is given.
         let short = |name: &str| mode == Mode::Full || !names.is_empty() || !servers::is_one(name);
         experiments.retain(|e| any && (asked(&e.name) && short(&e.name) || e.name == guest::CALIBRATION));
         let mut jobs = Vec::new();

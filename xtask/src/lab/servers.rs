@@ -1,5 +1,4 @@
-//! Experiments with servers of Debian: the machines of `tests/servers`, whose scripts print figures beside their
-//! checks.
+//! Experiments with servers of Debian: the machines of `tests/servers`. Their scripts do checks and also print figures.
 
 use std::{collections::BTreeMap, fs};
 
@@ -14,17 +13,17 @@ use crate::{
     run,
 };
 
-/// The scripts, here and in a guest.
+/// The directory of the scripts on the host (`PLACE`) and in a guest (`THERE`).
 pub const PLACE: &str = "tests/servers";
 const THERE: &str = "/servers";
-/// The most rounds of a run: a round takes a minute or more.
+/// The most rounds in a run, because a round takes a minute or more.
 pub const ROUNDS: u32 = 2;
 
 /// A figure that a script prints: `figure LINE VALUE UNIT` on standard error.
 pub struct Figure {
-    /// The script's name of it.
+    /// The name of the figure in the script's output.
     pub line: &'static str,
-    /// The measure of the case.
+    /// The measure of the case that gets the figure.
     pub measure: &'static str,
     pub unit: &'static str,
     pub better: Better,
@@ -32,11 +31,11 @@ pub struct Figure {
     of: &'static [(&'static str, &'static str)],
 }
 
-/// An experiment: the machine that runs it, and its figures.
+/// An experiment with a server: the machine that runs it, and its figures.
 pub struct Server {
     pub experiment: &'static str,
     pub machine: &'static str,
-    /// The estimated seconds of a boot, for each of its cases.
+    /// The estimated seconds of a boot, divided by the number of its cases.
     pub seconds: f64,
     figures: &'static [Figure],
 }
@@ -57,7 +56,7 @@ const SAMPLES: (&str, &str, Better) = ("samples", "samples/s", Better::More);
 const WALL: (&str, &str, Better) = ("wall", "s", Better::Less);
 const SYSTEM: (&str, &str, Better) = ("system", "s", Better::Less);
 
-/// All of them.
+/// All experiments with servers.
 #[rustfmt::skip] // A figure a line.
 pub const SERVERS: &[Server] = &[
     Server { experiment: "postgres", machine: "postgres", seconds: 25.0, figures: &[
@@ -85,13 +84,13 @@ pub const SERVERS: &[Server] = &[
     ] },
 ];
 
-/// Whether an experiment is one of them.
+/// Whether the experiment of this name is one with a server.
 pub fn is_one(experiment: &str) -> bool {
     SERVERS.iter().any(|server| server.experiment == experiment)
 }
 
 impl Server {
-    /// The cases: parameters, and the figures that have them.
+    /// The cases of the experiment: their parameters, and the figures of each.
     pub fn cases(&self) -> impl Iterator<Item = (&'static [(&'static str, &'static str)], Vec<&'static Figure>)> {
         let mut cases: Vec<(_, Vec<&Figure>)> = Vec::new();
         for figure in self.figures {
@@ -104,14 +103,14 @@ impl Server {
     }
 }
 
-/// The command of a machine.
+/// The command that runs a machine's script in the guest.
 pub fn command(machine: &str) -> String {
     format!("FIGURES=1 bash {THERE}/{machine}.sh")
 }
 
 /// A machine that is ready to boot.
 pub struct Machine {
-    /// MiB.
+    /// The memory of the guest in MiB.
     pub memory: u64,
     pub tree: Tree,
     pub order: Order,
@@ -125,7 +124,7 @@ struct Rows {
     machine: Vec<Row>,
 }
 
-/// A row of `servers.toml`, of which tests read more.
+/// A row of `servers.toml`. Tests read further fields of it.
 #[derive(serde::Deserialize)]
 struct Row {
     name: String,
@@ -135,7 +134,7 @@ struct Row {
 }
 
 impl Machines {
-    /// Fetches their packages.
+    /// Fetches the packages of the machines that the plan needs.
     pub fn ready(places: &Places, plan: &Plan) -> Result<Self> {
         let boots = plan.jobs.iter().filter_map(|job| match &job.what {
             Job::Guest(boot) => boot.machine(),
@@ -176,8 +175,8 @@ impl Machines {
     }
 }
 
-/// The figures of a script, one a line as programs print them: name, value, unit. An error where a check failed, or the
-/// script did not end well.
+/// The figures in a script's output, as text with one line `name value unit` for each. Returns an error if a check
+/// failed, or if the script did not end with status 0.
 pub fn figures(output: &str, errors: &str, ended: &str) -> Result<String, String> {
     if let Some(failed) = output.lines().find(|l| l.starts_with("NOT ")) {
         return Err(failed.to_owned());
@@ -220,7 +219,7 @@ mod tests {
                 let prints = |name: &str| {
                     text.contains(&format!("figure \"{name}\"")) || text.contains(&format!("figure {name} "))
                 };
-                // The scripts of PostgreSQL put the number of clients into the name.
+                // The scripts of PostgreSQL add the number of clients to the name at run time.
                 let by_clients = format!("{}$clients", figure.line.trim_end_matches(|c: char| c.is_ascii_digit()));
                 let all = [figure.line, &spaced, &by_clients];
                 assert!(all.iter().any(|name| prints(name)), "{}: {}", server.machine, figure.line);

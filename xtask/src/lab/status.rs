@@ -1,5 +1,5 @@
 //! Generates `docs/status.md`: the design's budgets with their measured figures, the supported system calls of Linux,
-//! the known gaps, and the lines with `unsafe`.
+//! the known gaps, and the number of lines with `unsafe`.
 
 use std::{
     collections::BTreeMap,
@@ -25,17 +25,17 @@ struct Budget {
 enum Bound {
     AtLeast(f64),
     AtMost(f64),
-    /// The second figure equals the first within this part.
+    /// The second figure equals the first, up to this relative difference.
     Same(f64),
 }
 
 /// The source of a figure.
 enum FigureSource {
-    /// A line of `./quire bench`.
+    /// One line of the output of `./quire bench`.
     Bench(&'static str),
-    /// Two lines of it.
+    /// Two lines of the output of `./quire bench`.
     Both(&'static str, &'static str),
-    /// Ours in a run of the lab: the experiment, the measure, and the parameters of one or two cases.
+    /// Quire's figure in a run of the lab: the experiment, the measure, and the parameters of one or two cases.
     Lab(&'static str, &'static str, &'static [&'static [(&'static str, &'static str)]]),
 }
 
@@ -84,7 +84,7 @@ pub fn write(places: &Places) -> Result<u8> {
     Ok(0)
 }
 
-/// The newest file under `lab/runs` with this end of its name. Names begin with a date.
+/// The newest file under `lab/runs` whose name ends with `end`. Names begin with a date.
 pub fn newest(places: &Places, end: &str) -> Option<PathBuf> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(places.root.join("lab/runs")).ok()?.flatten().map(|e| e.path()).collect();
@@ -93,13 +93,13 @@ pub fn newest(places: &Places, end: &str) -> Option<PathBuf> {
     files.pop()
 }
 
-/// The lab's runs under `lab/runs`.
+/// The files of the lab's runs under `lab/runs`.
 pub fn kept(places: &Places) -> Vec<PathBuf> {
     let files = fs::read_dir(places.root.join("lab/runs")).into_iter().flatten().flatten().map(|e| e.path());
     files.filter(|f| ["-quick.json", "-full.json"].iter().any(|end| f.to_string_lossy().ends_with(end))).collect()
 }
 
-/// The budgets with their figures, of the newest files.
+/// The budgets with their figures, read from the newest files.
 pub fn measured(places: &Places) -> Result<String> {
     let missing =
         |what| Failure::usage(format_args!("lab/runs has no file of {what}; docs/lab.md describes how to make one"));
@@ -141,7 +141,7 @@ fn page(places: &Places) -> Result<String> {
     Ok(text)
 }
 
-/// Of the lab's files, the one whose run began last.
+/// The file whose run began last, and that run; `None` if there is no run.
 pub fn latest(files: impl Iterator<Item = PathBuf>) -> Result<Option<(PathBuf, Run)>> {
     let mut latest: Option<(PathBuf, Run)> = None;
     for file in files {
@@ -208,7 +208,7 @@ fn holds(bound: &Bound, values: &[f64]) -> bool {
     }
 }
 
-/// The median of one of our cases in a guest.
+/// The median of a measure in one of Quire's cases in a counted guest.
 fn read(run: &Run, experiment: &str, measure: &str, of: &[(&str, &str)]) -> Option<f64> {
     let experiment = run.experiments.iter().find(|e| e.name == experiment)?;
     let case = experiment.cases.iter().find(|c| {
@@ -224,7 +224,7 @@ fn short(value: f64) -> String {
     if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.4}") }
 }
 
-/// Lines with `unsafe` by crate and file.
+/// The number of lines with `unsafe`, by crate and file.
 fn unsafe_lines(crates: &Path) -> Result<BTreeMap<String, BTreeMap<String, usize>>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(crates).doing(|| format!("cannot read {}", crates.display()))?.flatten() {
@@ -261,7 +261,8 @@ fn count(text: &str) -> usize {
         if line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test") {
             tests = true;
         } else if tests {
-            // An item ends with its brace or, without one, with its line; attributes stand before it.
+            // A test item ends with its closing brace or, without a body, at the end of its line. Its attributes come
+            // before it.
             tests = !(line.starts_with('}') || line.ends_with(';') && !line.starts_with(' '));
         } else {
             let code = line.trim_start();

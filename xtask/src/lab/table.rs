@@ -1,4 +1,4 @@
-//! The results for a terminal: a table for each experiment, and the sources' headlines.
+//! The results as text for a terminal: a table for each experiment, and the claims of the sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use quire_results::{
     statistics::Interval,
 };
 
-/// A measure in one place with one set of parameters, of each side that has it.
+/// One measure, in one place and with one set of parameters, of each side that has it.
 struct Row<'a> {
     name: &'a str,
     like: &'a Case,
     sides: BTreeMap<Side, &'a Measure>,
 }
 
-/// One experiment: a row for each measure and parameters, counts first; a column for each side.
+/// The table of an experiment: a row for each measure and set of parameters, counts first, and a column for each side.
 pub fn of(experiment: &Experiment) -> Table {
     let mut rows: Vec<Row<'_>> = Vec::new();
     for case in &experiment.cases {
@@ -67,7 +67,7 @@ pub fn of(experiment: &Experiment) -> Table {
     table
 }
 
-/// The summary of ours: how often it is ahead and behind, its losses, and each source's headline.
+/// The summary for Quire: how often it is ahead and behind, the cases in which it is behind, and each source's claim.
 pub fn summary(run: &Run) -> String {
     let mut counts = [0; 3];
     let mut behind = Vec::new();
@@ -87,7 +87,7 @@ pub fn summary(run: &Run) -> String {
             }
         }
     }
-    // The worst first.
+    // The largest difference comes first.
     behind.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut text = String::from("\n");
     for side in [Side::Linux, Side::LinuxLarge] {
@@ -109,7 +109,7 @@ pub fn summary(run: &Run) -> String {
             (own, Some(false)) => format!("; the source's own figure: {}, not reproduced", times(own)),
             (own, _) => format!("; the source's own: {}", times(own)),
         };
-        // Linux's figure has another measure and place, so the text names them.
+        // The text names the measure and the place of Linux's figure, because they differ from those of the claim.
         let linux = match &judged.claim.linux {
             None => "no counterpart in a guest".to_owned(),
             Some(reading) => format!("{} ({})", times(judged.linux), reading.told()),
@@ -125,8 +125,8 @@ pub fn summary(run: &Run) -> String {
     text
 }
 
-/// A run against another: how many times better the figures of each experiment typically are, for Quire and for the
-/// other sides.
+/// A comparison with an earlier run: how many times better the figures of each experiment typically are, for Quire and
+/// for the other sides.
 pub fn against(run: &Run, first: &Run) -> String {
     if run.mode != first.mode {
         return "measured in another mode; the figures cannot be compared".to_owned();
@@ -154,7 +154,7 @@ pub fn against(run: &Run, first: &Run) -> String {
     table.to_string()
 }
 
-/// A median, and half the width of its interval if that is finite and above zero.
+/// A median, with half the width of its interval if that is finite and above zero.
 fn figure(i: Interval) -> String {
     let half = (i.high - i.low) / 2.0;
     if half.is_finite() && half > 0.0 { format!("{} ±{}", digits(i.middle), digits(half)) } else { digits(i.middle) }
@@ -168,7 +168,7 @@ fn quotient(ratio: Interval, verdict: Verdict) -> String {
     }
 }
 
-/// Three significant digits, with k, M and G.
+/// A number with three significant digits, and with k, M or G.
 fn digits(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         v if v >= 1e9 => (value / 1e9, " G"),

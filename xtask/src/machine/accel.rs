@@ -1,4 +1,4 @@
-//! Hardware virtualisation or emulation, decided by a trial guest that really starts.
+//! The choice between hardware virtualisation and emulation. A trial guest that is really started decides.
 
 use std::{
     fmt, fs,
@@ -17,12 +17,12 @@ use crate::{
     places::Places,
 };
 
-/// The executor of the guest's instructions.
+/// The accelerator that executes the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accelerator {
-    /// The processor itself, through KVM.
+    /// The host's processor executes them, through KVM.
     Kvm,
-    /// QEMU's translator.
+    /// QEMU's translator executes them.
     Tcg,
 }
 
@@ -44,19 +44,19 @@ pub enum NoKvm {
     /// The device exists, but this user may not open it.
     #[error("/dev/kvm cannot be opened ({0}); join the group kvm (usermod -aG kvm USER, then log in again)")]
     NoAccess(String),
-    /// The guest neither ended nor died.
+    /// The trial guest neither exited nor died within the time limit.
     #[error("a trial guest hung")]
     Hung,
-    /// QEMU ended in another way than the guest's exit.
+    /// QEMU ended, but not by the guest's exit.
     #[error("a trial guest died ({0})")]
     Died(String),
 }
 
-/// The limit of the trial guest, which needs about a tenth of a second.
+/// The time limit of the trial guest, which needs about a tenth of a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 
-/// Chooses the accelerator, and returns the reason. `$QUIRE_ACCEL` (`kvm` or `tcg`) overrides the choice. A trial's
-/// result is kept until the next reboot.
+/// Chooses the accelerator. Returns it with the reason. `$QUIRE_ACCEL` (`kvm` or `tcg`) overrides the choice. The
+/// result of a trial is kept until the host's next reboot.
 pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
     if let Some(forced) = forced()? {
         return Ok((forced, "$QUIRE_ACCEL says so".into()));
@@ -76,7 +76,7 @@ pub fn choose(places: &Places, qemu: &Path) -> Result<(Accelerator, String)> {
     })
 }
 
-/// The accelerator that `$QUIRE_ACCEL` names.
+/// The accelerator that `$QUIRE_ACCEL` names, if any.
 pub fn forced() -> Result<Option<Accelerator>> {
     match std::env::var("QUIRE_ACCEL").as_deref() {
         Ok("kvm") => Ok(Some(Accelerator::Kvm)),
@@ -103,7 +103,7 @@ fn trial_file(places: &Places) -> std::path::PathBuf {
     places.cache.join("kvm-trial")
 }
 
-/// The key of a trial's result: this boot of the machine, and this QEMU.
+/// The key of a trial's result: it identifies this boot of the host, and this QEMU.
 fn trial_key(qemu: &Path) -> String {
     format!(
         "{} {} {}",
@@ -123,7 +123,7 @@ fn device(path: &Path) -> Result<(), NoKvm> {
     }
 }
 
-/// Starts the trial guest under KVM and checks that it ends in time. No process is left.
+/// Starts the trial guest under KVM and checks that it exits in time. No process is left afterwards.
 pub fn trial(qemu: &Path, patience: Duration) -> Result<(), NoKvm> {
     let died = |e: &dyn fmt::Display| NoKvm::Died(e.to_string());
     let mut kernel = qemu::memory_file("quire-trial").map_err(|e| died(&e))?;
@@ -155,7 +155,7 @@ pub fn trial(qemu: &Path, patience: Duration) -> Result<(), NoKvm> {
     }
 }
 
-/// The QEMU to run: `$QUIRE_QEMU`, else the one on `PATH`.
+/// The path of QEMU: `$QUIRE_QEMU`, or else the QEMU on `PATH`.
 pub fn find_qemu() -> Result<std::path::PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_QEMU") {
         let path = std::path::PathBuf::from(given);
@@ -176,11 +176,11 @@ pub fn find_qemu() -> Result<std::path::PathBuf> {
 mod tests {
     use super::*;
 
-    /// A limit that no guest of these tests reaches, on a busy machine either.
+    /// A time limit that no guest of these tests reaches, even on a busy machine.
     const LONG: Duration = Duration::from_secs(60);
 
-    /// A stand-in for QEMU that runs `script`. Another process writes it: a test that forks at the same time would
-    /// inherit this process's open file, and a file open for writing cannot be executed.
+    /// Makes a stand-in for QEMU that runs `script`. Another process writes the file. Otherwise a test that forks at
+    /// the same time would inherit this process's open file. A file that is open for writing cannot be executed.
     fn fake(directory: &Path, script: &str) -> std::path::PathBuf {
         let path = directory.join("fake-qemu");
         let write = r#"printf '#!/bin/sh\n%s\n' "$1" >"$2" && chmod 755 "$2""#;
@@ -194,13 +194,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pid_file = dir.path().join("pid");
         let qemu = fake(dir.path(), &format!("sleep 1000 & echo $! >{}; wait", pid_file.display()));
-        // On a busy machine the guest may be killed before it has written its child's number.
+        // On a busy machine, the stand-in may be killed before it has written its child's number. Then a longer limit
+        // is tried.
         let number = [400, 4_000, 40_000].into_iter().find_map(|patience| {
             assert_eq!(trial(&qemu, Duration::from_millis(patience)), Err(NoKvm::Hung));
             fs::read_to_string(&pid_file).ok().filter(|number| number.ends_with('\n'))
         });
         let stat = format!("/proc/{}/stat", number.expect("the guest did not start").trim());
-        // The end of a killed process takes a moment. A process that lives on runs for long.
+        // The end of a killed process takes a moment. The loop would not end if the process were left running.
         let runs = || fs::read_to_string(&stat).is_ok_and(|state| !state.is_empty() && !state.contains(") Z"));
         while runs() {
             thread::yield_now();

@@ -1,9 +1,9 @@
-//! The words of the kernel's command line. The kernel skips words that it does not know, because boot loaders add some.
-//! The user's unknown words are errors here, before the machine starts.
+//! The words of the kernel's command line. The kernel ignores unknown words, because boot loaders add some. This tool
+//! checks the user's words before the machine starts. An unknown word is an error here.
 
 use crate::failure::{Failure, Result};
 
-/// The words that the kernel reads, as `docs/commands.md` describes them, and those of the tests.
+/// All words that the kernel reads: those that `docs/commands.md` describes, and those for tests.
 const WORDS: &[&str] = &[
     "hung_task_timeout_secs",
     "invert",
@@ -23,10 +23,10 @@ const WORDS: &[&str] = &[
     "zero-window",
 ];
 
-/// The most letters by which a mistyped word differs from a known word.
+/// The most letters in which a mistyped word differs from a known word.
 const NEAR: usize = 2;
 
-/// Refuses the first word that Quire's kernel does not know.
+/// Returns an error for the first word that Quire's kernel does not know.
 pub fn check(line: &str) -> Result<()> {
     match names(line).find(|name| !WORDS.contains(name)) {
         Some(name) => Err(unknown(name, nearest(name))),
@@ -34,14 +34,14 @@ pub fn check(line: &str) -> Result<()> {
     }
 }
 
-/// As [`check`], for words that Linux gets, too. An unknown word may be one of Linux's, so an unknown
-/// word is refused only if it is nearly a word of Quire.
+/// Checks words that Linux gets too. An unknown word may be a word of Linux. So it is an error only if it is similar to
+/// a word of Quire.
 pub fn check_for_both(line: &str) -> Result<()> {
     let unknown = names(line).filter(|name| !WORDS.contains(name)).find_map(|name| Some((name, nearest(name)?)));
     unknown.map_or(Ok(()), |(name, near)| Err(self::unknown(name, Some(near))))
 }
 
-/// The names of the words of a line, without their values.
+/// The names of the words in a line, without their values.
 fn names(line: &str) -> impl Iterator<Item = &str> {
     line.split_whitespace().filter_map(|word| word.split('=').next())
 }
@@ -70,7 +70,7 @@ mod tests {
     fn unknown_words_are_refused_with_the_nearest() {
         assert_eq!(check(""), Ok(()));
         assert_eq!(check(" swap=1G  memtest watchdog=panic "), Ok(()));
-        // A wrong value is the kernel's to refuse.
+        // The kernel itself reports a wrong value.
         assert_eq!(check("swap=abc"), Ok(()));
         for (line, near) in [("swp=1G", "'swap'"), ("verbose tmpfs_size=1", "'tmpfs-size'"), ("watchdgo", "'watchdog'")]
         {
@@ -87,7 +87,7 @@ mod tests {
         assert!(check_for_both("quiet swp=1G").unwrap_err().message.contains("'swap'"));
     }
 
-    /// The names that the sources under `place` look up in the command line.
+    /// The names that the sources under `place` read from the command line.
     fn read_by(place: &Path, found: &mut BTreeSet<String>) {
         for entry in fs::read_dir(place).unwrap() {
             let path = entry.unwrap().path();
@@ -98,7 +98,7 @@ mod tests {
                 for begin in ["(command_line, \"", "(line, \"", "given(\""] {
                     let after = source.split(begin).skip(1);
                     let words = after.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()));
-                    // Others are formats of messages.
+                    // Texts with a space are not names but formats of messages.
                     found.extend(words.filter(|word| !word.contains(' ')));
                 }
             }
@@ -111,7 +111,7 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         read_by(&root.join("crates/kernel/src"), &mut read);
         assert!(read.contains("swap") && read.contains("zero-window"), "{read:?}");
-        // Its name is composed of a table, or it is read as a prefix.
+        // These names are added by hand, because they are composed from a table or read as a prefix.
         let composed = ["hung_task_timeout_secs", "virtio_mmio.device", "watchdog_thresh"];
         read.extend(composed.map(str::to_owned));
         assert_eq!(read, WORDS.iter().map(|word| (*word).to_owned()).collect());

@@ -1,13 +1,13 @@
-//! The control port's lines, in both directions.
+//! The lines of the control port, in both directions.
 
 use std::fmt;
 
-/// A line to the guest.
+/// A line that is sent to the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToGuest {
     /// The standard input ended after this many bytes.
     Eof(u64),
-    /// SIGINT to the foreground group.
+    /// The foreground process group gets SIGINT.
     Interrupt,
     /// The terminal has this many rows and columns.
     WindowSize(u16, u16),
@@ -32,12 +32,12 @@ pub enum FromGuest {
     Signal(u8),
     /// The first user instruction ran this many nanoseconds after the kernel started.
     Ready(u64),
-    /// So many bytes of the results follow.
+    /// This many bytes of the results follow the line.
     Data(u64),
 }
 
 impl FromGuest {
-    /// Reads one line without its end. An unknown line gives `None`, and the caller skips it.
+    /// Parses one line without its end. Returns `None` for an unknown line, which the caller skips.
     pub fn parse(line: &str) -> Option<Self> {
         let (word, value) = line.trim_end_matches('\r').split_once(' ')?;
         match word {
@@ -63,15 +63,15 @@ pub enum Piece<'a> {
 #[derive(Debug, Default)]
 pub struct Pieces {
     partial: Vec<u8>,
-    /// Bytes of results that are still to come.
+    /// The number of bytes of results that are still to come.
     data: u64,
 }
 
-/// A longer line breaks the protocol, and its bytes are dropped.
+/// The most bytes of a line. A longer line violates the protocol, and its bytes are dropped.
 const LONGEST: usize = 256;
 
 impl Pieces {
-    /// Takes bytes, and passes the pieces that are complete now to `each`.
+    /// Accepts bytes from the guest, and passes the pieces that are complete now to `each`.
     pub fn push(&mut self, mut bytes: &[u8], mut each: impl FnMut(Piece<'_>)) {
         while !bytes.is_empty() {
             if self.data > 0 {

@@ -7,35 +7,35 @@ use rustix::{
     io::{Errno, read, write},
 };
 
-/// The result of one step of a flow.
+/// The result of one read or write of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
-    /// This many bytes.
+    /// This many bytes were moved.
     Bytes(usize),
     /// No byte could be moved now.
     Nothing,
     /// The source has ended.
     End,
-    /// The descriptor failed.
+    /// The descriptor failed with this error.
     Failed(Errno),
 }
 
-/// Bytes between a source and a sink.
+/// The bytes between a source and a sink.
 #[derive(Debug)]
 pub struct Flow {
     buffer: VecDeque<u8>,
     limit: usize,
-    /// Bytes taken from the source so far.
+    /// The number of bytes that were read from the source so far.
     pub taken: u64,
-    /// The source has ended.
+    /// Whether the source has ended.
     pub ended: bool,
 }
 
-/// Bytes of the buffer: enough to keep both sides busy.
+/// The size of the buffer in bytes. It is large enough to keep both sides busy.
 const LIMIT: usize = 256 << 10;
-/// Bytes of one read.
+/// The most bytes of one read.
 const PIECE: usize = 64 << 10;
-/// A pipe that polls as writable takes at least this much without blocking (pipe(7): `PIPE_BUF`).
+/// A pipe that polls as writable accepts at least this many bytes without blocking (pipe(7): `PIPE_BUF`).
 const SURE: usize = 4096;
 
 impl Default for Flow {
@@ -60,17 +60,17 @@ impl Flow {
         self.ended && self.buffer.is_empty()
     }
 
-    /// Raises the limit far, so that a slow sink does not stop the source.
+    /// Raises the limit to 64 MiB, so that a slow sink does not stop the source.
     pub fn widen(&mut self) {
         self.limit = 64 << 20;
     }
 
-    /// Adds bytes without a source (control lines).
+    /// Adds bytes that come from no source, such as control lines.
     pub fn put(&mut self, bytes: &[u8]) {
         self.buffer.extend(bytes);
     }
 
-    /// Drops the bytes that are not written.
+    /// Drops the bytes that are not written yet.
     pub fn discard(&mut self) {
         self.buffer.clear();
     }
@@ -80,7 +80,7 @@ impl Flow {
         self.buffer.len() == 1 && self.buffer.front() == Some(&byte)
     }
 
-    /// Reads once.
+    /// Reads once from the source.
     pub fn fill(&mut self, from: impl AsFd) -> Moved {
         let mut piece = [0; PIECE];
         match read(from, &mut piece) {
@@ -101,7 +101,8 @@ impl Flow {
         }
     }
 
-    /// Writes once. A sink that may block gets only as many bytes as a writable pipe surely takes.
+    /// Writes once to the sink. With `may_block`, it writes only as many bytes as a writable pipe accepts without
+    /// blocking.
     pub fn drain(&mut self, to: impl AsFd, may_block: bool) -> Moved {
         let (front, _) = self.buffer.as_slices();
         let piece = if may_block { &front[..front.len().min(SURE)] } else { front };

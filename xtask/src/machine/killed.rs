@@ -1,4 +1,4 @@
-//! Programs that a kernel killed because memory was full, as its log reports them.
+//! Finds the programs that a kernel killed because memory was full, in the kernel's log.
 
 /// The last kill in a log.
 #[derive(Debug, PartialEq, Eq, serde::Serialize)]
@@ -12,14 +12,15 @@ pub struct Killed<'a> {
 }
 
 impl<'a> Killed<'a> {
-    /// Reads the log of Quire (`crates/linux`, `out_of_memory`) or of Linux.
+    /// Finds the last kill in the log of Quire (`crates/linux`, `out_of_memory`) or of Linux. `None` if there was none.
     pub fn find(log: &'a str) -> Option<Self> {
         let kills: Vec<_> = log.lines().filter_map(|line| quires(line).or_else(|| linuxs(line))).collect();
         let (program, kib) = *kills.last()?;
         Some(Self { program, kib, kills: kills.len() })
     }
 
-    /// One line that says what to do. `memory`: the guest's MiB; `swap`: whether it can get swap.
+    /// One line of advice for the user. `memory` is the guest's memory in MiB, and `swap` says whether the guest could
+    /// get swap.
     pub fn advice(&self, memory: u64, swap: bool) -> String {
         let size = self.kib.map(|kib| format!(", which had {} MiB", kib.div_ceil(1024))).unwrap_or_default();
         let kills = if self.kills > 1 { format!(" (the last of {} programs)", self.kills) } else { String::new() };
@@ -31,14 +32,14 @@ impl<'a> Killed<'a> {
     }
 }
 
-/// `out of memory: process 7 (sort) is killed: 1024 KiB resident, 0 KiB in swap, ...`
+/// Parses Quire's line `out of memory: process 7 (sort) is killed: 1024 KiB resident, 0 KiB in swap, ...`
 fn quires(line: &str) -> Option<(&str, Option<u64>)> {
     let rest = line.split_once("out of memory: process ")?.1;
     let (name, rest) = rest.split_once(" (")?.1.split_once(") is killed: ")?;
     Some((name, number_before(rest, " KiB resident").zip(number_before(rest, " KiB in swap")).map(|(a, b)| a + b)))
 }
 
-/// `Out of memory: Killed process 66 (sort) total-vm:71340kB, anon-rss:66140kB, file-rss:...`
+/// Parses Linux's line `Out of memory: Killed process 66 (sort) total-vm:71340kB, anon-rss:66140kB, file-rss:...`
 fn linuxs(line: &str) -> Option<(&str, Option<u64>)> {
     let rest = line.split_once("Out of memory: Killed process ")?.1;
     let (name, rest) = rest.split_once(" (")?.1.split_once(") ")?;

@@ -1,7 +1,7 @@
 //! The virtual machine: its QEMU and accelerator, its command line, its ports, and the bytes that pass through them.
 //!
-//! A guest has three ports and a log. Each is a socket pair whose far end QEMU inherits. None has a name in the file
-//! system, so no file can be left behind:
+//! A guest has three ports and a log. Each is a socket pair, of which QEMU inherits one end. The sockets have no names
+//! in the file system, so no file can be left behind:
 //!
 //! | port | to the guest | from the guest |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | C | control lines ([`control::ToGuest`]) | control lines ([`control::FromGuest`]) |
 //! | serial | | the kernel's log |
 //!
-//! The initial file system is an anonymous memory file that QEMU opens through `/proc/self/fd`.
+//! The initial file system is an anonymous file in memory, which QEMU opens through `/proc/self/fd`.
 
 pub mod accel;
 pub mod boot_words;

@@ -1,37 +1,37 @@
-//! The end of a run, and its exit status.
+//! The outcome of a run, and the exit status for it.
 
 use super::qemu;
 use crate::failure::Failure;
 
-/// The beginnings of the kernel's message when it cannot run, or cannot use a word (`boot/required.rs`).
+/// The beginnings of the kernel's messages when it cannot run, or cannot use a boot word (`boot/required.rs`).
 const REFUSALS: [&str; 2] = ["Quire cannot run on this machine: ", "the boot word "];
 
-/// The end of a run.
+/// The way in which a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The program ended with this status.
     Exit(u8),
-    /// The program died of this signal.
+    /// This signal killed the program.
     Signal(u8),
-    /// The time of `--timeout` was over.
+    /// The time limit of `--timeout` expired.
     TimedOut,
-    /// The user, or a signal to us, ended the machine. The signal's number.
+    /// The user ended the machine, or this process got a signal. The signal's number.
     Stopped(u8),
-    /// The reader of our standard output has closed it.
+    /// The reader of standard output closed it.
     OutputClosed,
-    /// Our standard output could not be written.
+    /// Standard output could not be written. The error message.
     OutputFailed(String),
     /// The kernel panicked.
     Panicked,
-    /// The kernel cannot run on this machine. Its message.
+    /// The kernel cannot run on this machine. The kernel's message.
     Refused(String),
-    /// QEMU ended before the program did: how it ended, and its message.
+    /// QEMU ended before the program did. A description of QEMU's end, with its message.
     Died(String),
 }
 
 impl Outcome {
-    /// The outcome of QEMU's own end, where the guest did not report the end of its program. `log`: the end of the
-    /// kernel's log.
+    /// The outcome if QEMU ended and the guest did not report the end of its program. `log` is the end of the kernel's
+    /// log.
     pub fn of_qemu(code: Option<i32>, shown: &str, complaint: &str, log: &str) -> Self {
         match code {
             Some(qemu::PANICKED) => Self::Panicked,
@@ -48,7 +48,7 @@ impl Outcome {
         }
     }
 
-    /// One word for other tools.
+    /// The outcome as one word, for other tools.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Exit(_) => "exit",
@@ -62,7 +62,8 @@ impl Outcome {
         }
     }
 
-    /// The status of `./quire run`: the program's own, or 128+n for a signal. Our own statuses follow `timeout(1)`.
+    /// The exit status of `./quire run`: the program's status, or 128+n for a signal. The other statuses follow
+    /// `timeout(1)`.
     pub fn status(&self) -> u8 {
         match self {
             Self::Exit(status) => *status,
@@ -74,7 +75,7 @@ impl Outcome {
         }
     }
 
-    /// The outcome as a failure to report. A program's own end has no message.
+    /// The outcome as a failure. The end of the program itself has no message.
     pub fn to_failure(&self) -> Failure {
         match self {
             Self::TimedOut => Failure::timed_out("the time limit of --timeout expired; the machine was stopped"),

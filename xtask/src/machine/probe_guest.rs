@@ -1,6 +1,6 @@
-//! The smallest guest with the needs of an ordinary kernel. It enters long mode with paging, executes `cpuid`, and sets
-//! up and uses floating point. It ends QEMU through the debug-exit port. It fails on a machine whose `/dev/kvm` opens
-//! but cannot run guests. Such a machine may emulate ring 0, with few instructions and without `ldmxcsr`.
+//! The smallest guest that needs the features of an ordinary kernel. It enters long mode with paging, executes `cpuid`,
+//! and uses floating point. Then it ends QEMU through the debug-exit port. On some machines, `/dev/kvm` opens but
+//! cannot run this guest. Such a machine may emulate ring 0 with few instructions and without `ldmxcsr`.
 
 /// The address where the code is loaded and entered.
 const AT: u32 = 0x10_0000;
@@ -30,7 +30,7 @@ const CODE: [u8; 170] = [
     0x00, 0x00, 0x00, 0x00, 0x00, 0x9a, 0x20, 0x00, 0x0f, 0x00, 0x90, 0x00, 0x10, 0x00, 0x80, 0x1f, 0x00, 0x00,
 ];
 
-/// A PVH-bootable ELF file around that code.
+/// A PVH-bootable ELF file with that code.
 pub fn elf() -> Vec<u8> {
     let code_at = 64 + 2 * 56 + 20;
     let mut out = Vec::with_capacity(code_at + CODE.len());

@@ -1,5 +1,5 @@
-//! Starting QEMU so that none of its processes can outlive us: its command line, the descriptors that it inherits, its
-//! end.
+//! Starts QEMU so that none of its processes can outlive this process: the command line, the inherited descriptors, and
+//! the end of QEMU.
 
 use std::{
     ffi::OsString,
@@ -26,21 +26,23 @@ use rustix::{
 use super::accel::Accelerator;
 use crate::failure::{Doing, Failure, Result};
 
-/// The program's name.
+/// The name of the emulator's program.
 pub const NAME: &str = "qemu-system-x86_64";
-/// QEMU's status after the guest wrote 0x10 to the debug-exit port: an orderly end.
+/// QEMU's exit status after the guest wrote 0x10 to the debug-exit port: an orderly end.
 pub const ORDERLY: i32 = 33;
-/// The status after 0x11: the kernel panicked.
+/// QEMU's exit status after 0x11: the kernel panicked.
 pub const PANICKED: i32 = 35;
-/// The status after 0x12: the kernel cannot run on this machine, and its log says why.
+/// QEMU's exit status after 0x12: the kernel cannot run on this machine. Its log gives the reason.
 pub const REFUSED: i32 = 37;
 
-/// Words for a machine with a counted clock: the seed of RDRAND, and a time of day that follows the count. With them a
-/// run depends on the kernel and the image only. The time is later than the files of any image.
+/// Arguments for a machine with a counted clock: the seed of RDRAND, and a time of day that advances with the count.
+/// With them, a run depends only on the kernel and the image. The date is later than the dates of all files in an
+/// image.
 const COUNTED: [&str; 4] = ["-seed", "1", "-rtc", "base=2030-01-01T00:00:00,clock=vm"];
 
-/// A guest of more MiB than this is *large*: its memory may exceed the host's. The host reserves none of it, and
-/// provides small pages. With large pages the first touch of each descriptor, table and bitmap would fill 2 MiB.
+/// The limit in MiB above which a guest is *large*: its memory may exceed the host's. The host reserves none of a large
+/// guest's memory and provides small pages. With large pages, the first touch of each descriptor, table and bitmap
+/// would allocate 2 MiB.
 const LARGE: u64 = 2048;
 
 /// The kernel to boot, and its board.
@@ -67,34 +69,35 @@ pub struct Launch<'a> {
     pub kernel: &'a Path,
     /// The initial file system.
     pub image: &'a File,
-    /// 1 to 64.
+    /// The number of CPUs, 1 to 64.
     pub cpus: u32,
-    /// In MiB.
+    /// The memory in MiB.
     pub memory: u64,
-    /// The executor of the guest's instructions.
+    /// The accelerator that executes the guest's instructions.
     pub accelerator: Accelerator,
-    /// The guest's processor in QEMU's words. `None`: all features of the accelerator.
+    /// The guest's processor in QEMU's words. `None` stands for all features that the accelerator supports.
     pub cpu: Option<String>,
-    /// Count instructions instead of running as fast as possible. The clock is the count, and random numbers have a
-    /// fixed seed, so that a run repeats.
+    /// Whether to count instructions instead of running as fast as possible. The clock is then the count, and random
+    /// numbers have a fixed seed, so that two runs are equal.
     pub count: bool,
-    /// Translate all CPUs on one thread. A CPU that pauses then gives way to the next at once.
+    /// Whether one thread executes all CPUs. A CPU that executes `pause` then yields to the next CPU at once.
     pub turns: bool,
-    /// More arguments.
+    /// Further arguments for QEMU.
     pub extra: Vec<OsString>,
-    /// Descriptors that `extra` mentions.
+    /// The descriptors that `extra` mentions, which QEMU inherits.
     pub inherit: Vec<RawFd>,
 }
 
-/// An anonymous file in memory, for a file that QEMU opens by name. A process that inherits the descriptor opens it as
-/// `/proc/self/fd/N`.
+/// Creates an anonymous file in memory, for a file that QEMU opens by name. A process that inherits the descriptor
+/// opens the file as `/proc/self/fd/N`.
 pub fn memory_file(name: &str) -> io::Result<File> {
     Ok(File::from(memfd_create(name, MemfdFlags::CLOEXEC)?))
 }
 
-/// Lets the child keep these descriptors, and ends it when this process ends.
+/// Lets the child inherit these descriptors, and kills it when this process ends.
 ///
-/// The death signal follows the *thread* that spawns, so that thread must live as long as the child.
+/// The kernel sends the death signal when the *thread* that spawned the child ends. So that thread must live as long as
+/// the child.
 pub fn inherit(command: &mut Command, descriptors: Vec<RawFd>) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec. It calls only system calls, and neither allocates nor locks.
@@ -114,7 +117,7 @@ pub fn inherit(command: &mut Command, descriptors: Vec<RawFd>) {
     }
 }
 
-/// Ends a child that leads its own process group, and all processes that it started.
+/// Kills a child that leads its own process group, and all processes that the child started.
 pub fn kill_group(child: &mut Child) {
     if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(pid, Signal::KILL);
@@ -123,17 +126,17 @@ pub fn kill_group(child: &mut Child) {
     let _ = child.wait();
 }
 
-/// A running machine. Dropping it ends it.
+/// A running machine. Dropping the value ends the machine.
 #[derive(Debug)]
 pub struct Guest {
     child: Child,
-    /// Becomes readable when QEMU has ended.
+    /// A descriptor that becomes readable when QEMU has ended.
     pub ended: OwnedFd,
-    /// Standard input and output.
+    /// The program's standard input and output.
     pub port_a: OwnedFd,
-    /// Standard error.
+    /// The program's standard error.
     pub port_b: OwnedFd,
-    /// Control lines.
+    /// The lines of the control protocol.
     pub port_c: OwnedFd,
     /// The kernel's log.
     pub log: OwnedFd,
@@ -167,7 +170,7 @@ impl Launch<'_> {
         keep.extend(&self.inherit);
         inherit(&mut command, keep);
         if self.is_large() {
-            // SAFETY: one system call, which neither allocates nor locks.
+            // SAFETY: the closure does one system call, which neither allocates nor locks.
             unsafe { command.pre_exec(|| Ok(disable_transparent_huge_pages(true)?)) };
         }
         let started = Instant::now();
@@ -198,7 +201,7 @@ impl Launch<'_> {
             System::Quire => "microvm,acpi=on,pit=on,pic=on,rtc=on,isa-serial=on,auto-kernel-cmdline=on",
             System::QuireQ35 | System::Linux => "q35",
         };
-        // A caller that lays memory out in domains names the memory of each.
+        // A caller that divides memory into NUMA domains passes the memory of each domain in `extra`.
         if self.is_large() && !self.extra.iter().any(|word| word == "-numa") {
             add(&["-object", &format!("memory-backend-ram,id=ram,size={}M,reserve=off", self.memory)]);
             add(&["-M", &format!("{board},memory-backend=ram")]);
@@ -217,8 +220,8 @@ impl Launch<'_> {
         if self.count {
             add(&COUNTED);
         }
-        // With ERMS and FSRM, Linux and other kernels would clear pages by `rep stosb`, which TCG executes byte by
-        // byte.
+        // ERMS and FSRM are hidden under TCG. With them, Linux and other kernels would clear pages by `rep stosb`,
+        // which TCG executes byte by byte.
         add(&[
             "-cpu",
             self.cpu.as_deref().unwrap_or(match self.accelerator {
@@ -259,11 +262,11 @@ impl Launch<'_> {
     }
 }
 
-/// Makes QEMU's writes to its ports block when we read slowly, so that no output is lost.
+/// Makes QEMU's writes to its ports block while this process reads slowly, so that no output is lost.
 ///
-/// A virtio *console* in QEMU drops output that its character device refuses. QEMU sets `O_NONBLOCK` on a socket when
-/// it opens it, so the socket refuses output when it is full. Both ends of the inheritance share that flag. So this
-/// waits until QEMU has set the flag, which is before any guest runs, and clears it again. The guest then waits as a
+/// A virtio *console* in QEMU drops output that its character device refuses. QEMU sets `O_NONBLOCK` on each socket, so
+/// a full socket refuses output. QEMU's descriptor and this process's copy of it share that flag. So this function
+/// waits until QEMU has set the flag, which is before any guest runs, and then clears it. The guest then waits as a
 /// process waits on a full pipe.
 fn make_blocking(theirs: &[rustix::fd::BorrowedFd<'_>], ended: &OwnedFd) {
     let start = Instant::now();
@@ -293,17 +296,17 @@ impl Guest {
         self.child.id()
     }
 
-    /// Ends QEMU now.
+    /// Kills QEMU now.
     pub fn kill(&mut self) {
         kill_group(&mut self.child);
     }
 
-    /// Waits for QEMU's end.
+    /// Waits for QEMU's end. Returns its exit status.
     pub fn wait(&mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
 
-    /// QEMU's own error messages, in one line.
+    /// The last line of QEMU's error output that is no warning.
     pub fn complaints(&mut self) -> String {
         let mut text = String::new();
         let _ = self.complaints.rewind();
@@ -320,15 +323,15 @@ impl Drop for Guest {
     }
 }
 
-/// A listening TCP socket on a free local port, for the debugger. QEMU inherits the socket, so no other process can
-/// take the port.
+/// Opens a listening TCP socket on a free local port, for the debugger. QEMU inherits the socket, so no other process
+/// can take the port. Returns the socket and the port.
 pub fn local_listener() -> Result<(OwnedFd, u16)> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").doing(|| "cannot listen for the debugger".to_string())?;
     let port = listener.local_addr().doing(|| "cannot listen for the debugger".to_string())?.port();
     Ok((OwnedFd::from(listener), port))
 }
 
-/// Writes an image into a file before QEMU starts.
+/// Writes an image into a file in memory, before QEMU starts.
 pub fn image_file(write: impl FnOnce(&mut io::BufWriter<File>) -> Result<()>) -> Result<File> {
     let about = || "cannot keep the initial file system in memory".to_string();
     let mut writer = io::BufWriter::with_capacity(1 << 20, memory_file("quire-initramfs").doing(about)?);

@@ -1,8 +1,9 @@
-//! The relay between the user and the guest: one loop that moves bytes both ways. It never blocks on one side for the
-//! other, and finds out how the run ended.
+//! The relay between the user and the guest: one loop that moves bytes both ways. The loop never blocks on one side
+//! while the other has work. It also finds out how the run ended.
 //!
-//! Back-pressure reaches the guest: a full buffer here stops the reads, QEMU's write blocks, the guest waits. The first
-//! interrupt lifts the bound, so it reaches the guest even if no reader takes the guest's output.
+//! Back-pressure reaches the guest: when a buffer of the relay is full, the relay stops reading, QEMU's write blocks,
+//! and the guest waits. The first interrupt lifts the buffer's bound. Then the interrupt reaches the guest even if no
+//! reader takes the guest's output.
 
 use std::{
     fs::File,
@@ -26,23 +27,23 @@ use super::{
 };
 use crate::failure::{Doing, Result};
 
-/// After the program's end, the longest time that the machine may run without moving a byte.
+/// The longest time that the machine may run after the program's end without moving a byte.
 const GRACE: Duration = Duration::from_secs(10);
 /// The bytes of the kernel's log that are kept for an error message.
 const TAIL: usize = 32 << 10;
-/// The most chunks of 64 KiB that one turn takes from the control port.
+/// The most chunks of 64 KiB that one turn of the loop reads from the control port.
 const MOST_CHUNKS: usize = 16;
 /// Ctrl-], which ends the machine in raw mode.
 const ESCAPE: u8 = 0x1d;
 
-/// The request of a signal to us.
+/// A request to the relay, made by a signal or the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
-    /// Ctrl-C.
+    /// Ctrl-C was pressed.
     Interrupt,
-    /// The window changed.
+    /// The window's size changed.
     Resized,
-    /// End the whole run. The signal's number.
+    /// The whole run must end, because of the signal of this number.
     Stop(u8),
 }
 
@@ -50,19 +51,19 @@ pub enum Asked {
 pub struct Ends<'a> {
     /// The program's standard input.
     pub input: BorrowedFd<'a>,
-    /// Its standard output.
+    /// The program's standard output.
     pub output: BorrowedFd<'a>,
-    /// Its standard error.
+    /// The program's standard error.
     pub errors: BorrowedFd<'a>,
-    /// Readable when `asked` has requests.
+    /// A descriptor that is readable when `asked` has requests.
     pub wake: Option<BorrowedFd<'a>>,
-    /// Called when `wake` is readable.
+    /// Returns the requests. It is called when `wake` is readable.
     pub asked: Box<dyn FnMut() -> Vec<Asked> + 'a>,
-    /// The guest's terminal is the user's.
+    /// Whether the guest's terminal is the user's.
     pub tty: bool,
-    /// Show the kernel's log on standard error.
+    /// Whether the kernel's log is shown on standard error.
     pub verbose: bool,
-    /// Keep the results that the guest sends.
+    /// Whether the results that the guest sends are kept.
     pub results: bool,
     /// The file that keeps the kernel's log.
     pub log: Option<File>,
@@ -73,15 +74,15 @@ pub struct Ends<'a> {
 /// The result of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// How it ended.
+    /// How the run ended.
     pub outcome: Outcome,
     /// The end of the kernel's log.
     pub log_tail: String,
-    /// Guest nanoseconds to the first user instruction.
+    /// The guest's time, in nanoseconds, at its first user instruction. `None` if the guest did not get there.
     pub ready: Option<u64>,
-    /// Real time from QEMU's start to that instruction.
+    /// The real time from QEMU's start to that instruction.
     pub ready_after: Option<Duration>,
-    /// The archive of results that the guest sent.
+    /// The archive of results that the guest sent, if any.
     pub results: Option<File>,
 }
 
@@ -93,14 +94,14 @@ struct Relay<'a> {
     from_b: Flow,
     to_c: Flow,
     pieces: Pieces,
-    /// The archive of results, once the guest sends one.
+    /// The archive of results; `None` until the guest sends one.
     results: Option<File>,
     tail: Vec<u8>,
     said: Option<FromGuest>,
     ready: Option<(u64, Duration)>,
     interrupts: u32,
     eof_sent: bool,
-    /// QEMU has ended. The sockets still hold its last bytes.
+    /// Whether QEMU has ended. The sockets may still hold its last bytes.
     over: bool,
     quiet_since: Instant,
     closed: [bool; 2],
@@ -159,23 +160,23 @@ pub fn unattended(
     Ok(run(guest, without_user(nothing.as_fd(), [output, errors], log, limit)))
 }
 
-/// The result of a guest without user input, and its program's output.
+/// The report of a guest without user input, and its program's output.
 pub struct GuestOutput {
-    /// How it ended.
+    /// How the run ended.
     pub report: Report,
-    /// The bytes of its standard output.
+    /// The bytes of the program's standard output.
     pub output: Vec<u8>,
-    /// The bytes of its standard error.
+    /// The bytes of the program's standard error.
     pub errors: Vec<u8>,
 }
 
-/// As [`unattended`], and keeps the program's output.
+/// Runs a guest as [`unattended`] does, and keeps the program's output.
 pub fn kept(guest: Guest, limit: Duration) -> Result<GuestOutput> {
     keeping(|ends| unattended(guest, ends, None, limit))
 }
 
-/// As [`kept`], and sends the guest nothing at all, not even the end of its input. Any byte would reach a guest with a
-/// counted clock at a moment that the host's load determines.
+/// Runs a guest as [`kept`] does, but sends the guest nothing, not even the end of its input. In a guest with a counted
+/// clock, a byte would arrive at a moment that depends on the host's load.
 pub fn silent(guest: Guest, limit: Duration) -> Result<GuestOutput> {
     let (input, held) = pipe().doing(|| "cannot connect to the guest".to_string())?;
     let ended = keeping(|ends| Ok(run(guest, without_user(input.as_fd(), ends, None, limit))));
@@ -191,7 +192,7 @@ fn keeping(run: impl FnOnce([BorrowedFd<'_>; 2]) -> Result<Report>) -> Result<Gu
     Ok(GuestOutput { report, output: content(&mut output)?, errors: content(&mut errors)? })
 }
 
-/// The ends of a guest that no user attends.
+/// The `Ends` of a guest that no user attends.
 fn without_user<'a>(
     input: BorrowedFd<'a>,
     [output, errors]: [BorrowedFd<'a>; 2],
@@ -212,7 +213,7 @@ fn without_user<'a>(
     }
 }
 
-/// The bytes of a file in this process's memory.
+/// Reads the whole content of a file that keeps a guest's output.
 pub fn content(file: &mut File) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.rewind().and_then(|()| file.read_to_end(&mut bytes)).doing(|| "cannot read the stored output".to_string())?;
@@ -255,7 +256,7 @@ impl Relay<'_> {
         self.settle()
     }
 
-    /// The events to wait for now.
+    /// The descriptors to poll now, with the events to wait for.
     fn wanted(&self) -> Vec<(Side, PollFlags)> {
         let mut wanted = Vec::with_capacity(9);
         let mut want = |side, flags: PollFlags| {
@@ -291,7 +292,7 @@ impl Relay<'_> {
         }
     }
 
-    /// The longest time of the next wait.
+    /// The longest time that the next wait may take; `None` for no limit.
     fn patience(&self) -> Option<Duration> {
         let now = Instant::now();
         let grace = self.said.is_some().then(|| self.quiet_since + GRACE);
@@ -346,7 +347,8 @@ impl Relay<'_> {
         None
     }
 
-    /// Draws conclusions after a round.
+    /// Finishes a round: discards output without a reader, passes on the end of the input, and checks the limits.
+    /// Returns the outcome if the run is over.
     fn settle(&mut self) -> Option<Outcome> {
         if self.closed[1] {
             self.from_b.discard();
@@ -356,7 +358,7 @@ impl Relay<'_> {
             self.send(ToGuest::Eof(self.to_a.taken));
         }
         if self.over {
-            // QEMU is gone. Its sockets still hold its last bytes, and then end.
+            // QEMU has ended. Its sockets still hold its last bytes, and then report their end.
             while self.from_a.has_room() && matches!(self.from_a.fill(&self.guest.port_a), Moved::Bytes(_)) {}
             while self.from_b.has_room() && matches!(self.from_b.fill(&self.guest.port_b), Moved::Bytes(_)) {}
             if self.from_a.is_done() && self.from_b.is_done() {
@@ -367,7 +369,8 @@ impl Relay<'_> {
         if self.ends.deadline.is_some_and(|d| now >= d) {
             return Some(Outcome::TimedOut);
         }
-        // The program has ended and the machine hangs. The status is known, so do not wait for the machine.
+        // The program has ended but the machine hangs. The program's status is known, so the relay does not wait
+        // longer.
         if self.said.is_some() && !self.over && !self.from_a.has_bytes() && now >= self.quiet_since + GRACE {
             return Some(self.verdict());
         }
@@ -391,7 +394,7 @@ impl Relay<'_> {
     fn take_input(&mut self) -> Option<Outcome> {
         let before = self.to_a.taken;
         self.to_a.fill(self.ends.input);
-        // In raw mode, only a single key ends the machine. In a paste, the byte goes to the program.
+        // In raw mode, the key ends the machine only if it arrives alone. In pasted text, the byte goes to the program.
         if self.ends.tty && self.to_a.taken == before + 1 && self.to_a.holds_only(ESCAPE) {
             return Some(Outcome::Stopped(2));
         }
@@ -408,7 +411,8 @@ impl Relay<'_> {
 
     fn take_control(&mut self) {
         let mut bytes = [0; 64 << 10];
-        // A guest that sends without end must not keep the loop from its other work.
+        // The number of chunks is bounded, so that a guest that sends without end does not keep the loop from its other
+        // work.
         let most = if self.over { usize::MAX } else { MOST_CHUNKS };
         for _ in 0..most {
             let Ok(n @ 1..) = rustix::io::read(&self.guest.port_c, &mut bytes) else { return };
@@ -416,7 +420,7 @@ impl Relay<'_> {
             pieces.push(&bytes[..n], |piece| match piece {
                 Piece::Line(FromGuest::Ready(ns)) => {
                     self.ready = Some((ns, self.guest.started.elapsed()));
-                    // The size may have changed since the guest's start.
+                    // The window's size may have changed since the guest's start.
                     self.window_size();
                 }
                 Piece::Line(said) => {
@@ -429,7 +433,7 @@ impl Relay<'_> {
         }
     }
 
-    /// Keeps a piece of the results. A file that cannot be written is cut, and its reader will find that.
+    /// Keeps a piece of the results. If a write fails, the file stays incomplete, and its reader will report that.
     fn keep_result(&mut self, part: &[u8]) {
         if self.results.is_none() && self.ends.results {
             self.results = tempfile::tempfile().ok();

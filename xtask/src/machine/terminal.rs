@@ -1,10 +1,10 @@
-//! The user's terminal. It is raw while a guest has it, and restored on every way out.
+//! The user's terminal. It is in raw mode while a guest uses it, and is restored however the run ends.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// A terminal in raw mode. Dropping it (also while a panic unwinds) restores its settings.
+/// A terminal in raw mode. Dropping the value restores the terminal's settings, also while a panic unwinds.
 #[derive(Debug)]
 pub struct Raw<'a> {
     fd: BorrowedFd<'a>,
@@ -12,7 +12,7 @@ pub struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// Switches `fd` to raw mode; `None` if it is no terminal.
+    /// Switches `fd` to raw mode. Returns `None` if `fd` is no terminal.
     pub fn enter(fd: BorrowedFd<'a>) -> Option<Self> {
         let was = tcgetattr(fd).ok()?;
         let mut raw = was.clone();
@@ -33,7 +33,7 @@ pub fn interactive() -> bool {
     isatty(rustix::stdio::stdin()) && isatty(rustix::stdio::stdout())
 }
 
-/// Rows and columns.
+/// The rows and columns of a terminal. `None` if they are unknown.
 pub fn size(fd: impl AsFd) -> Option<(u16, u16)> {
     let size = tcgetwinsize(fd).ok()?;
     (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))

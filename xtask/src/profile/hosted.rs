@@ -1,6 +1,6 @@
-//! The stacks of a workload of the lab in a process of this machine. Callgrind counts them: it keeps for each function
-//! the chain of its callers. It counts the whole process. So the workload runs twice, with its operations and without
-//! them, and the difference is the operations' part.
+//! The call stacks of a workload of the lab, in a process on the host. Callgrind counts instructions, and keeps the
+//! chain of callers for each function. It counts the whole process. So the workload runs twice, with its operations and
+//! without them. The difference is the share of the operations.
 
 use std::{
     collections::BTreeMap,
@@ -15,17 +15,18 @@ use crate::{
     progress::Step,
 };
 
-/// Valgrind counts each byte of a string instruction as an instruction. So glibc fills and copies pages by vectors.
+/// These settings make glibc fill and copy pages with vector instructions. Valgrind would count each byte of a string
+/// instruction as an instruction.
 const BY_VECTORS: &str = "glibc.cpu.x86_rep_stosb_threshold=1000000000:glibc.cpu.x86_rep_movsb_threshold=1000000000";
-/// The longest chain of callers that is kept.
+/// The most callers of a function that callgrind keeps.
 const CALLERS: u32 = 40;
-/// Callers outside of it prepare the process.
+/// The prefix of the outermost functions that count. Callers further out only prepare the process.
 const OUTERMOST: &str = "quire_lab::";
 
-/// Instructions by stack, the outermost function first.
+/// The number of instructions by stack. A stack begins with the outermost function.
 pub type Stacks = BTreeMap<Vec<String>, u64>;
 
-/// The stacks of `count` operations of `workload`.
+/// Counts the stacks of `count` operations of `workload`.
 pub fn measure(places: &Places, workload: &str, count: u64) -> Result<Stacks> {
     let lab = bench::build_native(places)?;
     let step = Step::new("counting under valgrind");
@@ -66,8 +67,8 @@ fn run(lab: &Path, workload: &str, count: u64) -> Result<Stacks> {
     parse(&text).ok_or_else(|| Failure::machine("callgrind wrote a file of another shape"))
 }
 
-/// Reads callgrind's file. A line `fn=inner'caller'outermost` begins the costs of a chain. Cost lines are `LINE COST`.
-/// The cost line after `calls=` is of the callee and its callees, which have chains of their own.
+/// Parses callgrind's file. A line `fn=inner'caller'outermost` begins the costs of a chain. A cost line is `LINE COST`.
+/// The cost line after `calls=` is skipped, because it belongs to the callee, which has a chain of its own.
 fn parse(text: &str) -> Option<Stacks> {
     let mut stacks = Stacks::new();
     let mut stack: Option<Vec<String>> = None;
@@ -89,12 +90,12 @@ fn parse(text: &str) -> Option<Stacks> {
     (!stacks.is_empty()).then_some(stacks)
 }
 
-/// Valgrind numbers recursive calls: `f'2` is a second level of `f`, and the part `2` is no function.
+/// Whether a part of a chain is a number. Valgrind numbers recursive calls: in `f'2`, the 2 is the second level of `f`.
 fn is_level(part: &str) -> bool {
     part.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// The function's name without its hash.
+/// The function's name without the compiler's hash.
 fn name(symbol: &str) -> String {
     super::plain(&format!("{:#}", rustc_demangle::demangle(symbol)))
 }

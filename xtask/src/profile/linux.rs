@@ -1,6 +1,6 @@
-//! The profile of Debian's Linux. Its kernel file has no symbols, so a boot before the measured one reads their
-//! addresses from `/proc/kallsyms`, without a random base. `xtask/guest/measure.c` starts the program, and marks its
-//! start and end for the plugin.
+//! The profile of Debian's Linux. Its kernel file has no symbols. So a first boot without a random base reads the
+//! addresses of its functions from `/proc/kallsyms`. In the measured boot, `xtask/guest/measure.c` starts the program
+//! and marks its start and its end for the plugin.
 
 use std::{io::Write as _, os::fd::AsRawFd as _, time::Duration};
 
@@ -23,12 +23,13 @@ use crate::{
     run,
 };
 
-/// Linux's word for a fixed base.
+/// The word of Linux's command line that prevents a random base address.
 const FIXED: &str = "nokaslr";
-/// The first word of the report of `measure.c`. A program that prints such a line would lose the rest of its errors.
+/// The first word of the report of `measure.c`. If a program prints a line with it, the rest of its error output is
+/// lost.
 const TAG: &str = "quire-profile-measured";
 
-/// Runs the program on Linux and reads the counts. Its output appears on standard error.
+/// Runs the program on Linux and reads the counts. The program's output is printed on standard error.
 pub fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Functions)> {
     let plugin = build_plugin(places)?;
     let (mut tree, mut order) = run::prepare(places, &options.guest, &options.program, false)?;
@@ -66,7 +67,7 @@ pub fn measure(places: &Places, options: &cli::Profile) -> Result<(Records, Func
     Ok((Records::read(&String::from_utf8_lossy(&bytes))?, functions))
 }
 
-/// The end of a run that reported nothing.
+/// The failure for a run without a report.
 fn broken(ended: &GuestOutput, kernel: &Kernel) -> Failure {
     match &ended.report.outcome {
         Outcome::Exit(_) | Outcome::Signal(_) => {
@@ -79,9 +80,9 @@ fn broken(ended: &GuestOutput, kernel: &Kernel) -> Failure {
     }
 }
 
-/// Linux's functions by address.
+/// The functions of Linux by address, read in a boot of its own.
 fn functions(places: &Places, kernel: &Kernel) -> Result<Functions> {
-    /// The limit of a boot that prints a file.
+    /// The time limit of a boot that only prints a file.
     const SHORT: Duration = Duration::from_secs(300);
     let words = ["busybox".into(), "cat".into(), "/proc/kallsyms".into()];
     let guest = cli::Guest::of(1, 512);
@@ -95,7 +96,7 @@ fn functions(places: &Places, kernel: &Kernel) -> Result<Functions> {
     Ok(Functions::of(found))
 }
 
-/// The lines `ADDRESS KIND NAME` of code.
+/// The functions in lines `ADDRESS KIND NAME`.
 fn parse(text: &str) -> Vec<(u64, String)> {
     let line = |line: &str| {
         let [address, kind, name, ..] = line.split_whitespace().collect::<Vec<_>>()[..] else { return None };

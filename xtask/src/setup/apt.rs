@@ -1,4 +1,4 @@
-//! apt, with this machine's sources or with private ones: nothing of the system's apt is changed.
+//! Runs apt with the host's sources or with private ones. The system's own apt is not changed.
 
 use std::{
     fs,
@@ -11,38 +11,39 @@ use crate::{
     places::Places,
 };
 
-/// An apt to ask and to fetch with.
+/// An apt that is used for queries and downloads.
 pub struct Apt {
     options: Vec<String>,
     suite: String,
 }
 
 impl Apt {
-    /// This machine's own.
+    /// The apt of the host.
     pub fn own() -> Self {
         Self { options: Vec::new(), suite: String::new() }
     }
 
-    /// An apt that also knows Debian's backports. Its lists lie under `name` in the cache.
+    /// A private apt that also has Debian's backports as a source. Its lists are in the directory `name` of the cache.
     pub fn with_backports(places: &Places, name: &str) -> Option<Self> {
         Self::private(places, name, |mirror, suite, by| {
             format!("deb {by} {mirror} {suite} main\ndeb {by} {mirror} {suite}-backports main\n")
         })
     }
 
-    /// This one, with more options.
+    /// The same apt with more options.
     pub fn with(mut self, options: impl IntoIterator<Item = String>) -> Self {
         self.options.extend(options.into_iter().flat_map(|o| ["-o".to_owned(), o]));
         self
     }
 
-    /// The suite of a private one, `bookworm` for instance.
+    /// The suite of a private apt, for instance `bookworm`. Empty for the host's apt.
     pub fn suite(&self) -> &str {
         &self.suite
     }
 
-    /// One whose sources `list` writes, from this machine's mirror, its suite, and the option that says who signs. Its
-    /// lists are its own too: they lie under `name` in the cache. `None` where they cannot be had.
+    /// A private apt. `list` writes its sources from the host's mirror, the suite, and the option for the signing key.
+    /// Its lists are in the directory `name` of the cache. Returns `None` if the mirror is unknown or the lists cannot
+    /// be fetched.
     pub fn private(places: &Places, name: &str, list: impl FnOnce(&str, &str, &str) -> String) -> Option<Self> {
         let (mirror, suite) = own_mirror()?;
         let home = places.cache.join(name);
@@ -70,8 +71,8 @@ impl Apt {
         updated.is_ok_and(|s| s.success()).then_some(apt)
     }
 
-    /// Fetches `packages` and unpacks them into `root`. `work` is emptied first; the archives and a log lie there.
-    /// Nothing is installed.
+    /// Fetches `packages` and unpacks them into `root`. The directory `work` is emptied first and gets the archives and
+    /// a log. Nothing is installed.
     pub fn unpack(&self, packages: &[&str], work: &Path, root: &Path) -> Result<()> {
         let about = || format!("cannot write to {}", work.display());
         let _ = fs::remove_dir_all(work);
@@ -99,7 +100,7 @@ impl Apt {
         Ok(())
     }
 
-    /// One of apt's commands.
+    /// A command of this apt, for instance `apt-get`.
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(name);
         command.args(&self.options).env("LC_ALL", "C");
@@ -107,7 +108,7 @@ impl Apt {
     }
 }
 
-/// The mirror and suite of this machine's Debian, from either format of apt's sources.
+/// The mirror and the suite of the host's Debian. Both formats of apt's sources are read.
 pub fn own_mirror() -> Option<(String, String)> {
     let os = fs::read_to_string("/etc/os-release").ok()?;
     let suite = os.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME="))?.trim_matches('"').to_owned();
@@ -117,7 +118,7 @@ pub fn own_mirror() -> Option<(String, String)> {
     mirror_in(&text, &suite).map(|uri| (uri, suite))
 }
 
-/// The mirror that serves `suite` itself (not its updates or security fixes).
+/// The mirror that serves `suite` itself, not the suite's updates or security fixes.
 fn mirror_in(text: &str, suite: &str) -> Option<String> {
     let one_line = text.lines().filter(|l| l.starts_with("deb ")).find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().skip(1).skip_while(|w| w.starts_with('[')).collect();

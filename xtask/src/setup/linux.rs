@@ -1,4 +1,5 @@
-//! Debian's Linux kernel, to compare with: fetched through apt, unpacked into the cache, never installed.
+//! Debian's Linux kernel, to compare with Quire. It is fetched through apt and unpacked into the cache, never
+//! installed.
 
 use std::{
     collections::BTreeMap,
@@ -17,26 +18,26 @@ use crate::{
 /// A Linux kernel that can be booted.
 #[derive(Debug, Clone)]
 pub struct Linux {
-    /// The bzImage.
+    /// The path of the bzImage.
     pub kernel: PathBuf,
-    /// Its release, for instance `6.12.117+deb12-cloud-amd64`.
+    /// The kernel's release, for instance `6.12.117+deb12-cloud-amd64`.
     pub release: String,
 }
 
-/// A Linux of all kinds of machines, with what makes it a host for KVM.
+/// A Linux with drivers for all machines, and the modules that make it a host for KVM.
 #[derive(Debug, Clone)]
 pub struct Host {
     /// The kernel.
     pub linux: Linux,
-    /// Modules that it loads before anything else, in this order.
+    /// The modules that the kernel loads first, in this order.
     pub modules: Vec<PathBuf>,
 }
 
-/// Debian's kernel that is not for clouds alone, whose processors need no virtualisation of their own.
+/// The package of Debian's general kernel, which has KVM, unlike the kernel for clouds.
 const HOST_PACKAGE: &str = "linux-image-amd64";
 
-/// The modules that a host needs, each after those that it needs itself: the ports to the outside, and KVM for AMD's
-/// processors. The emulator has no other virtualisation.
+/// The modules that a host needs, each after the modules on which it depends: drivers for the virtio ports, and KVM for
+/// AMD processors. The emulator offers no other virtualisation extension.
 const HOST_MODULES: [&str; 10] = [
     "virtio_ring",
     "virtio",
@@ -50,10 +51,10 @@ const HOST_MODULES: [&str; 10] = [
     "kvm-amd",
 ];
 
-/// In the order of preference: the backported 6.12, whatever the newest of the suite is.
+/// The packages in the order of preference: the backported 6.12, then the newest of the suite.
 const PACKAGES: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
 
-/// The release of the kernel that [`ensure`] gives, where it is there already.
+/// The release of the kernel that [`ensure`] returns, if that is in the cache already.
 pub fn release(places: &Places) -> Option<String> {
     match std::env::var("QUIRE_LINUX") {
         Ok(given) => Some(given),
@@ -61,7 +62,7 @@ pub fn release(places: &Places) -> Option<String> {
     }
 }
 
-/// The kernel in the cache, fetched first where there is none. `$QUIRE_LINUX` names another kernel.
+/// Returns the kernel in the cache, and fetches it first if there is none. `$QUIRE_LINUX` names another kernel.
 pub fn ensure(places: &Places) -> Result<Linux> {
     if let Some(given) = std::env::var_os("QUIRE_LINUX").map(PathBuf::from) {
         fs::metadata(&given).doing(|| format!("QUIRE_LINUX={}", given.display()))?;
@@ -100,7 +101,7 @@ pub fn ensure(places: &Places) -> Result<Linux> {
     Err(why)
 }
 
-/// The Linux in the cache that can be a host for KVM, fetched first where there is none.
+/// Returns the Linux in the cache that can be a host for KVM, and fetches it first if there is none.
 pub fn host(places: &Places) -> Result<Host> {
     let home = places.cache.join("linux-host");
     if let Some(found) = kept_host(&home) {
@@ -143,12 +144,12 @@ pub fn host(places: &Places) -> Result<Host> {
     kept_host(&home).ok_or_else(|| Failure::usage(format_args!("{real} holds no kernel")))
 }
 
-/// The name under which a module is kept: names in their order are the order in which they are loaded.
+/// The file name of a kept module. The order of the names is the order in which the modules are loaded.
 fn module_file(number: usize, name: &str) -> String {
     format!("{number:02}-{name}.ko")
 }
 
-/// What an earlier [`host`] left.
+/// The host that an earlier call of [`host`] has put into the cache, if it is complete.
 fn kept_host(home: &Path) -> Option<Host> {
     let linux = kept(home)?;
     let modules: Vec<PathBuf> =
@@ -156,7 +157,7 @@ fn kept_host(home: &Path) -> Option<Host> {
     modules.iter().all(|m| m.exists()).then_some(Host { linux, modules })
 }
 
-/// All modules in a tree, by name.
+/// All modules in a tree of files, by name.
 fn modules_below(root: &Path) -> std::io::Result<BTreeMap<String, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut left = vec![root.join("lib/modules"), root.join("usr/lib/modules")];
@@ -174,21 +175,21 @@ fn modules_below(root: &Path) -> std::io::Result<BTreeMap<String, PathBuf>> {
     Ok(found)
 }
 
-/// What an earlier call left.
+/// The kernel that an earlier call has put into the cache, if there is one.
 fn kept(home: &Path) -> Option<Linux> {
     let release = fs::read_to_string(home.join("release")).ok()?;
     let kernel = home.join("vmlinuz");
     kernel.exists().then(|| Linux { kernel, release: release.trim().to_owned() })
 }
 
-/// Fetches and unpacks; `Err(None)` if apt does not know the package.
+/// Fetches a package and unpacks it. Returns `Err(None)` if apt does not know the package.
 fn fetch(apt: &Apt, package: &str, work: &Path, home: &Path) -> Result<(), Option<Failure>> {
     let Some(real) = resolve(apt, package) else { return Err(None) };
     apt.unpack(&[&real], work, &work.join("root")).map_err(Some)?;
     keep(&work.join("root/boot"), home).map_err(|e| Some(Failure::usage(format_args!("keeping the kernel: {e}"))))
 }
 
-/// Moves the one kernel of an unpacked `boot` to where [`kept`] finds it.
+/// Copies the kernel of an unpacked directory `boot` to the place where [`kept`] finds it.
 fn keep(boot: &Path, home: &Path) -> std::io::Result<()> {
     for entry in fs::read_dir(boot)? {
         let entry = entry?;
@@ -201,7 +202,7 @@ fn keep(boot: &Path, home: &Path) -> std::io::Result<()> {
     Err(std::io::Error::other("no vmlinuz in the package"))
 }
 
-/// The package that a meta package stands for today.
+/// The package that a meta package depends on at present.
 fn resolve(apt: &Apt, meta: &str) -> Option<String> {
     let out = apt.command("apt-cache").args(["depends", "--important", meta]).output().ok()?;
     depends_on(&String::from_utf8_lossy(&out.stdout))

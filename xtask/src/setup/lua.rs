@@ -1,4 +1,4 @@
-//! The sources of Lua, a project in C for guests to build: Debian's source package, unpacked into the cache.
+//! The sources of Lua, a C project that guests build. They are Debian's source package, unpacked into the cache.
 
 use std::{
     fs,
@@ -13,14 +13,14 @@ use crate::{
     progress::Step,
 };
 
-/// Debian's name.
+/// The name of Debian's source package.
 const PACKAGE: &str = "lua5.4";
 
-/// Where apt's lists lie until it is fetched.
+/// The directory of apt's lists, which exists until the package is fetched.
 const LISTS: &str = "apt-sources";
 
-/// The directory that holds its `Makefile` and its C files, fetched first where there is none. `$QUIRE_LUA` names
-/// another directory.
+/// Returns the directory with Lua's `Makefile` and C files, and fetches it first if it does not exist. `$QUIRE_LUA`
+/// names another directory.
 pub fn ensure(places: &Places) -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("QUIRE_LUA").map(PathBuf::from) {
         let about = || format!("QUIRE_LUA={}", given.display());
@@ -71,11 +71,11 @@ pub fn ensure(places: &Places) -> Result<PathBuf> {
     Ok(home)
 }
 
-/// The archive as its authors published it.
+/// The path of the original archive of Lua's authors.
 fn original(work: &Path) -> Option<PathBuf> {
     let files = fs::read_dir(work).ok()?;
     files.filter_map(|f| Some(f.ok()?.path())).find(|p| {
-        // Not the signature that stands beside it.
+        // The archive's signature, whose name ends with `.asc`, is skipped.
         p.to_string_lossy().contains(".orig.tar.") && p.extension().is_none_or(|e| e != "asc")
     })
 }

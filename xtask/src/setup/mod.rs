@@ -1,4 +1,5 @@
-//! Things that are made or fetched once: the toolchain for kernels, Debian's Linux, and sources to build in guests.
+//! Tools and files that are made or fetched once: the toolchain for the kernel, Debian's Linux, and sources to build in
+//! guests.
 
 pub mod apt;
 pub mod linux;
@@ -11,7 +12,8 @@ pub mod toolchain;
 
 use crate::{failure::Result, machine::accel, places::Places};
 
-/// `./quire setup`: the entry script has installed what was missing; this makes the rest, so that later runs need not.
+/// `./quire setup`: the entry script has installed the missing packages. This function makes the rest, so that later
+/// runs do not have to.
 pub fn command(places: &Places) -> Result<u8> {
     toolchain::Toolchain::for_kernel(places)?;
     let qemu = accel::find_qemu()?;

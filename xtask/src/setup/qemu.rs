@@ -1,4 +1,4 @@
-//! A newer QEMU than this machine's: Debian's backports have one. Fetched through apt, unpacked into the cache, never
+//! A newer QEMU than the host's, from Debian's backports. It is fetched through apt and unpacked into the cache, never
 //! installed.
 
 use std::{
@@ -15,13 +15,15 @@ use crate::{
     progress::Step,
 };
 
-/// The emulator, its data and its firmware. Its libraries are those of this machine's QEMU.
+/// The packages of the emulator, its data and its firmware. Its libraries are those of the host's QEMU.
 const PACKAGES: [&str; 4] = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
 
-/// Where the emulator lies below the place where its packages are unpacked. It finds its firmware from there.
+/// The path of the emulator below the directory in which its packages are unpacked. The emulator finds its firmware
+/// from there.
 const EMULATOR: &str = "usr/bin/qemu-system-x86_64";
 
-/// The emulator of the backports, fetched first where it is not in the cache yet; or why it cannot be had.
+/// Returns the path of the emulator from the backports, and fetches it first if needed. The error says why that is
+/// impossible.
 pub fn newer(places: &Places) -> Result<PathBuf> {
     let home = places.cache.join("qemu-newer");
     let emulator = home.join(EMULATOR);
@@ -45,7 +47,7 @@ pub fn newer(places: &Places) -> Result<PathBuf> {
     Ok(emulator)
 }
 
-/// Does the emulator start here? Its libraries may be newer than this machine's.
+/// Checks that the emulator starts on this host. It may need newer libraries than the host has.
 fn usable(emulator: &Path) -> Result<()> {
     libraries::closure(emulator, &SearchPath::of_host()).doing(|| "the newer QEMU".to_string())?;
     let mut command = Command::new(emulator);

@@ -1,28 +1,30 @@
-//! libFuzzer: Debian has it in the package of LLVM's runtime libraries, of the LLVM that its rustc is made with.
+//! Finds libFuzzer. Debian has it in the package of LLVM's runtime libraries, of the LLVM with which its rustc is
+//! built.
 
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
 
-/// The LLVM versions that are looked for, newest first.
+/// The LLVM versions for which the library is searched, the newest first.
 const VERSIONS: std::ops::Range<u32> = 14..40;
 
-/// The library of LLVM `major`, where that is there.
+/// The path of the library of LLVM version `major`, if it exists.
 fn of_version(major: u32) -> Option<PathBuf> {
     let path = format!("/usr/lib/llvm-{major}/lib/clang/{major}/lib/linux/libclang_rt.fuzzer-x86_64.a");
     Some(PathBuf::from(path)).filter(|p| p.exists())
 }
 
-/// How libFuzzer comes to a program: the variables for the build script of its crate, and what else is linked.
+/// The way to link libFuzzer into a program: variables for the build script of its crate, and flags for further
+/// libraries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LibFuzzer {
-    /// Environment variables of the build.
+    /// The environment variables of the build.
     pub variables: Vec<(&'static str, String)>,
-    /// Flags for rustc.
+    /// The flags for rustc.
     pub flags: Vec<String>,
 }
 
-/// A library that is there already, else what its crate compiles, where a C++ compiler is.
+/// Finds an installed library. If there is none, the crate compiles its own copy, which needs a C++ compiler.
 pub fn libfuzzer() -> Result<LibFuzzer> {
     let ready = VERSIONS.rev().find_map(of_version);
     let runtime = Path::new("/usr/lib/x86_64-linux-gnu/libstdc++.so.6");

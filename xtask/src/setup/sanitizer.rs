@@ -1,8 +1,8 @@
-//! A compiler that instruments, the library that what it makes is linked with, and the linker that can.
+//! Finds a compiler that can instrument programs, the sanitizer library for them, and a linker that can link both.
 //!
-//! rustup's toolchains bring LLVM's sanitizer libraries; Debian has them in the package of LLVM's runtime libraries,
-//! and of its linkers only LLVM's takes them. ThreadSanitizer has to see all synchronisation, the standard library's
-//! too, which is therefore compiled again from its source.
+//! The toolchains of rustup contain LLVM's sanitizer libraries. Debian has them in the package of LLVM's runtime
+//! libraries, and only LLVM's linker accepts them. ThreadSanitizer must see all synchronisation, also that of the
+//! standard library. Therefore the standard library is compiled again from its source.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,20 +11,20 @@ use std::{
 
 use crate::failure::{Failure, Result};
 
-/// The target that is named explicitly, so that build scripts and macros stay as they are.
+/// The target is named explicitly, so that build scripts and macros are not instrumented.
 pub const HOST: &str = "x86_64-unknown-linux-gnu";
 
-/// Which sanitizer.
+/// The sanitizers that the tests use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sanitizer {
-    /// ThreadSanitizer: accesses that nothing orders.
+    /// ThreadSanitizer, which finds accesses without an order between them.
     Thread,
-    /// AddressSanitizer: accesses outside of allocated memory.
+    /// AddressSanitizer, which finds accesses outside of allocated memory.
     Address,
 }
 
 impl Sanitizer {
-    /// As rustc calls it.
+    /// The sanitizer's name in rustc's options.
     pub fn name(self) -> &'static str {
         match self {
             Sanitizer::Thread => "thread",
@@ -40,7 +40,7 @@ impl Sanitizer {
     }
 }
 
-/// What builds instrumented programs.
+/// The tools and flags that build instrumented programs.
 #[derive(Debug, Clone)]
 pub struct Instrumenting {
     cargo: PathBuf,
@@ -50,11 +50,11 @@ pub struct Instrumenting {
 }
 
 impl Instrumenting {
-    /// `cargo SUBCOMMAND`, ready for more arguments.
+    /// The command `cargo SUBCOMMAND`, to which the caller adds arguments.
     pub fn cargo(&self, subcommand: &str, more_flags: &str) -> Command {
         let mut command = Command::new(&self.cargo);
         command.arg(subcommand).args(["--target", HOST]).env("RUSTC", &self.rustc).env_remove("RUSTUP_TOOLCHAIN");
-        // Instrumenting is an unstable option of a stable compiler.
+        // Instrumentation is an unstable option, which this variable allows in a stable compiler.
         command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", format!("{} {more_flags}", self.flags.join(" ")));
         if self.build_std {
             command.arg("-Zbuild-std");
@@ -63,7 +63,7 @@ impl Instrumenting {
     }
 }
 
-/// A compiler, as it describes itself.
+/// A compiler, with the data that it reports about itself.
 struct Rust {
     rustc: PathBuf,
     sysroot: PathBuf,
@@ -77,7 +77,7 @@ impl Rust {
             out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
         };
         let sysroot = PathBuf::from(ask(&["--print", "sysroot"])?);
-        // Behind rustup's shim: what it stands for, whose cargo is of the same version.
+        // A path of rustup's shim is replaced by the compiler behind it, whose cargo has the same version.
         let own = sysroot.join("bin/rustc");
         let rustc = if own.exists() { own } else { rustc.to_owned() };
         Some(Rust { rustc, sysroot, llvm: llvm_of(&ask(&["-vV"])?)? })
@@ -87,7 +87,7 @@ impl Rust {
         self.sysroot.join("lib/rustlib/src/rust/library/std/src/lib.rs").exists()
     }
 
-    /// Its own runtime library, which it links by itself.
+    /// Whether the toolchain has its own runtime library for the sanitizer, which it links by itself.
     fn has_runtime(&self, sanitizer: Sanitizer) -> bool {
         let libraries = self.sysroot.join("lib/rustlib").join(HOST).join("lib");
         let end = format!("_rt.{}.a", sanitizer.short());
@@ -95,7 +95,7 @@ impl Rust {
         files.into_iter().any(|f| f.file_name().to_string_lossy().ends_with(&end))
     }
 
-    /// LLVM's, and LLVM's linker.
+    /// The linker arguments for LLVM's runtime library and LLVM's linker. The error names the missing files.
     fn with_clangs(&self, sanitizer: Sanitizer) -> std::result::Result<Vec<String>, String> {
         let llvm = PathBuf::from(format!("/usr/lib/llvm-{}", self.llvm));
         let libraries = llvm.join(format!("lib/clang/{}/lib/linux", self.llvm));
@@ -137,12 +137,12 @@ impl Rust {
     }
 }
 
-/// The major number of the LLVM in what `rustc -vV` says.
+/// The major version of LLVM in the output of `rustc -vV`.
 fn llvm_of(version: &str) -> Option<u32> {
     version.lines().find_map(|l| l.strip_prefix("LLVM version: ")?.split('.').next()?.parse().ok())
 }
 
-/// A toolchain that can, or what each that is here misses.
+/// Finds a toolchain that can instrument. The error names what each installed toolchain lacks.
 pub fn find(sanitizer: Sanitizer) -> Result<Instrumenting> {
     let mut misses = Vec::new();
     for rustc in ["rustc", "/usr/bin/rustc"] {
@@ -162,7 +162,7 @@ pub fn find(sanitizer: Sanitizer) -> Result<Instrumenting> {
     )))
 }
 
-/// The program that adds names to the reports: LLVM's, else binutils'.
+/// The program that adds function names to the reports: LLVM's, or else the one of binutils.
 pub fn symbolizer() -> Option<PathBuf> {
     let llvm = (14..40).rev().map(|n| PathBuf::from(format!("/usr/lib/llvm-{n}/bin/llvm-symbolizer")));
     llvm.chain(["/usr/bin/addr2line".into()]).find(|p| p.exists())

@@ -1,7 +1,9 @@
-//! A sysroot for the kernel's target, compiled once from Debian's `rust-web-src` and kept by the exact rustc version.
+//! A sysroot for the kernel's target. It is compiled once from Debian's `rust-web-src`, and kept for the exact version
+//! of rustc.
 //!
-//! Debian ships `core` and `alloc` as source only. Compiling them with every build would cost half a minute and tie
-//! each build to unstable flags; done once, laid out as rustc expects it, plain `cargo build --target` works on stable.
+//! Debian ships `core` and `alloc` only as source. If every build compiled them, it would take half a minute longer and
+//! depend on unstable flags. With a sysroot that is laid out as rustc expects it, plain `cargo build --target` works on
+//! stable.
 
 use std::{
     fs,
@@ -23,19 +25,19 @@ const MANIFEST: &str = "[package]\nname = \"empty\"\nversion = \"0.0.0\"\neditio
                         [profile.release]\nopt-level = 3\ncodegen-units = 1\nlto = \"fat\"\npanic \
                             = \"abort\"\n[workspace]\n";
 
-/// The directory name that belongs to what `rustc -vV` said.
+/// The name of the sysroot's directory for the version that `rustc -vV` printed.
 pub fn key(version: &str) -> String {
     let release = version.lines().find_map(|l| l.strip_prefix("release: ")).unwrap_or("unknown");
     let digest = Sha256::digest(version.as_bytes());
     format!("sysroot-lto-{release}-{:02x}{:02x}{:02x}{:02x}", digest[0], digest[1], digest[2], digest[3])
 }
 
-/// Is the sysroot for `rustc` there already?
+/// Whether the sysroot for `rustc` exists already.
 pub fn is_made(places: &Places, rustc: &Path) -> Result<bool> {
     Ok(places.cache.join(key(&version(rustc)?)).join("complete").exists())
 }
 
-/// The sysroot for `rustc`, made first if it is not there.
+/// Returns the sysroot for `rustc`, and makes it first if it does not exist.
 pub fn ensure(places: &Places, rustc: &Path) -> Result<PathBuf> {
     let version = version(rustc)?;
     let home = places.cache.join(key(&version));
@@ -48,7 +50,7 @@ pub fn ensure(places: &Places, rustc: &Path) -> Result<PathBuf> {
         return Ok(home);
     }
     let _step = Step::new("compiling Rust's core library for the kernel (once)");
-    // What an interrupted attempt left is not trusted.
+    // An interrupted attempt may have left an incomplete sysroot, which is removed.
     let _ = fs::remove_dir_all(&home);
     let work = places.cache.join("sysroot-build");
     let _ = fs::remove_dir_all(&work);
@@ -60,7 +62,7 @@ pub fn ensure(places: &Places, rustc: &Path) -> Result<PathBuf> {
     Ok(home)
 }
 
-/// Compiles an empty crate with the core library below it.
+/// Compiles an empty crate for the kernel's target, together with the core library.
 fn compile(work: &Path, rustc: &Path) -> Result<()> {
     let src = work.join("src");
     fs::create_dir_all(&src).doing(|| format!("cannot make {}", src.display()))?;
@@ -75,7 +77,8 @@ fn compile(work: &Path, rustc: &Path) -> Result<()> {
         .env("RUSTC", rustc)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", work.join("target"))
-        // The kernel is linked with LTO, and its backtraces walk frame pointers through the library too.
+        // The bitcode is needed because the kernel is linked with LTO. Backtraces follow frame pointers through the
+        // library too.
         .env("RUSTFLAGS", "-Cembed-bitcode=yes -Cforce-frame-pointers=yes")
         .env_remove("RUSTUP_TOOLCHAIN")
         .stdin(Stdio::null())
@@ -94,7 +97,7 @@ fn compile(work: &Path, rustc: &Path) -> Result<()> {
     )))
 }
 
-/// The LLVM linker: of rustc's own LLVM version if it is there, else any.
+/// The path of LLVM's linker: of rustc's own LLVM version if possible, else of any version.
 fn linker(version: &str) -> Result<PathBuf> {
     let major = version.lines().find_map(|l| l.strip_prefix("LLVM version: ")?.split('.').next()).unwrap_or_default();
     let mut places = vec![format!("/usr/lib/llvm-{major}/bin/lld"), "/usr/bin/lld".to_owned()];
@@ -106,7 +109,8 @@ fn linker(version: &str) -> Result<PathBuf> {
         .ok_or_else(|| Failure::usage(format_args!("no LLVM linker: install lld-{major}")))
 }
 
-/// Copies the libraries where rustc looks for them, and writes the wrapper that points rustc there.
+/// Copies the libraries to the place where rustc searches them. Also writes the wrapper that makes rustc use this
+/// sysroot.
 fn lay_out(work: &Path, home: &Path, rustc: &Path, linker: &Path) -> std::io::Result<()> {
     let libraries = home.join("lib/rustlib").join(KERNEL_TARGET).join("lib");
     fs::create_dir_all(&libraries)?;
@@ -123,8 +127,8 @@ fn lay_out(work: &Path, home: &Path, rustc: &Path, linker: &Path) -> std::io::Re
     for part in ["src", "etc"] {
         symlink(host.join(part), ours.join(part))?;
     }
-    // Build scripts are compiled with the host's library; kernels are linked with `rust-lld`, which Debian does not
-    // ship under that name.
+    // Build scripts are compiled with the host's library. Kernels are linked with `rust-lld`, a name that Debian's
+    // linker does not have.
     let tools = ours.join("x86_64-unknown-linux-gnu");
     fs::create_dir_all(tools.join("bin"))?;
     symlink(host.join("x86_64-unknown-linux-gnu/lib"), tools.join("lib"))?;

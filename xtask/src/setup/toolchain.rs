@@ -1,4 +1,5 @@
-//! Finding the Rust that compiles the kernel: rustup's where it has the target, else Debian's with a sysroot of ours.
+//! Finds the Rust that compiles the kernel: rustup's if it has the kernel's target, or else Debian's with a sysroot
+//! that this tool makes.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,7 +12,7 @@ use crate::{
     places::Places,
 };
 
-/// The target that the kernel is compiled for.
+/// The target for which the kernel is compiled.
 pub const KERNEL_TARGET: &str = "x86_64-unknown-none";
 const NO_TOOLCHAIN: &str = "no Rust toolchain can build the kernel: run `rustup target add x86_64-unknown-none`, or on \
     Debian `./quire setup`";
@@ -20,16 +21,16 @@ const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 /// A cargo and a rustc that can compile for [`KERNEL_TARGET`].
 #[derive(Debug, Clone)]
 pub struct Toolchain {
-    /// The cargo to call.
+    /// The path of cargo.
     pub cargo: PathBuf,
-    /// The rustc it shall use; `None` leaves cargo its own.
+    /// The rustc that cargo must use. `None` if cargo uses its own rustc.
     pub rustc: Option<PathBuf>,
-    /// The sysroot where it is not rustc's own; clippy must get it as an option.
+    /// The sysroot, if it is not rustc's own. Clippy needs it as an option.
     pub sysroot: Option<PathBuf>,
 }
 
 impl Toolchain {
-    /// Finds the toolchain for the kernel, and makes the sysroot where there is none yet for this rustc.
+    /// Finds the toolchain for the kernel. Makes the sysroot if there is none yet for this rustc.
     pub fn for_kernel(places: &Places) -> Result<Self> {
         if let Some(cargo) = rustup_with_target() {
             return Ok(Self { cargo, rustc: None, sysroot: None });
@@ -41,12 +42,13 @@ impl Toolchain {
         Ok(Self { cargo: "/usr/bin/cargo".into(), rustc: Some(made.join("bin/rustc")), sysroot: Some(made) })
     }
 
-    /// `cargo SUBCOMMAND`, ready for more arguments, in the repository's root.
+    /// The command `cargo SUBCOMMAND` in the repository's root, to which the caller adds arguments.
     pub fn cargo(&self, places: &Places, subcommand: &str) -> Command {
         let mut command = Command::new(&self.cargo);
         command.arg(subcommand).current_dir(&places.root);
         if let Some(rustc) = &self.rustc {
-            // Debian's own cargo looks for its helpers (cargo-clippy, clippy-driver) beside it, then on PATH.
+            // Debian's cargo searches its helpers (cargo-clippy, clippy-driver) in its own directory, then along
+            // `PATH`.
             command.env("RUSTC", rustc).env("PATH", path_with("/usr/bin")).env_remove("RUSTUP_TOOLCHAIN");
         }
         if let Some(sysroot) = &self.sysroot {
@@ -55,7 +57,7 @@ impl Toolchain {
         command
     }
 
-    /// The rustc itself.
+    /// The command `rustc`, to which the caller adds arguments.
     pub fn rustc(&self) -> Command {
         let mut command = Command::new(match &self.rustc {
             Some(rustc) => rustc.clone(),
@@ -68,7 +70,7 @@ impl Toolchain {
     }
 }
 
-/// Which Rust builds the kernel, for people. Makes nothing.
+/// A description of the Rust that builds the kernel. This function makes no sysroot.
 pub fn describe(places: &Places) -> Result<String> {
     let release = |rustc: &Path| -> Result<String> {
         let version = version(rustc)?;
@@ -85,19 +87,20 @@ pub fn describe(places: &Places) -> Result<String> {
     Ok(format!("Debian's rustc {}; Rust's core library for the kernel {core}", release(debian)?))
 }
 
-/// The compiler of the kernel, by its exact version: `rustc 1.96.0 (HASH DATE)`.
+/// The exact version of the kernel's compiler: `rustc 1.96.0 (HASH DATE)`.
 pub fn compiler(places: &Places) -> Result<String> {
     let about = || "cannot run rustc".to_string();
     let out = Toolchain::for_kernel(places)?.rustc().arg("--version").output().doing(about)?;
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// Has rustup's active toolchain the kernel's target?
+/// Whether rustup's active toolchain has the kernel's target.
 pub fn rustup_builds_kernels() -> bool {
     rustup_with_target().is_some()
 }
 
-/// rustup's cargo, if its active toolchain has the kernel's target installed. Never makes rustup download.
+/// The path of rustup's cargo, if its active toolchain has the kernel's target. This never makes rustup download
+/// anything.
 fn rustup_with_target() -> Option<PathBuf> {
     let out = Command::new("rustc").args(["--print", "sysroot"]).env("RUSTUP_AUTO_INSTALL", "0").output().ok()?;
     let sysroot = PathBuf::from(String::from_utf8(out.stdout).ok()?.trim());
@@ -108,7 +111,7 @@ fn path_with(first: &str) -> String {
     format!("{first}:{}", std::env::var("PATH").unwrap_or_default())
 }
 
-/// `rustc -vV` of that rustc: the exact version is the key of everything that is cached for it.
+/// The output of `rustc -vV` for this rustc. This exact version is the key of all data that is cached for it.
 pub fn version(rustc: &Path) -> Result<String> {
     let out = Command::new(rustc).arg("-vV").output().doing(|| format!("cannot run {}", rustc.display()))?;
     String::from_utf8(out.stdout).doing(|| "rustc -vV".to_string())

@@ -1,6 +1,6 @@
-//! The file for viewers: the JSON of Chrome's tracing (*Trace Event Format*, 2016), which Perfetto's viewer opens.
-//! Times are in microseconds. A complete event (`X`) has a length and an instant (`i`) has none. Metadata (`M`) names
-//! tracks.
+//! Writes the file for viewers: the JSON of Chrome's tracing (*Trace Event Format*, 2016), which Perfetto's viewer
+//! opens. Times are in microseconds. A complete event (`X`) has a duration, and an instant event (`i`) has none.
+//! Metadata events (`M`) give names to tracks.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::timeline::{Item, Timeline, Track};
 
-/// The process id of the tracks of CPUs and of the kernel's own threads. No process of a guest has such an id.
+/// The process ids for the tracks of CPUs (`CPUS`) and of the kernel's own threads (`KERNEL`). No process of a guest
+/// has such an id.
 const CPUS: u32 = 1_000_000_000;
 const KERNEL: u32 = 1_100_000_000;
 
@@ -23,7 +24,7 @@ struct Event<'e> {
     ts: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dur: Option<f64>,
-    /// Only for an instant: its scope is its thread.
+    /// The scope of an instant event, which is its thread. `None` for other events.
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<&'static str>,
     pid: u32,
@@ -31,7 +32,7 @@ struct Event<'e> {
     args: Value,
 }
 
-/// Process and thread of a track.
+/// The process id and the thread id of a track.
 fn place(timeline: &Timeline, track: Track) -> (u32, u32) {
     match track {
         Track::Cpu(cpu) => (CPUS, CPUS + 1 + cpu as u32),

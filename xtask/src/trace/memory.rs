@@ -1,6 +1,6 @@
-//! The records that a traced kernel leaves in its memory. `crates/kernel/src/report/trace/on.rs` describes their
-//! layout. The machine may have ended anywhere, and another version may have written them. So each value is checked,
-//! and a wrong one is refused.
+//! Reads the records that a traced kernel leaves in its memory. `crates/kernel/src/report/trace/on.rs` describes their
+//! layout. The machine may have stopped at any instruction, and another version may have written the records. So each
+//! value is checked, and a wrong value is an error.
 
 use std::collections::BTreeMap;
 
@@ -9,62 +9,62 @@ use crate::failure::{Failure, Result};
 const MAGIC: &[u8; 8] = b"QUIRETRC";
 const VERSION: u32 = 1;
 const CPUS_AT: usize = 4096;
-/// Bytes between the counts of two CPUs.
+/// The number of bytes from the counts of one CPU to those of the next.
 const CPU_BYTES: usize = 128;
 const MOST_CPUS: usize = (TEXT_AT - CPUS_AT) / CPU_BYTES;
 const TEXT_AT: usize = 16 << 10;
 const RECORDS_AT: usize = 64 << 10;
 const RECORD_BYTES: usize = 88;
-/// Return addresses in a record.
+/// The number of return addresses in a record.
 pub const SITES: usize = 5;
 
-/// All records and names.
+/// All events of a trace, and the names for their numbers.
 #[derive(Debug, PartialEq)]
 pub struct Recorded {
-    /// Ticks a second.
+    /// The clock's ticks in a second.
     pub hz: u64,
-    /// The time when the first program began.
+    /// The time when the first program began, in ticks.
     pub start: u64,
-    /// The events of each CPU.
+    /// The events of each CPU, by its number.
     pub cpus: Vec<Cpu>,
-    /// The meanings of numbers.
+    /// The names that the numbers in records stand for.
     pub names: Names,
 }
 
 /// The events of one CPU.
 #[derive(Debug, PartialEq)]
 pub struct Cpu {
-    /// Events, by when they ended.
+    /// The events, in the order in which they ended.
     pub records: Vec<Record>,
-    /// Events without room.
+    /// The number of events for which the memory had no room.
     pub lost: u64,
 }
 
 /// One event.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Record {
-    /// In ticks.
+    /// The time when the event began, in ticks.
     pub start: u64,
-    /// In ticks.
+    /// The event's duration in ticks.
     pub length: u64,
-    /// Its kind, as a key of [`Names::kinds`].
+    /// The event's kind, as a key of [`Names::kinds`].
     pub kind: u32,
     pub detail: u32,
-    /// The thread, 0 for none.
+    /// The thread's number; 0 for none.
     pub thread: u32,
     pub a: u64,
     pub b: u64,
-    /// Return addresses, innermost first, or 0 where there is none.
+    /// Return addresses, innermost first. Unused elements are 0.
     pub sites: [u64; SITES],
 }
 
-/// The meanings of the numbers in records.
+/// The names that the numbers in records stand for.
 #[derive(Debug, Default, PartialEq)]
 pub struct Names {
     pub kinds: BTreeMap<u32, String>,
-    /// Outcomes of faults.
+    /// Names of the outcomes of faults.
     pub outcomes: BTreeMap<u32, String>,
-    /// System calls.
+    /// Names of system calls.
     pub calls: BTreeMap<u32, String>,
 }
 
@@ -72,7 +72,7 @@ fn bad(what: impl std::fmt::Display) -> Failure {
     Failure::machine(format_args!("the trace cannot be read: {what}"))
 }
 
-/// Reads a little-endian number, and checks that it lies within the bytes.
+/// Reads a little-endian number at `at`. Returns an error if it does not lie within the bytes.
 fn u64_at(bytes: &[u8], at: usize) -> Result<u64> {
     let word = at.checked_add(8).and_then(|end| bytes.get(at..end)).ok_or_else(|| bad("it is cut short"))?;
     Ok(u64::from_le_bytes(word.try_into().unwrap_or_default()))
@@ -84,7 +84,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Result<u32> {
 }
 
 impl Recorded {
-    /// Reads the memory.
+    /// Reads all records from the kernel's memory.
     pub fn read(bytes: &[u8]) -> Result<Self> {
         if bytes.get(..MAGIC.len()) != Some(&MAGIC[..]) {
             return Err(bad("no program has begun"));
@@ -118,7 +118,7 @@ impl Recorded {
         Ok(Recorded { hz, start, cpus, names })
     }
 
-    /// The events without room on all CPUs.
+    /// The number of events without room, on all CPUs together.
     pub fn lost(&self) -> u64 {
         self.cpus.iter().map(|cpu| cpu.lost).fold(0, u64::saturating_add)
     }
@@ -177,7 +177,7 @@ impl Names {
 pub mod tests {
     use super::*;
 
-    /// Lays records out as a kernel does.
+    /// Encodes records in the kernel's layout.
     pub fn laid_out(text: &str, room: usize, cpus: &[(&[Record], u64)]) -> Vec<u8> {
         let mut bytes = vec![0; RECORDS_AT + cpus.len() * room * RECORD_BYTES];
         let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
@@ -258,7 +258,7 @@ pub mod tests {
         ) {
             let mut bytes = laid_out(TEXT, 2, &[(&[record(1000, 5, 4, 2, 1, 0)], 0), (&[], 0)]);
             for (at, byte) in changes {
-                // Mostly where the kernel has written.
+                // Half of the changes are at the start, where the kernel has written.
                 let at = if at % 2 == 0 { at % 64 } else { at };
                 if let Some(there) = bytes.get_mut(at) {
                     *there = byte;

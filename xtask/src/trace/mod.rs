@@ -1,9 +1,9 @@
-//! `./quire trace`: events while a program ran: faults, map changes, shootdowns, paging, waits, and which thread ran
-//! where.
+//! `./quire trace`: shows events during a program's run: faults, map changes, shootdowns, paging, waits, and which
+//! thread ran on which CPU.
 //!
-//! A kernel built for it ([`build::traced_kernel`]) keeps events in a part of the guest's memory, which is a file of
-//! this process. It is read when the machine has ended. The kernel sends nothing while it runs. So the events before
-//! a failure are still in that file, as far as its room goes.
+//! A kernel that is built for it ([`build::traced_kernel`]) keeps the events in a part of the guest's memory. That
+//! memory is a file of this process, which is read when the machine has ended. The kernel sends nothing while it runs.
+//! So the events before a failure are still in that file, unless its room was full.
 
 mod chrome;
 mod memory;
@@ -38,7 +38,7 @@ use sites::Sites;
 use table::Tables;
 use timeline::Timeline;
 
-/// The limit of the whole run, without `--timeout`.
+/// The time limit of the whole run, without `--timeout`.
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Runs the program, writes the file and prints the tables.
@@ -49,7 +49,7 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     let (memory, kernel, outcome) = record(places, options)?;
     let recorded = match (Recorded::read(&memory), &outcome) {
         (Ok(recorded), _) => recorded,
-        // The machine's failure explains why there are no records.
+        // If the machine failed, its failure explains why there are no records.
         (Err(_), Err(failure)) => return Err(failure.clone()),
         (Err(failure), Ok(())) => return Err(failure),
     };
@@ -81,7 +81,7 @@ pub fn command(places: &Places, options: &cli::Trace) -> Result<u8> {
     outcome.map(|()| 0)
 }
 
-/// The tables, for other tools (docs/commands.md, "Results as JSON").
+/// The tables, in the format for other tools (docs/commands.md, "Results as JSON").
 #[derive(Serialize)]
 struct Json {
     version: u32,
@@ -94,7 +94,7 @@ struct Json {
     tables: Tables,
 }
 
-/// The program's file on this machine, for the names of its functions.
+/// The path of the program's file on the host, which has the names of its functions. `None` if it is unknown.
 fn program_file(places: &Places, options: &cli::Trace) -> Option<PathBuf> {
     let program = options.program.first()?;
     if !programs::is_named(places, program) {
@@ -103,14 +103,15 @@ fn program_file(places: &Places, options: &cli::Trace) -> Option<PathBuf> {
     programs::named(places, &program.to_string_lossy()).ok()
 }
 
-/// Boots a traced guest and runs the program there. Returns the kernel's records, and the machine's failure, if any.
+/// Boots a traced guest and runs the program there. Returns the kernel's records, the kernel, and the machine's failure
+/// if there was one.
 fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Result<()>)> {
     boot_words::check(&options.append)?;
     let (tree, order) = run::prepare(places, &options.guest, &options.program, false)?;
     let kernel = Kernel::with(places, On::Quire, || build::traced_kernel(places))?;
     let image = kernel.image(tree, &order)?;
     let about = || "cannot keep the trace".to_string();
-    // The trace's memory comes on top of the program's.
+    // The trace's memory is added to the program's memory.
     let megabytes = options.guest.memory + options.buffer;
     let ram = qemu::memory_file("trace").doing(about)?;
     ram.set_len(megabytes << 20).doing(about)?;
@@ -131,7 +132,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
     };
     let mut log = qemu::memory_file("log").doing(about)?;
     let step = Step::new("tracing");
-    // Standard output is only for the tables.
+    // The guest's output goes to standard error, because standard output is only for the tables.
     let err = io::stderr();
     let kept = Some(log.try_clone().doing(about)?);
     let report = relay::unattended(
@@ -161,7 +162,7 @@ fn record(places: &Places, options: &cli::Trace) -> Result<(Vec<u8>, Kernel, Res
     Ok((memory, kernel, outcome))
 }
 
-/// The address and the bytes of the trace, from the kernel's log.
+/// The guest address and the length in bytes of the trace buffer, from the kernel's log.
 fn buffer_of(log: &str) -> Option<(u64, u64)> {
     let words = log.lines().find_map(|line| line.split_once("] trace: ").map(|(_, words)| words))?;
     let (len, at) = words.trim().split_once(" bytes at 0x")?;
@@ -181,8 +182,8 @@ mod tests {
         shootdown \
                         answered\noutcome 2 zero-fill\ncall 9 mmap\n";
 
-    /// Two CPUs: on the first a program's thread maps, faults and is interrupted. The second idles, then runs the
-    /// thread.
+    /// A timeline of two CPUs. On the first, a program's thread maps, faults and is interrupted. The second idles, then
+    /// runs the thread.
     fn timeline() -> Timeline {
         let name = |thread, item, text: [u8; 8], process| {
             let mut r = record(1000, 0, 1, item, thread, u64::from_le_bytes(text));

@@ -1,4 +1,4 @@
-//! The code behind an event: addresses as names of functions.
+//! The code that caused an event: addresses as names of functions.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use crate::{
     profile::{Functions, KERNEL},
 };
 
-/// Functions between an event and its reason: the locks themselves, the shootdown of translations, the tracer.
-/// Functions whose names begin so are skipped, as long as a caller is known.
+/// The beginnings of functions between an event and its cause: locks, the shootdown, the tracer. Such functions are
+/// skipped if another caller is known.
 const PLUMBING: &[&str] = &[
     "core::",
     "alloc::",
@@ -35,7 +35,7 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// Reads both. `program` is this machine's file of the program in the guest.
+    /// Reads the functions of both files. `program` is the path on the host of the program that the guest runs.
     pub fn read(kernel: &Path, program: Option<&Path>) -> Result<Self> {
         let kernel = Functions::read(kernel)?;
         let program = program.and_then(|path| {
@@ -50,7 +50,7 @@ impl Sites {
         Sites { kernel, program }
     }
 
-    /// The code that caused an event of the program with the name `program`.
+    /// The name of the code that caused an event of the program named `program`.
     pub fn of(&self, program: &str, calls: &[u64]) -> String {
         let first = calls.first().copied().unwrap_or(0);
         if first == 0 {
@@ -62,7 +62,8 @@ impl Sites {
                 _ => format!("{program}: {first:#x}"),
             };
         }
-        // Subtracts 1, because the return address of a last instruction belongs to the next function.
+        // The lookup subtracts 1. If a call is the last instruction of its function, the return address belongs to the
+        // next function.
         let names = calls.iter().filter(|at| **at != 0).map(|at| self.kernel.at(at - 1));
         let mut reasons = names.clone().filter(|name| !PLUMBING.iter().any(|p| name.starts_with(p)));
         reasons.next().or(names.clone().next()).unwrap_or_default().to_owned()
@@ -81,7 +82,7 @@ mod tests {
             (KERNEL + 0x100, "quire_vm::phys::queues::put"),
         ]);
         let sites = Sites::of_functions(kernel, Some(("prog".into(), named(&[(0x1000, "main")]))));
-        // The return address stands behind a call that is the function's last instruction.
+        // The call is the function's last instruction, so its return address is that of the next function.
         assert_eq!(sites.of("prog", &[KERNEL + 0x100, KERNEL + 0x150, 0]), "quire_vm::phys::queues::put");
         assert_eq!(sites.of("prog", &[KERNEL + 0x10, 0]), "quire_sync::spin::SpinLock::contended");
         assert_eq!(sites.of("prog", &[0x1004]), "prog: main");

@@ -1,4 +1,4 @@
-//! The tables on the terminal: the number and the duration of events, and the costliest code.
+//! The tables for the terminal: the number and the duration of events, and the most expensive places in the code.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use super::timeline::{Item, Sort, Timeline};
 
-/// Nanoseconds as microseconds.
+/// The text of a time in microseconds.
 fn us(ns: u64) -> String {
     format!("{}.{}", ns / 1000, ns % 1000 / 100)
 }
 
-/// The smallest of the sorted lengths that `percent` of all do not exceed.
+/// The smallest of the sorted lengths that is not below `percent` of all lengths.
 fn quantile(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)
@@ -23,7 +23,7 @@ pub struct Kind {
     sort: &'static str,
     name: String,
     count: u64,
-    /// These are 0 for kinds that are moments.
+    /// The three times are 0 for kinds of events without a duration.
     total_ns: u64,
     median_ns: u64,
     p99_ns: u64,
@@ -44,10 +44,10 @@ pub struct Totals {
     faults: u64,
     system_calls: u64,
     shootdowns: u64,
-    /// The CPUs that all shootdowns asked.
+    /// The number of CPUs that received a request, summed over all shootdowns.
     cpus_asked: u64,
     shootdowns_ns: u64,
-    /// The answers of the asked CPUs, each an interruption.
+    /// The number of answers to shootdowns. Each answer is an interrupt.
     answers: u64,
 }
 
@@ -60,10 +60,11 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// The figures, with `top` sites at most.
+    /// Computes the figures, with at most `top` places in the code.
     pub fn of(timeline: &Timeline, top: usize) -> Self {
         let shown = || timeline.items.iter().filter(|i| i.sort != Sort::Run);
-        // Sites are without system calls, because a program may wait in them for another one or for the clock.
+        // System calls are left out of the places, because a program may wait in a call for another program or for the
+        // clock.
         let sites = sites(shown().filter(|i| i.sort != Sort::Call), top);
         Self { totals: Totals::of(shown()), kinds: kinds(shown()), sites }
     }

@@ -1,19 +1,19 @@
-//! Events on tracks: turns records into named spans of time, each on the track of its CPU or its thread.
+//! Converts records into named spans of time, each on the track of its CPU or of its thread.
 
 use std::collections::BTreeMap;
 
 use super::memory::{Record, Recorded};
 use super::sites::Sites;
 
-/// The numbers of the kernel's own threads begin here.
+/// The lowest number of the kernel's own threads.
 const KERNEL: u32 = 1 << 31;
 
 /// The place where an event is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Track {
-    /// The events of a CPU, for any thread.
+    /// The track of a CPU, for events that are independent of the running thread.
     Cpu(usize),
-    /// A thread, by its number.
+    /// The track of a thread, by the thread's number.
     Thread(u32),
 }
 
@@ -25,9 +25,9 @@ pub enum Sort {
     /// A system call.
     Call,
     Fault,
-    /// A change of a map.
+    /// A change of an address map.
     Map,
-    /// CPUs that make each other drop translations.
+    /// A shootdown: CPUs drop translations on the request of another CPU.
     Shootdown,
     /// Pages that are written, read or freed.
     Paging,
@@ -38,7 +38,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The sort of a kind's name. An unknown kind counts as a change of a map.
+    /// The sort of events with this name of a kind. An unknown kind counts as a map change.
     fn of(kind: &str) -> Sort {
         match kind {
             "call" => Sort::Call,
@@ -71,17 +71,17 @@ impl Sort {
 pub struct Item {
     pub track: Track,
     pub sort: Sort,
-    /// `fault zero-fill`, `mmap`, `spin lock`.
+    /// The event's name, for example `fault zero-fill`, `mmap` or `spin lock`.
     pub name: String,
-    /// In nanoseconds from the first program's first instruction on.
+    /// The start in nanoseconds after the first program's first instruction.
     pub start: u64,
-    /// In nanoseconds; `None` for a moment.
+    /// The duration in nanoseconds; `None` for a moment.
     pub length: Option<u64>,
-    /// The CPU on which it ended.
+    /// The CPU on which the event ended.
     pub cpu: usize,
-    /// More figures, by name.
+    /// Further figures, by name.
     pub figures: Vec<(&'static str, String)>,
-    /// The program or the code that caused it. Empty where that is not known.
+    /// The program or the code that caused the event. It is empty if that is unknown.
     pub site: String,
 }
 
@@ -89,9 +89,9 @@ pub struct Item {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Thread {
     pub name: String,
-    /// 0 for the kernel's own.
+    /// The number of the thread's process; 0 for the kernel's own threads.
     pub process: u32,
-    /// The idle thread of a CPU.
+    /// Whether the thread is the idle thread of a CPU.
     pub idle: bool,
 }
 
@@ -100,7 +100,7 @@ pub struct Thread {
 pub struct Timeline {
     pub cpus: usize,
     pub threads: BTreeMap<u32, Thread>,
-    /// Sorted by track, then by start. An enclosing event comes before the events in it.
+    /// The events, sorted by track, then by start. An enclosing event comes before the events in it.
     pub items: Vec<Item>,
     pub lost: u64,
 }
@@ -108,7 +108,7 @@ pub struct Timeline {
 impl Timeline {
     pub fn of(recorded: &Recorded, sites: &Sites) -> Self {
         let mut timeline = Timeline { cpus: recorded.cpus.len(), lost: recorded.lost(), ..Timeline::default() };
-        // Names come first, because a thread's last name counts.
+        // All names are read first, because the last name of a thread counts.
         for record in recorded.cpus.iter().flat_map(|cpu| &cpu.records) {
             if kind_of(recorded, record) == "name" {
                 timeline.name(record);
@@ -142,7 +142,7 @@ impl Timeline {
         timeline
     }
 
-    /// Keeps a thread's name.
+    /// Records the name of a thread.
     fn name(&mut self, record: &Record) {
         let bytes = [record.a.to_le_bytes(), record.b.to_le_bytes()].concat();
         let text: Vec<u8> = bytes.into_iter().take_while(|b| *b != 0).collect();
@@ -212,7 +212,7 @@ fn item(
         "busy page" => vec![("object", hex(r.a)), ("page", r.b.to_string())],
         _ => vec![("address", hex(r.a)), ("bytes", r.b.to_string())],
     };
-    // A CPU answers shootdowns for other CPUs, with any thread running.
+    // A CPU answers shootdowns of other CPUs regardless of the thread that runs there.
     let of_cpu = kind == "shootdown answered" || r.thread == 0 || threads.get(&r.thread).is_some_and(|t| t.idle);
     let subject = if kind == "end" { u32::try_from(r.a).unwrap_or(r.thread) } else { r.thread };
     let track = if of_cpu && kind != "end" { Track::Cpu(cpu) } else { Track::Thread(subject) };

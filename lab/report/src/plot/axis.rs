@@ -1,30 +1,30 @@
-//! An axis: its range, the places of values on it, and the values that are written beside it.
+//! An axis: its range, the positions of values on it, and the values that are written beside it.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 
-/// An axis of numbers. On a logarithmic axis, zero has a place of its own below the least value, because counts of zero
+/// An axis of numbers. On a logarithmic axis, zero has its own position below the least value, because counts of zero
 /// are common.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
     log: bool,
-    /// The values at the ends; their logarithms on a logarithmic axis.
+    /// The values at the two ends. On a logarithmic axis, their logarithms.
     low: f64,
     high: f64,
-    /// Where zero lies, on a logarithmic axis that has one.
+    /// The position of zero, on a logarithmic axis that shows zero.
     zero: Option<f64>,
     ticks: Vec<f64>,
 }
 
-/// How many decades below the least value zero lies.
+/// The distance, in decades, of zero from the least value.
 const ZERO_GAP: f64 = 0.5;
 
 impl Axis {
-    /// An axis for these values. A logarithmic axis needs values above zero and none below; otherwise the axis is
-    /// linear.
+    /// Makes an axis for these values. A logarithmic axis needs a value above zero and none below zero. Otherwise the
+    /// axis is linear.
     pub fn new(values: impl IntoIterator<Item = f64>, log: bool, ticks: usize) -> Axis {
-        // Beyond this, sums and differences of values would not be finite.
+        // Larger values are left out, because their sums and differences would not be finite.
         let values: Vec<f64> = values.into_iter().filter(|v| v.is_finite() && v.abs() < 1e300).collect();
         let positive = values.iter().copied().filter(|v| *v > 0.0).fold(f64::INFINITY, f64::min);
         let least = values.iter().copied().fold(f64::INFINITY, f64::min);
@@ -36,7 +36,7 @@ impl Axis {
         }
     }
 
-    /// A horizontal axis. A linear one begins and ends beside its values, because no length is read from it.
+    /// Makes a horizontal axis. If it is linear, it begins and ends near its values, because no length is read from it.
     pub fn across(values: impl IntoIterator<Item = f64>, log: bool, ticks: usize) -> Axis {
         let values: Vec<f64> = values.into_iter().collect();
         let mut axis = Axis::new(values.iter().copied(), log, ticks);
@@ -53,7 +53,7 @@ impl Axis {
     fn linear(low: f64, high: f64, ticks: usize) -> Axis {
         let high = if high > low { high } else { low + 1.0 };
         let step = nice((high - low) / ticks.max(1) as f64);
-        // A little room above the highest value, so that no part of the picture is empty.
+        // The axis ends only a little above the highest value, so that no part of the picture is empty.
         let (first, end) = ((low / step).floor(), high + (high - low) * 0.04);
         let last = (end / step).floor();
         let ticks = (0..=(last - first).clamp(0.0, 100.0) as usize).map(|i| (first + i as f64) * step).collect();
@@ -88,7 +88,7 @@ impl Axis {
         Axis { log: true, low: place.unwrap_or(from), high: to, zero: place, ticks: chosen }
     }
 
-    /// The axis with only these values written beside it, if they are few enough to stand side by side.
+    /// The same axis with only these values written beside it, if there are at most `most` of them.
     pub fn at(mut self, mut values: Vec<f64>, most: usize) -> Axis {
         values.retain(|v| v.is_finite() && (0.0..=1.0).contains(&self.place(*v)));
         values.sort_by(f64::total_cmp);
@@ -99,22 +99,22 @@ impl Axis {
         self
     }
 
-    /// Whether it is logarithmic; [`Axis::new`] may have decided otherwise.
+    /// Whether the axis is logarithmic. [`Axis::new`] may have made it linear.
     pub fn is_log(&self) -> bool {
         self.log
     }
 
-    /// The values that are written beside it.
+    /// The values that are written beside the axis.
     pub fn ticks(&self) -> &[f64] {
         &self.ticks
     }
 
-    /// The value at its upper end.
+    /// The value at the upper end of the axis.
     pub fn end(&self) -> f64 {
         if self.log { 10f64.powf(self.high) } else { self.high }
     }
 
-    /// The value at its lower end.
+    /// The value at the lower end of the axis.
     pub fn floor(&self) -> f64 {
         match self.log {
             true if self.zero.is_some() => 0.0,
@@ -123,7 +123,7 @@ impl Axis {
         }
     }
 
-    /// Where a value lies, from 0 at the low end to 1 at the high one.
+    /// The position of a value, from 0 at the lower end to 1 at the upper end.
     pub fn place(&self, value: f64) -> f64 {
         let at = match (self.log, value > 0.0) {
             (true, true) => value.log10(),
@@ -158,7 +158,7 @@ impl ValueFormatter<f64> for Axis {
     }
 }
 
-/// The next of 1, 2, 2.5, 5 times a power of ten.
+/// The smallest number of the form 1, 2, 2.5 or 5 times a power of ten that is not below `step`.
 fn nice(step: f64) -> f64 {
     if !(step.is_finite() && step > f64::MIN_POSITIVE) {
         return 1.0;

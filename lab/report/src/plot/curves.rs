@@ -1,4 +1,4 @@
-//! Medians over a number, joined by lines, with their intervals.
+//! Curves: medians over a number, joined by lines, with their intervals.
 
 use plotters::{
     chart::ChartBuilder,
@@ -19,11 +19,11 @@ use super::{
 };
 use crate::number;
 
-/// A picture of its own, and one of many that stand side by side.
+/// The sizes of a single picture (`SIZE`), and of one of many adjacent pictures (`SMALL`).
 const SIZE: (i32, i32) = (480, 280);
 const SMALL: (i32, i32) = (230, 150);
-/// Room for the numbers at the left and below, and for marks that reach over the other sides. Longer numbers at the
-/// left have more room.
+/// The space for the numbers at the left and below, and for marks that extend beyond the other edges. The space at the
+/// left grows with the length of the numbers.
 const LEFT: i32 = 54;
 const LETTER: i32 = 7;
 const BELOW: i32 = 26;
@@ -33,12 +33,12 @@ const RIGHT: i32 = 14;
 type Area = plotters::drawing::DrawingArea<Sheet, plotters::coord::Shift>;
 type Chart<'a> = plotters::chart::ChartContext<'a, Sheet, plotters::coord::cartesian::Cartesian2d<Axis, Axis>>;
 
-/// One panel.
+/// Draws one panel in a single picture.
 pub fn draw(panel: &Panel<'_>, plot: &Plot, id: &str) -> String {
     picture(panel, plot, id, SIZE)
 }
 
-/// One of many.
+/// Draws one panel in one of many adjacent pictures.
 pub fn small(panel: &Panel<'_>, plot: &Plot, id: &str) -> String {
     picture(panel, plot, id, SMALL)
 }
@@ -52,7 +52,7 @@ fn picture(panel: &Panel<'_>, plot: &Plot, id: &str, (width, height): (i32, i32)
     let x =
         Axis::across(along(), plot.log_across, if few { 3 } else { 6 }).at(along().collect(), if few { 4 } else { 10 });
     let y = Axis::new(up, plot.log_up, if few { 3 } else { 5 });
-    // The sheet keeps no colours and writes to memory: it cannot fail.
+    // Drawing cannot fail, because the sheet keeps no colours and writes to memory.
     let _ = paint(&sheet, panel, x, y);
     sheet.finish(id, &plot.title, &super::told(panel, plot))
 }
@@ -71,7 +71,7 @@ fn paint(sheet: &Sheet, panel: &Panel<'_>, x: Axis, y: Axis) -> Painted {
         .build_cartesian_2d(x.clone(), y.clone())?;
     scales(&area, &chart, panel.unit, &x, &y)?;
     let ends = (x.floor(), x.end());
-    // Ours is drawn last, over the others.
+    // Quire's curve is drawn last, above the others.
     for series in panel.series.iter().filter(|s| s.side != Side::Ours) {
         curve(sheet, &chart, series, panel.unit, ends)?;
     }
@@ -81,8 +81,8 @@ fn paint(sheet: &Sheet, panel: &Panel<'_>, x: Axis, y: Axis) -> Painted {
     Ok(())
 }
 
-/// Lines behind the curves and the numbers beside them. The numbers are drawn on the whole sheet, because the chart's
-/// own area moves points outside of it to its edge.
+/// Draws the grid lines behind the curves, and the numbers at the axes. The numbers are drawn on the whole sheet,
+/// because the chart's own area moves points outside of it to its edge.
 fn scales(sheet: &Area, chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
     let area = chart.plotting_area();
     let (across, up) = area.get_pixel_range();
@@ -112,7 +112,7 @@ fn scales(sheet: &Area, chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Pa
 
 fn curve(sheet: &Sheet, chart: &Chart<'_>, series: &Series<'_>, unit: &str, ends: (f64, f64)) -> Painted {
     let area = chart.plotting_area();
-    // A point without a number across is a level that holds everywhere.
+    // A point without a number across is a level, which is drawn over the whole width.
     let (points, levels): (Vec<_>, Vec<_>) = series.points.iter().partition(|p| across(p).is_finite());
     let class = format!("series s-{} {}", series.side.name(), marker::dash_class(series.dash));
     let key = series.key();

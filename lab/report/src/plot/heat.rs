@@ -1,4 +1,4 @@
-//! Figures as a table with colours, instead of many bars of which many are zero.
+//! Figures as a table of coloured cells. It replaces a panel of many bars, of which many are zero.
 
 use quire_results::{Plot, Shape, Side};
 use serde::Serialize;
@@ -6,66 +6,66 @@ use serde::Serialize;
 use super::series::{Panel, across};
 use crate::{number, words};
 
-/// A table with colours.
+/// A table of coloured cells.
 #[derive(Debug, Serialize)]
 pub struct Heat {
-    /// The sides.
+    /// The columns, one for each side.
     pub columns: Vec<Column>,
-    /// From the top.
+    /// The rows from the top.
     pub rows: Vec<Row>,
 }
 
-/// A side.
+/// The head of a side's column.
 #[derive(Debug, Serialize)]
 pub struct Column {
-    /// As the file has it.
+    /// The side's name in the results file.
     pub key: &'static str,
-    /// For people.
+    /// The side's title for readers.
     pub title: &'static str,
 }
 
-/// A row.
+/// A row of the table.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// In words.
+    /// The row's name in words.
     pub name: String,
-    /// One for each side.
+    /// The cells, one for each side. `None` if the side has no figure.
     pub cells: Vec<Option<Cell>>,
 }
 
-/// A figure.
+/// The cell of one figure.
 #[derive(Debug, Serialize)]
 pub struct Cell {
-    /// The series.
+    /// The key of the series.
     pub series: String,
-    /// The side.
+    /// The name of the side.
     pub side: &'static str,
-    /// The figure.
+    /// The figure as text.
     pub text: String,
-    /// The degree of the colour, from 0 (zero) to 4.
+    /// The intensity of the colour, from 0 (the figure is zero) to 4.
     pub degree: u8,
     /// The series and its figure in words.
     pub title: String,
 }
 
-/// A panel becomes a table with more bars than `MANY`, if at least one in `NOTHING` of them is zero.
+/// A panel becomes a table if it has more bars than `MANY`, and if at least one in `NOTHING` of them is zero.
 const MANY: usize = 9;
 const NOTHING: usize = 3;
 
-/// Whether a panel of bars reads better as a table: many bars, a third of them zero.
+/// Whether a panel of bars should be a table, because it has many bars and a third of them are zero.
 pub fn fits(panel: &Panel<'_>, plot: &Plot) -> bool {
     let all: Vec<f64> = panel.series.iter().flat_map(|s| &s.points).map(|p| p.at.middle).collect();
     let nothing = all.iter().filter(|v| **v == 0.0).count();
     plot.shape == Shape::Bars && all.len() > MANY && nothing * NOTHING >= all.len()
 }
 
-/// The table: a row for each value across and each name, a column for each side.
+/// The table: a row for each value across and each name, and a column for each side.
 pub fn of(panel: &Panel<'_>, plot: &Plot, experiment: &str) -> Heat {
     let mut sides: Vec<Side> = panel.series.iter().map(|s| s.side).collect();
     sides.sort();
     sides.dedup();
     let most = panel.series.iter().flat_map(|s| &s.points).map(|p| p.at.middle).fold(0.0, f64::max);
-    // Equal steps of the logarithm, from a thousandth of the largest.
+    // The steps are equal on a logarithmic scale, which begins at a thousandth of the largest value.
     let degree = |value: f64| match value {
         v if v <= 0.0 => 0,
         v => (4.0 + (v / most).log10() * 4.0 / 3.0).round().clamp(1.0, 4.0) as u8,

@@ -1,13 +1,14 @@
-//! Each side's marker, and the dashes that distinguish lines of one side. With them a plot is readable without colours.
+//! The marker of each side, and the dashes that distinguish lines of one side. With them, a plot is readable without
+//! colours.
 
 use quire_results::Side;
 
 use super::svg::{FINE, unit};
 
-/// The number of dashes; further series share them.
+/// The number of different dashes. Further series reuse them.
 pub const DASHES: usize = 6;
 
-/// A side's marker around a point, as a path. `radius` and the point are fine units.
+/// The marker of a side around a point, as an SVG path. `radius` and the coordinates are in plotters' units.
 pub fn path(side: Side, x: i32, y: i32, radius: i32) -> String {
     let r = radius;
     let corners = |points: &[(i32, i32)]| {
@@ -50,7 +51,7 @@ pub fn path(side: Side, x: i32, y: i32, radius: i32) -> String {
     }
 }
 
-/// The class of a dash.
+/// The CSS class of a dash.
 pub fn dash_class(dash: usize) -> String {
     format!("dash-{}", dash % DASHES)
 }

@@ -1,36 +1,37 @@
-//! Ours over the best other side, in a cell for each value across and each value of the split.
+//! The matrix plot: Quire compared with the best other side, in a cell for each value across and each value of the
+//! split.
 
 use quire_results::{Comparison, Experiment, Parameter, Place, Plot, Side, Verdict};
 use serde::Serialize;
 
 use crate::number;
 
-/// A table with colours.
+/// A table of coloured cells.
 #[derive(Debug, Serialize)]
 pub struct Matrix {
-    /// Names of the columns.
+    /// The names of the columns.
     pub columns: Vec<String>,
-    /// From the top.
+    /// The rows from the top.
     pub rows: Vec<Row>,
 }
 
-/// One row of it.
+/// A row of the table.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// The value of the split.
+    /// The value of the split for this row.
     pub name: String,
-    /// None where nothing was compared.
+    /// The cells in the order of the columns. `None` if nothing was compared.
     pub cells: Vec<Option<Cell>>,
 }
 
-/// A comparison.
+/// The comparison of one cell.
 #[derive(Debug, Serialize)]
 pub struct Cell {
-    /// `ahead-2`, `none`, `behind-1`: by how much, for the style sheet.
+    /// The CSS class, which shows the size of the difference: `ahead-2`, `none`, `behind-1`.
     pub class: String,
-    /// A sign for readers who do not see colours.
+    /// A sign for readers who do not see the colours.
     pub sign: &'static str,
-    /// How many times better or worse.
+    /// The factor by which Quire is better or worse.
     pub text: String,
     /// The comparison in words.
     pub title: String,
@@ -70,7 +71,7 @@ pub fn of(experiment: &Experiment, plot: &Plot, place: Place) -> Matrix {
     Matrix { rows: rows.collect(), columns: columns.iter().map(|c| name(experiment, Some(&plot.across), c)).collect() }
 }
 
-/// Inserts a value in order, unless it is there.
+/// Inserts a value at its place in the ascending order, unless the list has it.
 fn add(all: &mut Vec<Parameter>, one: &Parameter) {
     if !all.contains(one) {
         let at = all.iter().position(|p| matches!((p, one), (Parameter::Number(a), Parameter::Number(b)) if b < a));
@@ -82,7 +83,7 @@ fn name(experiment: &Experiment, axis: Option<&str>, value: &Parameter) -> Strin
     crate::words::value(&experiment.name, axis.unwrap_or_default(), value)
 }
 
-/// Whether the first's other side does better than the second's.
+/// Whether the other side of `a` is better than the other side of `b`.
 fn better(a: &Comparison<'_>, b: &Comparison<'_>) -> bool {
     a.worse_by() > b.worse_by()
 }

@@ -1,4 +1,4 @@
-//! Pictures of an experiment: SVG whose colours the page's style sheet decides.
+//! Pictures of an experiment as SVG. The page's style sheet determines their colours.
 
 pub mod axis;
 mod curves;
@@ -21,72 +21,72 @@ use crate::words;
 /// The figure of one plot in the page.
 #[derive(Debug, Serialize)]
 pub struct Figure {
-    /// The figure's unique name in the page, for links.
+    /// The figure's unique identifier in the page, for links.
     pub id: String,
-    /// For people.
+    /// The title of the plot.
     pub title: String,
-    /// A panel for each place.
+    /// One panel for each place.
     pub panels: Vec<Drawn>,
-    /// Which sides it has, for its legend.
+    /// The sides in the figure, for its legend.
     pub sides: Vec<Key>,
-    /// The names that distinguish series of one side, for its legend; may be empty.
+    /// The names that distinguish several series of one side, for the legend. It may be empty.
     pub names: Vec<Key>,
-    /// Why cases are missing from it.
+    /// The cases that are missing in the figure, with the reasons.
     pub missing: Vec<Missing>,
 }
 
-/// A plot on one place.
+/// The panel of a plot: its cases of one place.
 #[derive(Debug, Serialize)]
 pub struct Drawn {
     /// The place where its cases ran.
     pub place: &'static str,
     /// The quantity on the vertical axis, or along the bars.
     pub up: String,
-    /// Whether that scale is logarithmic.
+    /// Whether the scale of that quantity is logarithmic.
     pub log_up: bool,
-    /// The parameter on the horizontal axis; empty where the rows have names.
+    /// The parameter on the horizontal axis. It is empty if rows have names instead.
     pub across: String,
-    /// SVG, safe to be put into a page: one picture, or one for each name.
+    /// The pictures as SVG that is safe in a page: one picture, or one for each name.
     pub pictures: Vec<Picture>,
-    /// A table of quotients with colours, instead of pictures.
+    /// A table of coloured ratios, instead of pictures.
     pub matrix: Option<Matrix>,
-    /// A table of figures with colours, instead of pictures.
+    /// A table of coloured figures, instead of pictures.
     pub heat: Option<Heat>,
-    /// How many series it has.
+    /// The number of series in the panel.
     pub series: usize,
 }
 
 /// A picture.
 #[derive(Debug, Serialize)]
 pub struct Picture {
-    /// The common name of its series, where it is one of many pictures.
+    /// The common name of the picture's series, if the panel has many pictures.
     pub title: Option<String>,
-    /// SVG; safe to be put into a page.
+    /// The picture as SVG that is safe in a page.
     pub svg: String,
 }
 
-/// The number of names from which each name has a picture of its own.
+/// The least number of names with which each name gets a picture of its own.
 const MANY: usize = 4;
 
 /// An entry of a legend.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Key {
-    /// The series' attribute.
+    /// The value of the series' attribute in the page.
     pub key: String,
-    /// For people.
+    /// The text of the entry.
     pub title: String,
-    /// A small picture of it.
+    /// A small picture of the series' marker.
     pub sample: String,
 }
 
-/// A case that should be there.
+/// A case of the plot without figures.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// Which.
+    /// The name of the case.
     pub case: String,
-    /// The side that it belongs to.
+    /// The side of the case.
     pub side: &'static str,
-    /// Why.
+    /// The reason why the figures are missing.
     pub reason: String,
 }
 
@@ -109,12 +109,12 @@ pub fn draw(experiment: &Experiment, plot: &Plot, id: &str) -> Figure {
     if names.len() < 2 || plot.shape == Shape::Matrix {
         names.clear();
     }
-    // Tables name their columns.
+    // A table needs no legend, because its columns have names.
     if plot.shape == Shape::Matrix || panels.iter().all(|p| heat::fits(p, plot)) {
         sides.clear();
         names.clear();
     }
-    // Each of several pictures has its name above it.
+    // If there are several pictures, each has its name as its title.
     if plot.shape == Shape::Curves && panels.iter().all(multiples) {
         names.clear();
     }
@@ -167,12 +167,12 @@ pub fn draw(experiment: &Experiment, plot: &Plot, id: &str) -> Figure {
     Figure { id: id.to_owned(), title: plot.title.clone(), panels, sides, names, missing }
 }
 
-/// Whether a panel's curves have pictures of their own.
+/// Whether each name of a panel gets a picture of its own.
 fn multiples(panel: &Panel<'_>) -> bool {
     names(panel).len() >= MANY
 }
 
-/// Each name once, limits apart.
+/// The names of a panel's series, each once. Limits are left out.
 fn names<'a>(panel: &'a Panel<'_>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for series in &panel.series {
@@ -183,7 +183,7 @@ fn names<'a>(panel: &'a Panel<'_>) -> Vec<&'a str> {
     names
 }
 
-/// A picture for each name.
+/// One picture for each name of a panel.
 fn apart(panel: &Panel<'_>, plot: &Plot, id: &str) -> Vec<Picture> {
     let of = |(at, name): (usize, &str)| {
         let series = panel.series.iter().filter(|s| s.name == name).map(Series::alone).collect();
@@ -193,7 +193,7 @@ fn apart(panel: &Panel<'_>, plot: &Plot, id: &str) -> Vec<Picture> {
     names(panel).into_iter().enumerate().map(of).collect()
 }
 
-/// Whether the scale of the figures is logarithmic. It is not where all values are zero.
+/// Whether the scale of the figures is logarithmic. It is not if all values are zero.
 fn is_log(plot: &Plot, panel: &Panel<'_>) -> bool {
     let all = panel.series.iter().flat_map(|s| &s.points);
     axis::Axis::new(all.flat_map(|p| [p.at.middle, p.at.low, p.at.high]), plot.log_up, 5).is_log()
@@ -213,7 +213,7 @@ fn measured(plot: &Plot, panel: &Panel<'_>, experiment: &str) -> String {
     }
 }
 
-/// Whether a line can join a series' points.
+/// Whether a line can join the points of a series.
 fn joins(series: &series::Series<'_>) -> bool {
     series.points.iter().any(|p| matches!(p.across, Some(Parameter::Number(n)) if n.is_finite()))
 }

@@ -1,5 +1,5 @@
-//! Bars and distributions: a row for each series in each group, with its name at the left and its figure at the right.
-//! On a logarithmic axis a bar is drawn as a point on a line, because its length would mean nothing.
+//! Bars and distributions. Each series of each group has a row, with its name at the left and its figure at the right.
+//! On a logarithmic axis, a bar is drawn as a point on a line, because the length of a bar would mean nothing there.
 
 use plotters::{
     coord::{Shift, ranged1d::Ranged},
@@ -24,29 +24,30 @@ use super::{
 use crate::{number, words};
 
 const WIDTH: i32 = 480;
-/// The least and the most room for the rows' names. The longest name decides, at `LETTER` tenths of a unit a letter.
+/// The least and the largest width of the rows' names. The longest name decides. A letter takes `LETTER` tenths of a
+/// unit.
 const LEFT: (i32, i32) = (118, 200);
 const LETTER: i32 = 59;
 const RIGHT: i32 = 62;
 const ABOVE: i32 = 4;
-/// Numbers at the axis.
+/// The height for the numbers at the axis.
 const BELOW: i32 = 22;
-/// A group's name.
+/// The height of a group's name.
 const HEAD: i32 = 20;
-/// Between groups.
+/// The distance between two groups.
 const GAP: i32 = 8;
 
 type Area = DrawingArea<Sheet, Shift>;
 type Painted = Result<(), plotters::drawing::DrawingAreaErrorKind<std::convert::Infallible>>;
 
-/// Rows that share a value across.
+/// The rows of one value of the parameter across.
 struct Group<'a> {
     name: Option<String>,
     order: f64,
     rows: Vec<(&'a Series<'a>, &'a Point<'a>)>,
 }
 
-/// Draws one panel; with `spread` every sample of it.
+/// Draws one panel. With `spread` it draws every sample.
 pub fn draw(panel: &Panel<'_>, plot: &Plot, experiment: &str, id: &str, spread: bool) -> String {
     let groups = groups(panel, plot, experiment);
     let row = if spread { 30 } else { 18 };
@@ -61,12 +62,12 @@ pub fn draw(panel: &Panel<'_>, plot: &Plot, experiment: &str, id: &str, spread: 
         all.flat_map(|p| [p.at.middle, p.at.low, p.at.high]).collect()
     };
     let axis = Axis::new(values, plot.log_up, 4);
-    // The sheet keeps no colours and writes to memory: it cannot fail.
+    // Drawing cannot fail, because the sheet keeps no colours and writes to memory.
     let _ = paint(&sheet, panel, &groups, &axis, height, spread);
     sheet.finish(id, &plot.title, &super::told(panel, plot))
 }
 
-/// Groups in the order of their values across.
+/// The groups in the order of their values across.
 fn groups<'a>(panel: &'a Panel<'a>, plot: &Plot, experiment: &str) -> Vec<Group<'a>> {
     let mut groups: Vec<Group<'a>> = Vec::new();
     for series in &panel.series {
@@ -136,7 +137,7 @@ fn paint(sheet: &Sheet, panel: &Panel<'_>, groups: &[Group<'_>], axis: &Axis, he
     Ok(())
 }
 
-/// The right end of a row.
+/// The value at the right end of a row.
 fn edge(point: &Point<'_>) -> f64 {
     if point.at.high.is_finite() { point.at.high.max(point.at.middle) } else { point.at.middle }
 }
@@ -168,7 +169,7 @@ fn bar(
     Ok(())
 }
 
-/// All samples, the quartiles around the median.
+/// Draws all samples of a point, and the quartiles around the median.
 fn samples(area: &Area, point: &Point<'_>, y: i32, at: &impl Fn(f64) -> i32) -> Painted {
     let mut sorted: Vec<f64> = point.samples.iter().copied().filter(|s| s.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -179,7 +180,7 @@ fn samples(area: &Area, point: &Point<'_>, y: i32, at: &impl Fn(f64) -> i32) -> 
         line(area, (at(middle), y - 80), (at(middle), y + 80), Ink::Line)?;
     }
     for (i, sample) in sorted.iter().enumerate() {
-        // Close samples are shifted up and down, by the same amounts in every run.
+        // Samples that are close to each other are shifted up and down, by the same amounts in every run.
         let shift = (i as i32 * 7 % 11 - 5) * 14;
         area.draw(&Circle::new((at(*sample), y + shift), 20, Ink::Dot.color().filled()))?;
     }
@@ -194,14 +195,14 @@ fn text(area: &Area, text: &str, at: (i32, i32), ink: Ink, h: HPos, v: VPos) -> 
     area.draw(&Text::new(text.to_owned(), at, text_style(ink, h, v)))
 }
 
-/// A row's name, cut to its room.
+/// The name of a row, cut to the available width.
 fn name(series: &Series<'_>) -> String {
     let most = ((LEFT.1 - 6) * 10 / LETTER) as usize;
     let title = series.title();
     cut(&title, most)
 }
 
-/// The part of a text that fits; the title has the rest.
+/// The beginning of a text that fits. The element's title has the whole text.
 fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -209,7 +210,7 @@ fn cut(text: &str, most: usize) -> String {
     text.chars().take(most - 1).chain(['…']).collect()
 }
 
-/// A point's figures in words.
+/// The figures of a point in words.
 pub fn figure(point: &Point<'_>, unit: &str) -> String {
     let (middle, spread) = number::interval(&point.at, |v| number::value(v, unit));
     let unit = if number::tells_unit(unit) || unit.is_empty() { String::new() } else { format!(" {unit}") };

@@ -4,33 +4,33 @@ use quire_results::{Better, Case, Experiment, Measure, Parameter, Place, Plot, S
 
 use crate::words;
 
-/// One plot on one place.
+/// The data of one plot for one place.
 pub struct Panel<'a> {
-    /// The place where its cases ran.
+    /// The place where the cases ran.
     pub place: Place,
-    /// In the order of sides, then in the order of measuring.
+    /// The series, in the order of sides, then in the order of the measurements.
     pub series: Vec<Series<'a>>,
-    /// Of the measure.
+    /// The unit of the measure.
     pub unit: &'a str,
-    /// Which direction is good.
+    /// Whether less or more is better.
     pub better: Better,
 }
 
-/// Points that belong together.
+/// The points of one curve, or of one kind of bars.
 pub struct Series<'a> {
-    /// The design.
+    /// The design that was measured.
     pub side: Side,
-    /// The name that distinguishes series of one side, for people; may be empty.
+    /// The name that distinguishes several series of one side, for readers. It may be empty.
     pub name: String,
-    /// The number of the name, which decides the dash of the line.
+    /// The index of the name, which determines the dashes of the line.
     pub dash: usize,
-    /// In the order of the values across, if these are numbers.
+    /// The points, in the order of their values across if these are numbers.
     pub points: Vec<Point<'a>>,
 }
 
-/// One case's measure.
+/// The measure of one case.
 pub struct Point<'a> {
-    /// The value across; none where the case has no such parameter.
+    /// The value of the parameter across. `None` if the case does not have that parameter.
     pub across: Option<&'a Parameter>,
     /// The median with its interval.
     pub at: Interval,
@@ -45,7 +45,7 @@ impl<'a> Point<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// The series for a picture without other names: its line has no dashes.
+    /// The same series for a picture of its own, where its line has no dashes.
     pub fn alone(&self) -> Series<'a> {
         let points = self.points.iter().map(Point::again).collect();
         Series { side: self.side, name: self.name.clone(), dash: 0, points }
@@ -53,7 +53,7 @@ impl<'a> Series<'a> {
 }
 
 impl Series<'_> {
-    /// `Quire · threads`.
+    /// The title of the series, for example `Quire · threads`.
     pub fn title(&self) -> String {
         if self.name.is_empty() {
             self.side.title().to_owned()
@@ -62,18 +62,18 @@ impl Series<'_> {
         }
     }
 
-    /// Its key in the page: the side's name in the file, and the series' name.
+    /// The key of the series in the page: the side's name in the results file, and the series' name.
     pub fn key(&self) -> String {
         if self.name.is_empty() { self.side.name().to_owned() } else { format!("{} {}", self.side.name(), self.name) }
     }
 }
 
-/// Whether a case belongs to a plot, wherever it ran.
+/// Whether a case belongs to a plot: its place and its parameters fit.
 pub fn belongs(case: &Case, plot: &Plot) -> bool {
     plot.places.contains(&case.place) && plot.only.iter().all(|(k, v)| case.parameters.get(k) == Some(v))
 }
 
-/// A panel for each place that has something to show.
+/// A panel for each place that has measured cases.
 pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> {
     let mut panels: Vec<Panel<'a>> = Vec::new();
     for &place in &plot.places {
@@ -83,7 +83,7 @@ pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> 
         let cases = experiment.cases.iter().filter(|c| c.place == place && belongs(c, plot));
         let mut measured: Vec<(&Case, &Measure)> =
             cases.filter_map(|c| Some((c, c.measures.get(&plot.measure)?))).collect();
-        // A curve joins cases that have the parameter. A limit without it holds for all values.
+        // A curve joins cases that have the parameter across. A limit without that parameter is valid for all values.
         let across = |c: &Case| c.parameters.contains_key(&plot.across);
         if plot.shape == Shape::Curves && measured.iter().any(|(c, _)| across(c)) {
             measured.retain(|(c, _)| across(c) || c.side == Side::Limit);
@@ -100,7 +100,7 @@ pub fn panels<'a>(experiment: &'a Experiment, plot: &'a Plot) -> Vec<Panel<'a>> 
 fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot, experiment: &str) -> Vec<Series<'a>> {
     let mut all: Vec<Series<'a>> = Vec::new();
     let mut names: Vec<String> = Vec::new();
-    // Parameters that are equal in all cases do not belong to a name.
+    // The name of a series leaves out parameters that are equal in all cases.
     let differs =
         |name: &str| measured.iter().any(|(c, _)| c.parameters.get(name) != measured[0].0.parameters.get(name));
     for (case, measure) in measured {
@@ -133,7 +133,7 @@ fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot, experiment: 
     all
 }
 
-/// A point's number across. Points without a number keep their order, behind the others.
+/// The number of a point across. A point without a number is at infinity, so such points come last, in their old order.
 pub fn across(point: &Point<'_>) -> f64 {
     match point.across {
         Some(Parameter::Number(n)) => *n,

@@ -1,5 +1,5 @@
-//! A backend for plotters that writes SVG for a page with themes. Elements have classes where plotters has colours.
-//! They can be grouped, and text stays text.
+//! A backend for the crate plotters that writes SVG for a page with themes. Elements get CSS classes where plotters has
+//! colours. Elements can be grouped, and text stays text.
 
 use std::{cell::RefCell, convert::Infallible, fmt::Write as _, rc::Rc};
 
@@ -14,11 +14,11 @@ use crate::escape::Escaped;
 /// The number of plotters' integer units in one unit of the picture.
 pub const FINE: i32 = 10;
 
-/// The class of an element, which the style sheet colours. Plotters sees it as a colour.
+/// The CSS class of an element, which the style sheet colours. Plotters sees the class as a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ink {
-    /// A line behind everything.
+    /// A grid line, behind all other elements.
     Grid,
     /// An axis.
     Axis,
@@ -26,17 +26,17 @@ pub enum Ink {
     Tick,
     /// A name at a row or an axis.
     Label,
-    /// A figure at a bar.
+    /// A figure beside a bar.
     Figure,
-    /// A line or an outline of the group's series.
+    /// A line or an outline of a series.
     Line,
-    /// The interval around it.
+    /// The interval around a figure of a series.
     Whisker,
-    /// A surface of the series.
+    /// A filled area of a series.
     Fill,
     /// One of many samples.
     Dot,
-    /// A translucent surface.
+    /// A translucent area.
     Band,
 }
 
@@ -54,7 +54,7 @@ const INKS: [(Ink, &str); 10] = [
 ];
 
 impl Ink {
-    /// The colour that stands for it in plotters.
+    /// The colour that represents the class in plotters.
     pub fn color(self) -> plotters::style::RGBColor {
         plotters::style::RGBColor(0, 0, self as u8)
     }
@@ -64,22 +64,22 @@ impl Ink {
     }
 }
 
-/// How text is placed around its point. Its font is the page's.
+/// The style of a text that is placed around its point. The page determines the font.
 pub fn text_style(ink: Ink, h: HPos, v: VPos) -> TextStyle<'static> {
     TextStyle { font: ("sans-serif", 11 * FINE).into(), color: ink.color().to_backend_color(), pos: Pos::new(h, v) }
 }
 
-/// The picture that is being written. All copies write to the same picture.
+/// The picture that is being written. All clones write to the same picture.
 #[derive(Clone)]
 pub struct Sheet(Rc<RefCell<String>>, (u32, u32));
 
 impl Sheet {
-    /// A sheet with a size in the picture's units.
+    /// Makes an empty sheet. Its size is in the picture's units.
     pub fn new(width: i32, height: i32) -> Sheet {
         Sheet(Rc::default(), ((width * FINE).max(1) as u32, (height * FINE).max(1) as u32))
     }
 
-    /// Opens a group. Elements drawn until [`Sheet::end`] belong to it. Attributes' values are escaped.
+    /// Opens a group. Elements drawn until [`Sheet::end`] belong to the group. The values of attributes are escaped.
     pub fn begin(&self, attributes: &[(&str, &str)], title: Option<&str>) {
         let mut out = self.0.borrow_mut();
         out.push_str("<g");
@@ -97,12 +97,12 @@ impl Sheet {
         self.0.borrow_mut().push_str("</g>");
     }
 
-    /// A closed or open path with a class, for shapes that plotters does not have.
+    /// Writes a closed or open path with a class, for shapes that plotters does not have.
     pub fn path(&self, class: &str, data: &str) {
         let _ = write!(self.0.borrow_mut(), "<path class=\"{}\" d=\"{}\"/>", Escaped(class), Escaped(data));
     }
 
-    /// The whole picture, with a name and a description for screen readers.
+    /// The whole picture as SVG, with a name and a description for screen readers.
     pub fn finish(&self, id: &str, title: &str, about: &str) -> String {
         let (width, height) = self.1;
         let (width, height, id) = (width as i32 / FINE, height as i32 / FINE, Escaped(id));
@@ -114,7 +114,7 @@ impl Sheet {
     }
 }
 
-/// A coordinate in the picture's units.
+/// Converts a coordinate from plotters' units to the picture's units, as text.
 pub fn unit(fine: i32) -> String {
     let (whole, part) = (fine.abs() / FINE, fine.abs() % FINE);
     let sign = if fine < 0 { "-" } else { "" };
@@ -208,7 +208,7 @@ impl DrawingBackend for Sheet {
         Ok(())
     }
 
-    /// An estimate, because only the browser knows its fonts.
+    /// The result is an estimate, because only the browser knows its fonts.
     fn estimate_text_size<T: BackendTextStyle>(
         &self,
         text: &str,

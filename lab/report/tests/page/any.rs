@@ -1,4 +1,4 @@
-//! Properties of the page of any results: it is well-formed, and all their text stays text.
+//! Tests of the page for arbitrary results: the page is well-formed, and no text of the results becomes markup.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use quire_results::{
     profile::Profile,
 };
 
-/// Elements that the page is made of. Others could only come from the results.
+/// The elements that the page consists of. Any other element could only come from the results.
 const OURS: &str = "html head meta title link style body a header div svg path span label select option button h1 h2 h3 h4 h5 i p dl dt dd \
     main section ol li strong small b rect details summary aside table thead tbody tr th td article nav code figure figcaption g desc \
     text polyline polygon circle ul footer script";
 
-/// Checks a page and gives its text and attributes.
+/// Checks a page. Returns its text and its attributes.
 pub fn check(page: &str) -> String {
-    // The XML parser does not get HTML's document type.
+    // The XML parser does not accept the document type of HTML.
     let page = page.replace("<!DOCTYPE html>", "");
     let document = roxmltree::Document::parse(page.trim()).unwrap_or_else(|e| panic!("{e}"));
     let mut text = String::new();
@@ -79,7 +79,7 @@ const SIDES: [Side; 7] =
     [Side::Before, Side::After, Side::Ours, Side::Linux, Side::LinuxLarge, Side::Plain, Side::Limit];
 const PLACES: [Place; 5] = [Place::Hosted, Place::Recording, Place::Cachegrind, Place::Guest, Place::GuestCounted];
 
-/// Few names, so that cases, plots and claims share them.
+/// A name from few, so that cases, plots and claims share names.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![4 => one_of(&["a", "b"]).prop_map(str::to_owned), 1 => text()]
 }
@@ -283,7 +283,7 @@ fn the_matrix_has_a_number_in_each_cell_a_legend_and_reasons() {
         let cells = section.descendants().filter(|n| n.has_tag_name("td") && n.attribute("class") == Some(class));
         cells.map(|n| n.text().unwrap_or_default().to_owned()).collect()
     };
-    // A pair of two operations stands twice in its state, and twice in all states together.
+    // A pair of two operations appears twice in the matrix of its state, and twice in the matrix of all states.
     let times = |text: &str, n: usize| vec![text.to_owned(); n];
     assert_eq!(cells("share-listed"), times("3", 4));
     assert_eq!((cells("share-amortised"), cells("share-wrong")), (times("~1", 4), times("!2", 2)));

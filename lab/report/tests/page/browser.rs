@@ -1,5 +1,5 @@
-//! A headless Chromium, driven over its DevTools protocol on a pair of pipes: messages are JSON, each ended by a zero
-//! byte.
+//! A headless Chromium, controlled over its DevTools protocol through two pipes. Messages are JSON texts, each ended by
+//! a zero byte.
 
 use std::{
     fs::File,
@@ -23,12 +23,12 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser with an empty profile and a page. A machine without Chromium fails the test: `./quire setup`
-    /// installs it.
+    /// Starts a browser with an empty profile and one page. Without Chromium the test fails. `./quire setup` installs
+    /// it.
     pub fn start() -> Browser {
         let profile = TempDir::new().unwrap();
         let log = File::create(profile.path().join("log")).unwrap();
-        // The protocol's pipes are descriptors 3 and 4.
+        // The protocol uses the descriptors 3 and 4 for its pipes.
         let mut command = Command::new("sh");
         command.args(["-c", "exec chromium \"$@\" 3<&0 4>&1 </dev/null >&2", "sh"]);
         command.args(["--headless=new", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--no-first-run"]);
@@ -52,7 +52,7 @@ impl Browser {
         browser
     }
 
-    /// Calls a method and waits for its answer. Events that arrive meanwhile are kept.
+    /// Calls a method of the protocol and returns the answer. Events that arrive meanwhile are kept.
     pub fn call(&mut self, method: &str, parameters: Value) -> Value {
         self.last += 1;
         let mut message = json!({"id": self.last, "method": method, "params": parameters});
@@ -98,7 +98,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression in the page.
+    /// Evaluates an expression in the page. Returns its value.
     pub fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let result = self.call("Runtime.evaluate", parameters);
@@ -106,7 +106,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Presses the mouse's button on the element that an expression gives.
+    /// Clicks on the element that the expression `element` returns.
     pub fn click(&mut self, element: &str) {
         let at = self.value(&format!(
             "(() => {{ const e = {element}; e.scrollIntoView({{block: 'center', behavior: 'instant'}}); \
@@ -118,7 +118,7 @@ impl Browser {
         }
     }
 
-    /// The window's size, and which of the two schemes the system prefers.
+    /// Sets the window's width, and the colour scheme that the system prefers.
     pub fn look(&mut self, width: u32, scheme: &str) {
         let size = json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", size);
@@ -126,15 +126,14 @@ impl Browser {
         self.call("Emulation.setEmulatedMedia", media);
     }
 
-    /// The page on paper.
+    /// The page as it is printed, as a PDF file.
     pub fn print(&mut self) -> Vec<u8> {
         let parameters = json!({"printBackground": false, "preferCSSPageSize": true});
         let answer = self.call("Page.printToPDF", parameters);
         BASE64_STANDARD.decode(answer["data"].as_str().unwrap()).unwrap()
     }
 
-    /// Errors of the page: exceptions, messages on the console, failed loads, and requests for anything outside the
-    /// page.
+    /// The errors of the page: exceptions, console messages, failed loads, and requests for resources outside the page.
     pub fn complaints(&mut self) -> Vec<String> {
         // The answer to this call arrives after all earlier events.
         self.value("new Promise(r => requestAnimationFrame(() => r(1)))");
@@ -151,7 +150,7 @@ impl Browser {
         self.events.iter().filter(wrong).map(Value::to_string).collect()
     }
 
-    /// Keeps a picture of the whole page, if the environment names a directory for such pictures.
+    /// Writes pictures of the whole page, if `$QUIRE_SHOTS` names a directory for them.
     pub fn shoot(&mut self, name: &str) {
         let Some(directory) = std::env::var_os("QUIRE_SHOTS") else { return };
         let size = self.call("Page.getLayoutMetrics", json!({}))["cssContentSize"].clone();
@@ -171,7 +170,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // The browser and its children end when its pipes close.
+        // The browser and its child processes end when its pipes are closed.
         self.to = None;
         for _ in 0..100 {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {

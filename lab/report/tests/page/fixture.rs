@@ -1,5 +1,5 @@
-//! Results as the lab could write them: all nine experiments, every side and shape of plot, one case in trouble, one
-//! side missing.
+//! Results as the lab could write them. They have all nine experiments, every side and every shape of plot. One case
+//! has trouble, and one side is missing.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ type Parameters = Vec<(&'static str, Parameter)>;
 
 const CPUS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
 
-/// One run on one machine; another seed is another machine.
+/// The results of one run on one machine. Another seed stands for another machine.
 pub fn results(seed: u64) -> Results {
     let mut make = Make { random: Rng::with_seed(seed), pace: 1.0 + (seed % 5) as f64 * 0.3 };
     let experiments = vec![
@@ -59,7 +59,7 @@ struct Make {
 }
 
 impl Make {
-    /// A timed measure: so many samples around a middle.
+    /// A timed measure with `samples` random samples around `middle`.
     fn time(&mut self, middle: f64, unit: &str, better: Better, samples: usize) -> Measure {
         let pace = if better == Better::More { self.pace } else { 1.0 / self.pace };
         let samples = (0..samples)
@@ -573,7 +573,7 @@ fn plot(title: &str, shape: Shape, place: Place, measure: &str, across: &str, sp
     }
 }
 
-/// How the fixture's plots differ from the plain one.
+/// Changes that the fixture's plots make to the plain plot.
 trait Adapted {
     fn logs(self, across: bool, up: bool) -> Self;
     fn only(self, name: &str, value: impl Into<Parameter>) -> Self;

@@ -1,5 +1,5 @@
 //! Tests of the page in a browser: clicks work, each plot has its series, there are no errors, and the page fits. The
-//! page of arbitrary results is tested too: it is well-formed, and none of their text is markup.
+//! page of arbitrary results is tested too: it is well-formed, and no text of the results becomes markup.
 
 mod any;
 mod browser;
@@ -30,7 +30,7 @@ fn two_machines() -> String {
     render(&Results::merge([fixture::results(1), fixture::results(2)])).unwrap()
 }
 
-/// Distinct series of each panel, as the page has them: experiment, plot, place and which sides.
+/// A script for the browser. It returns the distinct series of each panel: experiment, plot, place, and sides.
 const SERIES: &str = "[...document.querySelectorAll('.experiment')].flatMap(e => [...e.querySelectorAll('figure')].flatMap(f =>
     [...f.querySelectorAll('.panel')].map(p => [e.dataset.experiment, f.querySelector('h4').textContent, p.querySelector('.badge').textContent,
         [...new Set([...p.querySelectorAll('[data-series]')].map(s => s.dataset.side || s.dataset.series))].sort().join(' ')])))";
@@ -40,7 +40,7 @@ fn each_plot_has_its_series_and_nothing_is_an_error() {
     every_plot_of(fixture::results(1));
 }
 
-/// The kept files with one of these ends of their names.
+/// The kept files whose names end with one of `ends`.
 fn kept(ends: &[&str]) -> Vec<PathBuf> {
     let runs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../runs");
     let files = std::fs::read_dir(runs).unwrap().map(|f| f.unwrap().path());
@@ -149,7 +149,7 @@ fn clicked_elements_respond() {
         browser.click(&summary);
         assert_ne!(browser.value(&open), before, "{i}");
     }
-    // The button closes only what it opened: all tables.
+    // The button closes only the sections that it opened. Here these are all tables.
     for open in [true, false] {
         browser.click("document.getElementById('unfold')");
         assert_eq!(
@@ -190,7 +190,8 @@ fn it_fits_any_window_and_both_themes() {
     }
 }
 
-/// Texts whose colour is too close to their background (WCAG 2, 1.4.3: a ratio of 4.5).
+/// A script for the browser. It returns texts whose colour is too close to their background (WCAG 2, 1.4.3: a ratio of
+/// 4.5).
 const CONTRAST: &str = "(() => {
     const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
     const rgb = (color, under) => {
@@ -256,7 +257,8 @@ fn sections_opened_for_print_close_again() {
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
-/// Operations ahead, equal and behind of a run: in the page's headline and in the table below.
+/// A script for the browser. It returns a run's numbers of operations that are ahead, equal and behind, from the page's
+/// headline and from the table below.
 const FRONT: &str = "(() => {
     const shown = e => e.getClientRects().length > 0, those = (selector, from) => [...from.querySelectorAll(selector)];
     const heads = those('.front .head', document).filter(shown).map(h => h.textContent.match(/\\d+/g).map(Number));

@@ -1,14 +1,15 @@
-//! Is the record complete? A few operations run in a program under valgrind's lackey, which reports every load and
-//! store. Lackey's report gives the lines that one CPU wrote and the other touched. The record must contain all of
-//! them.
+//! A check that the record of shared accesses is complete. A few operations run in a program under valgrind's lackey,
+//! which reports every load and store. Lackey's report gives the lines that one CPU wrote and the other CPU accessed.
+//! The record must contain all of them.
 //!
-//! A shared line that is not recorded bypassed the types of `quire-sync`, and the conflict matrix would never see it.
+//! A shared line that is missing in the record was accessed without the types of `quire-sync`. The conflict matrix
+//! would never show it.
 //!
 //! # Judged memory
-//! All memory that the core and the scheduler have: the machine's RAM, the memory given to them beside it, labelled
-//! memory, and statics. They have no other, because both are `no_std` and use no heap. Not judged are stacks, this
-//! program's heap, and accesses of the simulated hardware and the recorder, which mark themselves
-//! ([`quire_sync::record::apart`]).
+//! The check judges all memory of the core and the scheduler: the machine's RAM, the further memory that they get,
+//! labelled memory, and statics. They have no other memory, because both are `no_std` and use no heap. Stacks and this
+//! program's heap are not judged. The simulated hardware and the recorder mark their own accesses, which are not judged
+//! either ([`quire_sync::record::apart`]).
 
 mod program;
 mod trace;
@@ -25,32 +26,32 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The result of the watch.
+/// The result of the check.
 pub struct Watched {
     /// The number of rounds.
     pub rounds: usize,
-    /// Shared lines in judged memory by lackey's report, over all rounds.
+    /// The number of shared lines in judged memory according to lackey, summed over all rounds.
     pub shared: usize,
-    /// Those that the record misses.
+    /// The shared lines that the record does not have.
     pub missed: Vec<Missed>,
     sites: Sites,
 }
 
-/// A shared line that the record misses.
+/// A shared line that the record does not have.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Missed {
-    /// The owner of its memory, and the place in the object.
+    /// The owner of the line's memory, and the offset in the owner's object.
     pub owner: String,
-    /// The operations of the program.
+    /// The operations that the program did.
     pub case: String,
     /// The line's address.
     pub address: usize,
-    /// Loads and stores of it.
+    /// The loads from the line and the stores to it.
     pub touches: Vec<Touch>,
 }
 
 impl Watched {
-    /// A missed line in words: its owner, the accesses, and their source lines.
+    /// A description of a missed line: its owner, the accesses, and their source lines.
     pub fn told(&self, missed: &Missed) -> String {
         let mut text = format!("{}: line {:#x}, {}\n", missed.case, missed.address, missed.owner);
         for touch in &missed.touches {
@@ -66,22 +67,22 @@ impl Watched {
     }
 }
 
-/// The program's report of itself.
+/// The program's own output, parsed.
 #[derive(Default)]
 struct Said {
-    /// Of each round: its operations, and the lines that are shared by the record.
+    /// For each round: its operations, and the lines that are shared according to the record.
     rounds: Vec<(String, BTreeSet<usize>)>,
-    /// The judged memory.
+    /// The address ranges of the judged memory.
     judged: Vec<Range<usize>>,
     /// The program's load address.
     image: usize,
-    /// Owners: range, stride, label.
+    /// The owners of labelled memory by start address: end, stride, label.
     owners: BTreeMap<usize, (usize, usize, String)>,
     finished: bool,
 }
 
 impl Said {
-    /// Parses a line of the program's output; `None` if the program does not write such lines.
+    /// Parses a line of the program's output. Returns `None` for a line that the program never writes.
     fn line(&mut self, line: &str) -> Option<()> {
         let mut words = line.split(' ');
         let word = words.next()?;
@@ -122,8 +123,8 @@ impl Said {
     }
 }
 
-/// Runs `own`, which is `quire-lab`, under lackey. `plain`: with a shared word that is not recorded, which must be
-/// found.
+/// Runs `own`, the program `quire-lab`, under lackey. With `plain`, the program also shares a word that is not
+/// recorded. The check must find that word.
 pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     let tool = |what: String| Failure::Tool(format!("lackey: {what}"));
     let mut child = Command::new("valgrind")
@@ -140,7 +141,8 @@ pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     else {
         return Err(tool("the program has no pipes".to_owned()));
     };
-    // A trace before the program has reported the address of its marks is useless.
+    // The address that the program uses to mark rounds, 0 until the program has reported it. Lackey's lines before that
+    // are ignored.
     let marks = AtomicUsize::new(0);
     let mut said = Said::default();
     let (heard, traced) = std::thread::scope(|s| {
@@ -173,7 +175,7 @@ pub fn watch(own: &Path, plain: bool) -> Result<Watched, Failure> {
     Ok(judge(&said, &traced.rounds, sites))
 }
 
-/// The shared lines that the record misses, each place once.
+/// Compares the record with lackey's report, and returns the missed lines, each place once.
 fn judge(said: &Said, rounds: &[trace::Round], sites: Sites) -> Watched {
     let mut shared = 0;
     let mut missed: BTreeMap<(String, Vec<usize>), Missed> = BTreeMap::new();
@@ -200,15 +202,15 @@ fn judge(said: &Said, rounds: &[trace::Round], sites: Sites) -> Watched {
     Watched { rounds: rounds.len(), shared, missed: missed.into_values().collect(), sites }
 }
 
-/// Source positions and symbols of the program, from tools that come with every compiler.
+/// Finds source positions and symbols of the program, by tools that every compiler comes with.
 struct Sites {
     program: PathBuf,
-    /// The load address.
+    /// The address at which the program is loaded.
     image: usize,
 }
 
 impl Sites {
-    /// The function and source line of an instruction, and its callers if it was inlined.
+    /// The function and source line of an instruction. If the function was inlined, its callers too.
     fn of(&self, pc: usize) -> String {
         let at = format!("{:#x}", pc.wrapping_sub(self.image));
         let out = Command::new("addr2line").args(["-f", "-C", "-i", "-p", "-e"]).arg(&self.program).arg(&at).output();
@@ -216,7 +218,7 @@ impl Sites {
         if text.is_empty() { format!("{pc:#x}") } else { text }
     }
 
-    /// The static at an address.
+    /// The name of the static at an address.
     fn symbol(&self, address: usize) -> Option<String> {
         let at = address.wrapping_sub(self.image);
         let out = Command::new("nm").args(["-S", "-C", "--defined-only"]).arg(&self.program).output().ok()?;
@@ -246,7 +248,7 @@ mod tests {
         assert_eq!(said.line("nonsense"), None);
         let touch = |address, cpu, write| Touch { cpu, write, pc: 0x99, address, size: 8 };
         let both = |address| (address / LINE, vec![touch(address, 0, false), touch(address, 1, true)]);
-        // Recorded; in RAM; owned; of another owner.
+        // One line is recorded, one is in RAM, one belongs to an owner, and one to another owner.
         let round: trace::Round = [both(0x10048), both(0x10080), both(0x20088), both(0x30000)].into();
         let sites = Sites { program: "/nowhere".into(), image: 0 };
         let watched = judge(&said, &[round], sites);

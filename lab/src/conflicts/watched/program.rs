@@ -1,4 +1,4 @@
-//! The watched program: a few cases, each with few rounds, and the record of them.
+//! The watched program: runs a few cases, each with few rounds, and prints its record of the accesses.
 
 use super::super::measure::Play;
 use super::super::model::State;
@@ -10,15 +10,15 @@ use quire_sync::record::{Mark, as_cpu, marks, owned, scope};
 use std::cell::Cell;
 use std::io::Write as _;
 
-/// Frames of a machine: few, since each is touched when it boots.
+/// The number of frames of a machine. It is small, because each frame is touched at boot.
 const FRAMES: u64 = 1024;
-/// Rounds before the first that counts: until everything that is made once is made.
+/// The number of rounds before the first counted round. In them, all structures that are made once are made.
 const WARM: u32 = 3;
-/// Rounds that count.
+/// The number of counted rounds.
 const ROUNDS: u32 = 1;
 
-/// The operations of both CPUs: each part of the core and of the scheduler, without long preparations. About two
-/// million traced instructions take a second.
+/// The operation that both CPUs do, and the state. The cases use each part of the core and of the scheduler, without
+/// long preparations. Lackey traces about two million instructions in a second.
 const CASES: &[(&str, State)] = &[
     ("zero-fill", State::Threads),
     ("zero-fill", State::Anonymous),
@@ -35,7 +35,7 @@ const CASES: &[(&str, State)] = &[
     ("wake-there", State::Apart),
 ];
 
-/// The same of long runs (`$QUIRE_SOAK`).
+/// Further cases for long runs (`$QUIRE_SOAK`).
 const MORE: &[(&str, State)] = &[
     ("read-fault", State::File),
     ("mmap", State::Threads),
@@ -45,19 +45,19 @@ const MORE: &[(&str, State)] = &[
     ("wake-here", State::Apart),
 ];
 
-// By the linker: where the program begins, its writable data, and its end.
+// Symbols that the linker defines: the start of the program, the start of its writable data, and its end.
 unsafe extern "C" {
     static __executable_start: u8;
     static __data_start: u8;
     static _end: u8;
 }
 
-/// Memory that both CPUs write, unrecorded.
+/// Memory that both CPUs write without a record.
 #[repr(align(128))]
 struct Plain(Cell<u64>);
 
-/// `quire-lab watched`: reports where its marks lie, waits for a line, runs everything, and prints the record. `plain`:
-/// both CPUs also count in an unrecorded word.
+/// The command `quire-lab watched`. It prints the address of its marks, waits for an input line, runs all cases, and
+/// prints the record. With `plain`, both CPUs also count in a word that is not recorded.
 pub fn program(plain: bool) -> Result<(), Failure> {
     let tool = |e: std::io::Error| Failure::Tool(format!("the watching process has ended: {e}"));
     let mut out = std::io::stdout().lock();
@@ -65,7 +65,7 @@ pub fn program(plain: bool) -> Result<(), Failure> {
     std::io::stdin().read_line(&mut String::new()).map_err(tool)?;
     let counter = plain.then(|| alone(Plain(Cell::new(0)), "plain"));
     let mut told: Vec<String> = Vec::new();
-    // One case is enough for the word.
+    // With `plain`, one case is enough for the unrecorded word.
     let more = if std::env::var_os("QUIRE_SOAK").is_some() { MORE } else { &[] };
     for (name, state) in CASES.iter().chain(more).take(if plain { 1 } else { usize::MAX }) {
         let Some(operation) = named(name) else {
@@ -93,7 +93,7 @@ pub fn program(plain: bool) -> Result<(), Failure> {
     }
     let (image, data, end) = (&raw const __executable_start, &raw const __data_start, &raw const _end);
     told.push(format!("image {:x}", image.addr()));
-    // Statics, but for the marks.
+    // The judged memory includes the statics, except the marks.
     let after = marks() + Mark::BYTES;
     told.push(format!("memory {:x} {:x}", data.addr(), marks() - data.addr()));
     told.push(format!("memory {after:x} {:x}", end.addr() - after));

@@ -1,58 +1,59 @@
-//! The output of lackey: a line for each instruction, load and store.
+//! Reads the output of lackey, which has a line for each instruction, load and store.
 //!
-//! `I ADDRESS,SIZE` is an instruction; ` L`, ` S` and ` M` are its load, its store, and both in one. A trace is far
-//! larger than memory. So it is read as a stream, and only counted accesses are kept, a round at a time.
+//! A line `I ADDRESS,SIZE` is an instruction. The lines ` L`, ` S` and ` M` after it are its load, its store, and a
+//! load with a store. A trace is far larger than memory. So it is read as a stream, and only the accesses of one round
+//! at a time are kept.
 
 use quire_sync::record::{LINE, Mark};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A load or a store, one of each kind and place.
+/// A load or a store. Equal accesses to a line are kept once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Touch {
-    /// The CPU that the thread acted as.
+    /// The CPU on whose behalf the thread acted.
     pub cpu: usize,
-    /// Whether it stores.
+    /// Whether the access is a store.
     pub write: bool,
-    /// The instruction.
+    /// The address of the instruction.
     pub pc: usize,
-    /// The address.
+    /// The address of the data.
     pub address: usize,
-    /// Bytes.
+    /// The size of the access in bytes.
     pub size: usize,
 }
 
-/// Lines of a round that one CPU wrote and another one touched, by number.
+/// The lines that one CPU wrote and another CPU accessed in a round. The key is the line's number.
 pub(super) type Round = BTreeMap<usize, Vec<Touch>>;
 
-/// The counted part of a trace.
+/// The part of a trace that counts.
 #[derive(Default)]
 pub(super) struct Trace {
     pub rounds: Vec<Round>,
-    /// The last lines that are not lackey's: the program's output when it fails.
+    /// The last lines that are not lackey's. They are the program's error output if it fails.
     pub other: String,
 }
 
-/// Touches of a line that are kept.
+/// The most accesses to a line that are kept.
 const KEPT: usize = 12;
-/// Bytes of other lines that are kept.
+/// The most bytes of other lines that are kept.
 const OTHER: usize = 4096;
 
-/// The reader's position in the program's run.
+/// The state of the reader, which follows the program's run.
 #[derive(Default)]
 struct Reader {
     cpu: usize,
-    /// Inside a round.
+    /// Whether the program is inside a round.
     counts: bool,
-    /// How many [`Mark::Apart`] have no [`Mark::Back`] yet.
+    /// The number of [`Mark::Apart`] without their [`Mark::Back`] so far.
     apart: usize,
     pc: usize,
     lines: HashMap<usize, Vec<Touch>>,
     trace: Trace,
 }
 
-/// Reads a trace to its end. `marks` is the address of the program's marks; nothing counts while that is 0.
+/// Reads a trace to its end. `marks` is the address of the program's marks. While it is 0, all accesses are ignored.
 pub(super) fn read(mut from: impl BufRead, marks: &AtomicUsize) -> io::Result<Trace> {
     let mut reader = Reader::default();
     let mut line = Vec::new();
@@ -63,7 +64,7 @@ pub(super) fn read(mut from: impl BufRead, marks: &AtomicUsize) -> io::Result<Tr
     Ok(reader.trace)
 }
 
-/// An access as lackey writes it: letter, address, size.
+/// Parses an access as lackey writes it. Returns the letter, the address and the size.
 fn parse(line: &[u8]) -> Option<(u8, usize, usize)> {
     let [first, second, b' ', rest @ ..] = line else { return None };
     let letter = match (first, second) {
@@ -125,7 +126,8 @@ impl Reader {
             let touches = self.lines.entry(line).or_default();
             for write in writes {
                 let touch = Touch { cpu: self.cpu, write: *write, pc: self.pc, address, size };
-                // Enough to name the accesses; but always the first by each CPU and of each kind.
+                // A few accesses are enough for the message. But the first access of each CPU and each kind is always
+                // kept.
                 let first = !touches.iter().any(|t| (t.cpu, t.write) == (touch.cpu, touch.write));
                 if first || (touches.len() < KEPT && !touches.contains(&touch)) {
                     touches.push(touch);

@@ -1,4 +1,4 @@
-//! Backings: a space's mapping of an object, and the backings behind it.
+//! Backings: the mapping of an object in a space, with the backings behind it.
 
 use super::object::{Object, Shown};
 use super::tables::Tables;
@@ -6,11 +6,11 @@ use crate::memory::pages::Frame;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// One space's mapping of an object, listed there as long as it lives; the space's tables outlive it.
+/// A space's mapping of an object. It is on the object's list as long as it exists. The space's tables exist longer.
 pub(super) struct Backing {
     pub object: Arc<Object>,
     shown: Shown,
-    /// Its index in the object's list of backings.
+    /// The index of this backing in the object's list.
     number: usize,
     behind: Option<Box<Backing>>,
 }
@@ -25,53 +25,55 @@ impl Backing {
         Box::new(Backing { object, shown, number, behind })
     }
 
-    /// The object's page that is mapped at a page.
+    /// The object's page that is mapped at `page` of the space.
     pub fn key(&self, page: u64) -> u64 {
         self.shown.key(page)
     }
 
-    /// The page at which an object's page is mapped.
+    /// The page of the space at which the object's page `key` is mapped.
     pub fn page(&self, key: u64) -> u64 {
         self.shown.pages.start + (key - self.shown.offset)
     }
 
-    /// A copy of this one and those behind it, for another space.
+    /// Copies this backing, and those behind it, for another space.
     pub fn replicate(&self, tables: &Tables) -> Box<Backing> {
         let behind = self.behind.as_ref().map(|b| b.replicate(tables));
         let shown = Shown::new(tables, self.shown.pages.clone(), self.shown.offset);
         Self::listed(shown, self.object.clone(), behind)
     }
 
-    /// Splits this one and those behind it: they keep the pages before `page`, new ones get the rest.
+    /// Splits this backing, and those behind it, at `page`. They keep the pages before `page`. The returned backings
+    /// get the rest.
     pub fn split(&mut self, page: u64) -> Box<Backing> {
         let behind = self.behind.as_mut().map(|b| b.split(page));
-        // For a moment both are listed for the pages behind `page`: a remover looks there twice.
+        // For a moment, both backings are listed for the pages from `page` on. A remover then looks for such a page
+        // twice.
         let rest = Self::listed(self.shown.split(page), self.object.clone(), behind);
         self.object.shrink(self.number, page);
         rest
     }
 
-    /// The length of the chain.
+    /// The number of backings in the chain.
     pub fn depth(&self) -> usize {
         1 + self.behind.as_ref().map_or(0, |b| b.depth())
     }
 
-    /// Whether it hides all pages of the backings behind it in this range.
+    /// Whether this object hides all pages of the backings behind it in this range.
     pub fn hides_all(&self, pages: Range<u64>) -> bool {
         self.behind.is_some() && self.object.has_all(self.key(pages.start)..self.key(pages.end))
     }
 
-    /// Puts a backing behind it, where none was.
+    /// Puts a backing behind this one, which must have none yet.
     pub fn put_behind(&mut self, behind: Box<Backing>) {
         self.behind = Some(behind);
     }
 
-    /// Removes the backings behind it.
+    /// Removes all backings behind this one.
     pub fn cut(&mut self) {
         self.behind = None;
     }
 
-    /// The page that is seen behind this one, which stays until it is unshared.
+    /// The page that is seen behind this backing, held shared: it stays until it is unshared.
     pub fn seen_behind(&self, page: u64) -> Option<Frame> {
         let mut at = self.behind.as_ref();
         while let Some(backing) = at {
@@ -83,7 +85,7 @@ impl Backing {
         None
     }
 
-    /// Bytes of it, and of those behind it.
+    /// The size in bytes of this backing and of those behind it.
     pub fn bytes(&self) -> u64 {
         (size_of::<Backing>() + size_of::<Shown>()) as u64 + self.behind.as_ref().map_or(0, |b| b.bytes())
     }

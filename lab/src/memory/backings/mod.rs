@@ -1,21 +1,22 @@
-//! A memory core that keeps a backing for each mapping, and nothing for a mapped page. It follows the ideas of
-//! DragonFly BSD from 2019 on (S0).
+//! A memory core that keeps a backing for each mapping, but no record for a mapped page. It follows the design of
+//! DragonFly BSD since 2019 (S0).
 //!
-//! - A mapping has a backing: its range, its object, the place in it, and the backing behind it. An object lists the
-//!   backings that map it. Fork and clip replicate the whole chain; a store after a fork puts an object in front of it.
-//! - To remove a page from every space, the remover walks its object's backings. Each gives the address of the page,
-//!   and the tables there are walked; a leaf that names another frame stays. So the cost grows with the object's
-//!   mappings, not with the page's.
-//! - Leaves have no lock of their own: a CPU that changes one holds one of 64 marks of the space, found by a hash. The
-//!   remover of a page holds no mark, and clears each leaf by compare-and-set.
-//! - A fault shares the map's lock, and it shares the page too if that is resident. It counts in the space and in the
-//!   table page. A fork copies no leaves.
-//! - The next fork ends a chain of more than five objects behind the front one: it copies the pages seen through it
-//!   into the front object. It also ends a chain whose front hides all pages behind. Nothing else collapses. Until then
-//!   a private mapping follows stores to its file.
+//! - A mapping has a backing: its range, its object, the offset in the object, and the backing behind it. An object has
+//!   a list of the backings that map it. Fork and clip copy the whole chain of backings. A store after a fork adds an
+//!   object in front of the chain.
+//! - To remove a page from every space, the remover walks the object's list of backings. Each backing gives the address
+//!   of the page, and the remover looks up the PTE there. A PTE that maps another frame stays. So the cost grows with
+//!   the number of the object's mappings, not with the page's.
+//! - PTEs have no lock of their own. A CPU that changes a PTE holds one of 64 marks of the space, found by a hash. The
+//!   remover of a page holds no mark. It clears each PTE by compare-and-swap.
+//! - A fault holds the map's lock shared, and holds the page shared too if that is resident. It changes counters of the
+//!   space and of the table page. A fork copies no PTEs.
+//! - The next fork ends a chain of more than five objects behind the front object. It copies the pages that are seen
+//!   through the front object into that object. A fork also ends a chain whose front object hides all pages behind. No
+//!   other operation collapses a chain. Until then, a private mapping of a file shows later stores to the file.
 //!
-//! Frames, shards and page descriptors are those of [`Records`](super::Records), without a list for each page. It has
-//! no TLB to flush either.
+//! Frames, shards and page descriptors are those of [`Records`](super::Records), but a page has no list of mappings.
+//! There is no TLB to flush here either.
 
 mod backing;
 mod object;
@@ -33,15 +34,15 @@ use quire_vm::{Access, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Its memory: a page has nothing but its own word.
+/// The frames of this core. A page has no data beside its busy word.
 pub type Core = pages::Core<()>;
 
-/// A machine with this core.
+/// A machine with this memory core.
 #[derive(Clone, Copy)]
 pub struct Backings(pub &'static Core);
 
 impl Backings {
-    /// A machine with so many CPUs and memory, its frames and queues in so many shards.
+    /// Boots a machine with `cpus` CPUs and `mib` MiB of memory. Its free list and its page queue have `parts` shards.
     pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<Backings, Failure> {
         Core::boot(cpus, mib, parts).map(Backings)
     }
@@ -105,8 +106,8 @@ impl Memory for Backings {
     }
 
     fn page_out(self, file: &Arc<Object>, pages: Range<u64>) {
-        // Its files have no store: a page-out is only the walk along the backings, page by page, and the free of the
-        // frame.
+        // The files of this core have no store. So a page-out is only the walk along the backings, page by page, and
+        // the free of the frame.
         file.remove(pages);
     }
 

@@ -1,4 +1,4 @@
-//! Objects: pages by index, and the backings that map them.
+//! Objects of the backings core: their pages by index, and the list of backings that map them.
 
 use super::Core;
 use super::tables::Tables;
@@ -12,16 +12,16 @@ use slab::Slab;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The place where a backing maps an object: pages of a space, and the object's page at their start.
+/// A mapping of an object by a backing: a range of pages of a space, and the object's page at the start of the range.
 #[derive(Clone)]
 pub(super) struct Shown {
     pub pages: Range<u64>,
     pub offset: u64,
     tables: *const Tables,
 }
-// SAFETY: tables are shared, by marks and words; they stay as long as this is listed.
+// SAFETY: the tables are shared through atomic marks and words, and exist as long as this is on a list.
 unsafe impl Send for Shown {}
-// SAFETY: tables are shared through marks and words that are atomics, and stay as long as this is listed.
+// SAFETY: the tables are shared through atomic marks and words, and exist as long as this is on a list.
 unsafe impl Sync for Shown {}
 
 impl Shown {
@@ -29,29 +29,29 @@ impl Shown {
         Shown { pages, offset, tables }
     }
 
-    /// Splits off the part from a page on; this one ends there.
+    /// Splits off the part from `page` on. `self` then ends at `page`.
     pub fn split(&mut self, page: u64) -> Shown {
         let rest = Shown { pages: page..self.pages.end, offset: self.key(page), tables: self.tables };
         self.pages.end = page;
         rest
     }
 
-    /// The object's page that is mapped at a page.
+    /// The object's page that is mapped at `page` of the space.
     pub fn key(&self, page: u64) -> u64 {
         self.offset + (page - self.pages.start)
     }
 
-    /// The page at which the object's page is mapped.
+    /// The page of the space at which the object's page `key` is mapped. `None` if it is outside the range.
     fn page(&self, key: u64) -> Option<u64> {
         let page = self.pages.start + key.checked_sub(self.offset)?;
         (page < self.pages.end).then_some(page)
     }
 }
 
-/// A thing that has pages.
+/// An object that has pages.
 pub struct Object {
     core: &'static Core,
-    /// Pages of a file stay without mappings.
+    /// Whether the object is a file, whose pages stay even without mappings.
     file: bool,
     pages: ReadWrite<Resident>,
     shown: ReadWrite<Slab<Shown>>,
@@ -67,12 +67,12 @@ impl Object {
         kept(Object { core, file, pages: ReadWrite::new(Resident::default()), shown: ReadWrite::new(Slab::new()) })
     }
 
-    /// A file of so many pages, all resident and zero.
+    /// Makes a file of `pages` pages, all resident and zeroed.
     pub fn file(core: &'static Core, pages: u64) -> Result<Arc<Object>, Failure> {
         let file = Self::new(core, true);
         for key in 0..pages {
             if let Some(frame) = file.add(key)? {
-                // SAFETY: busy, and mapped nowhere yet.
+                // SAFETY: the frame is busy, and mapped nowhere yet.
                 unsafe { core.zero(frame) };
                 core.enqueue(frame);
                 core.unbusy(frame);
@@ -81,12 +81,12 @@ impl Object {
         Ok(file)
     }
 
-    /// Whether one backing maps this anonymous object, and nothing else refers to it.
+    /// Whether the object is anonymous and only one backing refers to it.
     pub(super) fn only_one(self: &Arc<Object>) -> bool {
         !self.file && Arc::strong_count(self) == 1
     }
 
-    /// Lists a backing; returns its index.
+    /// Adds a backing to the list. Returns its index there.
     pub(super) fn show(&self, shown: Shown) -> usize {
         let mut all = self.shown.write();
         let number = all.insert(shown);
@@ -94,7 +94,7 @@ impl Object {
         number
     }
 
-    /// Ends the listed range there.
+    /// Makes the listed range end at `end`.
     pub(super) fn shrink(&self, number: usize, end: u64) {
         let mut all = self.shown.write();
         all[number].pages.end = end;
@@ -108,7 +108,7 @@ impl Object {
         all.remove(number);
     }
 
-    /// The page at `key`, which stays until it is unshared.
+    /// The page at `key`, held shared: it stays until `Core::unshare`.
     pub(super) fn look(&self, key: u64) -> Option<Frame> {
         loop {
             let frame = {
@@ -123,18 +123,18 @@ impl Object {
         }
     }
 
-    /// Whether it has a page at `key`.
+    /// Whether the object has a page at `key`.
     pub(super) fn has(&self, key: u64) -> bool {
         self.pages.read().get(key).is_some()
     }
 
-    /// Whether it has a page at each key of a range.
+    /// Whether the object has a page at each key of the range.
     pub(super) fn has_all(&self, keys: Range<u64>) -> bool {
         let pages = self.pages.read();
         pages.len() >= keys.end - keys.start && keys.into_iter().all(|key| pages.get(key).is_some())
     }
 
-    /// The pages of a range that no CPU holds exclusively; they stay until they are unshared.
+    /// Holds the pages of a range shared, except pages that a CPU holds exclusively. Returns the number of pages found.
     pub(super) fn near(&self, keys: Range<u64>, found: &mut [(u64, Frame)]) -> usize {
         let pages = self.pages.read();
         let mut n = 0;
@@ -150,7 +150,8 @@ impl Object {
         n
     }
 
-    /// A new page at `key`, exclusive to the caller, who fills it; `None` if there is one.
+    /// Adds a page at `key`. The caller holds it exclusively and must fill it. Returns `None` if there is a page
+    /// already.
     pub(super) fn add(&self, key: u64) -> Result<Option<Frame>, Failure> {
         let frame = self.core.take(key)?;
         let mut pages = self.pages.write();
@@ -165,7 +166,7 @@ impl Object {
         Ok(Some(frame))
     }
 
-    /// Removes pages from it and from every space that maps them.
+    /// Removes pages from the object and from every space that maps them.
     pub fn remove(&self, keys: Range<u64>) {
         for key in keys {
             while let Err(busy) = self.remove_one(key) {
@@ -174,7 +175,7 @@ impl Object {
         }
     }
 
-    /// Removes a page; fails with the page if another CPU holds it.
+    /// Removes a page. Returns the page as an error if another CPU holds it.
     fn remove_one(&self, key: u64) -> Result<(), Frame> {
         let mut pages = self.pages.write();
         let Some(frame) = pages.get(key) else { return Ok(()) };
@@ -183,12 +184,13 @@ impl Object {
         }
         pages.set(key, None);
         drop(pages);
-        // Every CPU that could map it has done so, because it shared the page for that. A later one does not find it.
+        // A CPU that maps the page holds it shared meanwhile. So all such CPUs are done, and later faults no longer
+        // find the page.
         let all = self.shown.read();
         for (_, shown) in all.iter() {
             record::read(shown);
             if let Some(page) = shown.page(key) {
-                // SAFETY: listed, so its tables stay as long as the list's lock is held.
+                // SAFETY: the backing is on the list, so its tables exist as long as the list's lock is held.
                 unsafe { &*shown.tables }.remove(page, frame);
             }
         }
@@ -205,11 +207,11 @@ impl Drop for Object {
         let shown = std::mem::take(&mut *self.shown.write());
         debug_assert!(shown.is_empty(), "a backing that shows an object keeps it");
         if record::ENABLED {
-            // See `kept`.
+            // `kept` in `lab/src/memory/mod.rs` explains why the memory is not freed.
             std::mem::forget(shown);
         }
         for (_, frame) in self.pages.write().all() {
-            // Nothing maps it: each space has unmapped its backing's pages.
+            // No space maps the page, because each space has unmapped the pages of its backings.
             self.core.dequeue(frame);
             self.core.free(frame);
         }

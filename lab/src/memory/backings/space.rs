@@ -1,4 +1,4 @@
-//! Address spaces: mappings, faults, forks.
+//! Address spaces of the backings core: mappings, faults and forks.
 
 use super::Core;
 use super::backing::Backing;
@@ -13,12 +13,12 @@ use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The mapping of a range.
+/// The mapping of a range of pages.
 struct Mapping {
     front: Box<Backing>,
     shared: bool,
     writable: bool,
-    /// The front object is shared: the first store puts a new one in front of it.
+    /// Whether the front object is shared, so that the first store adds a new object in front of it.
     needs_copy: bool,
 }
 
@@ -28,35 +28,35 @@ impl Split for Mapping {
     }
 }
 
-/// The most pages that a load maps.
+/// The most pages that one load fault maps.
 const AROUND: usize = 16;
-/// The number of objects behind the front one above which a fork ends the chain.
+/// A fork ends the chain if more objects than this lie behind the front object.
 const DEEP: usize = 5;
 
 /// An address space.
 pub struct Space {
     core: &'static Core,
-    /// Dropped before the tables, to which its backings refer: a space does not move.
+    /// The mappings. This field is dropped before `tables`, to which its backings refer. A space is never moved.
     map: ReadWrite<Entries<Mapping>>,
     tables: Tables,
 }
 
-/// The page that a fault has found or made; it stays.
+/// The page that a fault has found or made. The fault holds it, so that it is not removed.
 struct FaultPage {
     frame: Frame,
-    /// Whether it belongs to the front object.
+    /// Whether the page belongs to the front object.
     own: bool,
-    /// Made by this fault, which has it exclusively.
+    /// Whether this fault made the page, and holds it exclusively.
     fresh: bool,
 }
 
 impl Space {
-    /// An empty one.
+    /// Makes an empty space.
     pub fn new(core: &'static Core) -> Arc<Space> {
         kept(Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() })
     }
 
-    /// Maps `target`, in place of older mappings.
+    /// Maps `target` at a range. Older mappings of the range are removed.
     pub fn map(&self, range: VirtRange, target: Target<Arc<Object>>) {
         let range = pages(range);
         let (object, offset, shared, needs_copy) = match target {
@@ -77,11 +77,11 @@ impl Space {
         let mut map = self.map.write();
         let gone = self.take(&mut map, pages(range));
         drop(map);
-        // Drops them without a lock, with the objects that nothing else maps.
+        // The backings are dropped without a lock, and with them the objects that no other space maps.
         drop(gone);
     }
 
-    /// Removes a range from the map and the tables.
+    /// Removes a range from the map and from the page tables. Returns the removed mappings.
     fn take(&self, map: &mut Entries<Mapping>, range: Range<u64>) -> Vec<Mapping> {
         let gone = map.take(range.clone());
         if !gone.is_empty() {
@@ -100,7 +100,7 @@ impl Space {
         }
     }
 
-    /// The fault of an access that found no leaf, or a leaf that does not allow it.
+    /// Handles the fault of an access that found no PTE, or a PTE that forbids it.
     pub fn fault(&self, va: u64, store: bool) -> Result<(), Failure> {
         let page = va / PAGE_SIZE;
         loop {
@@ -119,7 +119,7 @@ impl Space {
             if found.own {
                 self.tables.enter(page, found.frame, mapping.writable && !mapping.needs_copy);
             } else {
-                // It never replaces a copy that another CPU has made meanwhile.
+                // This never replaces the PTE of a copy that another CPU has made meanwhile.
                 self.tables.enter_free([(page, found.frame)].into_iter());
             }
             if found.fresh {
@@ -134,8 +134,9 @@ impl Space {
         }
     }
 
-    /// The page that is seen at a page. For a store it belongs to the front object, copied or zeroed if needed. For a
-    /// load it may be one behind; if there is none, it is zeroed in front.
+    /// Finds the page that the space sees at `page`, and holds it. For a store, the page belongs to the front object,
+    /// and is copied or zeroed if needed. For a load, the page may belong to an object behind. If no object has one, a
+    /// zeroed page is made in front.
     fn find(&self, front: &Backing, page: u64, store: bool) -> Result<FaultPage, Failure> {
         loop {
             if let Some(frame) = front.object.look(front.key(page)) {
@@ -150,24 +151,24 @@ impl Space {
         }
     }
 
-    /// A page of the front object, exclusive to the caller, with the contents seen behind it, or zeroes. `None` if
-    /// there is one by now.
+    /// Makes a page in the front object, with the content seen behind it, or zeroes. The caller holds it exclusively.
+    /// Returns `None` if the front object has the page by now.
     fn fill(&self, front: &Backing, page: u64) -> Result<Option<Frame>, Failure> {
         let Some(frame) = front.object.add(front.key(page))? else { return Ok(None) };
         match front.seen_behind(page) {
             Some(source) => {
-                // SAFETY: `frame` is the caller's alone.
+                // SAFETY: the caller holds `frame` exclusively.
                 unsafe { self.core.copy(source, frame) };
                 self.core.unshare(source);
             }
-            // SAFETY: `add` just made the frame for this fault, and it is mapped nowhere yet.
+            // SAFETY: `add` just allocated the frame for this fault, and it is mapped nowhere yet.
             None => unsafe { self.core.zero(frame) },
         }
         self.core.enqueue(frame);
         Ok(Some(frame))
     }
 
-    /// Maps for loads the resident pages around a page of a range.
+    /// Maps the resident pages around `page` within `range`, for loads only.
     fn around(&self, page: u64, range: Range<u64>, front: &Backing) {
         let first = (page & !(AROUND as u64 - 1)).max(range.start);
         let end = ((page | (AROUND as u64 - 1)) + 1).min(range.end);
@@ -177,7 +178,7 @@ impl Space {
         found[..n].iter().for_each(|(_, frame)| self.core.unshare(*frame));
     }
 
-    /// Puts an object of this space in front of the page's object, if that is shared.
+    /// Adds an object of this space in front of the page's object, if that object is shared.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
         let Some((start, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };
@@ -191,7 +192,7 @@ impl Space {
         mapping.needs_copy = false;
     }
 
-    /// A copy: private memory is shared until the first store. Leaves are not copied.
+    /// Copies the space. Parent and child share private memory until the first store. PTEs are not copied.
     pub fn fork(&self) -> Result<Arc<Space>, Failure> {
         let child = Space::new(self.core);
         let mut map = self.map.write();
@@ -214,8 +215,8 @@ impl Space {
         Ok(child)
     }
 
-    /// Copies the pages seen through the front object into it, and removes the backings behind it. The caller holds the
-    /// map exclusively.
+    /// Copies the pages that are seen through the front object into it, and removes the backings behind it. The caller
+    /// holds the map exclusively.
     fn collapse(&self, pages: Range<u64>, front: &mut Backing) -> Result<(), Failure> {
         for page in pages.clone() {
             if front.object.has(front.key(page)) {
@@ -227,32 +228,32 @@ impl Space {
                 self.core.unbusy(frame);
             }
         }
-        // Leaves may map pages of the removed backings, also pages that are just being removed: their remover does not
-        // look here any more.
+        // PTEs of these pages are dropped, because they may map pages of the removed backings. A CPU that is just
+        // removing such a page no longer looks for it in this space.
         self.tables.clear(pages);
         front.cut();
         Ok(())
     }
 
-    /// Bytes of its backings.
+    /// The bytes of the space's backings.
     pub fn overhead(&self) -> u64 {
         self.map.write().all().map(|(_, e)| e.of.front.bytes()).sum()
     }
 
-    /// The word at `va`, as a program loads it.
+    /// Loads the word at `va`, as a program does.
     pub fn load(&self, va: u64) -> Result<u64, Failure> {
-        // SAFETY: an aligned word of a frame that this space maps, see below.
+        // SAFETY: `word` passes an aligned word of a frame that this space maps.
         self.word(va, false, |at| unsafe { at.read() })
     }
 
-    /// Stores a word as a program does.
+    /// Stores a word at `va`, as a program does.
     pub fn store(&self, va: u64, value: u64) -> Result<(), Failure> {
-        // SAFETY: `word` gives an aligned word of a frame that this space maps for stores.
+        // SAFETY: `word` passes an aligned word of a frame that this space maps for stores.
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    /// Does `f` with a word while it is mapped: forks and unmaps wait. For tests, which remove no page of a file that
-    /// they use so.
+    /// Calls `f` with a word while the word is mapped. The map is locked meanwhile, so forks and unmaps wait. Only for
+    /// tests, which do not remove pages of a file that they use in this way.
     fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
         loop {
             let map = self.map.read();
@@ -269,7 +270,7 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // Before the pages of the leaves may go.
+        // The PTEs are cleared before their pages may be freed.
         self.tables.clear_all();
     }
 }

@@ -1,5 +1,5 @@
-//! Page tables without a record for a leaf. A CPU that changes a leaf holds a mark of the space. The remover of a page
-//! sets leaves by compare-and-set.
+//! Page tables of the backings core, without a record for each PTE. A CPU that changes a PTE holds a mark of the space.
+//! The remover of a page holds none. It changes PTEs by compare-and-swap.
 
 use crate::memory::levels::{FANOUT, Levels};
 use crate::memory::pages::Frame;
@@ -8,26 +8,26 @@ use quire_sync::hooks::relax;
 use quire_sync::{CachePadded, record};
 use std::ops::Range;
 
-/// A leaf: a frame, [`PRESENT`], and [`WRITABLE`] if stores are allowed; or [`NONE`].
+/// A PTE: a frame, [`PRESENT`], and [`WRITABLE`] if stores are allowed; or [`NONE`].
 type Leaf = u32;
 const NONE: Leaf = 0;
 const PRESENT: Leaf = 1 << 30;
 const WRITABLE: Leaf = 1 << 31;
 
-/// The frame that a leaf names, and whether stores are allowed.
+/// The frame that a PTE maps, and whether stores are allowed. `None` for an empty PTE.
 fn frame_of(leaf: Leaf) -> Option<(Frame, bool)> {
     (leaf & PRESENT != 0).then_some((leaf & !(PRESENT | WRITABLE), leaf & WRITABLE != 0))
 }
 
-/// Marks of a space: as many as its source had.
+/// The number of marks of a space, as in the source.
 const MARKS: usize = 64;
-/// A free mark; else it is a page.
+/// The value of a free mark. Any other value is the page that is marked.
 const FREE: u64 = u64::MAX;
 
 /// A table page.
 struct Table {
     leaves: [AtomicU32; FANOUT],
-    /// How many leaves are set.
+    /// The number of PTEs that are set.
     wired: AtomicU32,
 }
 
@@ -37,15 +37,15 @@ impl Table {
     }
 }
 
-/// A space's tables.
+/// The page tables of a space.
 pub(super) struct Tables {
     levels: Levels<Table>,
     marks: CachePadded<[AtomicU64; MARKS]>,
-    /// Leaves of all tables.
+    /// The number of PTEs that are set in all table pages.
     resident: CachePadded<AtomicU64>,
 }
 
-/// A marked page: only its holder, and the remover of a frame, change its leaf.
+/// A marked page. Only the holder of the mark, and the remover of a frame, change the page's PTE.
 struct Marked<'t>(&'t AtomicU64);
 
 impl Drop for Marked<'_> {
@@ -62,7 +62,8 @@ impl Tables {
     }
 
     fn mark(&self, page: u64) -> Marked<'_> {
-        // Any hash is good enough: neighbours differ, and so do pages at one place in different table pages.
+        // A simple hash is good enough: it separates adjacent pages, and pages at the same slot of different table
+        // pages.
         let mark = &self.marks[(page ^ (page >> 9) ^ (page >> 18)) as usize % MARKS];
         while mark.compare_exchange(FREE, page, Ordering::Acquire, Ordering::Relaxed).is_err() {
             relax();
@@ -81,12 +82,12 @@ impl Tables {
         self.resident.fetch_sub(u64::from(leaves), Ordering::Relaxed);
     }
 
-    /// Maps a page that stays meanwhile, in place of the old leaf.
+    /// Maps a page in place of the old PTE. The caller holds the page, so that it is not removed meanwhile.
     pub fn enter(&self, page: u64, frame: Frame, writable: bool) {
         let Some(table) = self.levels.table(page, true, Table::new) else { return };
         let _mark = self.mark(page);
         let new = frame | PRESENT | if writable { WRITABLE } else { 0 };
-        // Store rights that another CPU has given stay.
+        // If another CPU has mapped the same frame as writable, it stays writable.
         let with = |old: Leaf| Some(if frame_of(old).is_some_and(|(f, _)| f == frame) { old | new } else { new });
         let old = table.leaves[page as usize % FANOUT].fetch_update(Ordering::AcqRel, Ordering::Relaxed, with);
         if old == Ok(NONE) {
@@ -94,7 +95,8 @@ impl Tables {
         }
     }
 
-    /// Maps pages of one table page for loads, where nothing is mapped; the pages stay meanwhile.
+    /// Maps pages for loads, all in one table page. A PTE that is set already is not changed. The caller holds the
+    /// pages.
     pub fn enter_free(&self, pages: impl Iterator<Item = (u64, Frame)>) {
         let mut pages = pages.peekable();
         let Some(table) = pages.peek().and_then(|(page, _)| self.levels.table(*page, true, Table::new)) else { return };
@@ -114,7 +116,7 @@ impl Tables {
         frame_of(table.leaves[page as usize % FANOUT].load(Ordering::Acquire))
     }
 
-    /// Removes a leaf if it names this frame.
+    /// Clears the PTE of `page` if it maps this frame.
     pub fn remove(&self, page: u64, frame: Frame) {
         let Some(table) = self.levels.table(page, false, Table::new) else { return };
         let none = |leaf| frame_of(leaf).filter(|(f, _)| *f == frame).map(|_| NONE);
@@ -128,7 +130,7 @@ impl Tables {
     pub fn clear(&self, pages: Range<u64>) {
         for (first, table, slots) in self.levels.tables(pages) {
             for slot in slots {
-                // An empty leaf stays empty, because the caller holds the map exclusively.
+                // An empty PTE stays empty, because the caller holds the map exclusively. So it needs no mark.
                 if table.leaves[slot].load(Ordering::Relaxed) == NONE {
                     continue;
                 }
@@ -140,7 +142,7 @@ impl Tables {
         }
     }
 
-    /// Unmaps everything.
+    /// Unmaps all pages.
     pub fn clear_all(&self) {
         if self.resident.load(Ordering::Relaxed) == 0 {
             return;
@@ -155,7 +157,7 @@ impl Tables {
         });
     }
 
-    /// Removes store rights from all pages of a range.
+    /// Removes the write permission from all PTEs of a range.
     pub fn protect(&self, pages: Range<u64>) {
         for (first, table, slots) in self.levels.tables(pages) {
             for slot in slots {

@@ -1,17 +1,19 @@
-//! A memory core that keeps a record for each mapped page (a pv entry). Kernels of the BSD family did so from Mach on,
-//! and DragonFly BSD until 2019. S0 replaced it. With its queues in one shard it is the design that S1 replaced, and
-//! with 256 shards it is S1 itself.
+//! A memory core that keeps a record (a pv entry) for each mapping of a page. The kernels of the BSD family did so
+//! since Mach, and DragonFly BSD did until 2019. The source S0 replaced this design. With its queues in one shard, this
+//! core is the design that S1 replaced. With 256 shards, it is S1 itself.
 //!
-//! It is a good one of its kind, so that the remaining cost is the design's:
-//! - A fault finds its entry under a shared lock of the map and busies the page under the object's lock. It releases
-//!   the object's lock while it fills and maps the page. A load also maps the resident pages around its page. Leaves
-//!   have a lock for each table page; records come from a pool of the table page, without another lock.
-//! - Each page has a list of its mappings under a lock of its own. Mapping and unmapping change it; a remover walks the
-//!   page's list. A fork copies no leaves, hence no records, as in that source (other systems' forks did).
-//! - Free frames and the page queue have any number of shards. A CPU takes frames of its own shards, and a page is
+//! The core is a good implementation of its design, so that the remaining cost belongs to the design:
+//! - A fault finds its entry under a shared lock of the map, and makes the page busy under the object's lock. It
+//!   releases the object's lock before it fills and maps the page. A load also maps the resident pages around its page.
+//!   Each table page has a lock for its PTEs. It also has a pool of records, which needs no further lock.
+//! - Each page has a list of its mappings with a lock of its own. Mapping and unmapping change the list. A remover of
+//!   the page walks the list. A fork copies no PTEs and therefore no records, as in that source. Forks of other systems
+//!   copied them.
+//! - Free frames and the page queue have any number of shards. A CPU allocates frames from its own shards. A page is
 //!   queued in the shard of its frame.
-//! - The first store after a fork shadows an object that is shared. An object that only its shadow refers to is
-//!   collapsed into it, at a new page of the shadow and when the last other reference goes.
+//! - The first store after a fork adds a shadow object in front of a shared object. An object is collapsed into its
+//!   shadow if only that shadow refers to it. This is tried when the shadow gets a new page, and when the other
+//!   references are dropped.
 //!
 //! | lock | guards |
 //! |---|---|
@@ -21,7 +23,7 @@
 //! | page | the list of its mappings |
 //! | shard | free frames, queued pages |
 //!
-//! A CPU that waits for a busy page holds none of these locks but the map's. There is no TLB to flush.
+//! A CPU that waits for a busy page holds none of these locks except the map's. There is no TLB to flush.
 
 mod object;
 mod space;
@@ -38,18 +40,18 @@ use quire_vm::{Access, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a record.
+/// The size of a record in bytes.
 pub const RECORD: usize = size_of::<tables::Record>();
 
-/// Its memory: each page has a list of its mappings.
+/// The frames of this core. The data of each page is the list of its mappings.
 pub type Core = pages::Core<tables::Mapped>;
 
-/// A machine with this core.
+/// A machine with this memory core.
 #[derive(Clone, Copy)]
 pub struct Records(pub &'static Core);
 
 impl Records {
-    /// A machine with so many CPUs and memory, its frames and queues in so many shards.
+    /// Boots a machine with `cpus` CPUs and `mib` MiB of memory. Its free list and its page queue have `parts` shards.
     pub fn boot(cpus: usize, mib: u64, parts: usize) -> Result<Records, Failure> {
         Core::boot(cpus, mib, parts).map(Records)
     }
@@ -113,7 +115,8 @@ impl Memory for Records {
     }
 
     fn page_out(self, file: &Arc<Object>, pages: Range<u64>) {
-        // Its files have no store: a page-out is only the walk along each page's list, and the free of the frame.
+        // The files of this core have no store. So a page-out is only the walk along each page's list, and the free of
+        // the frame.
         file.remove(pages);
     }
 

@@ -1,4 +1,4 @@
-//! Objects: pages by index, and the shadow chain behind them.
+//! Objects of the records core: their pages by index, and the shadow chain behind them.
 
 use super::Core;
 use crate::Failure;
@@ -12,22 +12,23 @@ use std::sync::{Arc, Weak};
 struct State {
     pages: Resident,
     resident: u64,
-    /// The object seen where this one has no page. Only anonymous objects have one behind them.
+    /// The object whose pages are seen where this object has none. Only anonymous objects have an object behind them.
     behind: Option<Arc<Object>>,
-    /// The objects that have or had this one behind them.
+    /// The objects that have this object behind them, or once had.
     shadows: Vec<Weak<Object>>,
-    /// Faults that hold a page of this busy and look behind it: meanwhile no page behind is moved.
+    /// The number of faults that hold a page of this object busy and look behind it. Meanwhile no page is moved from
+    /// behind.
     in_progress: u32,
 }
 
-/// A thing that has pages.
+/// An object that has pages.
 pub struct Object {
     core: &'static Core,
     anonymous: bool,
     state: SpinLock<State>,
 }
 
-/// The result of a fault's search: a busy page, and whether it belongs to the front object.
+/// The result of a fault's search: a busy page, whether it belongs to the front object, and whether the fault made it.
 pub(super) struct FaultPage {
     pub frame: Frame,
     pub own: bool,
@@ -35,7 +36,7 @@ pub(super) struct FaultPage {
 }
 
 impl Object {
-    /// An object without pages; `behind` is seen through it.
+    /// Makes an object without pages. The pages of `behind` are seen through it.
     pub(super) fn anonymous(core: &'static Core, behind: Option<Arc<Object>>) -> Arc<Object> {
         let object = Self::new(core, true, behind.clone());
         if let Some(behind) = behind.filter(|b| b.anonymous) {
@@ -51,12 +52,12 @@ impl Object {
         kept(Object { core, anonymous, state: SpinLock::new(Rank::BACKINGS, state) })
     }
 
-    /// A file of so many pages, all resident and zero.
+    /// Makes a file of `pages` pages, all resident and zeroed.
     pub fn file(core: &'static Core, pages: u64) -> Result<Arc<Object>, Failure> {
         let file = Self::new(core, false, None);
         for key in 0..pages {
             let frame = core.take(key)?;
-            // SAFETY: `take` just gave the frame to this thread, and it is mapped nowhere yet.
+            // SAFETY: `take` just allocated the frame for this thread, and it is mapped nowhere yet.
             unsafe { core.zero(frame) };
             let mut state = file.state.lock();
             state.pages.set(key, Some(frame));
@@ -67,13 +68,14 @@ impl Object {
         Ok(file)
     }
 
-    /// Whether this anonymous object has exactly one reference.
+    /// Whether the object is anonymous and has exactly one reference.
     pub(super) fn only_one(self: &Arc<Object>) -> bool {
         self.anonymous && Arc::strong_count(self) == 1
     }
 
-    /// The page that is seen at `key`, busy. For a store it belongs to this object, copied or zeroed if needed. For a
-    /// load it may be one behind; if there is none, it is zeroed here.
+    /// Finds the page that is seen at `key`, and makes it busy. For a store, the page belongs to this object, and is
+    /// copied or zeroed if needed. For a load, the page may belong to an object behind. If no object has one, a zeroed
+    /// page is made here.
     pub(super) fn find(self: &Arc<Object>, key: u64, store: bool) -> Result<FaultPage, Failure> {
         let core = self.core;
         loop {
@@ -91,13 +93,13 @@ impl Object {
                 if let Some(frame) = Self::seen(behind, key) {
                     return Ok(FaultPage { frame, own: false, fresh: false });
                 }
-                // No page there: it gets zeroes, as for a store.
+                // No object behind has the page, so a zeroed page is made, as for a store.
                 state = self.state.lock();
                 if state.pages.get(key).is_some() {
                     continue;
                 }
             }
-            // A busy page takes the slot, so that the lock can be released while it is filled.
+            // A busy page is put into the slot, so that the lock can be released while the page is filled.
             drop(state);
             let frame = core.take(key)?;
             let mut state = self.state.lock();
@@ -120,7 +122,7 @@ impl Object {
                     unsafe { core.copy(source, frame) };
                     core.unbusy(source);
                 }
-                // SAFETY: `frame` is busy, taken by this fault, and mapped nowhere yet.
+                // SAFETY: this fault allocated `frame` and holds it busy, and it is mapped nowhere yet.
                 None => unsafe { core.zero(frame) },
             }
             self.state.lock().in_progress -= 1;
@@ -129,7 +131,8 @@ impl Object {
         }
     }
 
-    /// Busies this object's own pages in a range that no CPU holds; as many as there is room for.
+    /// Makes pages of this object in a range busy, except pages that are held already. Returns the number of pages
+    /// found, which is at most the length of `found`.
     pub(super) fn near(&self, keys: Range<u64>, found: &mut [(u64, Frame)]) -> usize {
         let state = self.state.lock();
         let mut n = 0;
@@ -145,7 +148,7 @@ impl Object {
         n
     }
 
-    /// The page that is seen at `key` from `first` on, busy.
+    /// The page that is seen at `key` from the object `first` on, made busy.
     fn seen(first: Arc<Object>, key: u64) -> Option<Frame> {
         let mut at = first;
         loop {
@@ -165,11 +168,13 @@ impl Object {
         }
     }
 
-    /// Drops a space's reference. If one object alone then has this one behind it, this one is collapsed into that.
+    /// Drops a space's reference. If then exactly one object has this object behind it, this object is collapsed into
+    /// that object.
     pub(super) fn release(mut self: Arc<Object>) {
         loop {
             let left = Arc::downgrade(&self);
-            // Where this is the last reference, the object moves out of the allocation, which another one may get.
+            // If this is the last reference, the object moves out of its allocation, and a later object may get that
+            // memory.
             self.state.leaves_its_place();
             if let Some(object) = Arc::into_inner(self) {
                 let behind = object.state.lock().behind.take();
@@ -177,7 +182,8 @@ impl Object {
                 self = behind;
                 continue;
             }
-            // Checked once the reference is gone: of two that are dropped at once, one sees it.
+            // The count is checked after the reference is dropped. So if two references are dropped at once, at least
+            // one of the two CPUs sees the count 1.
             if left.strong_count() == 1
                 && let Some(shadow) = left.upgrade().and_then(|o| o.state.lock().shadows.iter().find_map(Weak::upgrade))
             {
@@ -187,14 +193,15 @@ impl Object {
         }
     }
 
-    /// Collapses the chain. If only this refers to an anonymous object behind it, that one's pages move here, or are
-    /// freed if hidden; then the next one behind. Returns the number of pages visited.
+    /// Collapses the chain. If this object alone refers to the anonymous object behind it, that object's pages move
+    /// here, and hidden pages are freed. This is repeated with the next object behind. Returns the number of pages
+    /// visited.
     pub(super) fn collapse(self: &Arc<Object>) -> u64 {
         let mut looked = 0;
         loop {
             let mut state = self.state.lock();
             let Some(behind) = state.behind.clone() else { return looked };
-            // This one's reference and the one just made.
+            // The two references are this object's own, and the clone that was just made.
             if !behind.anonymous || state.in_progress != 0 || Arc::strong_count(&behind) != 2 {
                 return looked;
             }
@@ -202,7 +209,7 @@ impl Object {
             let all: Vec<(u64, Frame)> = other.pages.all().collect();
             let hidden: Vec<Frame> =
                 all.iter().filter(|(key, _)| state.pages.get(*key).is_some()).map(|(_, f)| *f).collect();
-            // Pages that are freed must not be on their way into a leaf.
+            // Hidden pages are made busy first, so that no fault is mapping a page that is freed.
             let busied = hidden.iter().take_while(|f| self.core.try_busy(**f)).count();
             if other.in_progress != 0 || busied != hidden.len() {
                 hidden[..busied].iter().for_each(|f| self.core.unbusy(*f));
@@ -227,7 +234,7 @@ impl Object {
         }
     }
 
-    /// Removes pages from it and from every space that maps them.
+    /// Removes pages from the object and from every space that maps them. Returns the number of removed pages.
     pub fn remove(&self, keys: Range<u64>) -> u64 {
         let mut removed = 0;
         for key in keys {
@@ -263,7 +270,7 @@ impl Drop for Object {
             }
             self.core.destroy(frame);
         }
-        // In a loop, however long the chain is.
+        // The release is a loop, not a recursion, so that a long chain does not overflow the stack.
         if let Some(behind) = behind {
             behind.release();
         }

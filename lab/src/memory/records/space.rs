@@ -1,4 +1,4 @@
-//! Address spaces: mappings, faults, forks.
+//! Address spaces of the records core: mappings, faults and forks.
 
 use super::Core;
 use super::object::Object;
@@ -11,15 +11,15 @@ use quire_vm::{FaultError, PAGE_SIZE, VirtRange};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The mapping of a range.
+/// The mapping of a range of pages.
 #[derive(Clone)]
 struct Shown {
     object: Arc<Object>,
-    /// The object's page at the start.
+    /// The object's page at the start of the range.
     offset: u64,
     shared: bool,
     writable: bool,
-    /// The object is shared: the first store puts a new one in front of it.
+    /// Whether the object is shared, so that the first store adds a new object in front of it.
     needs_copy: bool,
 }
 
@@ -33,7 +33,7 @@ fn release(gone: Vec<Shown>) {
     gone.into_iter().for_each(|shown| shown.object.release());
 }
 
-/// The most pages that a load maps.
+/// The most pages that one load fault maps.
 const AROUND: usize = 16;
 
 /// An address space.
@@ -44,12 +44,12 @@ pub struct Space {
 }
 
 impl Space {
-    /// An empty one.
+    /// Makes an empty space.
     pub fn new(core: &'static Core) -> Arc<Space> {
         kept(Space { core, map: ReadWrite::new(Entries::new()), tables: Tables::new() })
     }
 
-    /// Maps `target`, in place of older mappings.
+    /// Maps `target` at a range. Older mappings of the range are removed.
     pub fn map(&self, range: VirtRange, target: Target<Arc<Object>>) {
         let range = pages(range);
         let (object, offset, shared, needs_copy) = match target {
@@ -69,11 +69,11 @@ impl Space {
         let mut map = self.map.write();
         let gone = self.take(&mut map, pages(range));
         drop(map);
-        // Drops them without a lock, with the objects that nothing else maps.
+        // The references are dropped without a lock, and with them the objects that no other space maps.
         release(gone);
     }
 
-    /// Removes a range from the map and the tables.
+    /// Removes a range from the map and from the page tables. Returns the removed mappings.
     fn take(&self, map: &mut Entries<Shown>, range: Range<u64>) -> Vec<Shown> {
         let gone = map.take(range.clone());
         if !gone.is_empty() {
@@ -92,7 +92,7 @@ impl Space {
         }
     }
 
-    /// The fault of an access that found no leaf, or a leaf that does not allow it.
+    /// Handles the fault of an access that found no PTE, or a PTE that forbids it.
     pub fn fault(&self, va: u64, store: bool) -> Result<(), Failure> {
         let page = va / PAGE_SIZE;
         loop {
@@ -112,7 +112,7 @@ impl Space {
                 let writable = entry.writable && !entry.needs_copy;
                 self.tables.enter(self.core, page, found.frame, writable);
             } else {
-                // It never replaces a copy that another CPU has made meanwhile.
+                // This never replaces the PTE of a copy that another CPU has made meanwhile.
                 self.tables.enter_free(self.core, [(page, found.frame)].into_iter());
             }
             self.core.unbusy(found.frame);
@@ -126,7 +126,7 @@ impl Space {
         }
     }
 
-    /// Maps for loads the resident pages around a page of a range.
+    /// Maps the resident pages around `page` within `range`, for loads only.
     fn around(&self, page: u64, range: Range<u64>, shown: &Shown) {
         let first = (page & !(AROUND as u64 - 1)).max(range.start);
         let end = ((page | (AROUND as u64 - 1)) + 1).min(range.end);
@@ -138,7 +138,7 @@ impl Space {
         found[..n].iter().for_each(|(_, frame)| self.core.unbusy(*frame));
     }
 
-    /// Puts an object of this space in front of the page's object, if that is shared.
+    /// Adds an object of this space in front of the page's object, if that object is shared.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
         let Some((_, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };
@@ -149,7 +149,7 @@ impl Space {
         shown.needs_copy = false;
     }
 
-    /// A copy: private memory is shared until the first store. Leaves are not copied.
+    /// Copies the space. Parent and child share private memory until the first store. PTEs are not copied.
     pub fn fork(&self) -> Arc<Space> {
         let child = Space::new(self.core);
         let mut map = self.map.write();
@@ -167,25 +167,25 @@ impl Space {
         child
     }
 
-    /// Records of its mapped pages.
+    /// The number of records of the space's mapped pages.
     pub fn records(&self) -> usize {
         self.tables.records()
     }
 
-    /// The word at `va`, as a program loads it.
+    /// Loads the word at `va`, as a program does.
     pub fn load(&self, va: u64) -> Result<u64, Failure> {
-        // SAFETY: an aligned word of a frame that this space maps, see below.
+        // SAFETY: `word` passes an aligned word of a frame that this space maps.
         self.word(va, false, |at| unsafe { at.read() })
     }
 
-    /// Stores a word as a program does.
+    /// Stores a word at `va`, as a program does.
     pub fn store(&self, va: u64, value: u64) -> Result<(), Failure> {
-        // SAFETY: `word` gives an aligned word of a frame that this space maps for stores.
+        // SAFETY: `word` passes an aligned word of a frame that this space maps for stores.
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    /// Does `f` with a word while it is mapped: forks and unmaps wait. For tests, which remove no page of a file that
-    /// they use so.
+    /// Calls `f` with a word while the word is mapped. The map is locked meanwhile, so forks and unmaps wait. Only for
+    /// tests, which do not remove pages of a file that they use in this way.
     fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
         loop {
             let map = self.map.read();
@@ -202,7 +202,7 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // Each page leaves its list before the tables go.
+        // Each mapped page removes its record from its list before the tables are freed.
         self.tables.clear_all(self.core);
         let gone = self.map.write().take(0..u64::MAX);
         release(gone);

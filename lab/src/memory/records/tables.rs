@@ -1,4 +1,4 @@
-//! Page tables: leaves of 512 entries under a lock each, and the records of mapped pages.
+//! Page tables of the records core: table pages of 512 PTEs with a lock each, and a record for each mapping of a page.
 
 use super::Core;
 use crate::memory::levels::{FANOUT, Levels};
@@ -8,10 +8,10 @@ use quire_sync::{Rank, SpinLock, record};
 use std::ops::Range;
 use std::ptr;
 
-/// The rank of a page's list of mappings: inside that of a table page.
+/// The lock rank of a page's list of mappings. The lock is acquired inside the lock of a table page.
 const PAGE_LOCK: Rank = Rank::INDEX;
 
-/// A page's data: the list of its mappings.
+/// The data that this core keeps for a page: the list of the page's mappings.
 pub struct Mapped(SpinLock<Mappings>);
 
 impl Default for Mapped {
@@ -20,47 +20,47 @@ impl Default for Mapped {
     }
 }
 
-/// The mappings of a page.
+/// The list of the mappings of a page.
 struct Mappings {
     first: *mut Record,
 }
-// SAFETY: records are reached under the lock around the list alone.
+// SAFETY: the records of the list are accessed only under the lock around the list.
 unsafe impl Send for Mappings {}
 
-/// Records that a table page allocates at once.
+/// The number of records that a table page allocates at once.
 const CHUNK: usize = 64;
 
-/// A mapping of a page.
+/// The record of one mapping of a page.
 pub struct Record {
-    /// Neighbours in the page's list; guarded by the page's lock.
+    /// The neighbours in the page's list, guarded by the page's lock.
     next: *mut Record,
     prev: *mut Record,
-    /// The table of its leaf; valid while the record is listed.
+    /// The table page of the mapping's PTE. The pointer is valid while the record is on a list.
     table: *const Table,
     slot: u16,
 }
 
-/// A leaf entry: a frame, and [`WRITABLE`] if stores are allowed; or [`NONE`].
+/// A PTE: a frame, with [`WRITABLE`] if stores are allowed; or [`NONE`].
 type Leaf = u32;
 const NONE: Leaf = u32::MAX;
 const WRITABLE: Leaf = 1 << 31;
 
-/// The frame that an entry names, and whether stores are allowed.
+/// The frame that a PTE maps, and whether stores are allowed. `None` for an empty PTE.
 fn frame_of(leaf: Leaf) -> Option<(Frame, bool)> {
     (leaf != NONE).then_some((leaf & !WRITABLE, leaf & WRITABLE != 0))
 }
 
 struct Leaves {
     entries: [Leaf; FANOUT],
-    /// The number of each entry's record.
+    /// For each PTE, the number of its record.
     numbers: [u16; FANOUT],
-    /// Records, by number; they do not move.
+    /// The records by number. They are never moved.
     #[expect(clippy::vec_box, reason = "records do not move when more are added")]
     chunks: Vec<Box<[Record; CHUNK]>>,
-    /// Numbers of the unlisted records.
+    /// The numbers of the records that are on no list.
     free: Vec<u16>,
 }
-// SAFETY: records are reached under the lock of the leaves or of the page that lists them.
+// SAFETY: a record is accessed only under the lock of its table page, or of the page whose list has it.
 unsafe impl Send for Leaves {}
 
 /// A table page.
@@ -78,7 +78,7 @@ impl Leaves {
         &raw mut self.chunks[number as usize / CHUNK][number as usize % CHUNK]
     }
 
-    /// A record that is on no list.
+    /// Returns the number of a record that is on no list.
     fn take_record(&mut self) -> u16 {
         if self.free.is_empty() {
             let none = |_| Record { next: ptr::null_mut(), prev: ptr::null_mut(), table: ptr::null(), slot: 0 };
@@ -89,7 +89,7 @@ impl Leaves {
         self.free.pop().unwrap_or_else(|| unreachable!("a chunk was added"))
     }
 
-    /// Maps `frame` at `slot`, in place of the old leaf.
+    /// Maps `frame` at `slot`, and removes the old mapping if there is one.
     fn enter(&mut self, core: &Core, table: &Table, slot: usize, frame: Frame, writable: bool) {
         let flag = if writable { WRITABLE } else { 0 };
         match frame_of(self.entries[slot]) {
@@ -105,8 +105,8 @@ impl Leaves {
         let record = self.record(number);
         record::wrote(record);
         let mut list = core.of(frame).0.lock();
-        // SAFETY: the record is on no list, hence this table's alone; the first one's neighbours are guarded by the
-        // page's lock.
+        // SAFETY: the record is on no list, so only this table page uses it. The page's lock guards the neighbours of
+        // the list's first record.
         unsafe {
             *record = Record { next: list.first, prev: ptr::null_mut(), table, slot: slot as u16 };
             if let Some(first) = list.first.as_mut() {
@@ -122,18 +122,18 @@ impl Leaves {
         record::wrote(&self.entries[slot]);
     }
 
-    /// Unmaps the leaf at `slot`.
+    /// Unmaps the PTE at `slot`.
     fn clear(&mut self, core: &Core, slot: usize) {
         let Some((frame, _)) = frame_of(self.entries[slot]) else { return };
         let record = self.record(self.numbers[slot]);
         let mut list = core.of(frame).0.lock();
-        // SAFETY: the entry's record is on the page's list, whose lock is held.
+        // SAFETY: the record of this PTE is on the page's list, whose lock is held.
         unsafe { unlink(&mut list, record) };
         drop(list);
         self.forget(slot);
     }
 
-    /// The record of `slot` is on no list any more.
+    /// Clears the PTE at `slot` and frees its record, which must be on no list any more.
     fn forget(&mut self, slot: usize) {
         self.entries[slot] = NONE;
         record::wrote(&self.entries[slot]);
@@ -144,7 +144,7 @@ impl Leaves {
 /// # Safety
 /// `record` is on `list`.
 unsafe fn unlink(list: &mut Mappings, record: *mut Record) {
-    // SAFETY: neighbours on a list are alive: a record leaves its list before its table goes.
+    // SAFETY: the neighbours on a list are alive, because a record leaves its list before its table page is freed.
     unsafe {
         let (next, prev) = ((*record).next, (*record).prev);
         match prev.as_mut() {
@@ -173,15 +173,16 @@ impl Core {
             if record.is_null() {
                 break;
             }
-            // SAFETY: listed, so its table stays as long as the page's lock is held.
+            // SAFETY: the record is on the list, so its table page stays as long as the page's lock is held.
             let (table, slot) = unsafe { (&*(*record).table, (*record).slot as usize) };
-            // Against the lock order: the holder of the table may be waiting for the page.
+            // This is against the lock order, because the holder of the table's lock may wait for the page's lock. So
+            // it only tries.
             let Some(mut leaves) = table.0.try_lock() else {
                 drop(list);
                 relax();
                 continue;
             };
-            // SAFETY: the record is the first of the list, whose lock is held, and the table's lock is too.
+            // SAFETY: the record is the first on the list. The locks of the list and of the table page are held.
             unsafe { unlink(&mut list, record) };
             leaves.forget(slot);
         }
@@ -191,7 +192,7 @@ impl Core {
     }
 }
 
-/// A space's tables.
+/// The page tables of a space.
 pub(super) struct Tables(Levels<Table>);
 
 impl Tables {
@@ -203,7 +204,7 @@ impl Tables {
         self.0.table(page, make, Table::new)
     }
 
-    /// Unmaps everything.
+    /// Unmaps all pages.
     pub fn clear_all(&self, core: &Core) {
         self.0.each(|table| {
             let mut leaves = table.0.lock();
@@ -217,7 +218,7 @@ impl Tables {
         table.0.lock().enter(core, table, page as usize % FANOUT, frame, writable);
     }
 
-    /// Maps busy pages of one table page for loads, where nothing is mapped.
+    /// Maps busy pages for loads, all in one table page. A PTE that maps a page already is not changed.
     pub fn enter_free(&self, core: &Core, pages: impl Iterator<Item = (u64, Frame)>) {
         let mut pages = pages.peekable();
         let Some(table) = pages.peek().and_then(|(page, _)| self.table(*page, true)) else { return };
@@ -236,7 +237,7 @@ impl Tables {
         frame_of(leaves.entries[page as usize % FANOUT])
     }
 
-    /// Unmaps all pages of a range: each leaves its page's list.
+    /// Unmaps all pages of a range. Each record leaves the list of its page.
     pub fn clear(&self, core: &Core, pages: Range<u64>) {
         for (_, table, slots) in self.0.tables(pages) {
             let mut leaves = table.0.lock();
@@ -244,7 +245,7 @@ impl Tables {
         }
     }
 
-    /// Removes store rights from all pages of a range.
+    /// Removes the write permission from all PTEs of a range.
     pub fn protect(&self, pages: Range<u64>) {
         for (_, table, slots) in self.0.tables(pages) {
             let mut leaves = table.0.lock();
@@ -255,7 +256,7 @@ impl Tables {
         }
     }
 
-    /// Records that are in use.
+    /// The number of records that are in use.
     pub fn records(&self) -> usize {
         self.0
             .tables(0..1 << 36)

@@ -1,4 +1,4 @@
-//! The matrix as a file and for the page, of the same form as that of the memory core.
+//! The matrix of the whole kernel in the file format of the memory core's matrix, for files and for the page.
 
 use quire_results::{
     VERSION,
@@ -7,7 +7,7 @@ use quire_results::{
 
 use super::verdict::{Expected, Judged, Verdict, reason};
 
-/// The states by the program's names, and the actors in each.
+/// The states: the program's name for each, and the relation of the two actors.
 const STATES: [(&str, &str); 5] = [
     ("threads", "threads of one process"),
     ("apart", "processes that share nothing"),
@@ -16,10 +16,10 @@ const STATES: [(&str, &str); 5] = [
     ("family", "a process and its child"),
 ];
 
-/// The file of these cases, without the machine and the time.
+/// The matrix of these cases, without the machine and the time.
 pub fn of(all: &[Judged<'_>], expected: &[Expected]) -> Conflicts {
-    // The program lists pairs by their first operation. It begins with an operation's pair with itself, if that is a
-    // case.
+    // The program lists pairs by their first operation. The first pair of an operation is the pair with itself, if that
+    // is a case.
     let mut operations: Vec<Named> = Vec::new();
     for name in (0..2).flat_map(|which| all.iter().map(move |judged| &judged.case.operations[which])) {
         if !operations.iter().any(|known| known.name == *name) {

@@ -1,5 +1,5 @@
-//! The matrix of the whole kernel. Two CPUs of a guest run pairs of real system calls and faults, and a plugin of
-//! QEMU's records their accesses (`plugin/`, `programs/conflicts.c`).
+//! The conflict matrix of the whole kernel. Two CPUs of a guest run pairs of real system calls and faults. A plugin of
+//! QEMU records their memory accesses (`plugin/`, `programs/conflicts.c`).
 
 mod matrix;
 mod records;
@@ -37,9 +37,9 @@ use crate::{
     run,
 };
 
-/// The limit of all cases together.
+/// The time limit of all cases together.
 const LIMIT: Duration = Duration::from_secs(1800);
-/// Runs the cases, and prints the conflicts and the last line.
+/// Runs the cases. Prints the conflicts and the last line of the report.
 pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     let step = Step::new("two CPUs take turns");
     let (records, sites) = measure(places, &options.operations)?;
@@ -65,7 +65,7 @@ pub fn command(places: &Places, options: &cli::Conflicts) -> Result<u8> {
     Ok(u8::from(!complaints.is_empty()))
 }
 
-/// Boots a guest with the plugin, and reads the output of the program and the plugin.
+/// Boots a guest with the plugin. Returns the parsed output of the program and of the plugin.
 fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
     let plugin = build(places)?;
     let about = || "cannot keep the records".to_string();
@@ -101,7 +101,7 @@ fn measure(places: &Places, operations: &[String]) -> Result<(Records, Sites)> {
     Ok((records::read(&program, &plugin)?, Sites::read(kernel.file(), &program)?))
 }
 
-/// Keeps the output of the program and the plugin for later study.
+/// Stores the output of the program and of the plugin, for later study.
 fn keep(places: &Places, program: &str, plugin: &str) -> std::io::Result<()> {
     let home = places.target.join("conflicts-guest");
     fs::create_dir_all(&home)?;
@@ -109,7 +109,7 @@ fn keep(places: &Places, program: &str, plugin: &str) -> std::io::Result<()> {
     fs::write(home.join("plugin"), plugin)
 }
 
-/// Builds the plugin and returns its library.
+/// Builds the plugin. Returns the path of its library.
 pub fn build(places: &Places) -> Result<PathBuf> {
     let target = places.target.join("plugin");
     let mut cargo = Command::new("cargo");
@@ -128,7 +128,7 @@ fn explain(case: &Case, sites: &Sites) {
     lines.iter().for_each(|line| println!("    {line}"));
 }
 
-/// Each label with the cases that it counts against, and the number of rounds that had it.
+/// The labels of conflicts, each with the cases against which it counts and the number of rounds that had it.
 fn report(all: &[Judged<'_>]) -> String {
     let mut cases: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for judged in all {

@@ -1,21 +1,21 @@
-//! Output of the program and the plugin: cases in order, and for each case its rounds with the lines in conflict.
+//! Parses the output of the program and of the plugin: the cases in order, and the conflicting lines of each round.
 
 use crate::failure::{Failure, Result};
 
-/// An access as the plugin writes it: the instruction and the virtual address.
+/// An access as the plugin writes it: the address of the instruction (`pc`) and the virtual address (`at`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
     pub pc: u64,
     pub at: u64,
 }
 
-/// A line that one CPU wrote and another touched within a round.
+/// A cache line that one CPU wrote and another accessed in the same round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
     pub physical: u64,
     pub writer: Access,
     pub toucher: Access,
-    /// The CPU that wrote.
+    /// The number of the CPU that wrote.
     pub by: usize,
 }
 
@@ -24,15 +24,15 @@ pub struct Line {
 pub struct Case {
     pub state: String,
     pub operations: [String; 2],
-    /// The lines of each round.
+    /// The conflicting lines of each round.
     pub rounds: Vec<Vec<Line>>,
 }
 
-/// The cases of a run.
+/// The cases of a run, and the number of pairs that are not cases.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Records {
     pub cases: Vec<Case>,
-    /// Pairs whose results depend on the order.
+    /// The number of pairs whose results depend on the order.
     pub ordered: usize,
 }
 
@@ -40,8 +40,8 @@ fn torn(what: &str, line: &str) -> Failure {
     Failure::machine(format_args!("{what}: unknown line {line:?}"))
 }
 
-/// Reads the program's lines `case STATE A B` and `order STATE A B ...`, and the plugin's `case`, `round ACCESSES` and
-/// `line ...`.
+/// Parses the program's lines `case STATE A B` and `order STATE A B ...`, and the plugin's lines `case`, `round
+/// ACCESSES` and `line ...`.
 pub fn read(program: &str, plugin: &str) -> Result<Records> {
     let mut rounds: Vec<Vec<Vec<Line>>> = Vec::new();
     for text in plugin.lines() {

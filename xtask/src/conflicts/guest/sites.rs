@@ -1,4 +1,4 @@
-//! The owner of a line of kernel memory, and the code that accessed it.
+//! Finds the owner of a line of kernel memory, and the code that accessed the line.
 
 use std::{borrow::Cow, cell::RefCell, collections::HashMap, fs, path::Path};
 
@@ -9,13 +9,13 @@ use crate::failure::{Doing, Failure, Result};
 
 type Reader = gimli::EndianArcSlice<gimli::RunTimeEndian>;
 
-/// The kernel's image in its address space (`layout.rs` of the kernel). Statics have these addresses.
+/// The address of the kernel's image (`layout.rs` of the kernel). Statics have addresses above it.
 const IMAGE: u64 = 0xffff_ffff_8000_0000;
-/// The kernel's map, which contains the stacks.
+/// The address range of the kernel's map, which contains the stacks.
 const MAP: std::ops::Range<u64> = 0xffff_c000_0000_0000..0xffff_c800_0000_0000;
 const PAGE: u64 = 4096;
 
-/// Functions that only act for their callers.
+/// The beginnings of functions that only work on behalf of their callers.
 const CARRIERS: [&str; 9] = [
     "core::",
     "alloc::",
@@ -28,7 +28,7 @@ const CARRIERS: [&str; 9] = [
     "quire_kernel::memory::bytes::",
 ];
 
-/// A run of frames, and their use as the kernel prints it.
+/// A range of frames, and their use in the words of the kernel.
 #[derive(Debug, PartialEq, Eq)]
 struct Frames {
     first: u64,
@@ -41,7 +41,7 @@ pub struct Sites {
     dwarf: addr2line::Context<Reader>,
     /// Statics by address: address, size, name.
     statics: Vec<(u64, u64, String)>,
-    /// Functions by address, because assembly has no debug information.
+    /// Functions by address, for assembly, which has no debug information.
     symbols: Vec<(u64, String)>,
     frames: Vec<Frames>,
     functions: RefCell<HashMap<u64, String>>,
@@ -83,12 +83,13 @@ impl Sites {
         Ok(Self { dwarf, statics, symbols, frames, functions: RefCell::default() })
     }
 
-    /// The owner of the line, and the function that stored into it. The list of expected conflicts uses these labels.
+    /// The label of a shared line: the line's owner, and the function that stored into it. The list of expected
+    /// conflicts uses these labels.
     pub fn label(&self, line: &Line) -> String {
         format!("{}, {}", self.owner(line), self.function(line.writer.pc))
     }
 
-    /// The label with addresses and the other accessor.
+    /// A description of a shared line: its label with the addresses and with the other access.
     pub fn describe(&self, line: &Line) -> String {
         format!(
             "CPU {} stores at {:#x} in {}; the other one comes from {} (line {:#x}, {})",
@@ -116,8 +117,8 @@ impl Sites {
         let found = self.frames[..last].last().filter(|f| frame < f.first + f.count);
         let Some(found) = found else { return "free memory".to_owned() };
         match found.used.split(' ').collect::<Vec<_>>()[..] {
-            // The function identifies these heap objects. Their size is left out, because it changes with every
-            // field.
+            // The function identifies these heap objects. Their size is left out of the label, because it changes with
+            // every new field.
             ["slab", label, _] => {
                 label.split_once('-').map_or(label, |(kind, _)| if kind == "heap" { kind } else { label }).to_owned()
             }
@@ -125,7 +126,7 @@ impl Sites {
         }
     }
 
-    /// The innermost function at `pc` that does not only act for its callers.
+    /// The innermost function at `pc` that does not only work on behalf of its callers.
     fn function(&self, pc: u64) -> String {
         if let Some(known) = self.functions.borrow().get(&pc) {
             return known.clone();
@@ -142,7 +143,7 @@ impl Sites {
         if frames.is_empty() { format!("{pc:#x}") } else { frames.join(" < ") }
     }
 
-    /// The functions at `pc`, innermost first.
+    /// The functions at `pc`, innermost first. There are several if calls were inlined.
     fn frames_of(&self, pc: u64) -> Vec<String> {
         let mut names = Vec::new();
         if let Ok(mut frames) = self.dwarf.find_frames(pc).skip_all_loads() {
@@ -167,7 +168,7 @@ fn frames(line: &str) -> Option<Frames> {
     Some(Frames { first: hex(first)?, count: hex(count)?, used: used.to_owned() })
 }
 
-/// A function's path without type parameters, its trait, and the compiler's hash.
+/// The path of a function, without type parameters, without its trait, and without the compiler's hash.
 pub fn plain(name: &str) -> String {
     let mut out = String::new();
     let mut rest = name;
@@ -196,13 +197,13 @@ pub fn plain(name: &str) -> String {
     }
 }
 
-/// The place of the bracket that closes one opened before `text`.
+/// The position of the bracket that closes a bracket opened just before `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 1;
     for (at, c) in text.char_indices() {
         match c {
             '<' => depth += 1,
-            // The `>` of an arrow in a function's type closes nothing.
+            // The `>` of an arrow in a function's type is no closing bracket.
             '>' if !text[..at].ends_with('-') => depth -= 1,
             _ => {}
         }

@@ -1,33 +1,34 @@
-//! Compares the measured conflicts with the list of known ones.
+//! Compares the measured conflicts with the list of known conflicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{records::Case, sites::Sites};
 use crate::failure::{Failure, Result};
 
-/// The known conflicts. The head of the list describes its format.
+/// The list of known conflicts. The head of the file describes its format.
 pub const EXPECTED: &str = include_str!("expected");
-/// A conflict counts against a case if it occurs in so many of its rounds. A conflict that occurs once in many
-/// operations is amortised.
+/// The number of rounds from which a conflict counts against a case. A conflict that occurs in fewer rounds is
+/// amortised: it occurs once in many operations.
 const ROUNDS: usize = 2;
-/// An unlisted conflict may occur in one of so many rounds of all cases.
+/// An unlisted conflict is tolerated if it occurs in at most one of this many rounds of all cases.
 const SELDOM: usize = 1000;
-/// The kernel's addresses begin here.
+/// The lowest address of the kernel.
 const KERNEL: u64 = 1 << 63;
 
 /// A line of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expected {
-    /// The label. With `*` at its end, the beginning of labels.
+    /// The label of the conflict. A label that ends with `*` stands for all labels that begin with the text before it.
     pub label: String,
-    /// The conflict occurs in at most one of so many rounds of all cases, and may be absent.
+    /// If set, the conflict occurs in at most one of this many rounds of all cases, and may be absent.
     pub every: Option<usize>,
     /// The reason for the conflict.
     pub reason: String,
 }
 
 impl Expected {
-    /// How specific the match with `label` is, or `None` if it does not match.
+    /// The length of the match with `label`, which is larger if it is more specific. `None` if the label does not
+    /// match.
     fn stands_for(&self, label: &str) -> Option<usize> {
         let (start, exact) = match self.label.strip_suffix('*') {
             Some(start) => (start, false),
@@ -37,7 +38,7 @@ impl Expected {
     }
 }
 
-/// Reads the list: `label | reason` and `label | 1 in N | reason`.
+/// Parses the list. Its lines are `label | reason` or `label | 1 in N | reason`.
 pub fn list(text: &str) -> Result<Vec<Expected>> {
     let lines = text.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
     let read = |line: &str| {
@@ -61,25 +62,25 @@ pub fn list(text: &str) -> Result<Vec<Expected>> {
 pub enum Verdict {
     /// No line was shared in any round.
     Free,
-    /// Lines were shared now and then.
+    /// Lines were shared, but no label in as many rounds as count against the case.
     Amortised,
-    /// Lines are shared, and listed.
+    /// Lines are shared, and all their labels are listed.
     Listed,
     /// Lines are shared that are not listed.
     Wrong,
 }
 
-/// A case, judged.
+/// A case with its verdict.
 #[derive(Debug)]
 pub struct Judged<'a> {
     pub case: &'a Case,
-    /// The number of its rounds that had each label.
+    /// For each label, the number of the case's rounds that had it.
     pub shared: BTreeMap<String, usize>,
     pub verdict: Verdict,
 }
 
 impl Judged<'_> {
-    /// The labels that count against it.
+    /// The labels that count against the case.
     pub fn steady(&self) -> impl Iterator<Item = &str> {
         self.shared.iter().filter(|(_, rounds)| **rounds >= ROUNDS).map(|(label, _)| label.as_str())
     }
@@ -98,7 +99,7 @@ pub fn reason<'e>(expected: &'e [Expected], label: &str) -> Option<&'e Expected>
 pub fn judge<'a>(case: &'a Case, sites: &Sites, expected: &[Expected]) -> Judged<'a> {
     let mut shared: BTreeMap<String, usize> = BTreeMap::new();
     for round in &case.rounds {
-        // Conflicts at a program's addresses belong to the program.
+        // Conflicts at a program's addresses are left out, because they belong to the program.
         let own = round.iter().filter(|line| line.writer.at >= KERNEL && line.toucher.at >= KERNEL);
         let labels: BTreeSet<String> = own.map(|line| sites.label(line)).collect();
         labels.into_iter().for_each(|label| *shared.entry(label).or_default() += 1);
@@ -117,7 +118,7 @@ fn with<'a>(case: &'a Case, shared: BTreeMap<String, usize>, expected: &[Expecte
     judged
 }
 
-/// How many cases have which verdict.
+/// The number of cases with each verdict.
 #[derive(Default, Debug, PartialEq, Eq)]
 pub struct Counts {
     pub free: usize,
@@ -147,7 +148,7 @@ impl Counts {
     }
 }
 
-/// The number of rounds that had a label, and the number of all rounds.
+/// The number of rounds that had a label, and the total number of rounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
     pub rounds: usize,
@@ -155,7 +156,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// More than one in `every`.
+    /// Whether the share is more than one in `every`.
     fn exceeds(self, every: usize) -> bool {
         self.rounds * every > self.of
     }
@@ -171,8 +172,8 @@ pub fn shares<'a>(all: &'a [Judged<'_>]) -> BTreeMap<&'a str, Share> {
     shares
 }
 
-/// The errors: unexpected conflicts, and in a `whole` run two more kinds. Only a whole run shows conflicts above their
-/// rate, and expected ones that are gone.
+/// The errors. In every run, these are the unexpected conflicts. Only a `whole` run also shows conflicts above their
+/// rate, and expected conflicts that did not occur.
 pub fn complaints(all: &[Judged<'_>], expected: &[Expected], whole: bool) -> Vec<String> {
     let steady: BTreeSet<&str> = all.iter().flat_map(Judged::steady).collect();
     let shares = shares(all);

@@ -1,36 +1,36 @@
-//! Users and groups of a root: those that Debian gives every machine, and those of the packages.
+//! The users and groups of a root file system: those of every Debian machine, and those of its packages.
 
 use std::path::PathBuf;
 
 use super::super::tree::Tree;
 use crate::failure::Result;
 
-/// The lowest number of a system user, as adduser's.
+/// The lowest number of a system user, as in adduser.
 const FIRST: u32 = 100;
 
-/// A wish for a user, a group, or a member of a group.
+/// A request of a package for a user, a group, or a member of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Account {
     /// A system user.
     User {
-        /// Its name.
+        /// The user's name.
         name: String,
-        /// Its number, if it asks for one.
+        /// The user's number, if the package needs a certain one.
         number: Option<u32>,
-        /// Its main group: another's name, or `None` for one with its own name or for `nogroup`.
+        /// The name of the main group. `None` stands for the group with the user's own name, or else for `nogroup`.
         group: Option<String>,
-        /// The user has a group with its own name.
+        /// Whether the user has a group with its own name.
         own_group: bool,
-        /// Its home.
+        /// The user's home directory.
         home: Option<PathBuf>,
-        /// The home is made.
+        /// Whether the home directory is created.
         make_home: bool,
-        /// Its shell.
+        /// The user's shell.
         shell: Option<String>,
     },
-    /// A group, and its number if it asks for one.
+    /// A group, and its number if the package needs a certain one.
     Group(String, Option<u32>),
-    /// A user joins a group.
+    /// A user (first name) joins a group (second name).
     Member(String, String),
 }
 
@@ -44,16 +44,16 @@ struct User {
     line: String,
 }
 
-/// All of a root's.
+/// All accounts of a root file system.
 #[derive(Default)]
 pub struct Accounts {
     users: Vec<User>,
-    /// Name, number, members.
+    /// The name, the number and the members of each group.
     groups: Vec<(String, u32, Vec<String>)>,
 }
 
 impl Accounts {
-    /// Takes those of the package `base-passwd`.
+    /// Reads the accounts of the package `base-passwd`.
     pub fn read_base(&mut self, tree: &Tree) {
         let text = |name: &str| {
             let bytes = tree.read(format!("/usr/share/base-passwd/{name}.master")).unwrap_or_default();
@@ -70,14 +70,14 @@ impl Accounts {
             if let [name, _, uid, gid, _, home, _] = fields[..]
                 && let (Ok(uid), Ok(gid)) = (uid.parse(), gid.parse())
             {
-                // The password is in the shadow file.
+                // The `x` says that the password is in the shadow file.
                 let line = line.replacen(":*:", ":x:", 1);
                 self.users.push(User { name: name.to_owned(), uid, gid, home: home.into(), make_home: false, line });
             }
         }
     }
 
-    /// Adds the wish of a package. An account that is there stays.
+    /// Adds an account that a package needs. An existing account is not changed.
     pub fn add(&mut self, account: Account) {
         match account {
             Account::Group(name, number) => drop(self.group(&name, number)),
@@ -108,7 +108,7 @@ impl Accounts {
         }
     }
 
-    /// The number of a group, which is made if it is not there.
+    /// The number of a group. The group is added if it does not exist.
     fn group(&mut self, name: &str, number: Option<u32>) -> u32 {
         if let Some(found) = self.groups.iter().find(|g| g.0 == name) {
             return found.1;
@@ -119,7 +119,7 @@ impl Accounts {
         gid
     }
 
-    /// Writes the files of `/etc`, and gives homes to their users.
+    /// Writes the files of `/etc`, and makes users the owners of their home directories.
     pub fn install(&self, tree: &mut Tree) -> Result<()> {
         if self.users.is_empty() {
             return Ok(());
@@ -139,7 +139,7 @@ impl Accounts {
             if user.make_home {
                 tree.directory(&user.home, 0o755)?;
             }
-            // A home below /var belongs to its user, whether a package brings it or not.
+            // A home directory below `/var` belongs to its user, even if a package contains the directory.
             if user.make_home || user.home.starts_with("/var") {
                 tree.own(&user.home, user.uid, user.gid);
             }

@@ -1,9 +1,9 @@
-//! Files that the scripts of common packages make on every machine, made here because no script runs.
+//! Files that the scripts of common packages make on every machine. They are made here, because no script runs.
 //!
 //! - `libpam-runtime`: the four common files of `/etc/pam.d`, with the plain Unix module;
 //! - `ca-certificates`: all certificates in one file;
 //! - `base-files`: root's shell files and `/var` of a fresh machine;
-//! - the host's name, the name service's order, and the loader's cache, which is absent.
+//! - the host's name, the order of the name service, and the loader's cache, which is left out.
 
 use super::super::tree::Tree;
 use crate::failure::Result;
@@ -17,10 +17,10 @@ const PAM: &[(&str, &str)] = &[
     ("common-session-noninteractive", "session required pam_unix.so\n"),
 ];
 
-/// Where the package `ca-certificates` puts the certificates, and where libraries look for them.
+/// The directory where `ca-certificates` has the certificates, and the file in which libraries look for them.
 const CERTIFICATES: (&str, &str) = ("/usr/share/ca-certificates", "/etc/ssl/certs/ca-certificates.crt");
 
-/// Makes them where their package is in the tree.
+/// Adds these files if the package that would make them is in the tree.
 pub fn install(tree: &mut Tree) -> Result<()> {
     if tree.has("/usr/share/pam/common-auth") {
         for (name, text) in PAM {

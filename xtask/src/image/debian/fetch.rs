@@ -1,4 +1,4 @@
-//! The packages of a root: chosen and fetched by apt, unpacked once into the cache.
+//! Fetches the packages of a root file system. Apt chooses and fetches them, and each is unpacked once into the cache.
 
 use std::{
     collections::BTreeSet,
@@ -18,21 +18,21 @@ use crate::{
     setup::apt::Apt,
 };
 
-/// The lists of packages that this machine's apt has.
+/// The directory in which the host's apt has its lists of packages.
 const LISTS: &str = "/var/lib/apt/lists";
-/// Chosen beside what the user names: all essential packages but apt, and a package that says that `/bin` is a link.
+/// Packages that are always chosen: all essential packages except apt, and a package which marks `/bin` as a link.
 const ALWAYS: [&str; 2] = ["?essential?not(?name(^apt$))", "usr-is-merged"];
 
 /// A package in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Package {
-    /// A tar archive of its files.
+    /// The path of a tar archive of its files.
     pub files: PathBuf,
-    /// A tar archive of its description and its scripts.
+    /// The path of a tar archive of its description and its scripts.
     pub control: PathBuf,
 }
 
-/// The packages with these names and those that they need.
+/// Returns the packages with these names, and those on which they depend. Fetches them first if needed.
 pub fn ensure(places: &Places, names: &[String], step: &Step) -> Result<Vec<Package>> {
     let home = places.cache.join("debian");
     let about = || format!("cannot write to {}", home.display());
@@ -63,7 +63,7 @@ pub fn ensure(places: &Places, names: &[String], step: &Step) -> Result<Vec<Pack
         fs::create_dir_all(&work).doing(about)?;
         step.doing(&format!("fetching {}", missing.len()));
         if let Err(e) = download(&apt(places, &home)?, &work, &missing) {
-            // The lists may be newer than the choice was.
+            // The lists may be newer than the kept choice, so the choice is made again next time.
             let _ = fs::remove_file(&chosen);
             return Err(e);
         }
@@ -74,7 +74,7 @@ pub fn ensure(places: &Places, names: &[String], step: &Step) -> Result<Vec<Pack
     Ok(files.lines().map(package).collect())
 }
 
-/// Refuses an option where this machine is no Debian.
+/// Returns an error for `option` if the host has no apt and dpkg.
 pub(super) fn needs_apt(option: &str, instead: &str) -> Result<()> {
     if Path::new("/usr/bin/apt-get").exists() && Path::new("/usr/bin/dpkg-deb").exists() {
         return Ok(());
@@ -82,7 +82,7 @@ pub(super) fn needs_apt(option: &str, instead: &str) -> Result<()> {
     Err(Failure::usage(format_args!("{option} needs apt and dpkg, which this machine lacks{instead}")))
 }
 
-/// The name of a choice: it holds for these packages and for this state of apt's lists.
+/// The key of a choice of packages. It depends on these names and on the state of apt's lists.
 fn key(names: &[String]) -> String {
     let mut hash = Sha256::new();
     for name in names.iter().map(String::as_str).chain(ALWAYS) {
@@ -94,7 +94,7 @@ fn key(names: &[String]) -> String {
     hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The lists of packages, with their times.
+/// The files with apt's lists of packages, and their times.
 fn packages_lists() -> Vec<(PathBuf, i64)> {
     let files = fs::read_dir(LISTS).into_iter().flatten().flatten();
     files
@@ -103,7 +103,7 @@ fn packages_lists() -> Vec<(PathBuf, i64)> {
         .collect()
 }
 
-/// This machine's apt, or one with lists of its own where the machine has none. It believes that nothing is installed.
+/// The host's apt. If the host has no lists, an apt with private lists. Both act as if no package were installed.
 fn apt(places: &Places, home: &Path) -> Result<Apt> {
     let apt = if packages_lists().is_empty() {
         Apt::private(places, "debian/apt", |mirror, suite, by| format!("deb {by} {mirror} {suite} main\n"))
@@ -122,7 +122,7 @@ fn apt(places: &Places, home: &Path) -> Result<Apt> {
     ]))
 }
 
-/// The names of the packages' files, one a line, in the order in which apt would install them.
+/// The names of the packages' files, one for each line, in the order in which apt would install them.
 fn choose(apt: &Apt, home: &Path, names: &[String]) -> Result<String> {
     let mut command = apt.command("apt-get");
     command.args(["-qq", "-y", "--no-install-recommends", "--print-uris", "install"]).args(ALWAYS).args(names);
@@ -145,7 +145,7 @@ fn choose(apt: &Apt, home: &Path, names: &[String]) -> Result<String> {
     Ok(files.iter().map(|f| format!("{}\n", f.trim_end_matches(".deb"))).collect())
 }
 
-/// Fetches these packages' files into `work`.
+/// Fetches these files of packages into `work`.
 fn download(apt: &Apt, work: &Path, files: &[&str]) -> Result<()> {
     let exact = files.iter().filter_map(|file| {
         let mut parts = file.split('_');
@@ -173,12 +173,12 @@ fn download(apt: &Apt, work: &Path, files: &[&str]) -> Result<()> {
     }
 }
 
-/// Makes each package's two archives, by several threads.
+/// Makes the two archives of each package, on several threads.
 fn unpack(work: &Path, files: &[&str], package: impl Fn(&str) -> Package + Sync) -> Result<()> {
     let next = AtomicUsize::new(0);
     let one = |file: &str| -> Result<()> {
         let Package { files, control } = package(file);
-        // The files come last, so that a package with files is whole.
+        // The archive of the files is made last, so that its existence shows that a package is complete.
         for (option, to) in [("--ctrl-tarfile", control), ("--fsys-tarfile", files)] {
             let about = || format!("cannot unpack {file}");
             let part = to.with_extension("part");

@@ -1,9 +1,9 @@
-//! A root made of Debian's packages and those that they depend on. Nothing is installed on this machine.
+//! A root file system made of Debian's packages and their dependencies. Nothing is installed on the host.
 //!
-//! apt chooses the versions as it would for an empty machine, with the essential packages and without recommended ones.
-//! Each package is unpacked once, into the cache under its version. Its scripts are not run: [`scripts`] reads the
-//! users and the alternatives that they make, [`accounts`] and [`configured`] make what the essential packages' scripts
-//! make on every machine.
+//! Apt chooses the versions as for an empty machine, with the essential packages and without recommended packages. Each
+//! package is unpacked once, into the cache under its version. The packages' scripts are not run. Instead, [`scripts`]
+//! reads the users and the alternatives that they create. [`accounts`] and [`configured`] do what the scripts of
+//! essential packages do on every machine.
 
 mod accounts;
 mod configured;
@@ -21,11 +21,11 @@ use crate::{
 };
 use accounts::Accounts;
 
-/// What no program needs at run time. Debian's smallest images lack the same.
+/// Directories that no program needs at run time. Debian's smallest images leave out the same directories.
 const LEFT_OUT: &[&str] =
     &["/usr/share/doc", "/usr/share/man", "/usr/share/info", "/usr/share/locale", "/usr/share/lintian"];
 
-/// A tree with `names`, separated by commas, and their dependencies.
+/// A tree with the packages `names`, which commas separate, and with their dependencies.
 pub fn tree(places: &Places, names: &str) -> Result<Tree> {
     let names = parse("--packages", names)?;
     let step = Step::new(format!("packages {}", names.join(", ")));
@@ -59,7 +59,7 @@ pub fn tree(places: &Places, names: &str) -> Result<Tree> {
     Ok(tree)
 }
 
-/// Puts the files of source packages, whose names commas separate, into `/usr/src`.
+/// Adds the files of source packages to `/usr/src`. `names` has the packages' names, separated by commas.
 pub fn sources(tree: &mut Tree, places: &Places, names: &str) -> Result<()> {
     let names = parse("--sources", names)?;
     let step = Step::new(format!("sources {}", names.join(", ")));
@@ -70,7 +70,7 @@ pub fn sources(tree: &mut Tree, places: &Places, names: &str) -> Result<()> {
     Ok(())
 }
 
-/// The names in a list that this option has. A version may follow: `NAME=VERSION`.
+/// The names in the list of an option. A version may follow a name: `NAME=VERSION`.
 fn parse(option: &str, list: &str) -> Result<Vec<String>> {
     let mut names: Vec<String> = list.split(',').map(str::trim).filter(|n| !n.is_empty()).map(str::to_owned).collect();
     let plain = |name: &String| {
@@ -92,7 +92,7 @@ fn parse(option: &str, list: &str) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// The description of a package and its scripts.
+/// The description of a package, and its scripts.
 struct Control {
     about: String,
     scripts: Vec<String>,
@@ -120,7 +120,7 @@ fn control(path: &Path) -> Result<Control> {
     Ok(found)
 }
 
-/// A package's description as dpkg keeps it.
+/// The description of an installed package, in dpkg's format.
 fn installed(about: &str) -> String {
     let mut lines: Vec<&str> = about.trim_end().lines().collect();
     lines.insert(1.min(lines.len()), "Status: install ok installed");

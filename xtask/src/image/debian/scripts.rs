@@ -1,7 +1,7 @@
-//! The users and alternatives that packages' scripts make, read from the scripts' text.
+//! The users and alternatives that the packages' maintainer scripts create, read from the text of the scripts.
 //!
-//! The reader knows variables with a fixed value and loops over fixed words. It takes both branches of a condition.
-//! A command with a part that the reader cannot evaluate is left out.
+//! The reader knows variables with a fixed value, and loops over fixed words. It reads both branches of a condition. It
+//! leaves out a command with a part that it cannot evaluate.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,29 +11,29 @@ use crate::failure::Result;
 /// The most commands that the loops of one script may expand to.
 const MOST_COMMANDS: usize = 4096;
 
-/// The accounts and alternatives that a script makes.
+/// The accounts and alternatives that a script creates.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Users and groups.
+    /// The users and groups.
     pub accounts: Vec<Account>,
-    /// Alternatives.
+    /// The alternatives of `update-alternatives`.
     pub alternatives: Vec<Alternative>,
 }
 
 /// One possible target of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alternative {
-    /// The link.
+    /// The name of the link.
     pub link: String,
-    /// Its target.
+    /// The target of the link.
     pub path: String,
-    /// The highest wins.
+    /// The priority. The alternative with the highest priority is linked.
     pub priority: i64,
-    /// Links that follow it, with their targets.
+    /// Further links that change together with this one, with their targets.
     pub slaves: Vec<(String, String)>,
 }
 
-/// Reads a script.
+/// Reads the accounts and alternatives of one script.
 pub fn read(text: &str) -> Wishes {
     let mut reader = Reader::default();
     let commands = commands(text);
@@ -41,8 +41,8 @@ pub fn read(text: &str) -> Wishes {
     reader.wishes
 }
 
-/// Makes the links of the alternatives whose targets exist, each to the one of the highest priority. Programs that are
-/// in the tree already stay.
+/// Adds the links of the alternatives to the tree, each to the existing target of the highest priority. A link does not
+/// replace a program that is in the tree already.
 pub fn link(tree: &mut Tree, all: Vec<Alternative>) -> Result<()> {
     let mut best: BTreeMap<String, Alternative> = BTreeMap::new();
     for one in all.into_iter().filter(|a| tree.has(&a.path)) {
@@ -61,7 +61,7 @@ pub fn link(tree: &mut Tree, all: Vec<Alternative>) -> Result<()> {
     Ok(())
 }
 
-/// The words of each command, in order. Quotes are taken off; `$` stays.
+/// The words of each command, in order. Quotes are removed, and `$` stays.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     let mut words: Vec<String> = Vec::new();
@@ -144,7 +144,7 @@ impl Reader {
             && !name.is_empty()
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
         {
-            // A second value would depend on the branch; the first stays.
+            // A second value would depend on the branch, so the first value stays.
             if let Some(value) = self.expand(value) {
                 self.variables.entry(name.to_owned()).or_insert(value);
             }
@@ -154,7 +154,7 @@ impl Reader {
         if !matches!(name, "adduser" | "addgroup" | "useradd" | "groupadd" | "update-alternatives") {
             return;
         }
-        // A word that is one unknown variable is an option of no interest here, such as $quiet.
+        // A word that is one unknown variable, such as `$quiet`, is an option that does not matter here.
         let words = command[1..].iter().filter(|w| !self.unknown(w)).map(|w| self.expand(w));
         let Some(words) = words.collect::<Option<Vec<String>>>() else { return };
         let words: Vec<&str> = words.iter().map(String::as_str).filter(|w| !w.is_empty()).collect();
@@ -165,14 +165,14 @@ impl Reader {
         }
     }
 
-    /// A word that is one variable without a known value.
+    /// Whether the word is one variable without a known value.
     fn unknown(&self, word: &str) -> bool {
         word.strip_prefix('$').is_some_and(|name| {
             name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !self.variables.contains_key(name)
         })
     }
 
-    /// The word with its variables' values, if all are known.
+    /// The word with its variables replaced by their values; `None` if a value is unknown.
     fn expand(&self, word: &str) -> Option<String> {
         let mut out = String::new();
         let mut rest = word;
@@ -194,7 +194,7 @@ impl Reader {
     }
 }
 
-/// A command without the words of the shell before it.
+/// The command without leading words of the shell's grammar, such as `if` or `then`.
 fn skip_words(mut command: &[String]) -> &[String] {
     while let Some((first, rest)) = command.split_first() {
         let shell = matches!(first.as_str(), "if" | "then" | "else" | "elif" | "do" | "!" | "{" | "(" | "while")
@@ -207,7 +207,7 @@ fn skip_words(mut command: &[String]) -> &[String] {
     command
 }
 
-/// The number of commands before the `done` of a loop.
+/// The number of commands before the `done` that ends a loop.
 fn end_of_loop(commands: &[Vec<String>]) -> usize {
     let mut depth = 1;
     for (at, command) in commands.iter().enumerate() {
@@ -241,7 +241,7 @@ fn alternative(words: &[&str]) -> Option<Alternative> {
     Some(found)
 }
 
-/// Options and the words that are none.
+/// Splits words into options with their values and words that are no options.
 fn split<'a>(words: &[&'a str], with_value: &[&str]) -> (HashMap<&'a str, &'a str>, Vec<&'a str>) {
     let (mut options, mut names) = (HashMap::new(), Vec::new());
     let mut rest = words.iter().take_while(|w| !w.starts_with(['>', '<']) && !w.starts_with("2>"));

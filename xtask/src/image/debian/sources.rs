@@ -1,4 +1,4 @@
-//! Source packages of Debian, fetched once by apt into the cache. A guest unpacks and builds them.
+//! Source packages of Debian. Apt fetches them once into the cache, and a guest unpacks and builds them.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use crate::{
     setup::apt::Apt,
 };
 
-/// The files of these source packages. Each package has a `.dsc`, which names and checks the others.
+/// The files of these source packages. Each package has a `.dsc` file with the names and checksums of its other files.
 pub fn ensure(places: &Places, names: &[String], step: &Step) -> Result<Vec<PathBuf>> {
     let home = places.cache.join("debian/sources");
     let about = || format!("cannot write to {}", home.display());
@@ -43,7 +43,7 @@ pub fn ensure(places: &Places, names: &[String], step: &Step) -> Result<Vec<Path
     Ok(files)
 }
 
-/// Fetches one package into the directory of its name, which appears when it is whole.
+/// Fetches one package into the directory of its name. The directory appears only when it is complete.
 fn fetch_one(apt: &Apt, name: &str, home: &Path) -> Result<()> {
     let work = home.join(".work");
     let about = || format!("cannot write to {}", work.display());

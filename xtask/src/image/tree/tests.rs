@@ -90,7 +90,7 @@ fn an_existing_file_is_replaced_merged_or_named() {
     assert_eq!(link_of(&tree, "/usr/bin/applet"), Some("/etc/alternatives/applet".into()), "a copied link wins");
     tree.file("/bin/applet", 0o755, "own").unwrap();
     assert!(link_of(&tree, "/usr/bin/applet").is_none() && !tree.has("/etc/alternatives/applet"), "as does a file");
-    // A directory becomes a link: its content moves, and an existing file stays.
+    // When a directory becomes a link, its content moves to the target, and a file that exists there stays.
     tree.file("/usr/sbin/daemon", 0o755, "").unwrap();
     tree.file("/usr/sbin/tool", 0o700, "").unwrap();
     tree.link("/usr/sbin", "bin").unwrap();
@@ -140,7 +140,7 @@ fn a_host_directory_is_copied_with_links_owners_and_times() {
     assert_eq!((other.bytes.as_slice(), file.bytes.as_slice(), file.mode), (&b"x"[..], &b""[..], 0o100_640));
     assert_eq!(one("d/sub").header[3], 1_000_000_007);
     assert!(tree.host_tree("/e", Path::new("/no/such/file")).is_err());
-    // A file with one name has no other names.
+    // The member of a file with one name has the link count 1.
     let mut tree = Tree::default();
     tree.host_file("/alone", &at("other")).unwrap();
     assert_eq!(members(&tree, "")[0].header[2], 1);
