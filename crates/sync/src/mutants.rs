@@ -18,8 +18,8 @@ macro_rules! mutants {
             use super::Mutant;
             use core::cell::Cell;
 
-            // Both checkers run all threads of a model on the operating-system thread of its test. This is not a
-            // checker's atomic, so reading it is no step of the model.
+            // Both checkers run all threads of a model on the operating-system thread of its test. `ON` is not an
+            // atomic of the checker, so a read of it is no step of the model.
             std::thread_local! {
                 static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
             }
@@ -39,7 +39,7 @@ macro_rules! mutants {
         #[cfg(all(test, any(loom, shuttle)))]
         pub use switch::set_mutant;
 
-        // Under a sanitizer's instrumentation: for all threads.
+        // Under a sanitizer's instrumentation, the switch applies to all threads.
         #[cfg(all(sanitized, not(any(loom, shuttle))))]
         mod switch {
             use super::Mutant;

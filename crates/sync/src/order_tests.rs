@@ -21,7 +21,7 @@ fn the_other_way(f: impl FnOnce()) {
     std::hint::black_box(());
 }
 
-/// Both backtraces are there, each with the function of its own.
+/// Asserts that the message has both backtraces, each with its own function.
 fn names_both(said: &str) {
     assert!(said.contains("lock order (Contract C6)"), "{said}");
     assert!(said.contains("one_way") && said.contains("the_other_way"), "{said}");
@@ -160,7 +160,7 @@ fn a_tree_is_locked_from_its_root_down() {
         let _parent = parent.lock();
         let _child = child.lock_below();
     }
-    // The tree may have turned over meanwhile.
+    // The tree may have been turned over meanwhile, so the opposite order is allowed.
     let _parent = child.lock();
     let _child = parent.lock_below();
 }
