@@ -7,9 +7,9 @@ quire_sync::mutants! {
         ListenNoFence,
         /// Readiness: a poller that is notified wakes no thread.
         PollerUnwoken,
-        /// Pipe: a reader judges whether it makes room by the bytes that it found at first.
+        /// Pipe: a reader decides whether it makes room by the end of the bytes that it found at first.
         RoomByFirstEnd,
-        /// Pipe: a reader judges so before its new position can be seen.
+        /// Pipe: a reader makes that decision before its new position is visible.
         RoomNoFence,
     }
 }

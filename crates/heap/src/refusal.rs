@@ -91,7 +91,6 @@ pub fn allocations(f: impl FnOnce()) -> u64 {
 /// Runs `f` with its first request refused, then with its second, and so on until no request is refused. `f` gets the
 /// number of the refused request and returns whether it succeeded. Returns the number of runs in which a request was
 /// refused.
-/// was refused.
 ///
 /// # Panics
 /// Panics if `f` succeeds although a request was refused and `may_do_without` is not set. Also panics if `f` fails
