@@ -38,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The file of a path: `None` a directory, `Some(id)` a file.
+/// The model: the file of each path, where `None` is a directory and `Some(id)` a file.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<String, Option<usize>>,
@@ -236,7 +236,7 @@ proptest! {
                 prop_assert_eq!(read_file(&vfs, path).unwrap(), [model.files[*id]; 3]);
             }
         }
-        // Inodes that lost all names are gone: the root, and one for each directory and name of a file.
+        // Inodes that lost all names are gone. Left are the root, and one for each directory and name of a file.
         vfs.host().epoch().drain();
         prop_assert_eq!(vfs.root().inode.system().inodes() as usize, 1 + model.names.len());
     }

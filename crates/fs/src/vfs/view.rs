@@ -6,9 +6,9 @@ use crate::tree::dentry::Dentry;
 use core::ops::Deref;
 use quire_heap::Arc;
 
-/// A directory that paths start in.
+/// A directory in which paths start.
 pub enum StartDirectory<H: Host> {
-    /// The root of a tree that is never freed: it needs no reference count.
+    /// The root of a tree that is never freed, so it needs no reference count.
     Root(&'static Arc<Dentry<H>>),
     /// Any other directory.
     Counted(Arc<Dentry<H>>),
@@ -40,12 +40,12 @@ impl<H: Host> Deref for StartDirectory<H> {
     }
 }
 
-/// The start of paths. Aligned, because each thread has one, and changes its reference count.
+/// The directories in which paths start. Aligned, because each thread refers to one, and changes its reference count.
 #[repr(align(64))]
 pub struct Places<H: Host> {
-    /// What `/` means.
+    /// The directory that `/` means.
     pub root: StartDirectory<H>,
-    /// Where relative paths start.
+    /// The directory in which relative paths start.
     pub cwd: StartDirectory<H>,
 }
 
