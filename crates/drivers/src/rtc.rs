@@ -1,4 +1,4 @@
-//! The battery clock: read once at boot for the time of day.
+//! The battery-backed clock, which is read once at boot for the time of day.
 
 use crate::port::{in8, out8};
 
@@ -11,7 +11,7 @@ pub struct Reading {
     pub mode: u8,
 }
 
-/// Reads the clock twice until both readings agree; `None` without a clock.
+/// Reads the clock in pairs until two readings agree. Returns `None` if there is no clock.
 ///
 /// # Safety
 /// No other code uses ports 0x70 and 0x71 meanwhile.
@@ -35,7 +35,8 @@ pub unsafe fn read() -> Option<Reading> {
 }
 
 impl Reading {
-    /// Seconds since 1970 in UTC, the clock taken as UTC and its year as 2000 to 2099; `None` if a field is impossible.
+    /// The seconds since 1970 in UTC. The clock is taken as UTC, and its year as 2000 to 2099. `None` if a field is
+    /// impossible.
     pub fn seconds_since_1970(&self) -> Option<u64> {
         let binary = self.mode & 4 != 0;
         let value = |raw: u8| if binary { raw } else { (raw >> 4) * 10 + (raw & 15) } as u64;

@@ -35,7 +35,7 @@ impl<H: Host> Inode<H> {
         list.watches().iter().for_each(|watch| watch.notify(what, cookie, name, listed));
     }
 
-    /// The inode is gone: its watchers are notified, and their watches end.
+    /// Notifies the watchers that the inode is gone, and ends their watches.
     pub(crate) fn end_watches(&self) {
         if !self.system().is_watched() {
             return;
