@@ -40,7 +40,7 @@ const MAX_TABLE: usize = 1 << 20;
 pub struct IoApicInfo {
     /// Physical address of its registers.
     pub address: u64,
-    /// Its first global interrupt.
+    /// The controller's first global interrupt.
     pub first: u32,
 }
 
@@ -176,7 +176,7 @@ pub struct VirtioDevice {
     pub address: u64,
     /// The length of the registers in bytes.
     pub len: u64,
-    /// Its global interrupt.
+    /// The device's global interrupt.
     pub gsi: u32,
     /// Whether the device signals by edges, not by a level.
     pub edge: bool,

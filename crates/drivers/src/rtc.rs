@@ -16,7 +16,7 @@ pub struct Reading {
 /// # Safety
 /// No other code uses ports 0x70 and 0x71 meanwhile.
 pub unsafe fn read() -> Option<Reading> {
-    // SAFETY: the caller excludes other users; index 0x80 set would disable NMI, which is left alone.
+    // SAFETY: the caller excludes other users. Bit 7 of each index is 0, so NMIs stay enabled.
     let register = |index: u8| unsafe {
         out8(0x70, index);
         in8(0x71)

@@ -77,17 +77,17 @@ kinds! {
 /// An event, as the final binary receives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// The time at which it began, in ticks of [`Trace::ticks`].
+    /// The time at which the event began, in ticks of [`Trace::ticks`].
     pub start: u64,
-    /// Its length in the same ticks; 0 for an event without a length.
+    /// The length of the event in the same ticks; 0 for an event without a length.
     pub length: u64,
-    /// Its kind.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// As the kind defines it.
+    /// A value that the kind defines.
     pub detail: u32,
-    /// As the kind defines it.
+    /// A value that the kind defines.
     pub a: u64,
-    /// As the kind defines it.
+    /// A value that the kind defines.
     pub b: u64,
 }
 

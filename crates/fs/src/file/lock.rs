@@ -41,7 +41,7 @@ pub struct Record {
     pub end: u64,
     /// Whether no other owner may lock the range, not even for reading.
     pub exclusive: bool,
-    /// Its owner.
+    /// The owner of the lock.
     pub owner: Owner,
 }
 
@@ -56,7 +56,7 @@ impl Record {
 
 /// The charge to a user's account for an owner's range locks on one file, until it is dropped.
 pub trait Charge: Send {
-    /// Changes the charge to `n` locks. If the user may not have so many, it changes nothing and returns `false`.
+    /// Changes the charge to `n` locks. If the user may not have that many, it changes nothing and returns `false`.
     fn resize(&mut self, n: usize) -> bool;
 }
 
@@ -142,7 +142,7 @@ struct Wait {
     waiter: usize,
     /// The file, by the address of its locks.
     at: usize,
-    /// Its process.
+    /// The thread's process.
     process: u64,
     /// A process with a conflicting lock; the first one in the list of ranges if there are several.
     holder: u64,

@@ -40,11 +40,11 @@ pub enum Whence {
 
 /// One entry of a directory listing.
 pub struct Listed<'a> {
-    /// Its name.
+    /// The entry's name.
     pub name: &'a [u8],
-    /// Its inode's number.
+    /// The number of the entry's inode.
     pub number: u64,
-    /// Its kind.
+    /// The kind of the entry.
     pub kind: FileKind,
     /// The cookie at which the listing continues after it.
     pub next: u64,

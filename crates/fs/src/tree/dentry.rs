@@ -238,7 +238,7 @@ impl<H: Host> Dentry<H> {
         directory.map_or(this.inode.ident.number, |up| up.inode.ident.number)
     }
 
-    /// Its name.
+    /// The dentry's name. The view at the top of a bind mount has the name of the mount's place.
     pub fn name(&self) -> Arc<[u8]> {
         let Some(through) = &self.through else { return self.place.lock().name.clone() };
         match through.bind.place().filter(|_| Arc::ptr_eq(&through.dentry, &through.bind.source)) {

@@ -107,11 +107,11 @@ pub struct Inode<H: Host> {
     /// Locks on byte ranges, and on the whole file.
     pub locks: RecordLocks<H::LockCharge>,
     system: &'static FileSystem,
-    /// Its watches. Read only while the file system has any watches.
+    /// The inode's watches. Read only while the file system has any watches.
     watches: watch::OwnList,
-    /// Its leases. Read only while the file system has any leases.
+    /// The inode's leases. Read only while the file system has any leases.
     pub(crate) leases: lease::OwnLeases,
-    /// Its extended attributes.
+    /// The inode's extended attributes.
     xattrs: xattr::OwnXattrs,
     /// The words of [`Rights`]. All path walks to or through the inode read them, so they are apart from fields that
     /// writes to the file change. Written under the lock of `attr`.
@@ -201,7 +201,7 @@ impl<H: Host> Inode<H> {
         self.system
     }
 
-    /// Its kind.
+    /// The inode's kind.
     pub fn kind(&self) -> FileKind {
         match &self.node {
             InodeContent::File(_) => FileKind::Regular,
@@ -243,7 +243,7 @@ impl<H: Host> Inode<H> {
         self.file().and_then(|file| file.object.stored())
     }
 
-    /// Its present permissions.
+    /// The inode's present permissions.
     pub(crate) fn rights(&self) -> Rights {
         let [first, owners] = self.rights.read();
         Rights { mode: first as u16, uid: owners as u32, gid: (owners >> 32) as u32 }
@@ -368,7 +368,7 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// Its status for `stat`.
+    /// The inode's status for `stat`.
     pub fn status(&self) -> Status {
         let (mut size, mut allocated, mut device) = (0, 0, DeviceNumber { major: 0, minor: 0 });
         match &self.node {

@@ -48,7 +48,7 @@ const UNCHANGING: u8 = 1 << 7;
 pub struct FileSystem {
     /// Device number that its inodes show.
     pub device: u64,
-    /// Its type, as mount tables name it.
+    /// The type of the file system, as mount tables name it.
     pub kind: &'static str,
     /// The counts of inodes and of pages. `None` means that there is no limit, and none can be set later.
     pub(super) inodes: Option<&'static Quota>,
@@ -127,7 +127,7 @@ impl FileSystem {
         }
     }
 
-    /// Its limits, as far as they are set.
+    /// The limits of the file system, as far as they are set.
     pub fn limits(&self) -> Limits {
         let of = |quota: Option<&Quota>| quota.map(Quota::limit).filter(|limit| *limit != u64::MAX);
         Limits { pages: of(self.pages), inodes: of(self.inodes) }
@@ -173,7 +173,7 @@ impl FileSystem {
         if self.is_read_only() { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Its limits, and how much is free. Zeroes mean no limit, as on Linux.
+    /// The limits of the file system, and how much is free. Zeroes mean no limit, as on Linux.
     pub fn space(&self) -> Space {
         let of = |quota: Option<&Quota>| match quota.map(|quota| (quota.limit(), quota.taken())) {
             None | Some((u64::MAX, _)) => Count::default(),

@@ -19,7 +19,7 @@ bitflags::bitflags! {
         const ACCESS = 1;
         /// The file was written, or its size changed.
         const MODIFY = 1 << 1;
-        /// Its attributes changed.
+        /// The file's attributes changed.
         const ATTRIBUTES = 1 << 2;
         /// A file that was open for writing was closed.
         const CLOSE_WRITE = 1 << 3;
@@ -39,11 +39,11 @@ bitflags::bitflags! {
         const DELETE_SELF = 1 << 10;
         /// The inode has another name.
         const MOVE_SELF = 1 << 11;
-        /// Of a watch: names that were removed are not watched.
+        /// In a watch: names that were removed are not watched.
         const LISTED_ONLY = 1 << 26;
-        /// Of a watch: it ends with its first event.
+        /// In a watch: the watch ends with its first event.
         const ONCE = 1 << 27;
-        /// Of an event: it concerns a directory.
+        /// In an event: the event concerns a directory.
         const DIRECTORY = 1 << 28;
     }
 }

@@ -20,9 +20,9 @@ pub const SIZE_MAX: usize = 65536;
 
 /// An attribute.
 pub struct Xattr {
-    /// Its name, with the prefix.
+    /// The attribute's name, with the prefix.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The attribute's value.
     pub value: Vec<u8>,
     system: &'static FileSystem,
     units: u64,

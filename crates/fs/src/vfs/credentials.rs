@@ -49,7 +49,7 @@ pub struct FileCredentials {
     pub gid: u32,
     /// Further groups in ascending order, if there are any.
     pub groups: Option<Arc<Vec<u32>>>,
-    /// Its powers, in addition to the rights of its ids.
+    /// The caller's powers, in addition to the rights of its ids.
     pub powers: Powers,
 }
 

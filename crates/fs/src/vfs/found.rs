@@ -25,7 +25,7 @@ impl Name {
         bytes[..name.len()].copy_from_slice(name);
         Ok(Name { len: name.len() as u8, bytes })
     }
-    /// Its bytes.
+    /// The bytes of the name.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }

@@ -53,7 +53,7 @@ pub(super) fn find(address: usize) -> Option<LabelledAddress> {
 /// A range of memory with an owner.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// Its addresses.
+    /// The addresses of the region.
     pub range: std::ops::Range<usize>,
     /// The size of each object there, in bytes.
     pub stride: usize,

@@ -15,7 +15,7 @@ use quire_sync::{Rank, SpinLock};
 
 /// A bind mount.
 pub(crate) struct Bind<H: Host> {
-    /// Its number as a mount.
+    /// The number of the mount.
     pub id: u64,
     /// The directory or file that is seen at its top. Not a view.
     pub source: Arc<Dentry<H>>,

@@ -22,7 +22,7 @@ pub enum Generated<H: Host> {
 }
 
 impl<H: Host> Generated<H> {
-    /// Its kind.
+    /// The kind of the inode.
     pub fn kind(&self) -> FileKind {
         match self {
             Generated::Directory(_) => FileKind::Directory,
@@ -225,7 +225,7 @@ impl Text {
         Self::default()
     }
 
-    /// Its length in bytes.
+    /// The length of the text in bytes.
     pub fn len(&self) -> usize {
         self.len
     }

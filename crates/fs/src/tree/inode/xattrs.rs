@@ -7,7 +7,7 @@ use crate::tree::xattr::{Before, Xattr, Xattrs};
 use quire_heap::{Arc, Vec};
 
 impl<H: Host> Inode<H> {
-    /// Its attributes, in the order of their creation.
+    /// The inode's extended attributes, in the order of their creation.
     pub fn xattrs(&self) -> Option<Xattrs> {
         self.xattrs.lock().clone()
     }

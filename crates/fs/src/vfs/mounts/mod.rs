@@ -36,7 +36,7 @@ pub type InUse<'a, H> = &'a dyn Fn(&Arc<Dentry<H>>) -> Result<bool, FsError>;
 pub enum Content<H: Host> {
     /// An empty file system in memory.
     Memory {
-        /// Its limits; a limit may be unset.
+        /// The limits of the file system; a limit may be unset.
         limits: Limits,
         /// The permission bits, user and group of its root.
         root: NewAttr,

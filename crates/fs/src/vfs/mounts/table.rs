@@ -16,13 +16,13 @@ pub const FIRST_MOUNT: u64 = 21;
 
 /// A mounted file system.
 pub struct Mount<H: Host> {
-    /// Its number, which no later mount gets. A move keeps it.
+    /// The mount's number, which no later mount gets. A move of the mount keeps it.
     pub id: u64,
     /// The number of the mount in which it is mounted; 1 for the root of the tree.
     pub on: u64,
     /// The number of mounts that are mounted in it. Written under the lock of [`Changes`].
     carried: AtomicUsize,
-    /// Its root.
+    /// The root of the mount.
     pub root: Arc<Dentry<H>>,
     /// The name that the mounting program gave to its source.
     pub source: Arc<[u8]>,
@@ -181,7 +181,7 @@ impl<H: Host> Mount<H> {
         self.root.through().is_none()
     }
 
-    /// Its file system.
+    /// The mount's file system.
     pub fn system(&self) -> &'static FileSystem {
         self.root.inode.system()
     }
