@@ -20,7 +20,7 @@ pub trait Physical {
 pub enum AcpiError {
     /// No root pointer was found.
     NoRoot,
-    /// A table lies outside memory, or is shorter than its kind must be.
+    /// A table lies outside memory, or is shorter than a table of its kind must be.
     BadTable,
     /// A table's bytes do not add up to zero.
     BadChecksum,

@@ -10,7 +10,8 @@ const PATIENCE: u32 = 100_000;
 
 /// Sets 115200 baud, 8 data bits, FIFOs on, interrupts off.
 pub fn init() {
-    // SAFETY: the standard programming sequence of the 16550 at its standard ports; without one the writes go nowhere.
+    // SAFETY: the standard programming sequence of the 16550 at its standard ports. Without such a port the writes have
+    // no effect.
     unsafe {
         out8(BASE + 1, 0);
         out8(BASE + 3, 0x80);

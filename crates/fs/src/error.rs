@@ -9,7 +9,7 @@ pub enum FsError {
     NotFound,
     /// An entry has that name already.
     Exists,
-    /// A component that must be a directory is not one.
+    /// A component that must be a directory is another kind of file.
     NotDirectory,
     /// The operation does not work on directories.
     IsDirectory,
@@ -19,7 +19,7 @@ pub enum FsError {
     Loop,
     /// A component or path is too long.
     NameTooLong,
-    /// The permission bits forbid it.
+    /// The permission bits forbid the access.
     Denied,
     /// Only a privileged caller may do this, or no caller at all.
     NotPermitted,

@@ -482,7 +482,7 @@ fn memory_devices_read_and_write_as_on_linux() {
 #[test]
 fn a_pipe_without_a_name_is_reopened_without_waiting() {
     let vfs = tree();
-    // With `Io::WAIT`, an open that waits for an end that never comes does not return.
+    // With `Io::WAIT`, an open would not return if it waited for an end that never comes.
     let reopen = |file: &OpenFile<TestHost>, flags| vfs.open_dentry(file.dentry.clone(), flags, &Io::WAIT);
     let (r, w) = vfs.pipe(&FileCredentials::ROOT, OpenFlags::empty()).unwrap();
     write(&w, b"left").unwrap();

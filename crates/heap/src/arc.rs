@@ -63,7 +63,7 @@ unsafe impl<T: ?Sized + Sync + Send> Send for Arc<T> {}
 // SAFETY: a shared `Arc` can be cloned by any thread. So sharing needs what sending needs: shared access, and the drop
 // of the value.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Arc<T> {}
-// SAFETY: a weak reference becomes a strong one.
+// SAFETY: a weak reference can become a strong one, so it needs what a strong reference needs.
 unsafe impl<T: ?Sized + Sync + Send> Send for Weak<T> {}
 // SAFETY: a shared weak reference can be cloned and upgraded by any thread. So sharing needs what sending needs.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}

@@ -7,7 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr;
 
-/// Numbers a thread's requests, and refuses a chosen one.
+/// An allocator that numbers a thread's requests, and refuses a chosen request.
 pub struct Refusing;
 
 #[global_allocator]

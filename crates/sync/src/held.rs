@@ -271,7 +271,7 @@ mod store {
     use super::{MutexesHeld, Sleeping, Spin, SpinsHeld};
     use crate::hooks;
 
-    /// Calls `f` with this CPU's list, where there is one.
+    /// Calls `f` with this CPU's list. Returns `None` if there is no list.
     fn of_cpu<R>(f: impl FnOnce(&mut SpinsHeld) -> R) -> Option<R> {
         hooks::uninterrupted(|| {
             // SAFETY: by the hook's contract the list is this CPU's own and stays; with interrupts masked no other code
@@ -280,7 +280,7 @@ mod store {
         })
     }
 
-    /// Calls `f` with the calling thread's list, where there is one.
+    /// Calls `f` with the calling thread's list. Returns `None` if there is no list.
     fn of_thread<R>(f: impl FnOnce(&mut MutexesHeld) -> R) -> Option<R> {
         hooks::uninterrupted(|| {
             // SAFETY: by the hook's contract the list is this thread's own, and the thread stays here meanwhile.

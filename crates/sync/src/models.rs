@@ -303,7 +303,7 @@ protocol! {
 /// A listing ends without a sleep, so a later wake-up finds no thread.
 fn wake_against_unlisting() {
     let queue = Arc::new(WaitQueue::new());
-    // SAFETY: the listing stays in place, and the queue goes after it.
+    // SAFETY: the listing stays in place, and is dropped before the queue.
     let me = Arc::new(unsafe { Listing::new() });
     let (q, w) = (queue.clone(), me.clone());
     let waiter = thread::spawn(move || {
@@ -336,7 +336,7 @@ fn wake_against_timeout() {
         let take = move || tokens.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(());
         thread::spawn(move || queue.wait_until(deadline, || false, take))
     };
-    // The first waiter's deadline is over when it begins.
+    // The first waiter's deadline has passed before it begins.
     let (hasty, patient) = (wait(Some(0)), wait(None));
     tokens.fetch_add(1, Ordering::AcqRel);
     queue.wake_one();

@@ -88,7 +88,7 @@ impl Arrows {
         self.list.iter().flatten().find(|a| a.from == from && a.to == to)
     }
 
-    /// Follows arrows from `at` to `goal`, and returns whether there is a way. Stores the arrows of the way in `path`.
+    /// Follows arrows from `at` to `goal`. Returns whether there is a way, and stores its arrows in `path`.
     fn path<'a>(&'a self, at: OrderNode, goal: OrderNode, path: &mut [Option<&'a Arrow>]) -> bool {
         let Some((here, rest)) = path.split_first_mut() else { return false };
         for arrow in self.list.iter().flatten().filter(|a| a.from == at) {

@@ -37,7 +37,7 @@ pub struct Waiter {
 // SAFETY: the cells are written by the waiting thread before the waiter is listed, and under the queue's lock while it
 // is.
 unsafe impl Sync for Waiter {}
-// SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed one in place.
+// SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed waiter in place.
 unsafe impl Send for Waiter {}
 
 impl Waiter {
@@ -62,7 +62,7 @@ impl Default for Waiter {
 /// Only that thread uses it.
 pub struct Listing {
     waiter: Waiter,
-    /// The queue on which the waiter is; null for none.
+    /// The queue on which the waiter is, or null.
     queue: AtomicPtr<WaitQueue>,
 }
 

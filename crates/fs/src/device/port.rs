@@ -21,9 +21,9 @@ pub enum Change {
     Stopped,
     /// Output was started.
     Started,
-    /// The stop and start characters have no effect, or are not the usual ones.
+    /// The stop and start characters have no effect, or are not the usual characters.
     FlowOff,
-    /// The settings are the usual ones.
+    /// The stop and start characters are the usual characters, and have their effect.
     FlowOn,
 }
 
@@ -42,7 +42,7 @@ pub trait Port: Send + Sync {
     fn room(&self) -> usize {
         if self.writable() { usize::MAX } else { 0 }
     }
-    /// Whether all written bytes have left.
+    /// Whether all written bytes have been sent.
     fn drained(&self) -> bool {
         self.writable()
     }

@@ -431,7 +431,7 @@ impl<C: Charge> RecordLocks<C> {
     /// has released the lock; each waiter then checks its conflicts again.
     fn changed(&self, held: &mut HeldLocks<C>, closing: bool) {
         let mut capacity = held.capacity();
-        // Lists with room for a few locks keep it until a close.
+        // Lists with room for only a few locks keep that room until a close.
         if closing || capacity > FEW {
             held.shrink(closing);
             capacity = held.capacity();
@@ -538,7 +538,7 @@ mod tests {
         assert_eq!(locks.lock_whole(8, false, &Io::NOW), Err(FsError::WouldBlock));
         locks.release_file(7);
         locks.lock_whole(8, false, &Io::NOW).unwrap();
-        // An owner that requests the other kind of lock loses its present one, even if it does not get the new one.
+        // An owner that requests the other kind of lock loses its present lock, even if it does not get the new one.
         locks.lock_whole(9, false, &Io::NOW).unwrap();
         assert_eq!(locks.lock_whole(8, true, &Io::NOW), Err(FsError::WouldBlock));
         locks.lock_whole(9, true, &Io::NOW).unwrap();

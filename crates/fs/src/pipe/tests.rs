@@ -296,7 +296,8 @@ fn bytes_keep_their_order_while_the_pipe_changes_its_size() {
 #[test]
 fn a_resize_without_memory_leaves_the_pipe_as_it_was() {
     use quire_heap::refusal;
-    // From a ring whose first and last bytes share a page to a larger and a smaller one: each allocation is refused.
+    // The ring's first and last bytes share a page. It moves to larger and smaller rings, and each allocation is
+    // refused.
     for pages in [32, 64, 8] {
         let attempt = |refuse: u64| {
             let (r, w) = pipe();
@@ -345,7 +346,7 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     assert_eq!(left(), 8);
     size(&*one[0]).resize(2, 64).unwrap();
     assert_eq!(left(), 38);
-    // A user with many pipes gets small ones, and then none.
+    // A user with many pipes gets small pipes, and then no more pipes.
     let more = [ends().unwrap(), ends().unwrap()];
     let small = ends().unwrap();
     assert_eq!((left(), size(&*small[0]).capacity()), (4, 2 * PAGE_SIZE));

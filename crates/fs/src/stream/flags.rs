@@ -8,7 +8,7 @@ bitflags::bitflags! {
         const READ = 1;
         /// The file is opened for writing.
         const WRITE = 1 << 1;
-        /// Every write goes to the end.
+        /// Every write goes to the end of the file.
         const APPEND = 1 << 2;
         /// Calls fail instead of waiting.
         const NONBLOCK = 1 << 3;

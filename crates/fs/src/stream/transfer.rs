@@ -55,7 +55,7 @@ pub struct SliceSource<'a> {
 }
 
 impl<'a> SliceSource<'a> {
-    /// A source that gives `from`, once.
+    /// A source that supplies the bytes of `from` once.
     pub fn new(from: &'a [u8]) -> Self {
         SliceSource { from }
     }

@@ -36,7 +36,7 @@ struct DentryPlace<H: Host> {
     /// The directory that it is in, or was in last; `None` for the root of the tree and for nameless files.
     parent: Option<Arc<Dentry<H>>>,
     name: Arc<[u8]>,
-    /// Whether the parent lists it.
+    /// Whether the parent lists this name.
     listed: bool,
 }
 
@@ -92,7 +92,7 @@ impl<H: Host> Dentry<H> {
         Dentry::child(parent, Arc::try_copy(name)?, inode, false)
     }
 
-    /// Whether its inode is a directory.
+    /// Whether the inode is a directory.
     pub(crate) fn is_directory(&self) -> bool {
         self.inode.is_directory()
     }
@@ -134,7 +134,7 @@ impl<H: Host> Dentry<H> {
         Arc::ptr_eq(this, other) || Arc::ptr_eq(Self::seen(this), Self::seen(other)) && Self::same_mount(this, other)
     }
 
-    /// Whether both are seen through the same bind mount, or both through none.
+    /// Whether both dentries are seen through the same bind mount, or both through none.
     fn same_bind(&self, other: &Dentry<H>) -> bool {
         match (&self.through, &other.through) {
             (Some(one), Some(other)) => Arc::ptr_eq(&one.bind, &other.bind),
@@ -153,13 +153,13 @@ impl<H: Host> Dentry<H> {
         core::ptr::eq(self.inode.system(), other.inode.system()) && self.same_bind(other)
     }
 
-    /// Whether its mount or its file system refuses these uses.
+    /// Whether the dentry's mount or file system refuses these uses.
     pub fn refuses(&self, uses: Restrictions) -> bool {
         let system = self.inode.system();
         uses == Restrictions::READ_ONLY && system.is_read_only() || self.restrictions().contains(uses)
     }
 
-    /// The uses that its mount refuses.
+    /// The uses that the dentry's mount refuses.
     pub fn restrictions(&self) -> Restrictions {
         match &self.through {
             Some(through) => through.bind.restrictions(),
@@ -229,7 +229,7 @@ impl<H: Host> Dentry<H> {
         self.place.lock().parent.clone()
     }
 
-    /// The number of its directory's inode; its own number, if it is in none.
+    /// The number of the inode of the dentry's directory. If it is in no directory, the number of its own inode.
     pub(crate) fn parent_number(this: &Arc<Self>) -> u64 {
         let directory = match &this.through {
             None => this.directory(),
@@ -247,7 +247,7 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// Whether a directory lists it.
+    /// Whether a directory lists this dentry.
     pub fn listed(&self) -> bool {
         let seen = self.through.as_ref().map_or(self, |through| &through.dentry);
         seen.place.lock().listed
@@ -278,7 +278,7 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// Whether it is `other`, or is below it.
+    /// Whether this dentry is `other`, or is below it.
     pub fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
         if Self::same(this, other) {
             return true;

@@ -216,13 +216,13 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// Whether names can be looked up in it.
+    /// Whether the inode is a directory, in which names can be looked up.
     pub fn is_directory(&self) -> bool {
         self.kind() == FileKind::Directory
     }
 
-    /// Its present attributes, with the time of the last store through a mapping. That time comes from the object,
-    /// because stores do not write the attribute words.
+    /// The inode's present attributes, with the time of the last store through a mapping. That time comes from the
+    /// object, because stores do not write the attribute words.
     pub fn attr(&self) -> Attr {
         // The stores are read first, because an explicit time is written before it makes the object forget the stores
         // that it replaces.

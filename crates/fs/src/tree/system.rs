@@ -56,7 +56,7 @@ pub struct FileSystem {
     numbered: PerCpu<AtomicU64>,
     /// The [`Restrictions`] of its first mount, and the bit [`UNCHANGING`].
     restrictions: AtomicU8,
-    /// Whether only the kernel makes and removes its names.
+    /// Whether only the kernel makes and removes names in the file system.
     pub(crate) by_kernel: bool,
     /// The number of watches on its inodes.
     pub(super) watches: AtomicUsize,
@@ -98,12 +98,12 @@ impl FileSystem {
         self.mount.store(id, Ordering::Relaxed);
     }
 
-    /// Whether a bind mount shows it.
+    /// Whether a bind mount shows the file system.
     pub(crate) fn is_bound(&self) -> bool {
         self.binds.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts a bind mount that begins to show it, or uncounts an ended one.
+    /// Counts a bind mount that begins to show the file system, or uncounts an ended one.
     pub(crate) fn count_bind(&self, begins: bool) {
         let now = self.binds.load(Ordering::Relaxed);
         self.binds.store(if begins { now + 1 } else { now - 1 }, Ordering::Relaxed);
@@ -138,12 +138,12 @@ impl FileSystem {
         (self.pages.map_or(0, Quota::taken), self.inodes())
     }
 
-    /// Whether its files and directories take no changes, through any mount.
+    /// Whether files and directories take no changes through any mount.
     pub fn is_read_only(&self) -> bool {
         self.restrictions.load(Ordering::Relaxed) & UNCHANGING != 0
     }
 
-    /// The uses that its first mount refuses; bind mounts have their own.
+    /// The uses that the first mount refuses. Bind mounts have restrictions of their own.
     pub(crate) fn restrictions(&self) -> Restrictions {
         Restrictions::from_bits_truncate(self.restrictions.load(Ordering::Relaxed))
     }
@@ -182,7 +182,7 @@ impl FileSystem {
         Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes) }
     }
 
-    /// Whether one of its inodes is watched.
+    /// Whether an inode of the file system is watched.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watches.load(Ordering::Relaxed) != 0

@@ -137,7 +137,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Whether it is a watch of `watcher`, and has not ended.
+    /// Whether this is a watch of `watcher`, and has not ended.
     pub(super) fn is_of(&self, watcher: &Arc<dyn Watcher>) -> bool {
         !self.is_gone() && self.watcher.upgrade().is_some_and(|other| Arc::ptr_eq(&other, watcher))
     }

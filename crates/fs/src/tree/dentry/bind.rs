@@ -55,7 +55,7 @@ impl<H: Host> Bind<H> {
         }
     }
 
-    /// The directory that its top is in, and its name there.
+    /// The directory that the mount's top is in, and the name there.
     pub fn place(&self) -> Option<Top<H>> {
         self.place.lock().clone()
     }
@@ -66,7 +66,7 @@ impl<H: Host> Bind<H> {
         drop(old);
     }
 
-    /// The uses that it refuses.
+    /// The uses that the mount refuses.
     pub fn restrictions(&self) -> Restrictions {
         Restrictions::from_bits_truncate(self.restrictions.load(Ordering::Relaxed))
     }

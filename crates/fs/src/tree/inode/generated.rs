@@ -58,7 +58,7 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     fn subject(&self) -> Option<&dyn Any> {
         None
     }
-    /// Whether users may remove its files, as far as its permission bits allow.
+    /// Whether users may remove files of the directory, as far as its permission bits allow.
     fn removes(&self) -> bool {
         false
     }
@@ -230,7 +230,7 @@ impl Text {
         self.len
     }
 
-    /// Whether it is empty.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -327,7 +327,7 @@ mod tests {
         assert_eq!((path(&vfs, &one), path(&vfs, &other)), (b"/a/b/c".to_vec(), b"/m/c".to_vec()));
         let up = vfs.find(&vfs.view(), &other, b"../..", true).unwrap();
         assert!(Arc::ptr_eq(&up, vfs.root()));
-        // Names are made and removed at both.
+        // Names are made and removed at both places.
         make(&vfs, b"/m/new", Create::File).unwrap();
         at(&vfs, b"/a/b/new").unwrap();
         let name = |p| vfs.walk(&vfs.view(), vfs.root(), p, Final::Name).unwrap();

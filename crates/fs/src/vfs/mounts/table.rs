@@ -24,7 +24,7 @@ pub struct Mount<H: Host> {
     carried: AtomicUsize,
     /// The root of the mount.
     pub root: Arc<Dentry<H>>,
-    /// The name that the mounting program gave to its source.
+    /// The name of the mount's source, as the mounting program gave it.
     pub source: Arc<[u8]>,
     /// The hidden directory or file; `None` for the root of the tree.
     pub(in crate::vfs) hidden: Option<Arc<Dentry<H>>>,
@@ -160,7 +160,7 @@ impl<H: Host> Mount<H> {
         Mount { id, on, carried: AtomicUsize::new(0), root, source, hidden, permanent }
     }
 
-    /// Whether other mounts are mounted in it.
+    /// Whether other mounts are mounted in this mount.
     pub(in crate::vfs) fn carries(&self) -> bool {
         self.carried.load(Ordering::Relaxed) > 0
     }
@@ -176,7 +176,7 @@ impl<H: Host> Mount<H> {
         self.carried.store(earlier.carried.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Whether it is the first mount of its file system, and no bind mount.
+    /// Whether this is the first mount of its file system, and no bind mount.
     pub fn is_first(&self) -> bool {
         self.root.through().is_none()
     }
