@@ -31,7 +31,7 @@ const FEATURES: u64 = 1 << 32;
 pub enum ConsoleError {
     /// There is no virtio device at that address.
     Absent,
-    /// The device is not a console, but this kind of device.
+    /// The device is not a console, but has this type.
     Kind(DeviceType),
     /// The queues could not be set up.
     Queue(virtio_drivers::Error),
@@ -59,7 +59,7 @@ impl<const BYTES: usize> Buffers<BYTES> {
     /// The first `len` bytes of buffer `i`.
     ///
     /// # Safety
-    /// The buffer is otherwise unused: the device does not own it, and there is no other slice of it.
+    /// No other code uses the buffer: the device does not own it, and no other slice of it exists.
     unsafe fn slice<'a>(&self, i: usize, len: usize) -> &'a mut [u8] {
         debug_assert!(len <= BYTES);
         // SAFETY: the buffer has that many bytes; the caller guarantees exclusive use. Buffers are never freed.
@@ -74,7 +74,8 @@ pub struct Console<H: Hal> {
     send: VirtQueue<H, ENTRIES>,
     incoming: Buffers<{ RECEIVE_PAGES * PAGE }>,
     outgoing: Buffers<{ SEND_PAGES * PAGE }>,
-    /// Buffers filled by the device: number, bytes, bytes already read. A ring, the oldest first.
+    /// The buffers that the device has filled: number, bytes, and bytes already read. A ring with the oldest buffer
+    /// first.
     filled: [(u8, u32, u32); ENTRIES],
     filled_from: usize,
     filled_len: usize,
@@ -129,7 +130,7 @@ impl<H: Hal> Console<H> {
 
     /// Gives receive buffer `i` to the device.
     fn offer(&mut self, i: usize) {
-        // SAFETY: the buffer is unused; it stays untouched until `pop_used` returns it.
+        // SAFETY: no other code uses the buffer, and it stays untouched until `pop_used` returns it.
         unsafe {
             let buffer = self.incoming.slice(i, RECEIVE_PAGES * PAGE);
             if let Ok(token) = self.receive.add(&[], &mut [buffer])
@@ -247,7 +248,7 @@ impl<H: Hal> Console<H> {
     /// Whether [`write`](Self::write) accepts any bytes now.
     pub fn writable(&mut self) -> bool {
         if self.free == 0 {
-            // The interrupt is enabled before the last check, so that room which appears between the two is not missed.
+            // The interrupt is enabled before the last check, so that room that appears between the two is not missed.
             self.send.set_dev_notify(true);
             core::sync::atomic::fence(Ordering::SeqCst);
             self.reclaim();

@@ -43,7 +43,7 @@ unsafe fn rdmsr(msr: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 unsafe fn wrmsr(msr: u32, value: u64) {
-    // SAFETY: the caller names an MSR that exists and a value that it takes.
+    // SAFETY: the caller names an MSR that exists, and a value that this MSR accepts.
     unsafe {
         asm!(
             "wrmsr",
@@ -120,13 +120,14 @@ pub fn end_of_interrupt() {
 
 fn command(target: u32, low: u32) {
     if REGISTERS.load(Ordering::Relaxed) == 0 {
-        // SAFETY: x2APIC mode is on. The fence orders earlier stores before the interrupt: this MSR write does not.
+        // SAFETY: x2APIC mode is on. The fences order earlier stores before the interrupt, because a write of this MSR
+        // does not.
         unsafe {
             asm!("mfence", "lfence", options(nostack, preserves_flags));
             wrmsr(0x800 + (COMMAND >> 4), (target as u64) << 32 | low as u64);
         }
     } else {
-        // The pair of registers belongs to this CPU, but its interrupt handlers may send too.
+        // The pair of registers belongs to this CPU, but its interrupt handlers may send commands too.
         let interrupts = interrupts_off();
         write(COMMAND_HIGH, target << 24);
         write(COMMAND, low);

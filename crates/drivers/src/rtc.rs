@@ -53,7 +53,7 @@ impl Reading {
     }
 }
 
-/// Days from 1970-01-01 to a Gregorian date (Howard Hinnant's algorithm, years from 1970).
+/// The number of days from 1970-01-01 to a Gregorian date (Howard Hinnant's algorithm, years from 1970).
 fn days_from_civil(year: u64, month: u64, day: u64) -> u64 {
     let y = if month <= 2 { year - 1 } else { year };
     let (era, yoe) = (y / 400, y % 400);

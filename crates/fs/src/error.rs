@@ -33,7 +33,7 @@ pub enum FsError {
     NoSpace,
     /// No memory for the operation itself.
     OutOfMemory,
-    /// The file would become larger than files can be.
+    /// The file would become larger than the largest possible file.
     TooLarge,
     /// The file would become larger than its writer's limit ([`Io::most`](crate::Io::most)).
     OverLimit,
@@ -56,13 +56,13 @@ pub enum FsError {
     Fault,
     /// The file has no position.
     NotSeekable,
-    /// The file is not a terminal, or not of a kind that knows the request.
+    /// The file is not a terminal, or its kind does not support the request.
     NotTerminal,
     /// The device number has no driver, or the FIFO's other end is not open.
     NoDevice,
-    /// The inode has as many names as it can have.
+    /// The inode has the most names that an inode may have.
     TooManyLinks,
-    /// The system has as many open files as it may.
+    /// The system has the most open files that it may have.
     TooManyFiles,
     /// The file system does not support the operation.
     Unsupported,
@@ -81,7 +81,7 @@ pub enum FsError {
     /// A signal interrupted a wait with a time limit. The call must not be restarted, because its limit would begin
     /// again.
     Stopped,
-    /// The caller's user has as many pages in pipes as it may.
+    /// The caller's user has the most pages in pipes that it may have.
     TooManyPipes,
     /// The clock of the timer that the caller waits for was set.
     Canceled,

@@ -29,7 +29,7 @@ pub trait Host: Clone + Send + Sync + 'static {
     /// Charges the calling thread's user with `n` record locks; `None` if it may have no more.
     fn charge_locks(&self, n: usize) -> Option<Self::LockCharge>;
 
-    /// State of the layer above about an open file, which the file keeps until it is closed.
+    /// The state that the layer above attaches to an open file, which keeps it until it is closed.
     type Attached: Send + Sync;
 
     /// The time at which an opener that breaks a lease now stops waiting, in nanoseconds of the monotonic clock.
@@ -175,7 +175,7 @@ impl<H: Host> Origin<H> {
     }
     /// Stores `dentry`, by which the file was opened, unless the stored dentry still exists.
     pub(crate) fn opened_as(&self, dentry: &Arc<Dentry<H>>) {
-        // Mostly `dentry` is stored already, which is checked without the lock.
+        // Mostly `dentry` is stored already. This check needs no lock.
         if self.at.load(Ordering::Acquire) != Arc::as_ptr(dentry).addr() && self.dentry().is_none() {
             self.set_name(dentry);
         }

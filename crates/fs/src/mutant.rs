@@ -3,7 +3,7 @@
 quire_sync::mutants! {
     /// A step that can be left out; each names the protocol and the step.
     pub enum Mutant {
-        /// Readiness: a waiter checks the stream's state before it can be seen among the listeners.
+        /// Readiness: a waiter checks the stream's state before it is visible among the listeners.
         ListenNoFence,
         /// Readiness: a poller that is notified wakes no thread.
         PollerUnwoken,

@@ -60,12 +60,12 @@ pub struct Weak<T: ?Sized>(NonNull<Inner<T>>);
 
 // SAFETY: a reference gives shared access, and the last one drops the value, both on any thread.
 unsafe impl<T: ?Sized + Sync + Send> Send for Arc<T> {}
-// SAFETY: a shared `Arc` can be cloned by any thread. So sharing needs what sending needs: shared access, and the drop
-// of the value.
+// SAFETY: any thread can clone a shared `Arc`. So sharing has the same conditions as sending: shared access, and the
+// drop of the value.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Arc<T> {}
 // SAFETY: a weak reference can become a strong one, so it needs what a strong reference needs.
 unsafe impl<T: ?Sized + Sync + Send> Send for Weak<T> {}
-// SAFETY: a shared weak reference can be cloned and upgraded by any thread. So sharing needs what sending needs.
+// SAFETY: any thread can clone and upgrade a shared weak reference. So sharing has the same conditions as sending.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 
 /// Converts an [`Arc`] of a type into one of a trait object or a slice.

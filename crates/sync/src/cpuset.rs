@@ -107,7 +107,7 @@ impl CpuMask {
     pub fn is_full(&self) -> bool {
         self.words.iter().all(|w| *w == !0)
     }
-    /// Whether exactly one CPU is in the set. Cheaper than counting them.
+    /// Whether exactly one CPU is in the set. Cheaper than a count of the CPUs.
     pub fn is_single(&self) -> bool {
         let mut some = self.words.iter().filter(|w| **w != 0);
         some.next().is_some_and(|w| w & (w - 1) == 0) && some.next().is_none()

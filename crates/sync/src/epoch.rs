@@ -778,7 +778,7 @@ mod tests {
         set_cpu(5);
         retire(&domain, &freed, STRUCTURE, every - 1);
         assert_eq!((epoch(), passed()), (4, cpus));
-        // The slot of a reader in the way is read again, and none before it.
+        // The slot of the pinned reader is read again, and no slot before it.
         let reader = domain.pin();
         set_cpu(0);
         assert!(domain.collect() && !domain.collect());

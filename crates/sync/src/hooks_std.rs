@@ -15,7 +15,7 @@ use shuttle::thread;
 #[cfg(not(any(loom, shuttle)))]
 use std::thread;
 
-/// The number of a thread that is no CPU.
+/// The number of a thread that stands for no CPU.
 pub const NO_CPU: usize = usize::MAX;
 
 // In this crate's own tests a thread begins as CPU 0, and sets another CPU where a test needs several.
@@ -42,7 +42,7 @@ std::thread_local! {
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, which belongs to the checks and not to the checked code.
+/// Runs `f`, which belongs to the checks and not to the checked code. Meanwhile [`is_apart`] returns true.
 // Models have checks of their own.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
@@ -233,7 +233,7 @@ pub fn __quire_park(deadline: Option<u64>) {
     if let Some(machine) = sleeper() {
         return machine.park(deadline);
     }
-    // A parked CPU still answers its inbox, as a halted one answers interrupts.
+    // A parked CPU still serves its inbox, as a halted CPU serves interrupts.
     let f = RELAX.with(|r| r.borrow().clone());
     match f {
         None => parking::park(deadline),

@@ -19,7 +19,7 @@ crate::mutants! {
         PassedInAnyEpoch,
         /// Epoch: a writer that has retired very much does not wait for readers.
         NoPushBack,
-        /// Epoch: a reader that unpins inside another pin ends both.
+        /// Epoch: when a reader drops a pin inside another pin, both pins end.
         NestedPinEnds,
         /// Limited counter: a taker takes a spare permit although its stock was closed meanwhile.
         TakeFromClosed,

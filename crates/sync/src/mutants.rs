@@ -24,7 +24,7 @@ macro_rules! mutants {
                 static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
             }
 
-            /// Whether the step that `m` names is to be left out.
+            /// Whether the step that `m` names is left out.
             pub fn mutant(m: Mutant) -> bool {
                 ON.get() == Some(m)
             }
@@ -47,7 +47,7 @@ macro_rules! mutants {
 
             static ON: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-            /// Whether the step that `m` names is to be left out.
+            /// Whether the step that `m` names is left out.
             pub fn mutant(m: Mutant) -> bool {
                 ON.load(Ordering::Relaxed) == m as usize
             }
@@ -61,7 +61,7 @@ macro_rules! mutants {
         #[allow(unused_imports)]
         pub use switch::{mutant, set_mutant};
 
-        /// Whether the step that `m` names is to be left out: never, outside models.
+        /// Whether the step that `m` names is left out: never, outside models.
         #[cfg(not(any(loom, shuttle, sanitized)))]
         #[inline(always)]
         pub const fn mutant(m: Mutant) -> bool {

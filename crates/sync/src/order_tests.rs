@@ -1,4 +1,4 @@
-//! The first run that takes locks in two orders fails, for every kind of lock, and prints both places.
+//! Tests that the first run that takes locks in two orders fails, for every kind of lock, and prints both places.
 
 use crate::{Mutex, Rank, SpinLock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ fn names_both(said: &str) {
 
 #[test]
 fn spin_locks_against_their_ranks() {
-    // Ranks that no other test uses, so that this test takes them first.
+    // No other test uses these ranks, so this test takes them first.
     let (low, high) = (SpinLock::new(Rank::of_test(241), ()), SpinLock::new(Rank::of_test(242), ()));
     one_way(|| {
         let _low = low.lock();

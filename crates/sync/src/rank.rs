@@ -9,9 +9,9 @@
 
 use crate::held;
 
-/// A place in the lock order; lower ranks are taken first.
+/// A place in the lock order. Locks of lower ranks are taken first.
 ///
-/// The constants are the only ranks: no other code makes one from a number.
+/// The constants are the only ranks: no other code makes a rank from a number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rank(u8);
 
@@ -47,7 +47,7 @@ macro_rules! ranks {
 ranks! {
     /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
     SYSTEM = 10,
-    /// Members of the scheduler's groups; operations on each take its own locks.
+    /// The members of the scheduler's groups. An operation on a member takes the member's own locks.
     GROUP = 15,
     /// Process tree, sessions, signal state (spin locks of the Linux layer).
     PROCESS = 20,
@@ -103,13 +103,13 @@ ranks! {
     EPOLL_CHARGE = 41,
     /// The listeners of a readiness.
     LISTENERS = 42,
-    /// The waiters for a range of a file: after that file's locks.
+    /// The waiters for a range of a file: taken after that file's locks.
     RANGE_WAITS = 43,
     /// The setting of a timer's file.
     TIMER_FILE = 44,
     /// The files of timers on the time of day. A timer joins and leaves them under the lock of its setting.
     DAY_TIMERS = 45,
-    /// An arena of a map: writers' bookkeeping that spins.
+    /// An arena of a map: its writers' bookkeeping that is changed under a spin lock.
     MAP = 48,
     /// One shard of an object's list of backings.
     BACKINGS = 50,

@@ -1,7 +1,7 @@
 //! A spin lock that keeps its holder on its CPU and has a rank.
 //!
-//! Holders must not sleep. Interrupts stay on: no lock of this type may be taken by an interrupt handler, except where
-//! the owner also masks interrupts around it (the scheduler's run queues and timer wheels do).
+//! Holders must not sleep. Interrupts stay on, so an interrupt handler must not take such a lock. The exceptions are
+//! locks whose owner also masks interrupts around them (the scheduler's run queues and timer wheels).
 
 use crate::atomic::{AtomicBool, Ordering};
 use crate::held;
@@ -13,7 +13,7 @@ use crate::trace::{EventKind, Span};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// The lock of the same rank that the caller may hold already.
+/// The kind of lock of the same rank that the caller may hold already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
     None,
@@ -44,12 +44,12 @@ unsafe impl<T: ?Sized + Send> Send for SpinLock<T> {}
 unsafe impl<T: ?Sized + Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    /// A lock at `rank` of the one lock order.
+    /// A free lock at `rank` in the lock order.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(rank: Rank, value: T) -> Self {
         SpinLock { held: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }
     }
-    /// A lock at `rank` of the one lock order.
+    /// A free lock at `rank` in the lock order.
     #[cfg(any(loom, shuttle))]
     pub fn new(rank: Rank, value: T) -> Self {
         SpinLock { held: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }

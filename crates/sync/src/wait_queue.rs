@@ -110,7 +110,7 @@ impl Listing {
         // SAFETY: by the contract of `new` the queue is alive.
         if let Some(queue) = unsafe { self.queue().as_ref() } {
             if !mutant(Mutant::ListingStays) {
-                // SAFETY: `wait` listed the waiter on this queue, and nothing has called this since.
+                // SAFETY: `wait` listed the waiter on this queue, and this is the first call of `awake` since.
                 let _woken = unsafe { queue.awake(&self.waiter) };
             }
             self.queue.store(ptr::null_mut(), Ordering::Relaxed);

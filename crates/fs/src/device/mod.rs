@@ -119,7 +119,7 @@ fn in_pieces(
     let mut done = 0;
     loop {
         let n = sink.room().min(most);
-        // A large read can be interrupted, as it may take long.
+        // A large read can be interrupted, because it may take long.
         if n == 0 || done > 0 && (io.interrupted)() {
             return Ok(done);
         }

@@ -152,7 +152,7 @@ struct Wait {
 /// several files. A change of the list also requires the lock of the file.
 #[cfg(not(any(loom, shuttle)))]
 static WAITS: SpinLock<Vec<Wait>> = SpinLock::new(Rank::RANGE_WAITS, Vec::new());
-/// The checkers' locks are made at run time. No model has record locks.
+/// The checkers' locks can be made only at run time. No model uses record locks.
 #[cfg(any(loom, shuttle))]
 static WAITS: std::sync::LazyLock<SpinLock<Vec<Wait>>> =
     std::sync::LazyLock::new(|| SpinLock::new(Rank::RANGE_WAITS, Vec::new()));
@@ -624,7 +624,7 @@ mod tests {
         });
     }
 
-    /// Locks of a user: the number on all files, the number on this one, and the user's limit.
+    /// The locks of a user: their number on all files, their number on this file, and the user's limit.
     struct Counted<'a>(&'a AtomicUsize, usize, usize);
 
     impl Charge for Counted<'_> {

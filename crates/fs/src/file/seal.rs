@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(file.truncate(&Io::NOW, 10_001), denied);
         assert_eq!(file.allocate(&Io::NOW, 0, 10_001, true), denied);
         assert_eq!(file.allocate(&Io::NOW, 0, 10_001, false), denied);
-        // A page that would reach beyond the end is skipped.
+        // As on Linux, a whole page that would reach beyond the end is skipped. So nothing is left to write here.
         assert_eq!(write(&file, 9_000, 1_001), Err(FsError::NotPermitted));
         // A limit cuts the write first.
         let limited = |most| file.write_at(&Io { most, ..Io::NOW }, 9_000, &mut SliceSource::new(&[1; 1_001]));
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(plain.dentry.inode.seals(), Some(Seals::EXEC));
         assert_eq!(vfs.set_mode(&FileCredentials::ROOT, &plain.dentry.inode, 0o645), Err(FsError::NotPermitted));
         vfs.set_mode(&FileCredentials::ROOT, &plain.dentry.inode, 0o600).unwrap();
-        // A file sealed as executable is not written either.
+        // A file sealed as executable is sealed against writes too.
         let program = file(&vfs, Seals::empty());
         program.dentry.inode.add_seals(Seals::EXEC).unwrap();
         assert_eq!(program.dentry.inode.seals(), Some(Seals::all() - Seals::SEAL));

@@ -57,7 +57,7 @@ impl TextUse {
     }
 }
 
-/// An open file that may write; dropping it ends its count.
+/// The count of an open file that may write, until it is dropped.
 #[must_use]
 pub(crate) struct Writer<'a>(&'a TextUse);
 

@@ -1,14 +1,15 @@
 //! Pipes: a ring of bytes in pages, between writers and readers that copy at the same time.
 //!
-//! Positions only grow. The writer that holds `writer` moves `written`, the reader that holds `reader` moves `read`.
-//! The bytes between them belong to readers, the others to writers. Each page has a sleeping lock, held over one copy,
-//! for the page where the two meet. No spin lock is held over a copy, which may fault and sleep.
+//! Positions only grow. The writer that holds `writer` moves `written`, and the reader that holds `reader` moves
+//! `read`. The bytes between these positions belong to readers, and the other bytes to writers. Each page has a
+//! sleeping lock, held over one copy, because a reader and a writer may meet in a page. No spin lock is held over a
+//! copy, which may fault and sleep.
 //!
 //! The ring changes its size under both locks ([`resize`](PipeEnd::resize)). So the ring is stable for a reader or
 //! writer that holds its lock. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is allocated.
 //!
 //! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO
-//! then pays for a new ring of the first size.
+//! then pays for a new ring.
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
@@ -32,7 +33,7 @@ const PATIENCE: u32 = 32;
 /// A pipe. Its ends are [`PipeEnd`]s.
 pub struct Pipe<H: Host> {
     host: H,
-    /// The ring, or its first pages, while it is not allocated separately.
+    /// The ring, if it is not allocated separately. A ring of fewer pages uses the first ones.
     pages: [Slot<H>; DEFAULT],
     /// The number of the ring's pages: a power of two. Changed under both locks, or under the writer's while no end is
     /// open.
@@ -172,7 +173,7 @@ impl<H: Host> Pipe<H> {
             writer.charge = Some(charge);
             this.size.store(pages, Ordering::Release);
         }
-        // Under the lock, so that the last end to close does not return the charge meanwhile.
+        // Counted under the lock, so that the last end to close does not return the charge meanwhile.
         this.count(reads, writes);
         drop(writer);
         Ok(Self::announced(this, reads, writes))
@@ -255,7 +256,7 @@ impl<H: Host> Pipe<H> {
 
     fn filled(&self) -> usize {
         let read = self.read.load(Ordering::Acquire);
-        // A writer of packets may have advanced both between the two loads.
+        // A writer of packets may have advanced both positions between the two loads.
         self.written.load(Ordering::Acquire).saturating_sub(read) as usize
     }
 

@@ -7,7 +7,7 @@
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Listing, WaitQueue};
 
-/// The state of a call that its next attempt has to know.
+/// The state that a call keeps for its next attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// The time at which the wait ends at the latest, on the monotonic clock in nanoseconds.

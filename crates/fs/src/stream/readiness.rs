@@ -16,7 +16,7 @@ use quire_sync::hooks::{ThreadHandle, current_thread, unpark};
 use quire_sync::{Rank, SpinLock, WaitOutcome, WaitQueue};
 
 bitflags::bitflags! {
-    /// The operations on a stream that need no wait.
+    /// The operations on a stream that would not wait.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Ready: u16 {
         /// A read returns data, or the end.

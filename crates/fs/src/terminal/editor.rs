@@ -38,7 +38,7 @@ pub(super) struct Editor {
     line: Vec<u8>,
     /// Whether the next byte is taken literally.
     literal: bool,
-    /// The column of the cursor, and its column at the line's beginning.
+    /// The column of the cursor (`column`), and its column at the beginning of the line (`line_column`).
     column: usize,
     line_column: usize,
     /// Whether output is stopped.

@@ -133,7 +133,7 @@ impl Port for Cable {
     }
 
     fn drained(&self) -> bool {
-        // As on Linux, bytes that the master has not read are sent.
+        // As on Linux, bytes that the master has not read yet count as sent.
         true
     }
 

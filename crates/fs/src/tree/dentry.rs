@@ -192,7 +192,7 @@ impl<H: Host> Dentry<H> {
         };
     }
 
-    /// Whether `directory` lists it now, under whatever name. The caller holds the directory's lock.
+    /// Whether `directory` lists this dentry now, under any name. The caller holds the directory's lock.
     pub(crate) fn is_in(&self, directory: &Arc<Dentry<H>>) -> bool {
         let place = self.place.lock();
         place.listed && place.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, directory))
@@ -294,8 +294,8 @@ impl<H: Host> Dentry<H> {
         false
     }
 
-    /// The path from `root` (or from the root of the tree, if it is not below `root`), and whether that name still
-    /// exists. Nameless files give their label.
+    /// The path from `root`, or from the root of the tree if it is not below `root`. Also returns whether that name
+    /// still exists. The path of a nameless file is its label.
     pub fn path(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
         Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
     }

@@ -62,7 +62,7 @@ pub struct FileSystem {
     pub(super) watches: AtomicUsize,
     /// The number of leases on its inodes.
     leases: AtomicUsize,
-    /// The number of its first mount; 0 without one.
+    /// The number of its first mount; 0 if it never had a mount.
     mount: AtomicU64,
     /// The number of bind mounts that show it. Written under the lock of all changes of mounts.
     binds: AtomicUsize,

@@ -27,7 +27,7 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Changes owner and group, if given. Files lose their set-id bits, even if root changes them.
+    /// Changes owner and group, if given. Files lose their set-id bits, even if a privileged caller changes them.
     pub fn set_owner(
         &self,
         caller: &FileCredentials,

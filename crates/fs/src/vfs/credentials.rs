@@ -43,7 +43,7 @@ bitflags::bitflags! {
 /// The caller of an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FileCredentials {
-    /// User id. No id is privileged by its number.
+    /// User id. No id has privileges by its number.
     pub uid: u32,
     /// Group id.
     pub gid: u32,

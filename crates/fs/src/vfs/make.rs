@@ -203,7 +203,7 @@ impl<H: Host> Vfs<H> {
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
-            // As on Linux, a missing name is reported before a missing right.
+            // As on Linux, a missing name is reported before a missing permission.
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
             if found.slash {
                 return Err(if victim.inode.is_directory() { FsError::IsDirectory } else { FsError::NotDirectory });

@@ -166,7 +166,7 @@ impl<'m, H: Host> Move<'m, H> {
             (None, Rename::Exchange) => return Err(FsError::NotFound),
             _ => {}
         }
-        // As on Linux, a name that is missing, or is in the way, is reported before a missing right.
+        // As on Linux, a missing name, or a name in the way, is reported before a missing permission.
         view.credentials.may_at(&from.parent, Want::WRITE | Want::EXECUTE)?;
         view.credentials.may_at(&to.parent, Want::WRITE | Want::EXECUTE)?;
         view.credentials.may_take(&self.old_parent.inode, &source.inode)?;
@@ -189,7 +189,7 @@ impl<'m, H: Host> Move<'m, H> {
                 return Ok(None);
             }
         }
-        // A directory that gets another parent changes, because its entry `..` does.
+        // A directory that gets another parent is changed too, because its entry `..` changes.
         let moves = |dentry: &Dentry<H>| !self.same && dentry.inode.is_directory();
         let back_moves = ends.there.as_ref().filter(|there| how == Rename::Exchange && moves(there));
         for moved in [Some(&ends.source).filter(|source| moves(source)), back_moves].into_iter().flatten() {

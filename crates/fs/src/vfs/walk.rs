@@ -94,8 +94,8 @@ fn may_begin<H: Host>(view: &View<H>, path: &[u8]) -> Result<(), FsError> {
 
 impl<H: Host> Vfs<H> {
     /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are
-    /// always followed, a link at the end according to `end`. With a trailing slash the last component must be a
-    /// directory, unless only its name matters.
+    /// always followed. `end` determines whether a link at the end is followed. With a trailing slash the last
+    /// component must be a directory, unless only its name matters.
     pub fn walk(
         &self,
         view: &View<H>,
