@@ -45,7 +45,8 @@ pub trait Listener: Send + Sync {
         false
     }
 
-    /// Whether the open file of the listener is closed. Then it is not notified any more, though the stream may still
+    /// Whether the open file that the listener watches is closed. Then it is not notified any more, though the stream
+    /// may still exist.
     /// exist.
     fn is_closed(&self) -> bool {
         false

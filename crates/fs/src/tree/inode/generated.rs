@@ -97,7 +97,7 @@ pub trait GeneratedFile: Send + Sync {
         let _ = bytes;
         Err(FsError::NotPermitted)
     }
-    /// Whether bytes of a pipe are moved to it, and not only written.
+    /// Whether `splice` may move bytes from a pipe to the file.
     fn takes_from_pipes(&self) -> bool {
         false
     }
