@@ -47,7 +47,6 @@ pub trait Listener: Send + Sync {
 
     /// Whether the open file that the listener watches is closed. Then it is not notified any more, though the stream
     /// may still exist.
-    /// exist.
     fn is_closed(&self) -> bool {
         false
     }
