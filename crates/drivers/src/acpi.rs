@@ -8,9 +8,10 @@ mod affinity;
 
 pub use affinity::{Affinity, MAX_DOMAINS, affinity};
 
-/// Reads physical memory. `None` if the range cannot be reached: tables may point anywhere.
+/// Access to physical memory.
 pub trait Physical {
-    /// The `len` bytes at physical address `at`.
+    /// Returns the `len` bytes at physical address `at`, or `None` if the range cannot be reached: tables may point
+    /// anywhere.
     fn bytes(&self, at: u64, len: usize) -> Option<&[u8]>;
 }
 
@@ -19,7 +20,7 @@ pub trait Physical {
 pub enum AcpiError {
     /// No root pointer was found.
     NoRoot,
-    /// A table lies outside memory, or is shorter than its kind must be.
+    /// A table lies outside memory, or is shorter than a table of its kind must be.
     BadTable,
     /// A table's bytes do not add up to zero.
     BadChecksum,
@@ -31,7 +32,7 @@ pub enum AcpiError {
 pub const MAX_CPUS: usize = 256;
 const MAX_IO_APICS: usize = 8;
 const MAX_OVERRIDES: usize = 24;
-/// The largest valid table; a longer length is a broken table.
+/// The size of the largest valid table in bytes. A longer length means a broken table.
 const MAX_TABLE: usize = 1 << 20;
 
 /// An I/O interrupt controller.
@@ -39,16 +40,16 @@ const MAX_TABLE: usize = 1 << 20;
 pub struct IoApicInfo {
     /// Physical address of its registers.
     pub address: u64,
-    /// Its first global interrupt.
+    /// The controller's first global interrupt.
     pub first: u32,
 }
 
-/// An ISA line that is not wired one to one.
+/// An ISA line that is not connected to the global interrupt with the line's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Override {
     /// The ISA line.
     pub line: u8,
-    /// The global interrupt that it appears as.
+    /// The global interrupt to which the line is connected.
     pub gsi: u32,
     /// Polarity (bits 0 and 1) and trigger mode (bits 2 and 3) in the MADT's encoding.
     pub flags: u16,
@@ -78,7 +79,7 @@ impl Topology {
     pub fn io_apics(&self) -> &[IoApicInfo] {
         &self.io_apics[..self.io_apics_len]
     }
-    /// The lines that are not wired one to one.
+    /// The ISA lines that are not connected to the global interrupt with their number.
     pub fn overrides(&self) -> &[Override] {
         &self.overrides[..self.overrides_len]
     }
@@ -110,7 +111,7 @@ fn adds_up(b: &[u8]) -> bool {
     b.iter().fold(0u8, |sum, x| sum.wrapping_add(*x)) == 0
 }
 
-/// Finds the root pointer at the usual places of PC firmware; `hint` (0: none) is tried first.
+/// Finds the root pointer at the usual places of PC firmware. The address `hint` is tried first, unless it is 0.
 fn root(memory: &impl Physical, hint: u64) -> Option<&[u8]> {
     let valid = |at: u64| {
         let v1 = memory.bytes(at, 20)?;
@@ -133,7 +134,7 @@ fn root(memory: &impl Physical, hint: u64) -> Option<&[u8]> {
     low.filter(|at| *at >= 0x400).chain(high).find_map(valid)
 }
 
-/// The whole table at `at`, length and checksum verified.
+/// Returns the whole table at `at`, after a check of its length and checksum.
 fn table(memory: &impl Physical, at: u64) -> Result<&[u8], AcpiError> {
     let header = memory.bytes(at, 36).ok_or(AcpiError::BadTable)?;
     let len = u32_at(header, 4).ok_or(AcpiError::BadTable)? as usize;
@@ -144,7 +145,7 @@ fn table(memory: &impl Physical, at: u64) -> Result<&[u8], AcpiError> {
     if adds_up(whole) { Ok(whole) } else { Err(AcpiError::BadChecksum) }
 }
 
-/// The whole table with `signature` that the root table lists.
+/// Returns the whole table with `signature`, or `None` if the root table does not list it.
 fn listed<'a>(memory: &'a impl Physical, root_hint: u64, signature: &[u8; 4]) -> Result<Option<&'a [u8]>, AcpiError> {
     let root = root(memory, root_hint).ok_or(AcpiError::NoRoot)?;
     let extended = u64_at(root, 24).filter(|at| *at != 0);
@@ -175,11 +176,11 @@ pub struct VirtioDevice {
     pub address: u64,
     /// The length of the registers in bytes.
     pub len: u64,
-    /// Its global interrupt.
+    /// The device's global interrupt.
     pub gsi: u32,
-    /// The device signals by edges, not by a level.
+    /// Whether the device signals by edges, not by a level.
     pub edge: bool,
-    /// The device signals with a low level or a falling edge.
+    /// Whether the device signals by a low level or a falling edge.
     pub low: bool,
 }
 
@@ -246,8 +247,8 @@ fn madt(table: &[u8]) -> Result<Topology, AcpiError> {
     Ok(t)
 }
 
-/// Calls `f` with the kind and the bytes of each entry of `table` from `start` on. An entry too short for `f` is a
-/// broken table.
+/// Calls `f` with the kind and the bytes of each entry of `table`, from offset `start` on. If an entry is too short,
+/// `f` returns `None`, and the table is broken.
 fn each_entry(table: &[u8], start: usize, mut f: impl FnMut(u8, &[u8]) -> Option<()>) -> Result<(), AcpiError> {
     let mut rest = table.get(start..).ok_or(AcpiError::BadTable)?;
     while let [kind, len, ..] = *rest {

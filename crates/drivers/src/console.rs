@@ -1,9 +1,9 @@
 //! A virtio console with one port, over the `virtio-drivers` crate's queues: bytes in both directions, in large pieces.
 //!
-//! Receiving: the device owns all buffers. A filled buffer stays with the driver until its bytes are read, so that a
+//! Receiving: the device owns all empty buffers. A filled buffer stays with the driver until its bytes are read, so a
 //! slow reader slows the sender. Sending: bytes are copied into buffers, and the device is notified once for all
-//! buffers of a call. The device processes the queue by itself; the driver never waits. The device's results (lengths,
-//! tokens) are checked.
+//! buffers of a call. The device processes the queues by itself, and the driver never waits. The driver checks the
+//! device's results (lengths, tokens).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -12,18 +12,18 @@ use virtio_drivers::transport::mmio::{MmioTransport, VirtIOHeader};
 use virtio_drivers::transport::{DeviceType, Transport};
 pub use virtio_drivers::{BufferDirection, Hal};
 
-/// Queue entries in each direction.
+/// The number of queue entries in each direction.
 const ENTRIES: usize = 16;
-/// Pages of a receive buffer.
+/// The number of pages of a receive buffer.
 const RECEIVE_PAGES: usize = 1;
-/// Pages of a send buffer: large, because the device handles each buffer in a separate step.
+/// The number of pages of a send buffer. It is large, because the device handles each buffer in a separate step.
 const SEND_PAGES: usize = 4;
 const PAGE: usize = virtio_drivers::PAGE_SIZE;
 
 const RECEIVE: u16 = 0;
 const SEND: u16 = 1;
-/// The only requested feature is VIRTIO_F_VERSION_1. Not multiple ports or a size; not the event index, so that
-/// interrupts of the send queue can be off while there is room.
+/// The only requested feature is VIRTIO_F_VERSION_1. Multiple ports, a size and the event index are not requested.
+/// Without the event index, interrupts of the send queue can be off while there is room.
 const FEATURES: u64 = 1 << 32;
 
 /// The reason that a device cannot be used.
@@ -31,13 +31,13 @@ const FEATURES: u64 = 1 << 32;
 pub enum ConsoleError {
     /// There is no virtio device at that address.
     Absent,
-    /// The device is not a console, but this kind of device.
+    /// The device is not a console, but has this type.
     Kind(DeviceType),
     /// The queues could not be set up.
     Queue(virtio_drivers::Error),
 }
 
-/// Buffers of one direction, each contiguous.
+/// The buffers of one direction, each contiguous.
 struct Buffers<const BYTES: usize> {
     memory: [NonNull<u8>; ENTRIES],
     /// The buffer of each queue token.
@@ -59,7 +59,7 @@ impl<const BYTES: usize> Buffers<BYTES> {
     /// The first `len` bytes of buffer `i`.
     ///
     /// # Safety
-    /// The buffer is otherwise unused: the device does not own it, and there is no other slice of it.
+    /// No other code uses the buffer: the device does not own it, and no other slice of it exists.
     unsafe fn slice<'a>(&self, i: usize, len: usize) -> &'a mut [u8] {
         debug_assert!(len <= BYTES);
         // SAFETY: the buffer has that many bytes; the caller guarantees exclusive use. Buffers are never freed.
@@ -67,18 +67,20 @@ impl<const BYTES: usize> Buffers<BYTES> {
     }
 }
 
-/// The console. Its owner serialises users.
+/// The console. Its owner ensures that one user at a time accesses it.
 pub struct Console<H: Hal> {
     transport: MmioTransport<'static>,
     receive: VirtQueue<H, ENTRIES>,
     send: VirtQueue<H, ENTRIES>,
     incoming: Buffers<{ RECEIVE_PAGES * PAGE }>,
     outgoing: Buffers<{ SEND_PAGES * PAGE }>,
-    /// Buffers filled by the device: number, bytes, bytes already read. A ring, the oldest first.
+    /// The buffers that the device has filled: number, bytes, and bytes already read. A ring with the oldest buffer
+    /// first.
     filled: [(u8, u32, u32); ENTRIES],
     filled_from: usize,
     filled_len: usize,
-    /// Free send buffers, and the number of bytes in each buffer that the device owns.
+    /// `free` has a bit for each free send buffer. `lengths` has the number of bytes in each buffer that the device
+    /// owns.
     free: u32,
     lengths: [u32; ENTRIES],
 }
@@ -128,7 +130,7 @@ impl<H: Hal> Console<H> {
 
     /// Gives receive buffer `i` to the device.
     fn offer(&mut self, i: usize) {
-        // SAFETY: the buffer is unused; it stays untouched until `pop_used` returns it.
+        // SAFETY: no other code uses the buffer, and it stays untouched until `pop_used` returns it.
         unsafe {
             let buffer = self.incoming.slice(i, RECEIVE_PAGES * PAGE);
             if let Ok(token) = self.receive.add(&[], &mut [buffer])
@@ -139,7 +141,7 @@ impl<H: Hal> Console<H> {
         }
     }
 
-    /// Takes buffers that the device has filled.
+    /// Collects the buffers that the device has filled.
     fn collect(&mut self) {
         while self.filled_len < ENTRIES
             && let Some(token) = self.receive.peek_used()
@@ -163,7 +165,7 @@ impl<H: Hal> Console<H> {
         }
     }
 
-    /// Reads received bytes, up to the length of `into`; returns how many.
+    /// Reads received bytes, up to the length of `into`. Returns their number.
     pub fn read(&mut self, into: &mut [u8]) -> usize {
         self.collect();
         let mut done = 0;
@@ -189,7 +191,7 @@ impl<H: Hal> Console<H> {
         done
     }
 
-    /// How many bytes [`read`](Self::read) would give now.
+    /// The number of bytes that [`read`](Self::read) would return now.
     pub fn unread(&mut self) -> usize {
         self.collect();
         (0..self.filled_len)
@@ -203,8 +205,8 @@ impl<H: Hal> Console<H> {
         while let Some(token) = self.send.peek_used()
             && let Some(&i) = self.outgoing.of_token.get(token as usize)
         {
-            // SAFETY: the queue was given these bytes, with this length, under this token, and the buffer is not reused
-            // until it is popped.
+            // SAFETY: the driver gave the queue these bytes, with this length, under this token. It does not reuse the
+            // buffer until the buffer is popped.
             let popped = unsafe {
                 let buffer = self.outgoing.slice(i as usize, self.lengths[i as usize] as usize);
                 self.send.pop_used(token, &[buffer], &mut [])
@@ -216,7 +218,7 @@ impl<H: Hal> Console<H> {
         }
     }
 
-    /// Sends bytes from the front of `bytes`, as many as fit; returns how many.
+    /// Sends bytes from the front of `bytes`, as many as fit. Returns their number.
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         self.reclaim();
         let mut done = 0;
@@ -243,10 +245,10 @@ impl<H: Hal> Console<H> {
         done
     }
 
-    /// Whether [`write`](Self::write) takes anything now.
+    /// Whether [`write`](Self::write) accepts any bytes now.
     pub fn writable(&mut self) -> bool {
         if self.free == 0 {
-            // The interrupt is enabled before the last check, so that room which appears between the two is not missed.
+            // The interrupt is enabled before the last check, so that room that appears between the two is not missed.
             self.send.set_dev_notify(true);
             core::sync::atomic::fence(Ordering::SeqCst);
             self.reclaim();
@@ -257,7 +259,7 @@ impl<H: Hal> Console<H> {
         self.free != 0
     }
 
-    /// Whether the device has taken all sent bytes.
+    /// Whether the device has processed all sent bytes.
     pub fn drained(&mut self) -> bool {
         self.reclaim();
         self.free.count_ones() as usize == ENTRIES
@@ -279,12 +281,12 @@ fn begin(transport: &mut MmioTransport<'static>) {
 pub struct Line(AtomicPtr<u32>);
 
 impl Line {
-    /// No device yet.
+    /// A line without a device.
     pub const fn new() -> Line {
         Line(AtomicPtr::new(core::ptr::null_mut()))
     }
 
-    /// The line of the device whose registers are mapped at `registers`.
+    /// Connects the line to the device whose registers are mapped at `registers`.
     ///
     /// # Safety
     /// `registers` is a permanent uncached mapping of a virtio-mmio device's registers.
@@ -292,7 +294,7 @@ impl Line {
         self.0.store(registers.as_ptr().cast(), Ordering::Release);
     }
 
-    /// Acknowledges the device's interrupt; false if the device did not interrupt.
+    /// Acknowledges the device's interrupt. Returns false if the device did not interrupt.
     pub fn acknowledge(&self) -> bool {
         const STATUS: usize = 0x60 / 4;
         const ACKNOWLEDGE: usize = 0x64 / 4;

@@ -13,6 +13,6 @@ pub const REFUSED: u8 = 0x12;
 
 /// Ends QEMU; returns if the device is absent.
 pub fn exit(value: u8) {
-    // SAFETY: the port is unassigned on PCs but for this device, which takes any byte.
+    // SAFETY: only this device uses the port on PCs, and it accepts any byte.
     unsafe { out8(PORT, value) }
 }

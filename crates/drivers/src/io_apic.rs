@@ -1,6 +1,6 @@
 //! The I/O interrupt controller: routes device lines to CPUs.
 
-/// One controller; its registers are reached through an index and a data word.
+/// One controller. Its registers are accessed through an index register and a data register.
 pub struct IoApic {
     registers: *mut u32,
     first: u32,
@@ -13,9 +13,9 @@ unsafe impl Send for IoApic {}
 /// How a line signals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Signal {
-    /// Level instead of edge.
+    /// Whether the line signals by its level, not by edges.
     pub level: bool,
-    /// Active low instead of active high.
+    /// Whether the line is active low, not active high.
     pub low: bool,
 }
 
@@ -49,8 +49,8 @@ impl IoApic {
         }
     }
 
-    /// Routes global interrupt `gsi` as `vector` to the CPU with local APIC identifier `target`; false if the line is
-    /// not this controller's.
+    /// Routes global interrupt `gsi` as `vector` to the CPU with local APIC identifier `target`. Returns false if the
+    /// line does not belong to this controller.
     pub fn route(&mut self, gsi: u32, vector: u8, target: u32, signal: Signal) -> bool {
         let Some(line) = gsi.checked_sub(self.first).filter(|l| *l < self.lines) else { return false };
         let low = vector as u32 | (signal.low as u32) << 13 | (signal.level as u32) << 15;

@@ -43,7 +43,7 @@ unsafe fn rdmsr(msr: u32) -> u64 {
     (high as u64) << 32 | low as u64
 }
 unsafe fn wrmsr(msr: u32, value: u64) {
-    // SAFETY: the caller names an MSR that exists and a value that it takes.
+    // SAFETY: the caller names an MSR that exists, and a value that this MSR accepts.
     unsafe {
         asm!(
             "wrmsr",
@@ -81,8 +81,8 @@ pub fn physical_base() -> u64 {
     unsafe { rdmsr(MSR_APIC_BASE) & 0x000f_ffff_ffff_f000 }
 }
 
-/// Turns this CPU's controller on: x2APIC if `registers` is `None`, else xAPIC with its registers mapped at that
-/// address. All lines masked but NMI; spurious interrupts go to `spurious`.
+/// Enables this CPU's controller: in x2APIC mode if `registers` is `None`, else in xAPIC mode with its registers mapped
+/// at that address. All lines but NMI are masked. Spurious interrupts go to the vector `spurious`.
 ///
 /// # Safety
 /// `registers` is the permanent uncached mapping of [`physical_base`], the same for all CPUs; with `None` the CPU has
@@ -112,7 +112,7 @@ pub fn id() -> u32 {
     if REGISTERS.load(Ordering::Relaxed) == 0 { id } else { id >> 24 }
 }
 
-/// Ends the present interrupt.
+/// Signals the end of the present interrupt to the controller.
 #[inline(always)]
 pub fn end_of_interrupt() {
     write(END_OF_INTERRUPT, 0);
@@ -120,13 +120,14 @@ pub fn end_of_interrupt() {
 
 fn command(target: u32, low: u32) {
     if REGISTERS.load(Ordering::Relaxed) == 0 {
-        // SAFETY: x2APIC mode is on. The fence orders earlier stores before the interrupt: this MSR write does not.
+        // SAFETY: x2APIC mode is on. The fences order earlier stores before the interrupt, because a write of this MSR
+        // does not.
         unsafe {
             asm!("mfence", "lfence", options(nostack, preserves_flags));
             wrmsr(0x800 + (COMMAND >> 4), (target as u64) << 32 | low as u64);
         }
     } else {
-        // The pair of registers belongs to this CPU, but its interrupt handlers may send too.
+        // The pair of registers belongs to this CPU, but its interrupt handlers may send commands too.
         let interrupts = interrupts_off();
         write(COMMAND_HIGH, target << 24);
         write(COMMAND, low);
@@ -134,7 +135,7 @@ fn command(target: u32, low: u32) {
             core::hint::spin_loop();
         }
         if interrupts {
-            // SAFETY: they were on when this function was called.
+            // SAFETY: interrupts were on when this function was called.
             unsafe { asm!("sti", options(nomem, nostack)) }
         }
     }
@@ -162,12 +163,12 @@ pub fn send_init(target: u32) {
     command(target, LEVEL_ASSERT | DELIVERY_INIT);
 }
 
-/// Starts a CPU that waits after [`send_init`] at physical address `page << 12` in real mode.
+/// Starts a CPU that waits after [`send_init`]. The CPU begins in real mode at physical address `page << 12`.
 pub fn send_startup(target: u32, page: u8) {
     command(target, LEVEL_ASSERT | DELIVERY_STARTUP | page as u32);
 }
 
-/// Lets the timer count down from the largest value, masked: for [`timer_elapsed`].
+/// Lets the timer count down from the largest value, with its interrupt masked, for [`timer_elapsed`].
 pub fn timer_calibration_start() {
     write(TIMER, MASKED);
     write(TIMER_DIVIDE, 0b1011);
@@ -179,8 +180,8 @@ pub fn timer_elapsed() -> u64 {
     (u32::MAX - read(TIMER_CURRENT)) as u64
 }
 
-/// Sets this CPU's timer to send `vector` once, when armed. With `hz` it counts its own ticks, `hz` a second. With
-/// `None` it compares with the TSC, which the CPU must support.
+/// Sets this CPU's timer to send `vector` once, when armed. With `hz` the timer counts its own ticks, `hz` in a second.
+/// With `None` it compares a deadline with the TSC, which the CPU must support.
 pub fn timer_init(vector: u8, hz: Option<u64>) {
     let rate = hz.map_or(0, |hz| ((hz as u128) << 32) / 1_000_000_000);
     TIMER_RATE.store(rate as u64, Ordering::Relaxed);
@@ -198,7 +199,7 @@ pub fn timer_init(vector: u8, hz: Option<u64>) {
     }
 }
 
-/// Arms this CPU's timer: `ticks` from now (or, in TSC-deadline mode, at TSC value `deadline`).
+/// Arms this CPU's timer: `nanoseconds` from now, or, in TSC-deadline mode, at TSC value `deadline`.
 #[inline]
 pub fn timer_arm(nanoseconds: u64, deadline: u64) {
     let rate = TIMER_RATE.load(Ordering::Relaxed);
@@ -206,7 +207,8 @@ pub fn timer_arm(nanoseconds: u64, deadline: u64) {
         // SAFETY: the caller of `timer_init` found that the CPU has the deadline mode.
         unsafe { wrmsr(MSR_TSC_DEADLINE, deadline.max(1)) }
     } else {
-        // At least one tick, because 0 disarms. At most the register's largest value: the handler then arms again.
+        // At least one tick, because 0 disarms. At most the register's largest value: after a timer that ends too
+        // early, the handler arms it again.
         let ticks = ((nanoseconds as u128 * rate as u128) >> 32).clamp(1, u32::MAX as u128);
         write(TIMER_INITIAL, ticks as u32);
     }

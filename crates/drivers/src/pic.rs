@@ -1,9 +1,9 @@
-//! The pair of 8259 interrupt controllers of PCs: masked for ever.
+//! The pair of 8259 interrupt controllers of PCs, which stay masked.
 
 use crate::port::out8;
 
-/// Masks every line of both, moved first to vectors 0x20 to 0x2f so that a spurious interrupt does not look like an
-/// exception.
+/// Masks every line of both controllers. First moves the lines to vectors 0x20 to 0x2f, so that a spurious interrupt
+/// does not look like an exception.
 ///
 /// # Safety
 /// Interrupts are off, and no other code programs the controllers.

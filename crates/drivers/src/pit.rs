@@ -1,5 +1,5 @@
-//! Channel 0 of the 8254 timer as a reference interval: started early, read late, so that calibration overlaps boot
-//! work. (Channel 2, the usual choice, needs port 0x61, which microVMs do not have.)
+//! Channel 0 of the 8254 timer as a reference interval. It is started early and read late, so that calibration overlaps
+//! boot work. (Channel 2, the usual choice, needs port 0x61, which microVMs do not have.)
 
 use crate::port::{in8, out8};
 
@@ -8,15 +8,15 @@ pub const HZ: u64 = 1_193_182;
 const CHANNEL_0: u16 = 0x40;
 const COMMAND: u16 = 0x43;
 const START: u16 = 0xffff;
-/// Channel 0, low then high byte, mode 0 (count down once), binary.
+/// Command: channel 0, low then high byte, mode 0 (count down once), binary.
 const ONE_SHOT: u8 = 0b0011_0000;
-/// Latch status and count of channel 0.
+/// Command: latch status and count of channel 0.
 const READ_BACK: u8 = 0b1100_0010;
-/// Status: the output is high, so the count has ended; the count was not loaded yet.
+/// Status bits: the output is high, so the count has ended (`ENDED`); the count was not loaded yet (`NOT_LOADED`).
 const ENDED: u8 = 0x80;
 const NOT_LOADED: u8 = 0x40;
 
-/// A count-down from 65535 that began when this was made; valid for 54 ms.
+/// A count-down from 65535 that began when this value was made. Valid for 54 ms.
 pub struct Interval(());
 
 impl Interval {
@@ -34,7 +34,7 @@ impl Interval {
         Interval(())
     }
 
-    /// Ticks of [`HZ`] since the start; `None` after the counter has ended (or there is none).
+    /// The ticks of [`HZ`] since the start. `None` after the counter has ended, or if there is no timer.
     pub fn elapsed(&self) -> Option<u64> {
         // SAFETY: a read-back command and the three reads that it requires.
         unsafe {
@@ -45,7 +45,7 @@ impl Interval {
             let count = high << 8 | low;
             match status & (ENDED | NOT_LOADED) {
                 0 => Some((START - count) as u64),
-                // It begins with the next pulse of its clock.
+                // The counter begins with the next pulse of its clock.
                 NOT_LOADED => Some(0),
                 _ => None,
             }

@@ -8,7 +8,7 @@ use core::arch::asm;
 /// The port belongs to the caller's device, and the device's manual allows the write.
 #[inline(always)]
 pub unsafe fn out8(port: u16, value: u8) {
-    // SAFETY: the caller answers for what the device does.
+    // SAFETY: the caller vouches that the device's manual allows this access.
     unsafe { asm!("out dx, al", in("dx") port, in("al") value, options(nomem, nostack, preserves_flags)) }
 }
 
@@ -19,7 +19,7 @@ pub unsafe fn out8(port: u16, value: u8) {
 #[inline(always)]
 pub unsafe fn in8(port: u16) -> u8 {
     let value: u8;
-    // SAFETY: the caller answers for what the device does.
+    // SAFETY: the caller vouches that the device's manual allows this access.
     unsafe { asm!("in al, dx", in("dx") port, out("al") value, options(nomem, nostack, preserves_flags)) }
     value
 }

@@ -1,4 +1,4 @@
-//! The battery clock: read once at boot for the time of day.
+//! The battery-backed clock, which is read once at boot for the time of day.
 
 use crate::port::{in8, out8};
 
@@ -11,12 +11,12 @@ pub struct Reading {
     pub mode: u8,
 }
 
-/// Reads the clock twice until both readings agree; `None` without a clock.
+/// Reads the clock in pairs until two readings agree. Returns `None` if there is no clock.
 ///
 /// # Safety
 /// No other code uses ports 0x70 and 0x71 meanwhile.
 pub unsafe fn read() -> Option<Reading> {
-    // SAFETY: the caller excludes other users; index 0x80 set would disable NMI, which is left alone.
+    // SAFETY: the caller excludes other users. Bit 7 of each index is 0, so NMIs stay enabled.
     let register = |index: u8| unsafe {
         out8(0x70, index);
         in8(0x71)
@@ -35,7 +35,8 @@ pub unsafe fn read() -> Option<Reading> {
 }
 
 impl Reading {
-    /// Seconds since 1970 in UTC, the clock taken as UTC and its year as 2000 to 2099; `None` if a field is impossible.
+    /// The seconds since 1970 in UTC. The clock is taken as UTC, and its year as 2000 to 2099. `None` if a field is
+    /// impossible.
     pub fn seconds_since_1970(&self) -> Option<u64> {
         let binary = self.mode & 4 != 0;
         let value = |raw: u8| if binary { raw } else { (raw >> 4) * 10 + (raw & 15) } as u64;
@@ -52,7 +53,7 @@ impl Reading {
     }
 }
 
-/// Days from 1970-01-01 to a Gregorian date (Howard Hinnant's algorithm, years from 1970).
+/// The number of days from 1970-01-01 to a Gregorian date (Howard Hinnant's algorithm, years from 1970).
 fn days_from_civil(year: u64, month: u64, day: u64) -> u64 {
     let y = if month <= 2 { year - 1 } else { year };
     let (era, yoe) = (y / 400, y % 400);

@@ -1,16 +1,17 @@
-//! The first serial port (a 16550 at 0x3f8): the kernel's log. Polled, output only.
+//! The first serial port (a 16550 at 0x3f8), for the kernel's log. Polled, output only.
 
 use crate::port::{in8, out8};
 
 const BASE: u16 = 0x3f8;
 const LINE_STATUS: u16 = BASE + 5;
 const TRANSMITTER_EMPTY: u8 = 0x20;
-/// How often a byte waits for the transmitter before it is dropped: a machine without the port must still boot.
+/// How often a byte polls the transmitter before it is written anyway. A machine without the port must still boot.
 const PATIENCE: u32 = 100_000;
 
 /// Sets 115200 baud, 8 data bits, FIFOs on, interrupts off.
 pub fn init() {
-    // SAFETY: the standard programming sequence of the 16550 at its standard ports; without one the writes go nowhere.
+    // SAFETY: the standard programming sequence of the 16550 at its standard ports. Without such a port the writes have
+    // no effect.
     unsafe {
         out8(BASE + 1, 0);
         out8(BASE + 3, 0x80);
@@ -22,7 +23,7 @@ pub fn init() {
     }
 }
 
-/// Sends `bytes`, each newline as carriage return and newline. The caller serialises writers.
+/// Sends `bytes`, and each newline as carriage return and newline. The caller serialises writers.
 pub fn write(bytes: &[u8]) {
     for &b in bytes {
         if b == b'\n' {

@@ -1,7 +1,7 @@
-//! Unpacking an initial file system from a cpio archive ("newc", as Linux's initramfs is).
+//! Unpacking an initial file system from a cpio archive (format "newc", as for Linux's initramfs).
 //!
-//! The checksum field, unused in members without a checksum, holds the nanoseconds of the member's time. With seconds
-//! alone, a program could take a newer file for one of the same age.
+//! In a member without a checksum, the format does not use the checksum field. Here that field holds the nanoseconds of
+//! the member's time. With seconds alone, a program could take a newer file for a file of the same age.
 //!
 //! The archive is untrusted: every number is checked, every part must lie inside, and no name leaves the tree.
 
@@ -19,10 +19,10 @@ use crate::{FsError, Inode};
 use core::fmt;
 use quire_heap::{Arc, Map, OutOfMemory, Vec};
 
-/// The reason that an archive was refused; the members before are unpacked.
+/// The error for an archive that was refused. The members before the defect are unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpioError {
-    /// Where the member's header starts.
+    /// The offset in the archive at which the member's header starts, in bytes.
     pub offset: usize,
     /// The defect.
     pub problem: Problem,
@@ -73,11 +73,11 @@ impl From<FsError> for Problem {
     }
 }
 
-/// The bytes of an archive. The reader gives them up as it goes, and their memory can be used again.
+/// The bytes of an archive. The reader gives bytes up as it proceeds, so that their memory can be used again.
 pub trait Archive {
     /// The bytes that are left.
     fn rest(&self) -> &[u8];
-    /// Gives up the first `bytes` of them.
+    /// Gives up the first `bytes` bytes of the rest.
     fn give_up(&mut self, bytes: usize);
 }
 
@@ -90,12 +90,12 @@ impl Archive for &[u8] {
     }
 }
 
-/// The amount unpacked.
+/// The amount that was unpacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Unpacked {
-    /// Members.
+    /// The number of members.
     pub members: usize,
-    /// Bytes of contents.
+    /// The number of bytes of their contents.
     pub bytes: u64,
 }
 
@@ -105,7 +105,7 @@ const TRAILER: &[u8] = b"TRAILER!!!";
 /// One member of an archive.
 #[derive(Debug)]
 pub struct Member<'a> {
-    /// Where its header starts.
+    /// The offset in the archive at which its header starts, in bytes.
     pub offset: usize,
     /// The name, unchecked.
     pub name: &'a [u8],
@@ -121,7 +121,7 @@ pub struct Member<'a> {
     node: DeviceNumber,
 }
 
-/// The members of an archive, or of several one after the other, in order.
+/// An iterator over the members of an archive, or of several archives one after the other.
 pub struct Members<'a> {
     archive: &'a [u8],
     at: usize,
@@ -145,7 +145,7 @@ impl<'a> Members<'a> {
             *field = hexadecimal(text).ok_or(Problem::Number)?;
         }
         let [inode, mode, uid, gid, links, time, size, major, minor, node_major, node_minor, name_len, check] = fields;
-        // With "070702" the field is a checksum.
+        // In a header with the magic "070702" the field is a checksum.
         let nanos = if header[5] == b'1' && check < 1_000_000_000 { check } else { 0 };
         let time = Timestamp { seconds: i64::from(time), nanos };
         if name_len == 0 || name_len as usize > PATH_MAX {
@@ -160,7 +160,7 @@ impl<'a> Members<'a> {
         let end = start.checked_add(size as usize).ok_or(Problem::Truncated)?;
         let data = bytes.get(start..end).ok_or(Problem::Truncated)?;
         let offset = self.at;
-        // The last padding may be cut off.
+        // The padding behind the last member may be missing.
         self.at = (self.at + end.next_multiple_of(4)).min(self.archive.len());
         if name == TRAILER {
             return Ok(None);
@@ -209,8 +209,8 @@ fn hexadecimal(text: &[u8]) -> Option<u32> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Unpacks `archive` into the root directory. Missing parent directories are made; an existing name is replaced.
-    /// Each member is given up when it is unpacked.
+    /// Unpacks `archive` into the root directory. Makes missing parent directories, and replaces existing names. Gives
+    /// up each member when it is unpacked.
     pub fn unpack(&self, archive: &mut dyn Archive) -> Result<Unpacked, CpioError> {
         let view = self.view();
         let mut linked = Map::new();
@@ -230,8 +230,8 @@ impl<H: Host> Vfs<H> {
             archive.give_up(read);
         }
         archive.give_up(archive.rest().len());
-        // Unpacking its files has changed the directory's time since. Of two members for one directory, the later
-        // counts.
+        // Unpacking the files has changed the times of their directories, so these times are set last. If two members
+        // name one directory, the later member counts.
         for (inode, time) in directories {
             inode.change(self.host().realtime(), |a| (a.accessed, a.modified) = (time, time));
         }
@@ -306,7 +306,7 @@ impl<H: Host> Vfs<H> {
                 new
             }
         };
-        // Of the names of one file, one carries the contents.
+        // If several members are names of one file, one of them carries the contents.
         if let Some(file) = dentry.inode.file().filter(|_| !member.data.is_empty()) {
             file.object.set_size(0)?;
             let mut source = SliceSource::new(member.data);
@@ -321,7 +321,8 @@ impl<H: Host> Vfs<H> {
         self.adorn(&dentry.inode, member, noted)
     }
 
-    /// Sets owner, permissions and times from the archive. A directory is noted, to get its times after it is filled.
+    /// Sets owner, permissions and times from the archive. Adds a directory to `directories`, because its times are set
+    /// again after it is filled.
     fn adorn(
         &self,
         inode: &Arc<Inode<H>>,
@@ -380,7 +381,7 @@ pub(crate) mod tests {
         a
     }
 
-    /// An archive in memory whose bytes change when they are given up.
+    /// An archive in memory that overwrites the bytes that are given up.
     struct Overwritten(Vec<u8>, usize);
 
     impl Archive for Overwritten {
@@ -409,7 +410,7 @@ pub(crate) mod tests {
         for (name, text) in [("/a", "first"), ("/d/b", "second"), ("/c", "third")] {
             assert_eq!(read_file(&vfs, name).unwrap(), text.as_bytes());
         }
-        // An error has its place in the whole archive, and what comes after it stays.
+        // The error has its offset in the whole archive, and the bytes from there on are not given up.
         let mut broken = Overwritten([one.clone(), two].concat(), 0);
         broken.0[one.len()] = b'x';
         let e = vfs.unpack(&mut broken).unwrap_err();

@@ -1,39 +1,39 @@
-//! Typed errors of the file layer; the Linux layer gives each its errno.
+//! Typed errors of the file layer. The Linux layer maps each to an errno.
 
 use core::fmt;
 
-/// Why a file operation was refused. Unless said otherwise nothing was changed.
+/// The reason why a file operation was refused. The operation has changed nothing, unless the variant says otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FsError {
     /// No entry has that name.
     NotFound,
     /// An entry has that name already.
     Exists,
-    /// A component that must be a directory is not one.
+    /// A component that must be a directory is another kind of file.
     NotDirectory,
     /// The operation does not work on directories.
     IsDirectory,
     /// The directory has entries.
     NotEmpty,
-    /// Too many symbolic links, or one where none may be.
+    /// The path has too many symbolic links, or a link where links are forbidden.
     Loop,
     /// A component or path is too long.
     NameTooLong,
-    /// The permission bits forbid it.
+    /// The permission bits forbid the access.
     Denied,
-    /// Only a privileged caller may do it, or no caller at all.
+    /// Only a privileged caller may do this, or no caller at all.
     NotPermitted,
     /// An argument makes no sense.
     Invalid,
     /// The two names are on different file systems.
     CrossDevice,
-    /// Something is mounted there, or a mapping may store into it.
+    /// Something is mounted on the entry, or a mapping may store into the file.
     Busy,
     /// No frames, or no inodes, are left for file contents.
     NoSpace,
     /// No memory for the operation itself.
     OutOfMemory,
-    /// The file would become larger than files can be.
+    /// The file would become larger than the largest possible file.
     TooLarge,
     /// The file would become larger than its writer's limit ([`Io::most`](crate::Io::most)).
     OverLimit,
@@ -41,12 +41,12 @@ pub enum FsError {
     Overflow,
     /// A number in a text does not fit its type.
     OutOfRange,
-    /// The file is not open for that.
+    /// The file is not open for this operation.
     BadFile,
     /// The call would have to wait, and the caller forbids waiting.
     WouldBlock,
-    /// The calling thread is listed at the stream, and sleeps without a stack ([`park`](crate::stream::park)). No error
-    /// of a program's call.
+    /// The calling thread is listed at the stream, and sleeps without a stack ([`park`](crate::stream::park)). A
+    /// program's call never returns this error.
     WouldSleep,
     /// A signal came first.
     Interrupted,
@@ -56,15 +56,15 @@ pub enum FsError {
     Fault,
     /// The file has no position.
     NotSeekable,
-    /// The file is not a terminal, or not of a kind that knows the request.
+    /// The file is not a terminal, or its kind does not support the request.
     NotTerminal,
     /// The device number has no driver, or the FIFO's other end is not open.
     NoDevice,
-    /// The inode has as many names as it can have.
+    /// The inode has the most names that an inode may have.
     TooManyLinks,
-    /// The system has as many open files as it may.
+    /// The system has the most open files that it may have.
     TooManyFiles,
-    /// The file system cannot do that.
+    /// The file system does not support the operation.
     Unsupported,
     /// There is no such attribute.
     NoData,
@@ -72,17 +72,18 @@ pub enum FsError {
     Io,
     /// The file system takes no changes.
     ReadOnly,
-    /// The file is an executable in use, or the like.
+    /// The file is being executed, or is open for writing and cannot be executed.
     TextBusy,
     /// The process that the file described has ended.
     NoProcess,
     /// Waiting for the lock would never end.
     Deadlock,
-    /// Interrupted while a time limit ran: the call must not begin again, or the limit would.
+    /// A signal interrupted a wait with a time limit. The call must not be restarted, because its limit would begin
+    /// again.
     Stopped,
-    /// The caller's user has as many pages in pipes as it may.
+    /// The caller's user has the most pages in pipes that it may have.
     TooManyPipes,
-    /// The clock that it waits for was set.
+    /// The clock of the timer that the caller waits for was set.
     Canceled,
     /// The socket has no peer.
     NotConnected,

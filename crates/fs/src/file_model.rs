@@ -77,7 +77,7 @@ proptest! {
         flags.set(OpenFlags::APPEND, append);
         let f = open(&vfs, "/f", flags).unwrap();
         let (mut model, mut at) = (Vec::<u8>::new(), 0usize);
-        // Pages that are no holes.
+        // The pages that are not holes.
         let mut data = std::collections::BTreeSet::<u64>::new();
         let pages = |from: u64, end: u64| from / PAGE_SIZE as u64..end.div_ceil(PAGE_SIZE as u64);
         let put = |model: &mut Vec<u8>, at: usize, b: &[u8], append: bool| {
@@ -370,7 +370,7 @@ fn permission_bits_hold_for_all_users_but_root() {
     assert_eq!(vfs.make(&view, &found, Create::File, 0o644).err(), Some(FsError::Denied));
 }
 
-/// Files with numbers as names.
+/// A directory of generated files whose names are numbers.
 pub(crate) struct Numbers;
 struct Number(u64);
 struct ToFile(Arc<Dentry<TestHost>>);
@@ -452,7 +452,7 @@ fn a_deep_tree_that_was_removed_is_let_go_without_recursion() {
         drop(deepest);
     };
     std::thread::Builder::new().stack_size(64 << 10).spawn(last).unwrap().join().unwrap();
-    // A directory outlives its removal until no lookup can still be in it.
+    // A removed directory exists until no lookup can use it any more.
     vfs.host().epoch().drain();
     assert_eq!(vfs.root().inode.system().inodes(), 1);
 }
@@ -482,7 +482,7 @@ fn memory_devices_read_and_write_as_on_linux() {
 #[test]
 fn a_pipe_without_a_name_is_reopened_without_waiting() {
     let vfs = tree();
-    // `Io::WAIT`: an open that waits for an end which never comes does not return.
+    // With `Io::WAIT`, an open would not return if it waited for an end that never comes.
     let reopen = |file: &OpenFile<TestHost>, flags| vfs.open_dentry(file.dentry.clone(), flags, &Io::WAIT);
     let (r, w) = vfs.pipe(&FileCredentials::ROOT, OpenFlags::empty()).unwrap();
     write(&w, b"left").unwrap();
@@ -493,7 +493,7 @@ fn a_pipe_without_a_name_is_reopened_without_waiting() {
     let calm = reopen(&r, OpenFlags::READ | OpenFlags::NONBLOCK).unwrap();
     assert_eq!(read(&calm, 99).unwrap(), b"", "the same as for the first reader, because a writer has opened the FIFO");
     assert!(calm.ready().contains(crate::Ready::HANGUP));
-    // A writer that comes back revives it.
+    // A writer that opens again ends the hangup.
     let w = reopen(&r, OpenFlags::WRITE).unwrap();
     assert!(!calm.ready().contains(crate::Ready::HANGUP));
     assert_eq!(read(&calm, 99), Err(FsError::WouldBlock));
@@ -559,7 +559,7 @@ fn a_writer_keeps_to_its_limit() {
     let over = Err(FsError::OverLimit);
     assert_eq!(file.truncate(&io, 101), over);
     assert_eq!(file.allocate(&io, 0, 101, true), over);
-    // A file that is larger already keeps its size, and may be made smaller.
+    // A file that is already larger than the limit keeps its size, and may be made smaller.
     file.truncate(&Io::NOW, 300).unwrap();
     file.allocate(&io, 0, 200, false).unwrap();
     file.truncate(&io, 200).unwrap();

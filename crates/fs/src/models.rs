@@ -11,7 +11,7 @@ use quire_sync::hooks::park;
 use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 
-/// A thread polls a stream, while that changes its state.
+/// A thread polls a stream while another thread changes the stream's state.
 fn poll_against_change() {
     let shared = Arc::new((Readiness::new(), AtomicBool::new(false)));
     let theirs = shared.clone();
@@ -47,7 +47,7 @@ fn full_pipe_against_read() {
     let host = TestHost;
     host.pay_from(Some(std::sync::Arc::new(2.into())));
     let (_pipe, [reader, writer]) = Pipe::ends(host).unwrap();
-    // No thread closes them. A checker that reports a deadlock drops the values of its model.
+    // No thread drops the ends, because a checker that reports a deadlock drops the values of its model.
     let (reader, writer) = (ManuallyDrop::new(reader), ManuallyDrop::new(writer));
     set_cpu(0);
     assert_eq!(writer.write(&Io::WAIT, &mut SliceSource::new(&[1; PAGE_SIZE])), Ok(PAGE_SIZE));

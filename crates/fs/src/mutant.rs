@@ -3,13 +3,13 @@
 quire_sync::mutants! {
     /// A step that can be left out; each names the protocol and the step.
     pub enum Mutant {
-        /// Readiness: a waiter checks the stream's state before it can be seen among the listeners.
+        /// Readiness: a waiter checks the stream's state before it is visible among the listeners.
         ListenNoFence,
         /// Readiness: a poller that is notified wakes no thread.
         PollerUnwoken,
-        /// Pipe: a reader judges whether it makes room by the bytes that it found at first.
+        /// Pipe: a reader decides whether it makes room by the end of the bytes that it found at first.
         RoomByFirstEnd,
-        /// Pipe: a reader judges so before its new position can be seen.
+        /// Pipe: a reader makes that decision before its new position is visible.
         RoomNoFence,
     }
 }

@@ -1,4 +1,4 @@
-//! Writing a part of the tree as a cpio archive, in the format that [`cpio`](crate::cpio) reads.
+//! Packing a part of the tree into a cpio archive, in the format that [`cpio`](crate::cpio) reads.
 
 use crate::host::{FileObject, Host};
 use crate::stream::transfer::Sink;
@@ -9,15 +9,15 @@ use crate::{DeviceNumber, FileKind, FsError, Inode};
 use core::fmt::Write as _;
 use quire_heap::{Arc, Vec};
 
-/// Takes the archive's bytes in order.
+/// The receiver of the archive's bytes, which come in order.
 pub type Out<'a> = &'a mut dyn FnMut(&[u8]);
 
 /// The name of an archive's last member.
 const TRAILER: &[u8] = b"TRAILER!!!";
-/// Directory entries that are read at a time.
+/// The number of directory entries that are read at a time.
 const BATCH: usize = 32;
 
-/// A directory in work: the cookie of its next entry, and the length of its name.
+/// A directory in progress: the cookie of its next entry, and the length of its path.
 struct Open<H: Host> {
     directory: Arc<Dentry<H>>,
     cookie: u64,
@@ -25,11 +25,12 @@ struct Open<H: Host> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Writes the node `top` as the member `name`, and what lies below it as `name/...`. A directory comes before its
-    /// entries. A second name of a file has the contents again. File systems mounted below `top` are left out.
+    /// Writes the node `top` as the member `name`, and the nodes below it as `name/...`. A directory comes before its
+    /// entries. If a file has several names, each of their members has the contents. File systems mounted below `top`
+    /// are left out.
     ///
-    /// The tree may change meanwhile: an entry that comes late may be missing, and a file that shrinks ends in zeroes.
-    /// [`FsError::TooLarge`]: a file of 4 GiB or more, which the format cannot hold.
+    /// The tree may change meanwhile. Then an entry that is added late may be missing, and a file that shrinks is
+    /// padded with zeroes. Fails with [`FsError::TooLarge`] for a file of 4 GiB or more, which the format cannot hold.
     pub fn pack(&self, top: &Arc<Dentry<H>>, name: &[u8], out: Out<'_>) -> Result<(), FsError> {
         let mut path = Vec::try_copy(name)?;
         let mut open: Vec<Open<H>> = Vec::new();
@@ -43,7 +44,7 @@ impl<H: Host> Vfs<H> {
                 open.pop();
                 continue;
             };
-            // One entry at a time where it is a directory, so that only its way is kept.
+            // A batch ends at its first directory, so that only the directories on the way to it are kept.
             let batch = d.batch(last.cookie, BATCH)?;
             if batch.is_empty() {
                 open.pop();
@@ -86,7 +87,7 @@ impl<H: Host> Vfs<H> {
                         }
                     }
                 }
-                // The header has promised so many bytes, also where a read fails.
+                // The member must have the size in its header, also if a read fails. So the rest is filled with zeroes.
                 let Left { mut bytes, .. } = left;
                 bytes += pad(size);
                 zeroes(bytes, out);
@@ -109,7 +110,7 @@ pub fn pack_end(out: Out<'_>) -> Result<(), FsError> {
     member([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], TRAILER, out)
 }
 
-/// Passes a file's bytes on, as many as its header promised.
+/// Passes a file's bytes on, up to the size in its header.
 struct Left<'a, 'o> {
     out: &'a mut (dyn FnMut(&[u8]) + 'o),
     bytes: u64,
@@ -157,12 +158,12 @@ fn header<H: Host>(inode: &Inode<H>, name: &[u8], size: u32, out: Out<'_>) -> Re
     };
     let mode = kind << 12 | u32::from(attr.mode);
     let time = u32::try_from(attr.modified.seconds.max(0)).unwrap_or(u32::MAX);
-    // Each member is a file of its own, so all have the number 0 and one name.
+    // Each member is a file of its own, so all have the inode number 0 and one link.
     let nanos = attr.modified.nanos;
     member([0, mode, attr.uid, attr.gid, 1, time, size, 0, 0, node.major, node.minor, 0, nanos], name, out)
 }
 
-/// Writes a header with its name. The length of the name is filled in.
+/// Writes a header and its name. Fills in the length of the name.
 fn member(mut fields: [u32; 13], name: &[u8], out: Out<'_>) -> Result<(), FsError> {
     /// A header's text.
     struct Text([u8; 110], usize);
@@ -235,7 +236,7 @@ mod tests {
             };
             assert_eq!(seen(&new), seen(&old), "{name}");
         }
-        // Packed again, it is the same archive.
+        // Packing the unpacked tree gives the same archive.
         assert_eq!(packed(&second, "/top"), once);
     }
 

@@ -63,7 +63,7 @@ fn find(vfs: &Tree, path: &str) -> Result<Arc<Dentry<TestHost>>, FsError> {
     Ok(vfs.find(&vfs.view(), vfs.root(), path.as_bytes(), false)?.counted())
 }
 
-/// Reads a directory or a file to its end, into nothing.
+/// Reads a directory or a file to its end, and drops the data.
 fn read(vfs: &Tree, path: &str) -> Result<Made, FsError> {
     let [file, _] = open(vfs, path, OpenFlags::READ)?;
     let file = file.unwrap();
@@ -114,7 +114,7 @@ fn look(vfs: &Tree) -> Seen {
     seen
 }
 
-/// Refuses each allocation of `does` in turn. Returns how many there are.
+/// Refuses each allocation of `does` in turn. Returns the number of allocations.
 fn refuse_each(name: &str, vfs: &Tree, does: impl Fn(&Tree) -> Result<Made, FsError>) -> u64 {
     let before = look(vfs);
     for n in 1.. {
@@ -302,7 +302,7 @@ fn locks_that_are_refused_memory_stay_as_they_were() {
     let lock = |id, start, end| locks.lock(record(id, start, end), &Io::NOW);
     assert_eq!(refusal::at(1, || lock(1, 0, 10)), (Err(FsError::OutOfMemory), 1));
     assert_eq!(locks.test(&record(2, 0, 100)), None);
-    // The smallest vector has room for four: three, and one more by a split.
+    // The smallest vector has room for four ranges: three ranges here, and one more from a split.
     (0..3).for_each(|at| lock(1, 20 * at, 20 * at + 10).unwrap());
     locks.unlock(owner(1), 45, 46).unwrap();
     assert_eq!(refusal::at(1, || locks.unlock(owner(1), 3, 4)), (Err(FsError::OutOfMemory), 1));
@@ -354,7 +354,7 @@ fn a_listener_stops_from_its_own_call_without_memory() {
     *stops.1.lock().unwrap() = Some(listener.clone());
     readiness.listen(&listener).unwrap();
     drop(listener);
-    // The notifying thread reads the list meanwhile.
+    // The notifying thread reads the list while it calls the listener.
     assert_eq!(refusal::at(1, || readiness.notify()), (false, 0));
     assert_eq!(Arc::strong_count(&stops), 1, "the list keeps a listener that has stopped");
 }

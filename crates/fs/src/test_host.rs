@@ -1,4 +1,4 @@
-//! A kernel for tests: objects are maps of pages, the clock stands still.
+//! A host for tests: file objects are maps of pages, and the clock stands still.
 
 use crate::host::{FileObject, Host, Origin, PAGE_SIZE};
 use crate::pipe::DEFAULT;
@@ -19,13 +19,13 @@ std::thread_local! {
     pub static FILES: core::cell::Cell<(i64, i64)> = const { core::cell::Cell::new((0, i64::MAX)) };
 }
 
-/// Counts how often calls have looked for what they wait for, and found nothing. By then a call is listed as a waiter,
-/// so a change that comes later wakes it.
+/// Counts how often calls have checked their condition and found it false. By then a call is listed as a waiter, so a
+/// later change wakes it.
 #[derive(Default)]
 pub struct Looks(AtomicUsize);
 
 impl Looks {
-    /// The question for signals that a call asks after each look. There is none.
+    /// The function by which a call asks for signals after each check. There is never a signal.
     pub fn ask(&self) -> impl Fn() -> bool {
         || {
             self.0.fetch_add(1, Ordering::SeqCst);
@@ -33,7 +33,7 @@ impl Looks {
         }
     }
 
-    /// Waits until there were `count` looks.
+    /// Waits until there were `count` checks.
     pub fn until(&self, count: usize) {
         while self.0.load(Ordering::SeqCst) < count {
             std::thread::yield_now();
@@ -41,7 +41,7 @@ impl Looks {
     }
 }
 
-/// The kernel.
+/// The host of the tests.
 #[derive(Clone, Default)]
 pub struct TestHost;
 
@@ -53,7 +53,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// Charges the pages that a change adds to `before`, or returns the charge of removed ones.
+    /// Charges the pages that a change adds to `before`, or returns the charge of removed pages.
     fn settle(&self, before: usize) {
         let now = self.pages.len();
         if let Some(quota) = self.quota.filter(|_| now < before) {
@@ -61,7 +61,7 @@ impl Pages {
         }
     }
 
-    /// Page `i`, made if it is missing and there is room.
+    /// Page `i`. Makes the page if it is missing and there is room.
     fn make(&mut self, i: u64) -> Result<&mut [u8; PAGE_SIZE], FsError> {
         if !self.pages.contains_key(&i) {
             let (memory, page) = (SpareEntry::try_new()?, Box::try_new([0; PAGE_SIZE])?);
@@ -91,7 +91,7 @@ impl Drop for Pages {
     }
 }
 
-/// Concurrent threads of a test, each of which is a CPU. Fuzzers have one, and make many file systems.
+/// The most concurrent threads of a test, each of which is a CPU. Fuzzers have one thread, and make many file systems.
 const THREADS: usize = if cfg!(test) { 64 } else { 2 };
 
 /// CPU numbers that no thread uses.
@@ -120,12 +120,12 @@ impl Drop for Cpu {
 #[derive(Clone)]
 pub struct TestObject(Arc<Mutex<Pages>>, Arc<TestDisk>);
 
-/// The file's storage: it stores nothing, but can fail.
+/// The storage of a file. It stores nothing, but its writes can fail.
 #[derive(Default)]
 pub struct TestDisk {
-    /// Every write fails.
+    /// Whether every write fails.
     pub fails: AtomicBool,
-    /// The last store through a mapping.
+    /// The time of the last store through a mapping.
     pub stored: Mutex<Option<Timestamp>>,
     errors: WriteErrors,
 }
@@ -141,7 +141,7 @@ impl TestHost {
 }
 
 impl TestObject {
-    /// Where the file is kept.
+    /// The file's storage.
     pub fn disk(&self) -> &TestDisk {
         &self.1
     }
@@ -161,7 +161,7 @@ impl DerefMut for TestPage {
     }
 }
 
-/// Pages that a user may still have in pipes.
+/// The number of pages that a user may still have in pipes.
 pub type Purse = std::sync::Arc<AtomicUsize>;
 
 std::thread_local! {
@@ -169,7 +169,7 @@ std::thread_local! {
     static PURSE: std::cell::RefCell<Option<Purse>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Pages of a pipe, taken out of a purse.
+/// The pages of a pipe, taken out of a purse.
 pub struct TestCharge {
     purse: Option<Purse>,
     pages: usize,
@@ -232,7 +232,7 @@ impl Host for TestHost {
         }
         done
     }
-    /// One domain for all, in which each thread is a CPU.
+    /// All file systems share one domain, in which each thread is a CPU.
     fn epoch(&self) -> &'static Domain {
         static EPOCH: OnceLock<Domain> = OnceLock::new();
         self.be_cpu();

@@ -38,7 +38,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The file of a path: `None` a directory, `Some(id)` a file.
+/// The model: the file of each path, where `None` is a directory and `Some(id)` a file.
 #[derive(Default)]
 struct Model {
     names: BTreeMap<String, Option<usize>>,
@@ -186,7 +186,7 @@ fn apply(vfs: &Tree, op: &Op) -> Result<(), FsError> {
     }
 }
 
-/// Every path of the tree with its file; also checks the numbers.
+/// Collects every path of the tree with its file, and checks the inodes' numbers.
 fn paths(vfs: &Tree, at: &str, out: &mut BTreeMap<String, Option<u64>>) -> usize {
     let dir = vfs
         .open(&vfs.view(), vfs.root(), if at.is_empty() { b"/" } else { at.as_bytes() }, OpenFlags::READ, 0, &Io::NOW)
@@ -236,7 +236,7 @@ proptest! {
                 prop_assert_eq!(read_file(&vfs, path).unwrap(), [model.files[*id]; 3]);
             }
         }
-        // Inodes that lost all names are gone: the root, and one for each directory and name of a file.
+        // Inodes that lost all names are gone. Left are the root, and one for each directory and name of a file.
         vfs.host().epoch().drain();
         prop_assert_eq!(vfs.root().inode.system().inodes() as usize, 1 + model.names.len());
     }
@@ -280,7 +280,7 @@ fn concurrent_directory_moves_neither_deadlock_nor_lose_files() {
                         let op = Op::Rename(format!("{}/{name}", places[at]), format!("{}/{name}", places[to]), 0);
                         apply(vfs, &op).unwrap();
                     }
-                    // A disturbance: a neighbouring directory is made and removed.
+                    // This disturbs other threads: a neighbouring directory is made and removed.
                     apply(vfs, &Op::Mkdir(format!("{}/x{t}", places[at]))).unwrap();
                     apply(vfs, &Op::Rmdir(format!("{}/x{t}", places[at]))).unwrap();
                     at = to;

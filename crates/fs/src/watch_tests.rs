@@ -9,7 +9,7 @@ use std::string::String;
 use std::sync::Mutex;
 use std::vec::Vec;
 
-/// Records the events that it gets.
+/// A watcher that records its events.
 #[derive(Default)]
 struct Recorder(Mutex<Vec<(i32, Happening, String)>>);
 

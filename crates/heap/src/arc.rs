@@ -1,5 +1,6 @@
-//! Counted pointers. The counts and their orders are those of the standard library's `Arc`: each release of a reference
-//! happens before the value is dropped, each release of a weak reference before the memory is freed.
+//! Reference-counted pointers. The counts and their memory orders are those of the standard library's `Arc`. Each
+//! release of a reference happens before the drop of the value. Each release of a weak reference happens before the
+//! memory is freed.
 
 use crate::OutOfMemory;
 use core::alloc::Layout;
@@ -13,30 +14,30 @@ use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// More references than fit into memory. A larger count is a bug and panics before it overflows.
+/// The most references. This is more than fit into memory, so a larger count is a bug, and panics before it overflows.
 const MOST: usize = isize::MAX as usize;
 
-/// A locked count: [`Arc::get_mut`] locks the weak count while it reads the strong one.
+/// The value of a locked weak count: [`Arc::get_mut`] locks that count while it reads the strong count.
 const LOCKED: usize = usize::MAX;
 
-/// The allocation on the heap. The layout is fixed, so that a pointer to the value finds its counts.
+/// The allocation on the heap. Its layout is fixed, so that the counts can be found from a pointer to the value.
 #[repr(C)]
 #[doc(hidden)]
 pub struct Inner<T: ?Sized> {
     strong: AtomicUsize,
-    /// All strong references together count as one.
+    /// The number of weak references. All strong references together count as one.
     weak: AtomicUsize,
     value: T,
 }
 
-/// Where a value of this layout begins behind the counts.
+/// The offset of a value of this layout behind the counts, in bytes.
 fn offset(value: Layout) -> usize {
     let counts = Layout::new::<[AtomicUsize; 2]>();
     (counts.size() + value.align() - 1) & !(value.align() - 1)
 }
 
-/// Orders the accesses of other owners before their decrements ahead of the code that follows. ThreadSanitizer knows no
-/// fences.
+/// Makes the accesses of other owners, before they released their references, happen before the code that follows.
+/// ThreadSanitizer does not know fences, so there a load replaces the fence.
 #[inline(always)]
 fn acquire(count: &AtomicUsize) {
     if cfg!(sanitized) {
@@ -54,17 +55,17 @@ pub const fn allocation<T>() -> Layout {
 /// A reference to a value that all its owners share, as `alloc::sync::Arc`.
 pub struct Arc<T: ?Sized>(NonNull<Inner<T>>, PhantomData<Inner<T>>);
 
-/// A reference that does not keep the value alive, as `alloc::sync::Weak`. Dangling where it never had one.
+/// A reference that does not keep the value alive, as `alloc::sync::Weak`. It is dangling if it never had a value.
 pub struct Weak<T: ?Sized>(NonNull<Inner<T>>);
 
-// SAFETY: a reference gives shared access, and the last one drops the value: on any thread.
+// SAFETY: a reference gives shared access, and the last one drops the value, both on any thread.
 unsafe impl<T: ?Sized + Sync + Send> Send for Arc<T> {}
-// SAFETY: a shared `Arc` can be cloned by any thread. So sharing needs what sending needs: shared access, and the drop
-// of the value.
+// SAFETY: any thread can clone a shared `Arc`. So sharing has the same conditions as sending: shared access, and the
+// drop of the value.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Arc<T> {}
-// SAFETY: a weak reference becomes a strong one.
+// SAFETY: a weak reference can become a strong one, so it needs what a strong reference needs.
 unsafe impl<T: ?Sized + Sync + Send> Send for Weak<T> {}
-// SAFETY: a shared weak reference can be cloned and upgraded by any thread. So sharing needs what sending needs.
+// SAFETY: any thread can clone and upgrade a shared weak reference. So sharing has the same conditions as sending.
 unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 
 /// Converts an [`Arc`] of a type into one of a trait object or a slice.
@@ -86,8 +87,8 @@ unsafe impl<T: ?Sized + Sync + Send> Sync for Weak<T> {}
 macro_rules! unsize {
     ($arc:expr) => {{
         let inner = $crate::into_inner($arc);
-        // SAFETY: the pointer is the one of the reference that was given up; unsizing adds what the type's size and
-        // methods are.
+        // SAFETY: the pointer is that of the reference that `into_inner` consumed. Unsizing adds only the metadata (the
+        // length or the methods).
         unsafe { $crate::from_inner(inner, inner as *mut _) }
     }};
 }
@@ -98,17 +99,17 @@ pub fn into_inner<T>(arc: Arc<T>) -> *mut Inner<T> {
 }
 
 /// # Safety
-/// `inner` came from [`into_inner`], one reference is the caller's, and `as` made `wide` of it.
+/// `inner` came from [`into_inner`], the caller owns that reference, and `as` made `wide` from `inner`.
 #[doc(hidden)]
 pub unsafe fn from_inner<T, U: ?Sized>(inner: *mut Inner<T>, wide: *mut Inner<U>) -> Arc<U> {
-    // `as` could also make a pointer to anything else of the same width; a wider one it makes only by unsizing.
+    // `as` could also make a pointer to another type of the same width. A wider pointer comes only from unsizing.
     const { assert!(size_of::<*mut U>() > size_of::<*mut T>(), "only unsizing") };
     debug_assert!(ptr::addr_eq(inner, wide));
-    // SAFETY: `into_inner` gives no null.
+    // SAFETY: `into_inner` returns no null pointer.
     Arc(unsafe { NonNull::new_unchecked(wide) }, PhantomData)
 }
 
-/// The memory of an [`Arc`] whose value comes later.
+/// The memory of an [`Arc`] whose value is written later.
 pub struct Room<T>(NonNull<Inner<T>>);
 
 // SAFETY: a room owns memory without a value, and any thread may free that memory.
@@ -117,10 +118,10 @@ unsafe impl<T> Send for Room<T> {}
 unsafe impl<T> Sync for Room<T> {}
 
 impl<T> Room<T> {
-    /// Takes the memory.
+    /// Allocates the memory.
     pub fn try_new() -> Result<Self, OutOfMemory> {
         let at = crate::allocate(Layout::new::<Inner<T>>())?.cast::<Inner<T>>();
-        // SAFETY: memory of that layout, which no other code has.
+        // SAFETY: the memory has that layout, and no other code uses it.
         unsafe {
             (&raw mut (*at.as_ptr()).strong).write(AtomicUsize::new(0));
             (&raw mut (*at.as_ptr()).weak).write(AtomicUsize::new(1));
@@ -128,7 +129,7 @@ impl<T> Room<T> {
         Ok(Room(at))
     }
 
-    /// Puts the value in.
+    /// Moves `value` into the memory, and returns the first reference to it.
     pub fn fill(self, value: T) -> Arc<T> {
         let this = ManuallyDrop::new(self);
         // SAFETY: the memory belongs to this room, and the value is written before any reference to it exists.
@@ -148,16 +149,17 @@ impl<T> Drop for Room<T> {
 }
 
 impl<T> Arc<T> {
-    /// Moves `value` to the heap. Where there is no memory, the value is dropped.
+    /// Moves `value` to the heap. If there is no memory, the value is dropped.
     pub fn try_new(value: T) -> Result<Self, OutOfMemory> {
         Ok(Room::try_new()?.fill(value))
     }
 
-    /// Makes a value that has a weak reference to itself. `make` gets that reference, which can be upgraded once the
-    /// value is made.
+    /// Makes a value that has a weak reference to itself. `make` gets that reference, which cannot be upgraded until
+    /// `make` has returned.
     pub fn try_new_cyclic(make: impl FnOnce(&Weak<T>) -> T) -> Result<Self, OutOfMemory> {
         let room = ManuallyDrop::new(Room::<T>::try_new()?);
-        // The weak reference that all strong ones will have together. Should `make` panic, it frees the memory.
+        // This is the weak reference that all strong references hold together. If `make` panics, its drop frees the
+        // memory.
         let itself = Weak(room.0);
         let value = make(&itself);
         // SAFETY: the memory stays as long as `itself`, and a reference whose strong count is zero is never upgraded.
@@ -169,7 +171,7 @@ impl<T> Arc<T> {
         Ok(Arc(room.0, PhantomData))
     }
 
-    /// The value, where this is the last reference to it.
+    /// Returns the value if this is the last reference to it, and `None` otherwise.
     pub fn into_inner(this: Self) -> Option<T> {
         let this = ManuallyDrop::new(this);
         if this.inner().strong.fetch_sub(1, Ordering::Release) != 1 {
@@ -182,15 +184,15 @@ impl<T> Arc<T> {
         Some(value)
     }
 
-    /// A pointer to the value, which has this reference from now on.
+    /// Converts the reference into a pointer to the value, which owns the reference from now on.
     pub fn into_raw(this: Self) -> *const T {
         Self::as_ptr(&ManuallyDrop::new(this))
     }
 
-    /// The reference that `raw` has.
+    /// Converts `raw` back into the reference that it owns.
     ///
     /// # Safety
-    /// `raw` came from [`into_raw`](Self::into_raw), and one reference is the caller's.
+    /// `raw` came from [`into_raw`](Self::into_raw), and the caller owns that reference.
     pub unsafe fn from_raw(raw: *const T) -> Self {
         // SAFETY: by this function's contract the counts lie before the value.
         let inner = unsafe { raw.byte_sub(mem::offset_of!(Inner<T>, value)) };
@@ -198,19 +200,19 @@ impl<T> Arc<T> {
         Arc(unsafe { NonNull::new_unchecked(inner.cast::<Inner<T>>().cast_mut()) }, PhantomData)
     }
 
-    /// Counts one more reference to what `raw` leads to.
+    /// Adds one reference to the value at `raw`.
     ///
     /// # Safety
-    /// `raw` came from [`into_raw`](Self::into_raw), and there is a reference for as long as the call takes.
+    /// `raw` came from [`into_raw`](Self::into_raw), and a reference exists during the whole call.
     pub unsafe fn increment_strong_count(raw: *const T) {
-        // SAFETY: by this function's contract; the reference itself stays as it was.
+        // SAFETY: by this function's contract `raw` is valid. `ManuallyDrop` keeps the existing reference.
         let this = ManuallyDrop::new(unsafe { Self::from_raw(raw) });
         mem::forget(Arc::clone(&this));
     }
 }
 
 impl<T: Copy> Arc<[T]> {
-    /// A copy of `all`.
+    /// Returns a new value with a copy of `all`.
     pub fn try_copy(all: &[T]) -> Result<Self, OutOfMemory> {
         let values = Layout::for_value(all);
         let (layout, at) = Layout::new::<[AtomicUsize; 2]>().extend(values).map_err(|_| OutOfMemory)?;
@@ -234,23 +236,23 @@ impl<T: ?Sized> Arc<T> {
         unsafe { self.0.as_ref() }
     }
 
-    /// Whether both lead to the same value.
+    /// Whether both references lead to the same value.
     pub fn ptr_eq(this: &Self, other: &Self) -> bool {
         ptr::addr_eq(this.0.as_ptr(), other.0.as_ptr())
     }
 
-    /// Where the value is.
+    /// The address of the value.
     pub fn as_ptr(this: &Self) -> *const T {
-        // SAFETY: the memory is there while there is a reference; no reference to the value is made.
+        // SAFETY: the memory exists while there is a reference, and no Rust reference to the value is made.
         unsafe { &raw const (*this.0.as_ptr()).value }
     }
 
-    /// How many references there are now.
+    /// The number of strong references at this moment.
     pub fn strong_count(this: &Self) -> usize {
         this.inner().strong.load(Ordering::Relaxed)
     }
 
-    /// A weak reference to the value.
+    /// Returns a weak reference to the value.
     pub fn downgrade(this: &Self) -> Weak<T> {
         let weak = &this.inner().weak;
         let mut seen = weak.load(Ordering::Relaxed);
@@ -261,7 +263,7 @@ impl<T: ?Sized> Arc<T> {
                 continue;
             }
             assert!(seen <= MOST, "too many weak references");
-            // Acquire: ordered after the release by the thread that had it locked.
+            // Acquire: this is ordered after the release by the thread that locked the count.
             match weak.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Weak(this.0),
                 Err(now) => seen = now,
@@ -269,24 +271,25 @@ impl<T: ?Sized> Arc<T> {
         }
     }
 
-    /// The value alone, where there is no other reference of either kind.
+    /// Returns the value if there is no other strong or weak reference, and `None` otherwise.
     pub fn get_mut(this: &mut Self) -> Option<&mut T> {
         let inner = this.inner();
-        // While the weak count is locked no thread makes a weak reference of a strong one.
+        // While the weak count is locked, no thread can make a weak reference from a strong one.
         inner.weak.compare_exchange(1, LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // Acquire: ordered after all accesses of owners that have dropped their references.
+        // Acquire: this is ordered after all accesses of owners that have dropped their references.
         let alone = inner.strong.load(Ordering::Acquire) == 1;
         inner.weak.store(1, Ordering::Release);
-        // SAFETY: this is the one reference, and it is borrowed for as long as the value is.
+        // SAFETY: this is the only reference, and it stays borrowed as long as the value is borrowed.
         alone.then(|| unsafe { &mut (*this.0.as_ptr()).value })
     }
 
     #[cold]
     #[inline(never)]
     fn drop_value(&mut self) {
-        // Freed also where the value's drop panics: all strong references together have one weak one.
+        // All strong references together hold one weak reference. Its drop frees the memory, also if the value's drop
+        // panics.
         let _memory = Weak(self.0);
-        // SAFETY: the last reference is gone, and with it all use of the value.
+        // SAFETY: the last strong reference is gone, so no code uses the value any more.
         unsafe { ptr::drop_in_place(&raw mut (*self.0.as_ptr()).value) };
     }
 }
@@ -294,7 +297,7 @@ impl<T: ?Sized> Arc<T> {
 impl<T: ?Sized> Clone for Arc<T> {
     #[inline]
     fn clone(&self) -> Self {
-        // Relaxed: the new reference is made from an existing one.
+        // Relaxed: the new reference is made from an existing one, so the value stays alive.
         let before = self.inner().strong.fetch_add(1, Ordering::Relaxed);
         assert!(before <= MOST, "too many references");
         Arc(self.0, PhantomData)
@@ -304,7 +307,7 @@ impl<T: ?Sized> Clone for Arc<T> {
 impl<T: ?Sized> Drop for Arc<T> {
     #[inline]
     fn drop(&mut self) {
-        // Release: this owner's accesses come before the drop of the value.
+        // Release: this owner's accesses happen before the drop of the value.
         if self.inner().strong.fetch_sub(1, Ordering::Release) == 1 {
             acquire(&self.inner().strong);
             self.drop_value();
@@ -365,7 +368,7 @@ impl<T: ?Sized + Hash> Hash for Arc<T> {
 }
 
 impl<T> Weak<T> {
-    /// A reference that never had a value, and has no memory.
+    /// A reference that never had a value, and needs no memory.
     pub const fn new() -> Self {
         Weak(NonNull::without_provenance(core::num::NonZeroUsize::MAX))
     }
@@ -382,44 +385,45 @@ impl<T: ?Sized> Weak<T> {
         self.0.cast::<u8>().addr().get() == usize::MAX
     }
 
-    /// The counts, unless it never had a value. The value may be gone, so no reference to all of it is made.
+    /// The strong and the weak count, or `None` if there never was a value. The value may be dropped already, so no
+    /// Rust reference to the whole allocation is made.
     fn counts(&self) -> Option<(&AtomicUsize, &AtomicUsize)> {
         if self.is_dangling() {
             return None;
         }
-        // SAFETY: the memory is there while there is a weak reference.
+        // SAFETY: the memory exists while there is a weak reference.
         Some(unsafe { (&(*self.0.as_ptr()).strong, &(*self.0.as_ptr()).weak) })
     }
 
-    /// A reference, unless the value is gone.
+    /// Returns a strong reference, or `None` if the value is dropped.
     pub fn upgrade(&self) -> Option<Arc<T>> {
         let (strong, _) = self.counts()?;
         let more = |n: usize| {
             assert!(n <= MOST, "too many references");
             (n != 0).then(|| n + 1)
         };
-        // Acquire: the value of `try_new_cyclic` is written before its count.
+        // Acquire: `try_new_cyclic` writes the value before it sets the count.
         strong.fetch_update(Ordering::Acquire, Ordering::Relaxed, more).ok()?;
         Some(Arc(self.0, PhantomData))
     }
 
-    /// How many references keep the value alive now.
+    /// The number of strong references at this moment.
     pub fn strong_count(&self) -> usize {
         self.counts().map_or(0, |(strong, _)| strong.load(Ordering::Relaxed))
     }
 
-    /// Whether both lead to the same value, or neither ever had one.
+    /// Whether both lead to the same value, or neither ever had a value.
     pub fn ptr_eq(&self, other: &Self) -> bool {
         ptr::addr_eq(self.0.as_ptr(), other.0.as_ptr())
     }
 }
 
 impl<T> Weak<T> {
-    /// The weak reference that `raw` has.
+    /// Converts `raw` into the weak reference that it owns.
     ///
     /// # Safety
-    /// `raw` came from [`Arc::into_raw`], and one weak reference to its memory is the caller's; or the result is never
-    /// dropped, and the memory stays for as long as it is used.
+    /// `raw` came from [`Arc::into_raw`], and the caller owns one weak reference to its memory. Otherwise the result
+    /// must never be dropped, and the memory must stay as long as the result is used.
     pub unsafe fn from_raw(raw: *const T) -> Self {
         // SAFETY: by this function's contract the counts lie before the value.
         let inner = unsafe { raw.byte_sub(mem::offset_of!(Inner<T>, value)) };
@@ -427,12 +431,12 @@ impl<T> Weak<T> {
         Weak(unsafe { NonNull::new_unchecked(inner.cast::<Inner<T>>().cast_mut()) })
     }
 
-    /// Where the value is, or was.
+    /// The address of the value, which may be dropped already.
     pub fn as_ptr(&self) -> *const T {
         if self.is_dangling() {
             return self.0.as_ptr().cast::<T>().cast_const();
         }
-        // SAFETY: the memory is there while there is a weak reference; no reference to the value is made.
+        // SAFETY: the memory exists while there is a weak reference, and no Rust reference to the value is made.
         unsafe { &raw const (*self.0.as_ptr()).value }
     }
 }
@@ -440,8 +444,8 @@ impl<T> Weak<T> {
 impl<T: ?Sized> Clone for Weak<T> {
     fn clone(&self) -> Self {
         if let Some((_, weak)) = self.counts() {
-            // Relaxed: the new reference is made from an existing one. A weak reference exists, so the count is not
-            // locked.
+            // Relaxed: the new reference is made from an existing one. A weak reference exists, so the weak count is
+            // not locked.
             let before = weak.fetch_add(1, Ordering::Relaxed);
             assert!(before <= MOST, "too many weak references");
         }
@@ -452,11 +456,11 @@ impl<T: ?Sized> Clone for Weak<T> {
 impl<T: ?Sized> Drop for Weak<T> {
     fn drop(&mut self) {
         let Some((_, weak)) = self.counts() else { return };
-        // Release: uses of the memory come before its end.
+        // Release: this owner's uses of the memory happen before the memory is freed.
         if weak.fetch_sub(1, Ordering::Release) == 1 {
             acquire(weak);
-            // SAFETY: the value is gone and no reference of either kind is left. The layout depends on the value's size
-            // alone, which is kept beside the pointer.
+            // SAFETY: the value is dropped and no reference is left. The layout depends only on the size and alignment
+            // of the value's type, which the pointer's metadata gives.
             unsafe {
                 let layout = Layout::for_value(&*(self.0.as_ptr() as *const Inner<ManuallyDrop<T>>));
                 crate::deallocate(self.0.cast(), layout);
@@ -478,7 +482,7 @@ mod tests {
     use core::cell::Cell;
     use std::string::{String, ToString};
 
-    /// Counts its drops.
+    /// A value that counts its drops.
     struct CountsDrops<'a>(&'a Cell<u32>);
 
     impl Drop for CountsDrops<'_> {
@@ -563,7 +567,7 @@ mod tests {
     #[test]
     fn raw_pointers_lead_back_and_count() {
         let raw = Arc::into_raw(Arc::try_new("x".to_string()).unwrap());
-        // SAFETY: the pointer has a reference, and gets one more that is taken back below.
+        // SAFETY: the pointer owns a reference, and the call adds another. Both are converted back below.
         let (one, two) = unsafe {
             Arc::increment_strong_count(raw);
             (Arc::from_raw(raw), Arc::from_raw(raw))
@@ -608,7 +612,7 @@ mod tests {
                         assert_eq!(weak.upgrade().unwrap().as_str(), "x");
                     }
                     drop(strong);
-                    // The last owner drops the value; another may free the memory.
+                    // The last owner drops the value. Another thread may free the memory.
                     while weak.upgrade().is_some_and(|s| s.len() > 1) {}
                 });
             }

@@ -10,21 +10,21 @@ use core::ptr::{self, NonNull};
 /// A value on the heap that has one owner, as `alloc::boxed::Box`.
 pub struct Box<T: ?Sized>(NonNull<T>, PhantomData<T>);
 
-// SAFETY: a box is the one owner of its value, so to send it is to send the value.
+// SAFETY: a box is the only owner of its value, so sending the box is sending the value.
 unsafe impl<T: ?Sized + Send> Send for Box<T> {}
-// SAFETY: a shared box gives shared references to the value, and nothing else.
+// SAFETY: a shared box gives only shared references to the value.
 unsafe impl<T: ?Sized + Sync> Sync for Box<T> {}
 
 impl<T> Box<T> {
-    /// Moves `value` to the heap. Where there is no memory, the value is dropped.
+    /// Moves `value` to the heap. If there is no memory, the value is dropped.
     pub fn try_new(value: T) -> Result<Self, OutOfMemory> {
         let at = crate::allocate(Layout::new::<T>())?.cast::<T>();
-        // SAFETY: memory of that layout, which no other code owns.
+        // SAFETY: the memory has that layout, and no other code uses it.
         unsafe { at.write(value) };
         Ok(Box(at, PhantomData))
     }
 
-    /// The value itself; its memory is given back.
+    /// Moves the value out, and frees its memory.
     pub fn into_inner(self) -> T {
         let at = Self::into_raw(self);
         // SAFETY: the value is moved out once, and its memory came from `allocate` with this layout.
@@ -37,22 +37,22 @@ impl<T> Box<T> {
 }
 
 impl<T: ?Sized> Box<T> {
-    /// The pointer, which the caller owns from now on.
+    /// Converts the box into a pointer, which the caller owns.
     pub fn into_raw(this: Self) -> *mut T {
         core::mem::ManuallyDrop::new(this).0.as_ptr()
     }
 
-    /// Takes back a box from [`into_raw`](Self::into_raw).
+    /// Converts a pointer from [`into_raw`](Self::into_raw) back into its box.
     ///
     /// # Safety
     /// `raw` came from [`into_raw`](Self::into_raw) of the same type, or was unsized from that pointer, and the caller
     /// owns it.
     pub unsafe fn from_raw(raw: *mut T) -> Self {
-        // SAFETY: `into_raw` gives no null.
+        // SAFETY: `into_raw` returns no null pointer.
         Box(unsafe { NonNull::new_unchecked(raw) }, PhantomData)
     }
 
-    /// The value, for ever.
+    /// Returns the value, which is never freed.
     pub fn leak<'a>(this: Self) -> &'a mut T
     where
         T: 'a,
@@ -62,14 +62,14 @@ impl<T: ?Sized> Box<T> {
     }
 }
 
-/// Moves `value` to the heap for ever. Where there is no memory, the value is dropped.
+/// Moves `value` to the heap and never frees it. If there is no memory, the value is dropped.
 pub fn try_leak<T>(value: T) -> Result<&'static mut T, OutOfMemory> {
     Box::try_new(value).map(Box::leak)
 }
 
 impl<T: ?Sized> Drop for Box<T> {
     fn drop(&mut self) {
-        // SAFETY: the value is alive and the box its owner; the layout is the one it was allocated with.
+        // SAFETY: the value is alive, the box is its owner, and it was allocated with this layout.
         unsafe {
             let layout = Layout::for_value(self.0.as_ref());
             ptr::drop_in_place(self.0.as_ptr());
@@ -88,7 +88,7 @@ impl<T: ?Sized> Deref for Box<T> {
 
 impl<T: ?Sized> DerefMut for Box<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the value is alive while the box is, and the box has it alone.
+        // SAFETY: the value is alive while the box is, and the box is its only owner.
         unsafe { self.0.as_mut() }
     }
 }
@@ -120,7 +120,7 @@ mod tests {
         drop(inner);
         assert!(refusal::at(1, || Box::try_new(Counts(&dropped)).is_err()).0);
         assert_eq!(dropped.get(), 3);
-        // No size, no memory.
+        // A value without a size needs no memory.
         assert!(refusal::at(1, || Box::try_new(()).is_ok()).0);
         let mut number = Box::try_new(5).unwrap();
         *number += 1;

@@ -1,27 +1,27 @@
-//! A queue with two ends, in a ring that grows only in methods named so.
+//! A double-ended queue in a ring that grows only in methods whose name says so (`try_`).
 
 use crate::OutOfMemory;
 use core::fmt;
 use core::mem::MaybeUninit;
 
-/// A queue with two ends, as `alloc::collections::VecDeque`.
+/// A double-ended queue, as `alloc::collections::VecDeque`.
 pub struct Deque<T> {
     /// The ring; its length is its capacity.
     ring: alloc::vec::Vec<MaybeUninit<T>>,
-    /// Where the first element is.
+    /// The index of the first element in the ring.
     first: usize,
     len: usize,
 }
 
 impl<T> Deque<T> {
-    /// An empty one, which has no memory.
+    /// An empty queue, which has no memory.
     pub const fn new() -> Self {
-        // A ring of them would have no end.
+        // A vector of elements without a size has an unlimited capacity, so the ring would have no end.
         const { assert!(size_of::<T>() != 0, "elements have a size") };
         Deque { ring: alloc::vec::Vec::new(), first: 0, len: 0 }
     }
 
-    /// An empty one with room for `capacity` elements.
+    /// An empty queue with room for `capacity` elements.
     pub fn try_with_capacity(capacity: usize) -> Result<Self, OutOfMemory> {
         let mut new = Self::new();
         new.try_reserve(capacity)?;
@@ -38,13 +38,13 @@ impl<T> Deque<T> {
         self.len == 0
     }
 
-    /// The place in the ring of element `at`; `at` may be the number of elements.
+    /// The index of element `at` in the ring. `at` may be the number of elements.
     fn place(&self, at: usize) -> usize {
         let place = self.first + at;
         if place >= self.ring.len() { place - self.ring.len() } else { place }
     }
 
-    /// Makes room for `more` elements beyond those there are, and for some that may come later.
+    /// Makes room for `more` elements beyond the existing ones, and for some later elements.
     pub fn try_reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
         let need = self.len.checked_add(more).ok_or(OutOfMemory)?;
         let old = self.ring.len();
@@ -64,17 +64,17 @@ impl<T> Deque<T> {
         Ok(())
     }
 
-    /// Adds an element behind the last. Where there is no memory, it is dropped.
+    /// Adds an element behind the last. If there is no memory, the element is dropped.
     pub fn try_push_back(&mut self, value: T) -> Result<(), OutOfMemory> {
         self.try_reserve(1)?;
         self.push_back_reserved(value);
         Ok(())
     }
 
-    /// Adds an element behind the last, for which there is room.
+    /// Adds an element behind the last. The caller has reserved room for it.
     ///
     /// # Panics
-    /// Where no room was reserved.
+    /// Panics if no room was reserved.
     pub fn push_back_reserved(&mut self, value: T) {
         assert!(self.len < self.ring.len(), "room was reserved");
         let place = self.place(self.len);
@@ -82,10 +82,10 @@ impl<T> Deque<T> {
         self.len += 1;
     }
 
-    /// Adds an element before the first, for which there is room.
+    /// Adds an element before the first. The caller has reserved room for it.
     ///
     /// # Panics
-    /// Where no room was reserved.
+    /// Panics if no room was reserved.
     pub fn push_front_reserved(&mut self, value: T) {
         assert!(self.len < self.ring.len(), "room was reserved");
         self.first = if self.first == 0 { self.ring.len() - 1 } else { self.first - 1 };
@@ -93,24 +93,24 @@ impl<T> Deque<T> {
         self.len += 1;
     }
 
-    /// Takes the first element.
+    /// Removes and returns the first element.
     pub fn pop_front(&mut self) -> Option<T> {
         self.len = self.len.checked_sub(1)?;
         let place = self.first;
         self.first = if place + 1 == self.ring.len() { 0 } else { place + 1 };
-        // SAFETY: an element of the queue is initialised; it is taken out once.
+        // SAFETY: an element of the queue is initialised, and it is moved out once.
         Some(unsafe { self.ring[place].assume_init_read() })
     }
 
-    /// Takes the last element.
+    /// Removes and returns the last element.
     pub fn pop_back(&mut self) -> Option<T> {
         self.len = self.len.checked_sub(1)?;
         let place = self.place(self.len);
-        // SAFETY: an element of the queue is initialised; it is taken out once.
+        // SAFETY: an element of the queue is initialised, and it is moved out once.
         Some(unsafe { self.ring[place].assume_init_read() })
     }
 
-    /// Takes element `at`; those behind it move up.
+    /// Removes and returns element `at`. The elements behind it move forward by one.
     pub fn remove(&mut self, at: usize) -> Option<T> {
         if at == 0 {
             return self.pop_front();
@@ -118,8 +118,8 @@ impl<T> Deque<T> {
         if at >= self.len {
             return None;
         }
-        // SAFETY: an element of the queue is initialised. Each one behind it is moved to the place before its own, and
-        // the last place is outside of the queue then.
+        // SAFETY: an element of the queue is initialised. Each element behind `at` moves to the place before its own.
+        // The last place is then outside of the queue.
         unsafe {
             let taken = self.ring[self.place(at)].assume_init_read();
             for next in at + 1..self.len {
@@ -134,8 +134,8 @@ impl<T> Deque<T> {
 
     /// Drops the elements for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        // Each is taken from the front and put back at the end, so no other element is lost where `keep` or a drop
-        // panics.
+        // Each element is removed from the front and put back at the end. So if `keep` or a drop panics, no other
+        // element is lost.
         for _ in 0..self.len {
             if let Some(value) = self.pop_front()
                 && keep(&value)
@@ -151,7 +151,7 @@ impl<T> Deque<T> {
         (at < self.len).then(|| unsafe { self.ring[self.place(at)].assume_init_ref() })
     }
 
-    /// Element `at`, to be changed.
+    /// Element `at`, mutable.
     pub fn get_mut(&mut self, at: usize) -> Option<&mut T> {
         if at >= self.len {
             return None;
@@ -177,7 +177,7 @@ impl<T> Deque<T> {
         (0..self.len).map(|at| unsafe { self.ring[self.place(at)].assume_init_ref() })
     }
 
-    /// All elements, from the first, to be changed.
+    /// All elements, from the first, mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let (front, back) = self.ring.split_at_mut(self.first);
         let straight = back.len().min(self.len);
@@ -186,26 +186,26 @@ impl<T> Deque<T> {
         back[..straight].iter_mut().chain(&mut front[..wrapped]).map(|e| unsafe { e.assume_init_mut() })
     }
 
-    /// Shortens to the first `len` elements.
+    /// Drops all elements behind the first `len`.
     pub fn truncate(&mut self, len: usize) {
         while self.len > len {
             self.pop_back();
         }
     }
 
-    /// Drops all elements; the memory stays.
+    /// Drops all elements, and keeps the memory.
     pub fn clear(&mut self) {
         self.truncate(0);
         self.first = 0;
     }
 
-    /// Takes the first `most` elements, or all.
+    /// Removes the first `most` elements (or all if there are fewer) as the iterator returns them.
     pub fn drain_front(&mut self, most: usize) -> impl Iterator<Item = T> + '_ {
         let count = most.min(self.len);
         (0..count).map_while(|_| self.pop_front())
     }
 
-    /// How many elements there is memory for.
+    /// The number of elements for which there is memory.
     pub fn capacity(&self) -> usize {
         self.ring.len()
     }
@@ -264,7 +264,7 @@ mod tests {
         ]
     }
 
-    /// Operations of a case. An interpreter takes seconds for the number used elsewhere.
+    /// The most operations of a case. Under an interpreter (miri) the usual number would take seconds.
     const MOST: usize = if cfg!(miri) { 12 } else { 300 };
 
     proptest! {

@@ -1,12 +1,12 @@
 //! Containers in which every allocation can be refused.
 //!
 //! # The rule
-//! An operation that allocates returns [`OutOfMemory`] where there is no memory, and has then changed nothing.
-//! Operations that do not say so allocate nothing. No operation aborts the program for lack of memory.
+//! An operation that allocates returns [`OutOfMemory`] if there is no memory, and has then changed nothing. An
+//! operation without that error allocates nothing. No operation aborts the program for lack of memory.
 //!
 //! # Order
-//! A caller allocates first and publishes then. [`Room`], [`SpareEntry`] and `try_reserve` take the memory for a later
-//! step: under a lock, or after a point of no return.
+//! A caller allocates first and publishes afterwards. [`Room`], [`SpareEntry`] and `try_reserve` allocate the memory
+//! for a later step that must not fail: under a lock, or after a point of no return.
 #![cfg_attr(not(any(test, feature = "refusal")), no_std)]
 #![deny(missing_docs)]
 
@@ -34,7 +34,7 @@ use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
 
-/// There is no memory for the request.
+/// The error of a request for which there is no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
@@ -46,7 +46,7 @@ impl fmt::Display for OutOfMemory {
 
 impl core::error::Error for OutOfMemory {}
 
-/// Writing growing text can fail only for lack of memory.
+/// Formatting into growing text can fail only for lack of memory.
 impl From<fmt::Error> for OutOfMemory {
     fn from(_: fmt::Error) -> Self {
         OutOfMemory
@@ -59,7 +59,8 @@ impl From<alloc::collections::TryReserveError> for OutOfMemory {
     }
 }
 
-/// Memory of the global allocator, not initialised. A layout without a size takes none. Given back by [`deallocate`].
+/// Allocates uninitialised memory from the global allocator. A layout of size zero needs no memory. The caller frees
+/// the result with [`deallocate`].
 pub fn allocate(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
     if layout.size() == 0 {
         return Ok(NonNull::without_provenance(
@@ -71,18 +72,18 @@ pub fn allocate(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
     NonNull::new(unsafe { alloc::alloc::alloc(layout) }).ok_or(OutOfMemory)
 }
 
-/// As [`allocate`], and all zero.
+/// Allocates memory that is all zero; otherwise as [`allocate`].
 pub fn allocate_zeroed(layout: Layout) -> Result<NonNull<u8>, OutOfMemory> {
     let memory = allocate(layout)?;
-    // SAFETY: memory of that size, which no other code has.
+    // SAFETY: the memory has that size, and no other code uses it.
     unsafe { memory.write_bytes(0, layout.size()) };
     Ok(memory)
 }
 
-/// Frees memory of [`allocate`].
+/// Frees memory that [`allocate`] returned.
 ///
 /// # Safety
-/// `memory` came from [`allocate`] with this layout, and is used no more.
+/// `memory` came from [`allocate`] with this layout, and is not used any more.
 pub unsafe fn deallocate(memory: NonNull<u8>, layout: Layout) {
     if layout.size() > 0 {
         // SAFETY: by this function's contract it came from the global allocator with this layout.

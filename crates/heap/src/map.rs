@@ -1,6 +1,7 @@
-//! An ordered map whose entries are allocated one by one, before they are put in.
+//! An ordered map whose entries are allocated one by one, before they are inserted.
 //!
-//! A red-black tree ([`intrusive_collections`]): removing needs no memory, and inserting none beyond the entry's own.
+//! The map is a red-black tree ([`intrusive_collections`]). Removing an entry needs no memory, and inserting one needs
+//! only the memory of the entry.
 
 use crate::OutOfMemory;
 use core::alloc::Layout;
@@ -11,7 +12,7 @@ use core::ptr::NonNull;
 use intrusive_collections::rbtree::{Cursor, Entry};
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, UnsafeRef, intrusive_adapter};
 
-/// An entry. Aligned: the holders of two maps store into entries that the heap would place on one line.
+/// An entry. The alignment keeps two entries off one cache line, because the holders of two maps may store into them.
 #[repr(align(64))]
 struct MapNode<K, V> {
     link: RBTreeLink,
@@ -24,7 +25,7 @@ intrusive_adapter!(Nodes<K, V> = UnsafeRef<MapNode<K, V>>: MapNode<K, V> { link 
 /// The key of a node, as the tree compares it.
 struct KeyOf<'a, K>(&'a K);
 
-/// A searched key. A type of its own, so that the tree's keys can be compared with each of their borrowed forms.
+/// A key to search for. The separate type lets the tree's keys be compared with each of their borrowed forms.
 #[repr(transparent)]
 struct Sought<Q: ?Sized>(Q);
 
@@ -72,7 +73,7 @@ impl<'a, K: Ord + 'static, V: 'static> KeyAdapter<'a> for Nodes<K, V> {
     }
 }
 
-/// The memory of an entry that comes later.
+/// The memory of an entry whose key and value are written later.
 pub struct SpareEntry<K, V>(NonNull<MapNode<K, V>>);
 
 // SAFETY: the memory has no key and no value yet.
@@ -82,24 +83,25 @@ impl<K, V> SpareEntry<K, V> {
     /// The layout of an entry.
     pub const LAYOUT: Layout = Layout::new::<MapNode<K, V>>();
 
-    /// Takes the memory.
+    /// Allocates the memory.
     pub fn try_new() -> Result<Self, OutOfMemory> {
         Ok(SpareEntry(crate::allocate(Layout::new::<MapNode<K, V>>())?.cast()))
     }
 
     fn fill(self, key: K, value: V) -> UnsafeRef<MapNode<K, V>> {
         let at = ManuallyDrop::new(self).0;
-        // SAFETY: the memory has this layout and is this entry's alone. It is freed by `emptied`.
+        // SAFETY: the memory has this layout, and only this entry uses it. `emptied` takes it back.
         unsafe {
             at.write(MapNode { link: RBTreeLink::new(), key, value });
             UnsafeRef::from_raw(at.as_ptr())
         }
     }
 
-    /// The content and the memory of a node that was removed from its tree.
+    /// Takes the memory, the key and the value of a node that was removed from its tree.
     fn emptied(node: UnsafeRef<MapNode<K, V>>) -> (Self, K, V) {
         let at = UnsafeRef::into_raw(node);
-        // SAFETY: `fill` made it, and the tree has released it: only the caller has it, and it is moved out once.
+        // SAFETY: `fill` made the node, and the tree has released it. Only the caller has it, and its content is moved
+        // out once.
         unsafe {
             let MapNode { key, value, .. } = at.read();
             (SpareEntry(NonNull::new_unchecked(at)), key, value)
@@ -120,7 +122,7 @@ pub struct Map<K, V> {
     len: usize,
 }
 
-// SAFETY: the map owns its keys and values.
+// SAFETY: the map owns its keys and values, so sending the map is sending them.
 unsafe impl<K: Send, V: Send> Send for Map<K, V> {}
 // SAFETY: a shared map gives shared references only.
 unsafe impl<K: Sync, V: Sync> Sync for Map<K, V> {}
@@ -156,7 +158,7 @@ impl<K, V> Map<K, V> {
         self.iter().map(|(k, _)| k)
     }
 
-    /// Takes the first entry.
+    /// Removes and returns the first entry.
     pub fn pop_first(&mut self) -> Option<(K, V)> {
         let (_memory, key, value) = SpareEntry::emptied(self.tree.front_mut().remove()?);
         self.len -= 1;
@@ -178,14 +180,14 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
         self.tree.find(Sought::new(key)).get().map(|node| &node.value)
     }
 
-    /// The value of `key`, to be changed.
+    /// The value of `key`, mutable.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
     {
         let node = self.tree.find_mut(Sought::new(key)).get_ptr()?;
-        // SAFETY: a node of the tree, which is borrowed for as long as the value is. The tree reads only its link and
-        // key.
+        // SAFETY: the node is in the tree, which stays borrowed as long as the value is borrowed. The tree reads only
+        // the node's link and key.
         Some(unsafe { &mut (*node.as_ptr()).value })
     }
 
@@ -197,11 +199,11 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
         self.get(key).is_some()
     }
 
-    /// Puts an entry into memory that was taken for it. Returns the value that was there before.
+    /// Inserts an entry into memory that the caller has allocated for it. Returns the former value of `key`.
     pub fn insert(&mut self, memory: SpareEntry<K, V>, key: K, value: V) -> Option<V> {
         match self.tree.entry(Sought::new(&key)) {
             Entry::Occupied(at) => {
-                // SAFETY: a node of the tree, which is borrowed. The tree reads only its link and key.
+                // SAFETY: the node is in the tree, which is borrowed. The tree reads only the node's link and key.
                 let there = at.as_cursor().get_ptr().map(|node| unsafe { &mut (*node.as_ptr()).value })?;
                 Some(core::mem::replace(there, value))
             }
@@ -213,12 +215,12 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
         }
     }
 
-    /// Puts an entry in; where there is no memory, it is dropped. Returns the value that was there before.
+    /// Inserts an entry. If there is no memory, the entry is dropped. Returns the former value of `key`.
     pub fn try_insert(&mut self, key: K, value: V) -> Result<Option<V>, OutOfMemory> {
         Ok(self.insert(SpareEntry::try_new()?, key, value))
     }
 
-    /// Takes the entry of `key` out, with its memory, which another entry may use.
+    /// Removes the entry of `key` and returns it with its memory, which another entry may use.
     pub fn take<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<(SpareEntry<K, V>, K, V)>
     where
         K: Borrow<Q>,
@@ -228,7 +230,7 @@ impl<K: Ord + 'static, V: 'static> Map<K, V> {
         Some(taken)
     }
 
-    /// Takes the entry of `key`.
+    /// Removes the entry of `key` and returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -283,7 +285,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::string::{String, ToString};
 
-    /// Operations of a case. An interpreter takes seconds for the number used elsewhere.
+    /// The most operations of a case. Under an interpreter (miri) the usual number would take seconds.
     const MOST: usize = if cfg!(miri) { 12 } else { 300 };
 
     proptest! {

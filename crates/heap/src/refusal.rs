@@ -1,40 +1,40 @@
-//! An allocator for tests that refuses one request of a thread, or all from some request on.
+//! A test allocator that refuses chosen requests of a thread.
 //!
-//! A test program of a crate that uses this one gets it as its global allocator. Requests outside of [`at`] and
+//! A test program of a crate that depends on this crate has it as its global allocator. Requests outside of [`at`] and
 //! [`allocations`] are never refused, unless the thread has a judge ([`set_judge`]).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr;
 
-/// Numbers a thread's requests, and refuses a chosen one.
+/// An allocator that numbers a thread's requests, and refuses a chosen request.
 pub struct Refusing;
 
 #[global_allocator]
 static ALLOCATOR: Refusing = Refusing;
 
 std::thread_local! {
-    /// Requests since counting began; `None` while none are counted.
+    /// The number of requests since counting began, or `None` while none are counted.
     static COUNTED: Cell<Option<u64>> = const { Cell::new(None) };
     /// The number of the request that is refused; 0 for none.
     static REFUSED: Cell<u64> = const { Cell::new(0) };
-    /// A function that decides about each request too.
+    /// A function that decides about each request too; true refuses it.
     static JUDGE: Cell<Option<fn() -> bool>> = const { Cell::new(None) };
 }
 
-/// From now on `judge` decides whether a request of this thread is refused.
+/// Sets the function that decides whether a request of this thread is refused. `None` removes it.
 pub fn set_judge(judge: Option<fn() -> bool>) {
     JUDGE.set(judge);
 }
 
-/// Whether this request is refused.
+/// Counts a request, and returns whether it is refused.
 fn is_refused() -> bool {
     let count = |counted: &Cell<Option<u64>>| {
         let n = counted.get()? + 1;
         counted.set(Some(n));
         Some(n)
     };
-    // An ending thread has no counters any more, and no request of it is refused.
+    // A thread that is ending has no counters any more, so none of its requests is refused.
     let number = COUNTED.try_with(count).ok().flatten();
     let judge = JUDGE.try_with(Cell::get).ok().flatten();
     number.is_some_and(|n| REFUSED.try_with(Cell::get) == Ok(n)) || judge.is_some_and(|refuses| refuses())
@@ -43,27 +43,27 @@ fn is_refused() -> bool {
 // SAFETY: all memory comes from the system allocator; a refusal is null, as the trait requires.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller of the allocator vouches for a layout that has a size, and it is passed on.
+        // SAFETY: by this function's contract the layout has a size; it is passed on unchanged.
         if is_refused() { ptr::null_mut() } else { unsafe { System.alloc(layout) } }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: by this function's contract; the memory is the system's.
+        // SAFETY: by this function's contract `memory` came from this allocator, so from the system's.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller of the allocator vouches for a layout that has a size, and it is passed on.
+        // SAFETY: by this function's contract the layout has a size; it is passed on unchanged.
         if is_refused() { ptr::null_mut() } else { unsafe { System.alloc_zeroed(layout) } }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, new: usize) -> *mut u8 {
-        // SAFETY: by this function's contract; the memory is the system's.
+        // SAFETY: by this function's contract `memory` came from this allocator, so from the system's.
         if is_refused() { ptr::null_mut() } else { unsafe { System.realloc(memory, layout, new) } }
     }
 }
 
-/// Ends the counting, also where a test panics.
+/// Ends the counting when it is dropped, also if a test panics.
 struct Counting;
 
 impl Drop for Counting {
@@ -73,7 +73,7 @@ impl Drop for Counting {
     }
 }
 
-/// Runs `f` while this thread's `n`-th request is refused; returns its result and its number of requests.
+/// Runs `f` with this thread's `n`-th request refused. Returns the result of `f` and the number of its requests.
 pub fn at<R>(n: u64, f: impl FnOnce() -> R) -> (R, u64) {
     assert_eq!(COUNTED.get(), None, "one count at a time");
     let _ends = Counting;
@@ -88,12 +88,13 @@ pub fn allocations(f: impl FnOnce()) -> u64 {
     at(0, f).1
 }
 
-/// Runs `f` with its first request refused, then with its second, and so on until none is refused any more. `f` gets
-/// the number of the refused request and returns whether it succeeded. Returns the number of runs in which a request
-/// was refused.
+/// Runs `f` with its first request refused, then with its second, and so on until no request is refused. `f` gets the
+/// number of the refused request and returns whether it succeeded. Returns the number of runs in which a request was
+/// refused.
 ///
 /// # Panics
-/// Where `f` succeeds although a request was refused and `may_do_without` is not set, or fails although none was.
+/// Panics if `f` succeeds although a request was refused and `may_do_without` is not set. Also panics if `f` fails
+/// although no request was refused.
 pub fn refused_each(may_do_without: bool, mut f: impl FnMut(u64) -> bool) -> u64 {
     for n in 1.. {
         let (through, made) = at(n, || f(n));

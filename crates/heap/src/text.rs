@@ -1,9 +1,9 @@
-//! Formatting into growing memory.
+//! Formatting into memory that grows.
 
 use crate::{OutOfMemory, Vec};
 use core::fmt::{self, Write};
 
-/// The result of `format!`, as bytes.
+/// Returns the result of `format!` as bytes.
 ///
 /// ```
 /// let text = quire_heap::try_format(format_args!("pipe:[{}]", 7))?;

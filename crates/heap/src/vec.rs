@@ -1,4 +1,4 @@
-//! A vector that grows only in methods named so.
+//! A vector that grows only in methods whose name says so (`try_`).
 
 use crate::OutOfMemory;
 use core::alloc::Layout;
@@ -11,27 +11,28 @@ use core::slice;
 pub struct Vec<T>(alloc::vec::Vec<T>);
 
 impl<T> Vec<T> {
-    /// The fewest elements that a vector without memory makes room for, as `alloc::vec::Vec`'s.
+    /// The smallest capacity that a vector gets at its first allocation, as for `alloc::vec::Vec`.
     const FIRST: usize = match size_of::<T>() {
         0 | 1 => 8,
         2..=1024 => 4,
         _ => 1,
     };
 
-    /// An empty one, which has no memory.
+    /// An empty vector, which has no memory.
     pub const fn new() -> Self {
         Vec(alloc::vec::Vec::new())
     }
 
-    /// An empty one with room for `capacity` elements.
+    /// An empty vector with room for exactly `capacity` elements.
     pub fn try_with_capacity(capacity: usize) -> Result<Self, OutOfMemory> {
         let layout = Layout::array::<T>(capacity).map_err(|_| OutOfMemory)?;
         if layout.size() == 0 {
             return Ok(Self::new());
         }
-        // Not by the methods that grow a vector: they compare it with its memory before, and copy that.
+        // The methods of `alloc` that grow a vector are not used here, because they handle its old memory too.
         let memory = crate::allocate(layout)?.cast::<T>();
-        // SAFETY: memory of the global allocator with the layout of so many elements, of which none is there yet.
+        // SAFETY: the memory is from the global allocator, with the layout of `capacity` elements, and holds no element
+        // yet.
         Ok(Vec(unsafe { alloc::vec::Vec::from_raw_parts(memory.as_ptr(), 0, capacity) }))
     }
 
@@ -42,7 +43,7 @@ impl<T> Vec<T> {
         Ok(new)
     }
 
-    /// Makes room for `more` elements beyond those there are, and for some that may come later.
+    /// Makes room for `more` elements beyond the existing ones, and for some later elements.
     pub fn try_reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
         if self.0.capacity() == 0 && more > 0 {
             *self = Self::try_with_capacity(more.max(Self::FIRST))?;
@@ -51,7 +52,7 @@ impl<T> Vec<T> {
         Ok(self.0.try_reserve(more)?)
     }
 
-    /// Makes room for `more` elements beyond those there are.
+    /// Makes room for exactly `more` elements beyond the existing ones.
     pub fn try_reserve_exact(&mut self, more: usize) -> Result<(), OutOfMemory> {
         if self.0.capacity() == 0 {
             *self = Self::try_with_capacity(more)?;
@@ -60,7 +61,7 @@ impl<T> Vec<T> {
         Ok(self.0.try_reserve_exact(more)?)
     }
 
-    /// Adds an element. Where there is no memory, it is dropped.
+    /// Adds an element. If there is no memory, the element is dropped.
     #[inline]
     pub fn try_push(&mut self, value: T) -> Result<(), OutOfMemory> {
         if self.0.len() == self.0.capacity() {
@@ -70,39 +71,39 @@ impl<T> Vec<T> {
         Ok(())
     }
 
-    /// Adds an element for which there is room.
+    /// Adds an element. The caller has reserved room for it.
     ///
     /// # Panics
-    /// Where no room was reserved.
+    /// Panics if no room was reserved.
     #[inline]
     pub fn push_reserved(&mut self, value: T) {
         let len = self.0.len();
         let room = self.0.spare_capacity_mut().first_mut().expect("room was reserved");
         room.write(value);
-        // SAFETY: within the capacity, and the element was written.
+        // SAFETY: the length is within the capacity, and the element was written.
         unsafe { self.0.set_len(len + 1) };
     }
 
-    /// Adds an element before the one at `at`. Where there is no memory, it is dropped.
+    /// Adds an element before the element at `at`. If there is no memory, the element is dropped.
     ///
     /// # Panics
-    /// Where `at` is behind the end.
+    /// Panics if `at` is behind the end.
     pub fn try_insert(&mut self, at: usize, value: T) -> Result<(), OutOfMemory> {
         self.try_reserve(1)?;
         self.insert_reserved(at, value);
         Ok(())
     }
 
-    /// Adds an element before the one at `at`, for which there is room.
+    /// Adds an element before the element at `at`. The caller has reserved room for it.
     ///
     /// # Panics
-    /// Where no room was reserved, or `at` is behind the end.
+    /// Panics if no room was reserved, or `at` is behind the end.
     pub fn insert_reserved(&mut self, at: usize, value: T) {
         self.push_reserved(value);
         self.0[at..].rotate_right(1);
     }
 
-    /// Adds the iterator's elements. Where memory runs out, the elements added so far stay.
+    /// Adds the iterator's elements. If memory runs out, the elements added so far stay.
     pub fn try_extend(&mut self, all: impl IntoIterator<Item = T>) -> Result<(), OutOfMemory> {
         let all = all.into_iter();
         self.try_reserve(all.size_hint().0)?;
@@ -112,41 +113,41 @@ impl<T> Vec<T> {
         Ok(())
     }
 
-    /// Shortens to `len`.
+    /// Drops all elements behind the first `len`.
     pub fn truncate(&mut self, len: usize) {
         self.0.truncate(len);
     }
 
-    /// Drops all elements; the memory stays.
+    /// Drops all elements, and keeps the memory.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// Takes the last element.
+    /// Removes and returns the last element.
     pub fn pop(&mut self) -> Option<T> {
         self.0.pop()
     }
 
-    /// Takes the element at `at`; those behind it move up.
+    /// Removes and returns the element at `at`. The elements behind it move forward by one.
     ///
     /// # Panics
-    /// Where there is none.
+    /// Panics if there is no such element.
     pub fn remove(&mut self, at: usize) -> T {
         self.0.remove(at)
     }
 
-    /// Takes the element at `at`; the last one comes to its place.
+    /// Removes and returns the element at `at`. The last element moves to its place.
     ///
     /// # Panics
-    /// Where there is none.
+    /// Panics if there is no such element.
     pub fn swap_remove(&mut self, at: usize) -> T {
         self.0.swap_remove(at)
     }
 
-    /// Takes the elements of a range.
+    /// Removes the elements of a range, and returns them in an iterator.
     ///
     /// # Panics
-    /// Where the range goes beyond the end.
+    /// Panics if the range ends behind the last element.
     pub fn drain(
         &mut self,
         range: impl RangeBounds<usize>,
@@ -159,7 +160,7 @@ impl<T> Vec<T> {
         self.0.retain(keep);
     }
 
-    /// As [`retain`](Self::retain); `keep` may change them.
+    /// As [`retain`](Self::retain), but `keep` may change the elements.
     pub fn retain_mut(&mut self, keep: impl FnMut(&mut T) -> bool) {
         self.0.retain_mut(keep);
     }
@@ -173,55 +174,55 @@ impl<T> Vec<T> {
         unsafe { self.0.set_len(len) };
     }
 
-    /// How many elements there is memory for.
+    /// The number of elements for which there is memory.
     pub fn capacity(&self) -> usize {
         self.0.capacity()
     }
 }
 
 impl<T: Copy> Vec<T> {
-    /// A copy of `all`.
+    /// Returns a copy of `all`.
     pub fn try_copy(all: &[T]) -> Result<Self, OutOfMemory> {
         let mut new = Self::try_with_capacity(all.len())?;
         new.try_extend_from_slice(all)?;
         Ok(new)
     }
 
-    /// Adds a copy of `all`.
+    /// Adds a copy of the elements `all`.
     pub fn try_extend_from_slice(&mut self, all: &[T]) -> Result<(), OutOfMemory> {
         self.try_reserve(all.len())?;
         self.extend_reserved(all);
         Ok(())
     }
 
-    /// Adds a copy of `all`, for which there is room.
+    /// Adds a copy of the elements `all`. The caller has reserved room for them.
     ///
     /// # Panics
-    /// Where not enough room was reserved.
+    /// Panics if not enough room was reserved.
     pub fn extend_reserved(&mut self, all: &[T]) {
         let len = self.0.len();
         let room = &mut self.0.spare_capacity_mut()[..all.len()];
         room.write_copy_of_slice(all);
-        // SAFETY: within the capacity, and the elements were written.
+        // SAFETY: the length is within the capacity, and the elements were written.
         unsafe { self.0.set_len(len + all.len()) };
     }
 
-    /// Changes the length to `len`; new elements have this value.
+    /// Changes the length to `len`. New elements have the value `value`.
     pub fn try_resize(&mut self, len: usize, value: T) -> Result<(), OutOfMemory> {
         self.try_reserve(len.saturating_sub(self.0.len()))?;
         self.resize_reserved(len, value);
         Ok(())
     }
 
-    /// As [`try_resize`](Self::try_resize), where there is room.
+    /// As [`try_resize`](Self::try_resize), in room that the caller has reserved.
     ///
     /// # Panics
-    /// Where not enough room was reserved.
+    /// Panics if not enough room was reserved.
     pub fn resize_reserved(&mut self, len: usize, value: T) {
         let more = len.saturating_sub(self.0.len());
         self.0.spare_capacity_mut()[..more].fill(core::mem::MaybeUninit::new(value));
         self.0.truncate(len);
-        // SAFETY: within the capacity, and all up to `len` was written.
+        // SAFETY: `len` is within the capacity, and all elements up to `len` were written.
         unsafe { self.0.set_len(len) };
     }
 }
@@ -263,7 +264,7 @@ impl<T: fmt::Debug> fmt::Debug for Vec<T> {
     }
 }
 
-/// Fails where there is no memory; the part of the piece that was written stays.
+/// Writing fails if there is no memory. The part of the text that was written before stays.
 impl fmt::Write for Vec<u8> {
     fn write_str(&mut self, s: &str) -> fmt::Result {
         self.try_extend_from_slice(s.as_bytes()).map_err(|OutOfMemory| fmt::Error)

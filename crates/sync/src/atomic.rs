@@ -1,7 +1,7 @@
-//! The atomics of the chosen personality, and the two fences that the protocols use.
+//! The atomics of the selected build (native, recording, loom, shuttle), and the two fences that the protocols use.
 //!
-//! C2 and the contracts beside it argue with full fences. On x86 a locked read-modify-write already is one, so after it
-//! a compiler fence suffices. Elsewhere, and under the model checkers, a real fence follows.
+//! C2 and related contracts rely on full fences. On x86 a locked read-modify-write is already a full fence, so a
+//! compiler fence after it suffices. Elsewhere, and under the model checkers, a real fence follows it.
 
 #[cfg(recording)]
 pub use crate::record::atomic::{
@@ -32,8 +32,8 @@ pub fn fence_full() {
     fence(Ordering::SeqCst);
 }
 
-/// The full fence after an atomic read-modify-write (a lock taken, a `swap`). On x86 the locked instruction is the
-/// fence, so this is a compiler fence. Elsewhere and in the models it is [`fence_full`].
+/// A full fence after an atomic read-modify-write (an acquired lock, a `swap`). On x86 the locked instruction is that
+/// fence, so this is only a compiler fence. Elsewhere and in the models it is [`fence_full`].
 #[inline(always)]
 pub fn fence_after_rmw() {
     #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]

@@ -1,4 +1,4 @@
-//! Backtraces that are taken now and printed later if needed.
+//! Backtraces that are captured now, and printed later if they are needed.
 
 #[cfg(any(test, feature = "std"))]
 mod taken {
@@ -11,7 +11,7 @@ mod taken {
     pub struct Trace(Arc<Backtrace>);
 
     impl Trace {
-        /// The caller's.
+        /// Captures the caller's backtrace.
         pub fn here() -> Trace {
             crate::hooks::threads::apart(|| Trace(Arc::new(Backtrace::force_capture())))
         }
@@ -29,10 +29,10 @@ mod taken {
     use crate::hooks;
     use core::fmt;
 
-    /// Calls of a backtrace that are kept: enough to identify the caller, few enough for the stack.
+    /// The most calls of a backtrace that are kept: enough to identify the caller, few enough for the stack.
     const DEPTH: usize = 20;
 
-    /// A backtrace as return addresses, from the hooks.
+    /// A backtrace as return addresses, which the hook `Cpu::backtrace` returns.
     #[derive(Clone)]
     pub struct Trace {
         addresses: [usize; DEPTH],
@@ -40,7 +40,7 @@ mod taken {
     }
 
     impl Trace {
-        /// The caller's.
+        /// Captures the caller's backtrace.
         #[inline(never)]
         pub fn here() -> Trace {
             let mut addresses = [0; DEPTH];

@@ -1,4 +1,4 @@
-//! A set of CPUs that many CPUs change and read: the targets of a shootdown.
+//! A set of CPUs that many CPUs change and read, such as the targets of a shootdown.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::hooks::CpuId;
@@ -20,13 +20,13 @@ impl CpuSet {
         CpuSet { words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Adds `cpu`; a full fence on x86 (callers follow with [`fence_after_rmw`](crate::atomic::fence_after_rmw)).
-    /// Returns whether it was not in the set before.
+    /// Adds `cpu`. Returns whether it was not in the set before. Callers follow with
+    /// [`fence_after_rmw`](crate::atomic::fence_after_rmw) where they need a full fence.
     pub fn insert(&self, cpu: CpuId) -> bool {
         self.words[cpu / 64].fetch_or(1 << (cpu % 64), Ordering::AcqRel) & 1 << (cpu % 64) == 0
     }
 
-    /// Takes `cpu` out.
+    /// Removes `cpu`.
     pub fn remove(&self, cpu: CpuId) {
         self.words[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::AcqRel);
     }
@@ -36,12 +36,12 @@ impl CpuSet {
         self.words[cpu / 64].load(Ordering::Acquire) & (1 << (cpu % 64)) != 0
     }
 
-    /// Replaces the set by `mask`, a word at a time.
+    /// Replaces the set by `mask`, one word at a time, so not atomically.
     pub fn replace(&self, mask: &CpuMask) {
         self.words.iter().zip(mask.words).for_each(|(word, new)| word.store(new, Ordering::Release));
     }
 
-    /// Whether every CPU that a set can name is in the set, each word read once.
+    /// Whether all [`MAX_CPUS`] CPUs are in the set. Each word is read once.
     pub fn is_full(&self) -> bool {
         self.words.iter().all(|word| word.load(Ordering::Acquire) == !0)
     }
@@ -83,7 +83,7 @@ impl CpuMask {
     pub fn insert(&mut self, cpu: CpuId) {
         self.words[cpu / 64] |= 1 << (cpu % 64);
     }
-    /// Takes `cpu` out.
+    /// Removes `cpu`.
     pub fn remove(&mut self, cpu: CpuId) {
         self.words[cpu / 64] &= !(1 << (cpu % 64));
     }
@@ -103,11 +103,11 @@ impl CpuMask {
     pub fn len(&self) -> usize {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
-    /// Whether every CPU that a set can name is in the set.
+    /// Whether all [`MAX_CPUS`] CPUs are in the set.
     pub fn is_full(&self) -> bool {
         self.words.iter().all(|w| *w == !0)
     }
-    /// Whether exactly one CPU is in the set. Cheaper than counting them.
+    /// Whether exactly one CPU is in the set. Cheaper than a count of the CPUs.
     pub fn is_single(&self) -> bool {
         let mut some = self.words.iter().filter(|w| **w != 0);
         some.next().is_some_and(|w| w & (w - 1) == 0) && some.next().is_none()

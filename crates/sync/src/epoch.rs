@@ -3,34 +3,35 @@
 //! # The rule
 //! The domain has a global epoch. A reader pins: it copies the global epoch to its CPU's slot and fences. The epoch may
 //! advance from `e` to `e + 1` only when every slot is idle or at `e`. A value retired in epoch `e` was unlinked
-//! before, so only readers pinned at `e` or `e - 1` can still hold it. When the global epoch reaches `e + 2` none of
-//! them is left. A CPU that halts is not pinned, hence quiescent. Retired values are linked through themselves
-//! ([`Retired`] is embedded), so retiring allocates nothing and cannot fail.
+//! before, so only readers pinned at `e` or `e - 1` can still hold it. When the global epoch reaches `e + 2`, none of
+//! these readers is left. A halted CPU is not pinned, so it does not hold the epoch back. Retired values are linked
+//! through an embedded header ([`Retired`]), so retiring allocates nothing and cannot fail.
 //!
-//! # How often
-//! Learning that all readers have passed moves a line for each reading CPU, and announcing the new epoch moves another
-//! one. Retirements pay for that. A CPU makes a *step* when it has retired [`Domain::every`] structures since the epoch
-//! advanced, and another for each as many again. A step reads at most [`STRIDE`] slots, and continues where the last
-//! one of any CPU ended ([`Domain::passed`]). A slot that was seen idle, or in this epoch, since the epoch began need
-//! not be read again. So
-//! - where all CPUs retire, a few of them read all slots once for all retirements; the others find a new epoch;
-//! - where few retire among many that read, each step still costs no more than its slots;
-//! - a step that meets a reader in the way costs that reader's slot, and the next step begins there.
+//! # How often the epoch advances
+//! To find that all readers have passed, a CPU reads one cache line of each reading CPU. To announce the new epoch, it
+//! writes another line. The retiring CPUs do this work in *steps*. A CPU makes a step each time it has retired
+//! [`Domain::every`] structures in this epoch. A step reads at most [`STRIDE`] slots, and continues where the last step
+//! of any CPU ended ([`Domain::passed`]). A slot that was seen idle or in this epoch, after the epoch began, is not
+//! read again. So
+//! - where all CPUs retire, a few of them read all slots once for all; the others find a new epoch;
+//! - where few CPUs retire among many that read, a step still costs only the slots that it reads;
+//! - a step that meets a pinned reader of the old epoch stops at that reader's slot, and the next step begins there.
 //!
-//! So the lines moved for each retired structure are bounded, however many CPUs there are and retire. An idle slot is
-//! not written, so reading it moves nothing.
+//! So the number of cache lines moved for each retired structure is bounded, whatever the number of CPUs. An idle slot
+//! is not written, so reading it moves no line.
 //!
 //! # Waiting values
-//! For each of three epochs a CPU has the values that it retired between two advances. Where all CPUs retire, that is
-//! its part of a share of memory ([`Domain::holding`]). Where it retires alone, it is as much for each step of an
-//! advance. Where a reader stalls (a virtual CPU that its host does not run) retirements continue. Then writers are
-//! pushed back: a writer whose CPU has retired [`SLACK`] times more than that waits until the epoch advances. It waits
-//! before its change begins, where it may still sleep ([`Domain::push_back`]).
+//! A CPU keeps the values that it retired, in one bag for each of three epochs. Where all CPUs retire, a bag grows to
+//! this CPU's part of a share of memory ([`Domain::holding`]). Where a CPU retires alone, it makes all steps of an
+//! advance, and its bag grows by that amount for each step. If a reader stalls (a virtual CPU that its host does not
+//! run), retirements continue without an advance. Then writers are pushed back. A writer waits for the next advance if
+//! its CPU has retired more than an advance needs, by [`SLACK`] times [`Domain::every`]. The writer waits before its
+//! change begins, where it may still sleep ([`Domain::push_back`]).
 //!
-//! Values that no reader can hold any more are *ready*. A thread that retires frees twice as many of them as it gives
-//! up, and a step frees twice [`Domain::every`]. So no operation pays for what another gave up, however much that was,
-//! and the values that are ready become fewer. An idle CPU frees all ([`Domain::collect_some`]), as does a shortage of
-//! memory.
+//! Values that no reader can hold any more are *ready*. A retirement frees ready values of twice its own weight, and a
+//! step frees twice [`Domain::every`]. So the number of ready values falls, and no operation pays for a large
+//! retirement of another one. An idle CPU frees all its ready values ([`Domain::collect_some`]). When memory is short,
+//! all are freed ([`Domain::collect_everywhere`]).
 //!
 //! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (relies on C5).
 
@@ -43,7 +44,7 @@ use crate::record;
 use crate::spin::{SpinGuard, SpinLock};
 use core::ptr;
 
-/// Embedded, as the first field, in each value that is retired through a domain.
+/// The header of a value that is retired through a domain, embedded as its first field.
 #[repr(C)]
 pub struct Retired {
     next: *mut Retired,
@@ -72,13 +73,13 @@ unsafe impl Sync for Retired {}
 
 /// One CPU's part of a domain.
 pub struct Slot {
-    /// 0: idle; else (epoch << 1) | 1.
+    /// 0 if this CPU is idle (not pinned), else `(epoch << 1) | 1`.
     pinned: AtomicU64,
     /// Depth of nested pins. Only this CPU uses it, with preemption off. In builds that check that a CPU is one thread
     /// at a time, the thread's [`tag`](crate::hooks::thread_tag) is in the upper bits.
     depth: AtomicU32,
-    /// Depth of nested [`free_list`]s that this CPU executes, of any slot's values. Only this CPU writes it, with
-    /// preemption off.
+    /// Depth of nested [`free_list`] calls that this CPU executes, for values of any slot. Only this CPU writes it,
+    /// with preemption off.
     freeing: AtomicU32,
     /// Structures that this CPU has retired since its first retirement in this epoch. Only this CPU writes it.
     count: AtomicU32,
@@ -92,13 +93,13 @@ pub struct Slot {
 crate::assert_layout!(Slot { size: 128, align: 8 });
 
 struct Bags {
-    /// Values retired in epoch `stamp[i]`, newest list first in its bag; bag = epoch mod 3. Where the bag is not empty,
-    /// its last value and its weight.
+    /// Lists of retired values, the newest first. Bag `i` has the values of epoch `stamp[i]`, where `i` is the epoch
+    /// modulo 3. `tail[i]` (the last value) and `weight[i]` are valid only if the bag is not empty.
     head: [*mut Retired; 3],
     tail: [*mut Retired; 3],
     stamp: [u64; 3],
     weight: [u32; 3],
-    /// The weight of the slot's `ready` values, or more.
+    /// An upper bound of the weight of the slot's `ready` values.
     ready_weight: u32,
 }
 // SAFETY: the lists are reached only under the slot's lock, and hold values that their owners gave up.
@@ -108,7 +109,7 @@ impl Bags {
     const EMPTY: Bags =
         Bags { head: [ptr::null_mut(); 3], tail: [ptr::null_mut(); 3], stamp: [0; 3], weight: [0; 3], ready_weight: 0 };
 
-    /// The values retired two epochs before `e`, or earlier, join those that are ready to be freed.
+    /// Moves the values that were retired two epochs before `e`, or earlier, to the ready values.
     fn ripen(&mut self, e: u64, ready: &AtomicPtr<Retired>) {
         let after = if mutant(Mutant::FreedTooSoon) { 1 } else { 2 };
         for i in 0..3 {
@@ -116,7 +117,7 @@ impl Bags {
             if !head.is_null() && self.stamp[i] + after <= e {
                 self.head[i] = ptr::null_mut();
                 record::wrote(self.tail[i]);
-                // SAFETY: the bag's last value is retired and not freed, as its whole list.
+                // SAFETY: the bag's last value is retired and not freed, like the whole list.
                 unsafe { (*self.tail[i]).next = ready.load(Ordering::Relaxed) };
                 ready.store(head, Ordering::Relaxed);
                 self.ready_weight = self.ready_weight.saturating_add(self.weight[i]);
@@ -124,7 +125,7 @@ impl Bags {
         }
     }
 
-    /// Takes out values that are ready: `most` of them, or all if they weigh no more.
+    /// Removes and returns ready values: all if they weigh at most `most`, otherwise the first `most` values.
     fn take_ready(&mut self, most: u32, ready: &AtomicPtr<Retired>) -> *mut Retired {
         let all = ready.load(Ordering::Relaxed);
         if all.is_null() {
@@ -135,7 +136,7 @@ impl Bags {
             self.ready_weight = 0;
             return all;
         }
-        // Each value weighs one at least, so these weigh `most` at least.
+        // Each value weighs at least one, so `most` values weigh at least `most`.
         let mut last = all;
         for _ in 1..most {
             record::read(last);
@@ -175,9 +176,9 @@ impl Default for Slot {
     }
 }
 
-/// The fewest retired structures for which a CPU makes a step. The lines that move for a step and its part of an
-/// advance are few for each structure. The waiting memory is a twentieth of a CPU's free frames. Few CPUs, whose slots
-/// are soon read, wait for fewer, so that freed memory is still in the cache.
+/// The fewest retired structures for which a CPU makes a step. With this number, few cache lines move for each
+/// structure, and the values that wait use about a twentieth of a CPU's free frames. A machine with few CPUs has a
+/// smaller number: its slots are soon read, and the freed memory is then still in the cache.
 #[cfg(not(any(loom, shuttle)))]
 const fn fewest(cpus: usize) -> u32 {
     if cpus >= 8 { 128 } else { 16 * cpus as u32 }
@@ -187,55 +188,56 @@ const fn fewest(_cpus: usize) -> u32 {
     1
 }
 
-/// Slots that a step reads. With more, a CPU that retires alone among many readers moves more lines for each structure.
-/// With fewer, more memory waits until it has read all.
+/// The number of slots that a step reads. With more, a CPU that retires alone among many readers moves more lines for
+/// each structure. With fewer, more memory waits until that CPU has read all slots.
 const STRIDE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
-/// How many times [`Domain::every`] a CPU retires beyond the structures of an advance, before it waits for readers.
+/// The number of times [`Domain::every`] that a CPU may retire beyond an advance, before it waits for readers.
 const SLACK: u32 = 4;
 
-/// The most: several forks and exits retire fewer together, and a quarter of a MiB still fits into a CPU's second
-/// cache.
+/// The upper limit of [`Domain::every`]. Several forks and exits together retire fewer structures. This number of
+/// structures is a quarter of a MiB, which still fits into a CPU's second-level cache.
 const MOST: u32 = 1024;
 
-/// Bytes of a structure, on average: entries, backings and nodes have 64 to 640.
+/// The average size of a structure in bytes: entries, backings and nodes have 64 to 640.
 const STRUCTURE: u64 = 256;
 
 /// A reclamation domain.
 pub struct Domain {
     global: CachePadded<AtomicU64>,
-    /// (epoch << [`SLOT_BITS`]) | n: each of the first n slots was idle or in that epoch, as seen by a CPU that had
-    /// fenced since the epoch began.
+    /// `(epoch << SLOT_BITS) | n`: each of the first `n` slots was seen idle or in that epoch, by a CPU that had fenced
+    /// since the epoch began.
     passed: CachePadded<AtomicU64>,
     slots: PerCpu<Slot>,
-    /// Structures that a CPU retires in one epoch for each step that it makes. Fixed.
+    /// The number of structures that a CPU retires in one epoch for each step that it makes. Fixed.
     every: u32,
-    /// Structures that a CPU retires in one epoch before it is pushed back. Fixed.
+    /// The number of structures that a CPU retires in one epoch before it is pushed back. Fixed.
     most: u32,
 }
 
-/// Bits of [`Domain::passed`] that number slots.
+/// The low bits of [`Domain::passed`], which hold the number of a slot.
 const SLOT_BITS: u32 = 16;
 const SLOTS: u64 = (1 << SLOT_BITS) - 1;
 
-/// While it lives, no value that the holder can reach through shared pointers of the domain's structures is freed.
+/// A pinned reader. No value that the reader can reach through the domain's shared structures is freed until this guard
+/// is dropped.
 pub struct Pinned<'a> {
     slot: &'a Slot,
     _cpu: PreemptOff,
 }
 
-/// Bits of [`Slot::depth`] that count: all, where no thread's tag is above them.
+/// The low bits of [`Slot::depth`] that count, where a thread's tag is above them. Without tags all bits count.
 const DEPTH_BITS: u32 = 12;
 const DEPTH: u32 = if crate::hooks::TAGS { (1 << DEPTH_BITS) - 1 } else { u32::MAX };
 
-/// The calling thread's tag, above the bits that count.
+/// The calling thread's tag, shifted above the bits that count.
 #[inline(always)]
 fn owner() -> u32 {
     (thread_tag() as u32) << DEPTH_BITS
 }
 
-/// Per-CPU state is changed without locks by the thread on that CPU. Two threads that are the same CPU at once break
-/// all of it. Mostly that shows much later: the epoch stops, a waiter is never woken.
+/// Asserts that only one thread is this CPU. Per-CPU state is changed without locks by the thread on that CPU, so a
+/// second thread corrupts it. Mostly that shows much later: the epoch stops, or a waiter is never woken.
 #[inline(always)]
 fn assert_one_thread(ok: bool) {
     if crate::hooks::TAGS && !crate::hooks::is_panicking() {
@@ -244,15 +246,15 @@ fn assert_one_thread(ok: bool) {
 }
 
 impl Domain {
-    /// A domain over one [`Slot`] a CPU.
+    /// A domain over one [`Slot`] for each CPU.
     pub fn new(slots: PerCpu<Slot>) -> Self {
         debug_assert!((slots.len() as u64) < SLOTS);
         let (global, passed) = (CachePadded(AtomicU64::new(2)), CachePadded(AtomicU64::new(0)));
         Domain { global, passed, every: 0, most: 0, slots }.stepping(0)
     }
 
-    /// Lets `bytes` wait in each of two epochs, on all CPUs together, or the minimum that is always allowed. A single
-    /// CPU saves nothing by waiting, so it frees memory that is still in its cache.
+    /// Lets values of `bytes` bytes wait in each of two epochs, on all CPUs together, or the fixed minimum if that is
+    /// more. A single CPU keeps the minimum. It gains nothing by waiting, and frees memory that is still in its cache.
     pub fn holding(self, bytes: u64) -> Self {
         let cpus = self.slots.len();
         if cpus == 1 || cfg!(any(loom, shuttle)) {
@@ -270,22 +272,23 @@ impl Domain {
         self
     }
 
-    /// Pushes writers back after `most` structures already. For models, which have small constants.
+    /// Sets the number of structures after which writers are pushed back. Models use this, because their constants are
+    /// small.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn pushing_back_after(mut self, most: u32) -> Self {
         self.most = most;
         self
     }
 
-    /// The number of structures that a value of `bytes` bytes counts as. So values due together have at most [`MOST`]
-    /// times [`STRUCTURE`] bytes, and no fewer where fewer structures are due.
+    /// Returns how many structures a value of `bytes` bytes counts as; at least 1. A CPU makes a step for each
+    /// [`Domain::every`] structures. By this scale, large values of that weight have [`MOST`] times [`STRUCTURE`] bytes
+    /// together.
     fn weight(&self, bytes: u64) -> u32 {
         let share = bytes.div_ceil(STRUCTURE).saturating_mul(self.every.into()) / u64::from(MOST);
         u32::try_from(share).unwrap_or(self.every).max(1)
     }
 
-    /// How many retired structures a CPU collects before it makes a step. Where other CPUs retire too, it gets them
-    /// back at once.
+    /// The number of structures that a CPU retires before it makes a step.
     pub fn every(&self) -> u32 {
         self.every
     }
@@ -303,7 +306,7 @@ impl Domain {
             if mutant(Mutant::PinNoFence) {
                 slot.pinned.store((e << 1) | 1, Ordering::Release);
             } else {
-                // The swap is the store and the fence in one: later loads do not come before the pin is visible.
+                // The swap is a store and a full fence in one: no later load is executed before the pin is visible.
                 slot.pinned.swap((e << 1) | 1, Ordering::AcqRel);
                 crate::atomic::fence_after_rmw();
             }
@@ -311,7 +314,7 @@ impl Domain {
         Pinned { slot, _cpu: cpu }
     }
 
-    /// Gives `value` up: `free` is called with it once no reader can hold it any more, on the CPU that detects this.
+    /// Retires `value`: some CPU calls `free` with it when no reader can hold it any more.
     ///
     /// # Safety
     /// `value` must be unreachable for new readers, be retired once, and stay untouched until `free`; `free` must not
@@ -321,24 +324,24 @@ impl Domain {
         unsafe { self.retire_large(value, STRUCTURE, free) }
     }
 
-    /// For values that are given up under a lock.
+    /// Returns an empty [`Pile`], for values that are retired while the caller holds a lock.
     pub fn pile(&self) -> Pile<'_> {
         Pile { domain: self, first: ptr::null_mut(), last: ptr::null_mut(), len: 0 }
     }
 
-    /// As [`retire`](Self::retire), for a value of `bytes` bytes, larger than a structure.
+    /// Retires a value of `bytes` bytes, larger than an average structure; otherwise as [`retire`](Self::retire).
     ///
     /// # Safety
     /// As [`retire`](Self::retire).
     pub unsafe fn retire_large(&self, value: *mut Retired, bytes: u64, free: unsafe fn(*mut Retired)) {
         // SAFETY: the caller gave the value up.
         unsafe { (*value).free = Some(free) };
-        // SAFETY: a list of one, by this function's contract.
+        // SAFETY: by this function's contract, `value` is a list of one retired value.
         unsafe { self.retire_list(value, value, self.weight(bytes)) }
     }
 
-    /// As [`retire`](Self::retire), for the linked values from `first` to `last`, whose `free` is set. They count as
-    /// `weight` structures.
+    /// Retires the linked values from `first` to `last`, whose `free` is set; otherwise as [`retire`](Self::retire).
+    /// They count as `weight` structures.
     ///
     /// # Safety
     /// As [`retire`](Self::retire), for each.
@@ -354,7 +357,7 @@ impl Domain {
             let i = (e % 3) as usize;
             let (mut count, mut due) = (slot.count.load(Ordering::Relaxed), slot.due.load(Ordering::Relaxed));
             if bags.stamp[i] != e {
-                // The first in this epoch. The bag's old values are at least three epochs old.
+                // This CPU retires its first value in this epoch. Values left in the bag are at least three epochs old.
                 bags.ripen(e, &slot.ready);
                 bags.stamp[i] = e;
                 (count, due) = (0, self.every);
@@ -374,7 +377,7 @@ impl Domain {
             }
             slot.count.store(count, Ordering::Relaxed);
             slot.due.store(due, Ordering::Relaxed);
-            // More than was given up, so the values that are ready become fewer.
+            // The values freed here weigh more than the values retired, so the number of ready values falls.
             let free = bags.take_ready(weight.saturating_mul(2), &slot.ready);
             // SAFETY: the values are those of an epoch that every reader has left, so no reader can reach them.
             unsafe { free_list(free, slot, bags) };
@@ -385,8 +388,8 @@ impl Domain {
         }
     }
 
-    /// Reads some more slots. After the last of them, advances the epoch and frees this CPU's values of two epochs ago.
-    /// Returns whether the epoch advanced.
+    /// Reads up to [`STRIDE`] further slots. If no slot is left, advances the epoch and frees some of the values that
+    /// this CPU retired two epochs ago. Returns whether the epoch advanced.
     #[inline(never)]
     pub(crate) fn step(&self) -> bool {
         let advanced = self.look(STRIDE);
@@ -396,7 +399,7 @@ impl Domain {
         advanced
     }
 
-    /// Advances the epoch where no reader holds it back, and frees this CPU's values of two epochs ago, all of them.
+    /// Advances the epoch if no reader holds it back. Then frees all values that this CPU retired two epochs ago.
     /// Returns whether the epoch advanced.
     pub fn collect(&self) -> bool {
         let advanced = self.look(usize::MAX);
@@ -404,15 +407,16 @@ impl Domain {
         advanced
     }
 
-    /// As [`collect`](Self::collect), and frees other CPUs' values of two epochs ago: where memory is short.
+    /// As [`collect`](Self::collect), and frees other CPUs' values of two epochs ago too. Callers use it when memory is
+    /// short.
     pub fn collect_everywhere(&self) -> bool {
         let advanced = self.look(usize::MAX);
         self.slots.iter().for_each(|slot| self.collect_whole(slot));
         advanced
     }
 
-    /// Frees some of this CPU's values that are ready, and returns whether there were any: for a CPU with nothing else
-    /// to do. Where there are none, it reads one word of this CPU's.
+    /// Frees some of this CPU's ready values, and returns whether there were any. An idle CPU calls this. If no value
+    /// is ready, the call reads only one word of this CPU's slot.
     pub fn collect_some(&self) -> bool {
         let waits = !self.slots.of(crate::hooks::current_cpu()).ready.load(Ordering::Relaxed).is_null();
         if waits {
@@ -429,7 +433,7 @@ impl Domain {
 
     /// Frees all values of any CPU's `slot` that were retired two epochs ago.
     fn collect_whole(&self, slot: &Slot) {
-        // A part at a time, so that interrupts can switch threads in between.
+        // Each call frees a part, so that interrupts can switch threads between the parts.
         let part = || {
             let cpu = preempt_off();
             self.collect_slot(slot, self.slots.mine(&cpu), self.every.saturating_mul(2))
@@ -437,21 +441,21 @@ impl Domain {
         while part() {}
     }
 
-    /// Frees values of `slot`, of a weight of `most` at most, that were retired two epochs ago. Returns whether there
+    /// Frees values of `slot` that were retired two epochs ago, up to a weight of about `most`. Returns whether there
     /// were any. The caller keeps preemption off; `mine` is its CPU's slot.
     fn collect_slot(&self, slot: &Slot, mine: &Slot, most: u32) -> bool {
         let mut bags = slot.bags.lock();
         let e = self.global.load(Ordering::Acquire);
         bags.ripen(e, &slot.ready);
         let free = bags.take_ready(most, &slot.ready);
-        // SAFETY: retired at least two epochs ago.
+        // SAFETY: the values were retired at least two epochs ago, so no reader can reach them.
         unsafe { free_list(free, mine, bags) };
         !free.is_null()
     }
 
-    /// Waits until readers let the epoch advance, if this CPU has retired very much since the last advance. A writer
-    /// calls it before its change, where it may still wait. So the waiting memory is bounded, whatever readers do.
-    /// Readers do not sleep, so they unpin.
+    /// Waits until readers let the epoch advance, if this CPU has retired too many structures since the last advance. A
+    /// writer calls this before its change, where it may still wait. The wait bounds the memory that retired values
+    /// use. It ends because readers do not sleep before they unpin.
     ///
     /// # Requires
     /// The caller may sleep: it is not pinned and holds no spin lock.
@@ -465,7 +469,7 @@ impl Domain {
                 "a reader would wait for itself"
             );
         }
-        // If the thread moves, another CPU's count serves as well.
+        // The thread may move to another CPU meanwhile. The count of its earlier CPU serves as well.
         if self.slots.of(crate::hooks::current_cpu()).count.load(Ordering::Relaxed) >= self.most {
             self.wait_for_readers();
         }
@@ -491,8 +495,8 @@ impl Domain {
         self.collect_mine(self.every.saturating_mul(2));
     }
 
-    /// Advances as often as it takes for everything retired so far to be freed, on all CPUs, also by other threads.
-    /// Spins while readers are pinned.
+    /// Waits until all values that any CPU has retired so far are freed, also values that other threads are freeing.
+    /// Advances the epoch as often as that takes, and spins while readers are pinned.
     ///
     /// # Requires
     /// The caller is not pinned, and is not called by the function that frees a value.
@@ -507,7 +511,8 @@ impl Domain {
         for slot in self.slots.iter() {
             self.collect_whole(slot);
         }
-        // The bags were empty under their locks, so a CPU that has emptied one, and is freeing still, is seen here.
+        // Another CPU may have emptied a bag and be freeing its values still. It raised `freeing` before it released
+        // the lock of its bags, so the loop below sees it.
         for slot in self.slots.iter() {
             while slot.freeing.load(Ordering::Acquire) != 0 && !mutant(Mutant::DrainTrustsEmptyBags) {
                 crate::hooks::relax();
@@ -515,18 +520,19 @@ impl Domain {
         }
     }
 
-    /// Reads up to `most` slots from where the last call of any CPU ended. Advances the epoch where none is left;
-    /// returns whether this call did.
+    /// Reads up to `most` slots, beginning where the last call of any CPU ended. If no slot is left, advances the
+    /// epoch. Returns whether this call advanced it.
     fn look(&self, most: usize) -> bool {
         let e = self.global.load(Ordering::Acquire);
         let before = self.passed.load(Ordering::Acquire);
         let from = match before >> SLOT_BITS {
-            // Advanced since it was read.
+            // Another CPU has advanced the epoch since this call read it.
             newer if newer > e => return false,
             older if older < e && !mutant(Mutant::PassedInAnyEpoch) => 0,
             _ => (before & SLOTS) as usize,
         };
-        // After the epoch was read, and before the slots: a reader that is not seen here sees all unlinkings up to now.
+        // This fence is after the read of the epoch and before the reads of the slots. So a reader whose pin is not
+        // seen below sees all unlinkings up to now.
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
@@ -537,7 +543,7 @@ impl Domain {
         };
         let to = (from..end).find(stands).unwrap_or(end);
         let after = e << SLOT_BITS | to as u64;
-        // A CPU that fails has read slots that another has read too; that other continues.
+        // If the exchange fails, another CPU has read the same slots, and it continues in this CPU's place.
         if after != before && self.passed.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire).is_err()
         {
             return false;
@@ -552,9 +558,9 @@ impl Domain {
     }
 }
 
-/// Values that were given up under a lock. Dropping the pile retires them, after the holder has released the lock,
-/// because a retirement may free any value and need that lock. A pile also serves for many values at once, because the
-/// domain's lock is taken once.
+/// Values that are retired while a lock is held. Dropping the pile retires them. The holder drops it after it has
+/// released the lock, because a retirement may free any value, and freeing may need that lock. A pile also serves for
+/// many values at once, because it takes the domain's lock once.
 pub struct Pile<'d> {
     domain: &'d Domain,
     first: *mut Retired,
@@ -563,13 +569,13 @@ pub struct Pile<'d> {
 }
 
 impl Pile<'_> {
-    /// Whether a step is due for the pile alone. A holder that can drop it does so now, because its values are not
-    /// freed before.
+    /// Whether the pile alone is enough for a step. If the holder can drop the pile, it does so now, because the drop
+    /// begins the wait until the values are freed.
     pub fn is_full(&self) -> bool {
         self.len >= self.domain.every
     }
 
-    /// As [`Domain::retire`], when the pile is dropped.
+    /// Adds `value`, which is retired when the pile is dropped; otherwise as [`Domain::retire`].
     ///
     /// # Safety
     /// As [`Domain::retire`].
@@ -595,8 +601,9 @@ impl Drop for Pile<'_> {
     }
 }
 
-/// Frees the values of a list that was taken out of the locked `bags`, and unlocks them first. The caller keeps
-/// preemption off; `mine` is its CPU's slot. A drain by another thread waits until they are freed.
+/// Releases the lock of `bags`, and then frees the values of `list`, which was taken out of these bags. The caller
+/// keeps preemption off; `mine` is its CPU's slot. [`Domain::drain`] of another thread waits until the values are
+/// freed.
 ///
 /// # Safety
 /// No reader can reach the values of the list, and each is freed once.
@@ -692,7 +699,7 @@ mod tests {
     fn the_epoch_advances_once_in_as_much_as_a_cpu_may_hold() {
         set_cpu(0);
         let freed = Count::new(0);
-        // The share of memory, the fewest, the most, and a single CPU.
+        // In turn: the share of memory, the fewest with 2 and with 8 CPUs, the most, and a single CPU.
         for (cpus, bytes, every) in [(2, 200 * 512, 200), (2, 0, 32), (8, 0, 128), (2, 1 << 30, MOST), (1, 1 << 30, 16)]
         {
             let domain = domain(cpus).holding(bytes);
@@ -721,7 +728,8 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 set_cpu(0);
-                // One advance passes the reader's epoch, and no more follow.
+                // The first advance succeeds, because the reader is pinned in the current epoch. The next advances
+                // fail.
                 retire(&domain, &freed, STRUCTURE, 64 * 8);
                 assert_eq!(
                     (domain.global.load(Ordering::Relaxed), freed.load(std::sync::atomic::Ordering::SeqCst)),
@@ -754,8 +762,8 @@ mod tests {
         }
         retire(&domain, &freed, STRUCTURE, every);
         assert_eq!(epoch(), 3);
-        // Several CPUs make one each. A CPU that has retired less since the epoch advanced makes none, nor does a CPU
-        // that begins now.
+        // Several CPUs make one step each. A CPU that has retired less since the epoch advanced makes none, nor does a
+        // CPU that begins now.
         for cpu in 0..5 {
             set_cpu(cpu);
             retire(&domain, &freed, STRUCTURE, every - 1);
@@ -770,7 +778,7 @@ mod tests {
         set_cpu(5);
         retire(&domain, &freed, STRUCTURE, every - 1);
         assert_eq!((epoch(), passed()), (4, cpus));
-        // The slot of a reader in the way is read again, and none before it.
+        // The slot of the pinned reader is read again, and no slot before it.
         let reader = domain.pin();
         set_cpu(0);
         assert!(domain.collect() && !domain.collect());
@@ -790,7 +798,7 @@ mod tests {
         let (domain, freed) = (domain(2), Count::new(0));
         let waits = || domain.slots.of(0).count.load(Ordering::Relaxed);
         set_cpu(0);
-        // No reader in the way, so no writer waits.
+        // No reader is pinned, so no writer waits.
         domain.push_back();
         retire(&domain, &freed, STRUCTURE, domain.most);
         domain.push_back();
@@ -816,7 +824,7 @@ mod tests {
         domain.drain();
     }
 
-    /// A thousand values that one thread gave up in one epoch are freed by those that come after, a few by each.
+    /// One thread retires a thousand values in one epoch. Each later retirement frees a few of them.
     #[test]
     fn each_retirement_frees_a_few_of_many_values() {
         let (domain, freed) = (domain(1), Count::new(0));
@@ -831,7 +839,7 @@ mod tests {
             let before = now();
             domain.push_back();
             retire(&domain, &freed, STRUCTURE, 1);
-            // A step frees at most so many, and a retirement two.
+            // The bound covers the steps of one round (twice `every` values each) and the retirement (two values).
             assert!(now() - before <= 4 * domain.every as usize + 2, "{} at once", now() - before);
             rounds += 1;
             assert!(rounds <= 1000, "{} wait", 1000 - now());

@@ -1,4 +1,4 @@
-//! One entry for both model checkers. [`model`] runs a closure under every schedule (loom) or many random ones
+//! One interface to both model checkers. [`model`] runs a closure under every schedule (loom) or many random schedules
 //! (shuttle). [`protocol!`](crate::protocol!) declares a model and the mutants under which it must fail.
 //!
 //! loom explores all interleavings and weak memory, up to a bound on preemptions, but was seen to miss schedules.
@@ -10,13 +10,13 @@ pub use loom::thread;
 #[cfg(shuttle)]
 pub use shuttle::thread;
 
-/// A model's threads share values by the ordinary reference count, because it is no part of any protocol. The checkers'
-/// own cannot be dropped while a deadlock is reported.
+/// The reference count by which a model's threads share values. It is the standard one, because it is not part of any
+/// protocol. The checkers' own type cannot be dropped while a deadlock is reported.
 pub use std::sync::Arc;
 
-/// Stops one thread of a model until another gives it a permission. An early permission is kept.
+/// Stops one thread of a model until another thread unparks it. An `unpark` before the `park` is kept.
 ///
-/// loom's own `park` loses a permission that is given while its thread yields.
+/// loom's own `park` loses an `unpark` that arrives while its thread yields.
 pub struct Parker {
     #[cfg(loom)]
     permitted: loom::sync::Notify,
@@ -27,15 +27,15 @@ pub struct Parker {
 #[cfg(loom)]
 #[allow(clippy::new_without_default)] // made where a thread first sleeps, never as a part of something
 impl Parker {
-    /// A parker without a permission.
+    /// A parker without a kept `unpark`.
     pub fn new() -> Self {
         Parker { permitted: loom::sync::Notify::new() }
     }
-    /// Stops the caller until it has a permission, which is used up. It may return once without.
+    /// Stops the caller until it is unparked, and uses the `unpark` up. May return once without one.
     pub fn park(&self) {
         self.permitted.wait();
     }
-    /// Gives the permission.
+    /// Unparks the thread, now or at its next `park`.
     pub fn unpark(&self) {
         self.permitted.notify();
     }
@@ -44,11 +44,11 @@ impl Parker {
 #[cfg(shuttle)]
 #[allow(clippy::new_without_default)] // as above
 impl Parker {
-    /// A parker without a permission.
+    /// A parker without a kept `unpark`.
     pub fn new() -> Self {
         Parker { permitted: (shuttle::sync::Mutex::new(false), shuttle::sync::Condvar::new()) }
     }
-    /// Stops the caller until it has a permission, which is used up.
+    /// Stops the caller until it is unparked, and uses the `unpark` up.
     pub fn park(&self) {
         let mut permitted = self.permitted.0.lock().unwrap();
         while !*permitted {
@@ -56,15 +56,15 @@ impl Parker {
         }
         *permitted = false;
     }
-    /// Gives the permission.
+    /// Unparks the thread, now or at its next `park`.
     pub fn unpark(&self) {
         *self.permitted.0.lock().unwrap() = true;
         self.permitted.1.notify_one();
     }
 }
 
-/// States a protocol: a sentence, its model, the bound on preemptions, and the steps without which the model fails.
-/// Each step has a part of the failure's message (none: any message).
+/// Declares a protocol: a sentence, its model, the bound on preemptions, and the steps without which the model fails.
+/// Each step names a part of the failure's message, or nothing if any message will do.
 ///
 /// ```ignore
 /// protocol! {
@@ -75,10 +75,10 @@ impl Parker {
 /// }
 /// ```
 ///
-/// Each becomes a test: `a_removed_page_has_no_mapping::holds`, `...::without::NoBusyCheck`. A step without
-/// `#[cfg]` is found by both checkers; fences can be missed under loom alone, since shuttle runs everything in one
-/// order. The crate has a `mutant` module of [`mutants!`](crate::mutants!). The table of docs/models.md is made from
-/// the tests' names.
+/// Each line becomes a test: `a_removed_page_has_no_mapping::holds`, `...::without::NoBusyCheck`. A step without
+/// `#[cfg]` must be found by both checkers. A missing fence can be found by loom alone, because shuttle runs all
+/// operations in one order. The crate needs a `mutant` module, made by [`mutants!`](crate::mutants!). The table of
+/// docs/models.md is made from the tests' names.
 #[macro_export]
 macro_rules! protocol {
     (
@@ -115,9 +115,9 @@ macro_rules! protocol {
 
 /// Runs `f` under the checker that this build was made for. `preemptions` bounds loom's search (`None`: unbounded).
 ///
-/// shuttle's schedules come from a fixed seed, so every run of the same code finds the same failures.
-/// `SHUTTLE_SCHEDULE` runs one printed schedule again, alone. loom's settings (`LOOM_CHECKPOINT_FILE`, `LOOM_LOG`) are
-/// read from the environment too.
+/// shuttle's schedules come from a fixed seed, so every run of the same code finds the same failures. With
+/// `SHUTTLE_SCHEDULE` only the given schedule, printed by a failure, is run again. loom reads its settings
+/// (`LOOM_CHECKPOINT_FILE`, `LOOM_LOG`) from the environment too.
 pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     #[cfg(loom)]
     {
@@ -137,7 +137,7 @@ pub fn model(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) {
     }
 }
 
-/// Runs `f`, with one step left out, until the checker fails: the mutant's test expects that panic.
+/// Runs `f`, with one step left out, until the checker fails. The mutant's test expects that panic.
 ///
 /// loom's search is complete within its bound. Shuttle's search is random, so it runs up to twenty times as many
 /// schedules as [`model`] before it returns.
@@ -159,13 +159,13 @@ pub fn refute(preemptions: Option<usize>, f: impl Fn() + Send + Sync + 'static) 
 
 #[cfg(shuttle)]
 fn settings() -> shuttle::Config {
-    // Its threads' default stacks of 32 KiB are too small for nested operations.
+    // Shuttle's default stacks of 32 KiB are too small for nested operations.
     let mut config = shuttle::Config::new();
     config.stack_size = 512 * 1024;
     config
 }
 
-/// 2,000 schedules at random and 1,000 with few changes of priority.
+/// Runs 2,000 random schedules, and 1,000 with few changes of priority.
 #[cfg(shuttle)]
 fn schedules(round: u64, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) {
     use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -176,7 +176,7 @@ fn schedules(round: u64, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) 
     shuttle::Runner::new(pct, settings()).run(move || g());
 }
 
-/// Runs the one schedule that a failure has printed.
+/// Runs the single schedule that a failure has printed.
 #[cfg(shuttle)]
 fn replay(schedule: &str, f: &std::sync::Arc<impl Fn() + Send + Sync + 'static>) {
     let f = f.clone();

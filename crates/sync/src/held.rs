@@ -1,8 +1,8 @@
-//! The held locks, in debug builds, for the checks of the lock order (C6) and of sleeping (C5).
+//! The lists of held locks, in debug builds, for the checks of the lock order (relies on C6) and of sleeping (C5).
 //!
-//! Spin locks belong to a CPU, because their holders stay there; sleeping locks belong to a thread. On the host,
-//! threads stand for CPUs, so both belong to the thread. Elsewhere the hooks return the lists; without a list there is
-//! no check.
+//! Spin locks belong to a CPU, because their holders stay there. Sleeping locks belong to a thread. On the host,
+//! threads stand for CPUs, so both belong to the thread. Elsewhere the hooks `Cpu::held` and `Wait::held` return the
+//! lists. If a hook returns null, its locks are not checked.
 
 use core::fmt;
 
@@ -36,7 +36,7 @@ impl fmt::Debug for Sleeping {
 struct Locks<T, const N: usize> {
     list: [T; N],
     len: usize,
-    /// Further held locks, for which there was no room.
+    /// The number of further held locks, for which the list had no room.
     more: usize,
 }
 
@@ -68,7 +68,7 @@ impl<T: Copy, const N: usize> Locks<T, N> {
         }
     }
 
-    /// Takes out the last lock for which `is` returns true; returns whether there was one.
+    /// Removes the last lock for which `is` returns true. Returns whether there was one.
     fn pop(&mut self, is: impl Fn(&T) -> bool) -> bool {
         if let Some(i) = self.held().iter().rposition(is) {
             self.list.copy_within(i + 1..self.len, i);
@@ -87,7 +87,7 @@ impl<T: Copy, const N: usize> Locks<T, N> {
 pub struct SpinsHeld(Locks<Spin, 32>);
 
 impl SpinsHeld {
-    /// None.
+    /// A list without locks.
     pub const fn new() -> Self {
         SpinsHeld(Locks::new(Spin { rank: 0, at: 0 }))
     }
@@ -95,7 +95,8 @@ impl SpinsHeld {
 
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 impl SpinsHeld {
-    /// Whether the lock at `at` is one of them. An interrupt handler that interrupts an update may get the older state.
+    /// Whether the lock at address `at` is in the list. An interrupt handler that interrupts an update may see the
+    /// older list.
     pub fn has(&self, at: usize) -> bool {
         self.0.list.iter().take(self.0.len).any(|held| held.at == at)
     }
@@ -117,12 +118,12 @@ impl Default for SpinsHeld {
 pub struct MutexesHeld(Locks<Sleeping, 16>);
 
 impl MutexesHeld {
-    /// None.
+    /// A list without locks.
     pub const fn new() -> Self {
         MutexesHeld(Locks::new(Sleeping { of: "", at: 0 }))
     }
 
-    /// Whether the thread holds none.
+    /// Whether the thread holds no sleeping lock.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0 && self.0.more == 0
     }
@@ -148,7 +149,7 @@ mod checked {
     use crate::rank::Rank;
     use crate::spin::Beside;
 
-    /// Checks that the lock at `at` may be waited for, and notes it as held.
+    /// Checks that the caller may wait for the lock at `at`, and notes the lock as held.
     #[inline]
     pub fn spin(rank: Rank, beside: Beside, at: usize) {
         super::store::spins(|held| {
@@ -166,7 +167,7 @@ mod checked {
         spin_taken(rank, at);
     }
 
-    /// Notes a lock as held that was free. A thread that does not wait may take it in any order.
+    /// Notes as held a lock that was free. A thread that does not wait may acquire locks in any order.
     #[inline]
     pub fn spin_taken(rank: Rank, at: usize) {
         super::store::push_spin(Spin { rank: rank.number(), at });
@@ -201,7 +202,7 @@ mod checked {
         });
     }
 
-    /// Checks that the sleeping lock at `at`, around an `of`, may be waited for.
+    /// Checks that the caller may wait for the sleeping lock at `at`, which guards a value of type `of`.
     pub fn before_sleeping(of: &'static str, at: usize) {
         super::store::sleeping(|held| {
             for h in held {
@@ -218,7 +219,7 @@ mod checked {
         });
     }
 
-    /// Notes it as held.
+    /// Notes the sleeping lock as held.
     pub fn sleeping_taken(of: &'static str, at: usize) {
         super::store::push_sleeping(Sleeping { of, at });
     }
@@ -243,7 +244,7 @@ mod store {
         static SPINS: RefCell<SpinsHeld> = const { RefCell::new(SpinsHeld::new()) };
         static SLEEPING: RefCell<MutexesHeld> = const { RefCell::new(MutexesHeld::new()) };
     }
-    // Destructors at the very end of a thread may still take locks; they are not checked.
+    // Destructors at the very end of a thread may still take locks. These are not checked, because the list is gone.
     pub fn spins(f: impl FnOnce(&[Spin])) {
         let _gone = SPINS.try_with(|held| f(held.borrow().0.held()));
     }
@@ -270,7 +271,7 @@ mod store {
     use super::{MutexesHeld, Sleeping, Spin, SpinsHeld};
     use crate::hooks;
 
-    /// Calls `f` with this CPU's list, where there is one.
+    /// Calls `f` with this CPU's list. Returns `None` if there is no list.
     fn of_cpu<R>(f: impl FnOnce(&mut SpinsHeld) -> R) -> Option<R> {
         hooks::uninterrupted(|| {
             // SAFETY: by the hook's contract the list is this CPU's own and stays; with interrupts masked no other code
@@ -279,7 +280,7 @@ mod store {
         })
     }
 
-    /// Calls `f` with the calling thread's list, where there is one.
+    /// Calls `f` with the calling thread's list. Returns `None` if there is no list.
     fn of_thread<R>(f: impl FnOnce(&mut MutexesHeld) -> R) -> Option<R> {
         hooks::uninterrupted(|| {
             // SAFETY: by the hook's contract the list is this thread's own, and the thread stays here meanwhile.

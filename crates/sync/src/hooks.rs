@@ -1,84 +1,85 @@
-//! The hooks of the primitives into kernel or host, bound at link time.
+//! The hooks by which the primitives call the kernel or the host, bound at link time.
 //!
-//! The final binary implements [`Cpu`] and [`Wait`] on one type and names it with [`provide!`](crate::provide). With
-//! the `std` feature (tests, the hosted machine) this crate provides them itself, from threads.
+//! The final binary implements [`Cpu`] and [`Wait`] on one type and names that type with [`provide!`](crate::provide).
+//! With the `std` feature (tests, the hosted machine) this crate implements the hooks itself, with threads.
 
 use crate::held::{MutexesHeld, SpinsHeld};
 use core::fmt;
 
-/// The number of a CPU, dense from zero.
+/// The number of a CPU. CPUs are numbered from zero without gaps.
 pub type CpuId = usize;
 
-/// A thread that sleeps or may sleep. Opaque to this crate; valid as long as that thread lives.
+/// The handle of a thread that sleeps or may sleep. Opaque to this crate; valid as long as that thread lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadHandle(pub usize);
 
-/// The number of this CPU, and staying on it.
+/// Hooks for the number of this CPU, and for staying on it.
 ///
 /// # Safety
 /// `preempt_disable` must keep the calling thread on its CPU until the matching `preempt_enable`; the two nest.
 /// `current` must be below the number of CPUs that the machine was built with.
 pub unsafe trait Cpu {
-    /// Keeps the caller on this CPU; nests.
+    /// Keeps the caller on this CPU. Calls nest.
     fn preempt_disable();
     /// Undoes one `preempt_disable`; at the outermost level a pending reschedule may happen here.
     fn preempt_enable();
     /// The CPU that runs the caller. Stable only with preemption disabled.
     fn current() -> CpuId;
-    /// Called in every turn of a spin loop: a pause instruction; on machines without interrupts it also serves this
-    /// CPU's inbox, so that two CPUs that wait for each other both continue.
+    /// Called in every turn of a spin loop: executes a pause instruction. On machines without interrupts it also serves
+    /// this CPU's inbox, so that two CPUs that wait for each other both continue.
     fn relax();
-    /// Called by a CPU that spins on a lock, once in [`SPUN`](crate::spin::SPUN) turns: the lock's address and rank,
-    /// and the turns so far. 0 turns: the lock was seen free. Called with preemption off, and with interrupts masked
-    /// for locks that interrupt handlers take; must take no lock.
+    /// Reports that this CPU spins on a lock; called once in [`SPUN`](crate::spin::SPUN) turns. The arguments are the
+    /// lock's address and rank, and the turns so far. 0 turns mean that the lock was seen free. Called with preemption
+    /// off, and with interrupts masked for locks that interrupt handlers take. Must take no lock.
     fn spun(_lock: usize, _rank: u8, _turns: u32) {}
 
-    /// Debug builds only, as the rest here. Calls `f` with interrupts masked, so that no other code on this CPU takes
-    /// locks meanwhile.
+    /// Calls `f` with interrupts masked, so that no other code on this CPU takes locks meanwhile. This hook and the
+    /// following ones are for debug builds only.
     fn uninterrupted(f: &mut dyn FnMut()) {
         f();
     }
-    /// The list of this CPU's held spin locks, valid as long as the CPU runs. Null: the order of locks is not checked.
-    /// Called with preemption off or interrupts masked.
+    /// The list of this CPU's held spin locks, valid as long as the CPU runs. If it is null, the order of locks is not
+    /// checked. Called with preemption off or interrupts masked.
     fn held() -> *mut SpinsHeld {
         core::ptr::null_mut()
     }
-    /// Stores the return addresses of the calls that led here, innermost first; returns their number.
+    /// Stores the return addresses of the calls that led here into `_into`, innermost first. Returns their number.
     fn backtrace(_into: &mut [usize]) -> usize {
         0
     }
-    /// Prints the function at such an address.
+    /// Prints the name of the function that contains the return address `address`.
     fn describe(address: usize, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{address:#x}")
     }
 }
 
-/// Sleeping and waking, with a token: an `unpark` before the `park` makes that `park` return at once.
+/// Hooks for sleeping and waking, with a token: an `unpark` before the `park` makes that `park` return at once.
 ///
 /// # Safety
 /// `park` may return early, but an `unpark` must never be lost: the next `park` after it returns.
 pub unsafe trait Wait {
     /// The calling thread's handle.
     fn current() -> ThreadHandle;
-    /// Sleeps until unparked, or until `deadline` (nanoseconds of [`Wait::now`]'s clock).
+    /// Sleeps until unparked, or until `deadline` (in nanoseconds of the clock [`Wait::now`]).
     fn park(deadline: Option<u64>);
-    /// As [`park`](Wait::park), where neither a signal nor a deadline ends the caller's wait.
+    /// As [`park`](Wait::park), for a wait that neither a signal nor a deadline ends.
     fn park_uninterruptibly() {
         Self::park(None);
     }
-    /// Gives `thread` its token, waking it where it sleeps. Callable with spin locks held.
+    /// Gives `thread` its token, and wakes it if it sleeps. May be called with spin locks held.
     fn unpark(thread: ThreadHandle);
     /// A monotonic clock in nanoseconds.
     fn now() -> u64;
 
-    /// Debug builds only: the list of the calling thread's held sleeping locks, valid as long as it lives. Null: their
-    /// order is not checked. Called with interrupts masked.
+    /// The list of the calling thread's held sleeping locks, valid as long as it lives; for debug builds only. If it is
+    /// null, the order of these locks is not checked. Called with interrupts masked.
     fn held() -> *mut MutexesHeld {
         core::ptr::null_mut()
     }
 }
 
-/// Names the type that implements [`Cpu`] and [`Wait`] for this binary. Once a program, as with `#[global_allocator]`.
+/// Names the type that implements [`Cpu`] and [`Wait`] for this binary. Used once in a program, like
+/// `#[global_allocator]`.
 #[macro_export]
 macro_rules! provide {
     ($t:ty) => {
@@ -179,7 +180,7 @@ pub mod threads;
 #[cfg(any(test, loom, shuttle, feature = "std"))]
 use threads as bound;
 
-/// Proof that the holder stays on one CPU: made by [`preempt_off`], ends when dropped. Not `Send`.
+/// Proof that the holder stays on one CPU. [`preempt_off`] makes it, and its drop ends it. Not `Send`.
 pub struct PreemptOff(core::marker::PhantomData<*mut ()>);
 
 /// Keeps the caller on its CPU until the returned guard is dropped.
@@ -190,7 +191,7 @@ pub fn preempt_off() -> PreemptOff {
 }
 
 impl PreemptOff {
-    /// The CPU that the holder is on.
+    /// The number of the CPU that the holder is on.
     #[inline(always)]
     pub fn cpu(&self) -> CpuId {
         bound::__quire_cpu()
@@ -204,13 +205,13 @@ impl Drop for PreemptOff {
     }
 }
 
-/// The CPU that runs the caller; may be stale at once unless preemption is off.
+/// The CPU that runs the caller. Unless preemption is off, the number may be stale at once.
 #[inline(always)]
 pub fn current_cpu() -> CpuId {
     bound::__quire_cpu()
 }
 
-/// One turn of a spin loop; see [`Cpu::relax`].
+/// Executes one turn of a spin loop; see [`Cpu::relax`].
 #[inline(always)]
 pub fn relax() {
     bound::__quire_relax();
@@ -274,8 +275,8 @@ mod checks {
 #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
 pub(crate) use checks::*;
 
-/// Whether the calling thread unwinds from a panic, and may leave operations half done. Only where threads unwind
-/// (tests, the hosted machine).
+/// Whether the calling thread unwinds from a panic, and may leave operations half done. Always false in the kernel,
+/// where threads do not unwind.
 #[inline(always)]
 pub fn is_panicking() -> bool {
     #[cfg(any(test, loom, shuttle, feature = "std"))]
@@ -284,11 +285,12 @@ pub fn is_panicking() -> bool {
     false
 }
 
-/// Whether [`thread_tag`] distinguishes threads: where threads of the host stand for CPUs, in builds with checks.
+/// Whether [`thread_tag`] distinguishes threads: in builds with checks where threads of the host stand for CPUs.
 pub(crate) const TAGS: bool =
     cfg!(any(debug_assertions, recording)) && cfg!(all(any(test, feature = "std"), not(any(loom, shuttle))));
 
-/// A small number of the calling thread; 0 where no check uses it. (The checkers' threads are one thread of the host.)
+/// A number of the calling thread, or 0 in builds without checks that use it. Under the model checkers it is 0, because
+/// all threads of a model are one thread of the host.
 #[inline(always)]
 pub(crate) fn thread_tag() -> u64 {
     #[cfg(all(any(debug_assertions, recording), any(test, feature = "std"), not(any(loom, shuttle))))]

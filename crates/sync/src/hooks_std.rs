@@ -1,11 +1,11 @@
-//! The hooks from ordinary threads. A thread *is* a CPU after it has called [`set_cpu`]. In each turn of a spin loop it
-//! calls the function that it gave to [`set_relax`], to serve a simulated inbox. Another thread has the number
-//! [`NO_CPU`], which no machine has, so per-CPU state refuses it. Two threads that were both CPU 0 by default would use
-//! memory of one CPU.
+//! The hooks of `Cpu` and `Wait`, implemented with ordinary threads. A thread *is* a CPU after it has called
+//! [`set_cpu`]. In each turn of a spin loop, it calls the function that it gave to [`set_relax`], to serve a simulated
+//! inbox. Any other thread has the number [`NO_CPU`]. No machine has that CPU, so per-CPU state refuses the thread. If
+//! CPU 0 were the default, two such threads would use the memory of one CPU.
 #![allow(missing_docs)]
 
 use std::cell::{Cell, RefCell};
-// The host's own atomic, whatever the personality: it counts, and orders nothing.
+// The host's own atomic in every build, also under loom and shuttle: it counts, and orders nothing.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(loom)]
@@ -15,10 +15,10 @@ use shuttle::thread;
 #[cfg(not(any(loom, shuttle)))]
 use std::thread;
 
-/// The number of a thread that is no CPU.
+/// The number of a thread that stands for no CPU.
 pub const NO_CPU: usize = usize::MAX;
 
-// This crate's own tests play CPUs where they need more than one.
+// In this crate's own tests a thread begins as CPU 0, and sets another CPU where a test needs several.
 #[cfg(not(any(loom, shuttle)))]
 std::thread_local! {
     static CPU: Cell<usize> = const { Cell::new(if cfg!(test) { 0 } else { NO_CPU }) };
@@ -42,7 +42,7 @@ std::thread_local! {
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, which belongs to the checks and not to the checked code.
+/// Runs `f`, which belongs to the checks and not to the checked code. Meanwhile [`is_apart`] returns true.
 // Models have checks of their own.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
@@ -52,14 +52,15 @@ pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether the calling thread is in a check of this crate that allocates: a refusing allocator does not refuse it.
+/// Whether the calling thread is in a check of this crate that allocates. An allocator that refuses requests on purpose
+/// does not refuse these.
 pub fn is_apart() -> bool {
     APART.get()
 }
 
 static WAITS: AtomicU64 = AtomicU64::new(0);
 
-/// How often threads of the process have waited for a spin lock that another held.
+/// How often threads of the process have waited for a spin lock that another thread held.
 pub fn waits() -> u64 {
     WAITS.load(Ordering::Relaxed)
 }
@@ -69,7 +70,7 @@ pub(crate) fn count_wait() {
     WAITS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// From now on the calling thread is CPU `id`; or none, with [`NO_CPU`].
+/// Makes the calling thread CPU `id`, or no CPU if `id` is [`NO_CPU`].
 pub fn set_cpu(id: usize) {
     CPU.with(|c| c.set(id));
     #[cfg(recording)]
@@ -78,7 +79,7 @@ pub fn set_cpu(id: usize) {
     }
 }
 
-/// Runs `f` as CPU `id`; then the thread is its old CPU again. So one thread can play many CPUs, one after the other.
+/// Runs `f` as CPU `id`. Then the thread is its former CPU again, so one thread can play many CPUs in turn.
 pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
     struct Back(usize);
     impl Drop for Back {
@@ -153,7 +154,7 @@ mod parking {
 #[cfg(any(loom, shuttle))]
 mod parking {
     use crate::explore::Parker;
-    // As natively; the checkers stop where all threads sleep.
+    // The handle is as in native builds. The checkers stop where all threads sleep.
     #[cfg(loom)]
     loom::thread_local! {
         static HANDLE: usize = Box::into_raw(Box::new(Parker::new())) as usize;
@@ -179,7 +180,7 @@ mod parking {
     }
 }
 
-/// A number of the calling thread that no other has: from 1 on.
+/// The calling thread's number, from 1 on, which no other thread has.
 #[cfg(all(any(debug_assertions, recording), not(any(loom, shuttle))))]
 pub(crate) fn tag() -> u64 {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -187,11 +188,11 @@ pub(crate) fn tag() -> u64 {
     std::thread_local! {
         static TAG: u32 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A destructor at the very end of a thread may unpin.
+    // A destructor at the very end of a thread may unpin, when the number is gone.
     TAG.try_with(|t| *t as u64).unwrap_or(0)
 }
 
-/// A machine in this process whose threads share simulated CPUs: its scheduler puts them to sleep, not the host's.
+/// A machine in this process whose threads share simulated CPUs. Its scheduler, not the host's, puts them to sleep.
 #[cfg(not(any(loom, shuttle)))]
 pub trait Sleeper {
     /// The calling thread's handle.
@@ -209,7 +210,7 @@ std::thread_local! {
     static SLEEPER: Cell<Option<&'static dyn Sleeper>> = const { Cell::new(None) };
 }
 
-/// From now on the calling thread belongs to that machine.
+/// Makes the calling thread a thread of `machine`, or of none.
 #[cfg(not(any(loom, shuttle)))]
 pub fn set_sleeper(machine: Option<&'static dyn Sleeper>) {
     SLEEPER.set(machine);
@@ -232,7 +233,7 @@ pub fn __quire_park(deadline: Option<u64>) {
     if let Some(machine) = sleeper() {
         return machine.park(deadline);
     }
-    // A parked CPU still answers its inbox, as a halted one answers interrupts.
+    // A parked CPU still serves its inbox, as a halted CPU serves interrupts.
     let f = RELAX.with(|r| r.borrow().clone());
     match f {
         None => parking::park(deadline),
@@ -257,8 +258,8 @@ pub fn __quire_unpark(thread: usize) {
     }
     parking::unpark(thread);
 }
-/// The thread's clock shows `time` (ns) from now on, and a nanosecond more at each read. `None`: the host's clock
-/// again. For runs that must not depend on their speed.
+/// Sets the calling thread's clock to `time` (ns), for runs that must not depend on their speed. Each read advances
+/// this clock by 1 ns. `None` restores the host's clock.
 #[cfg(not(any(loom, shuttle)))]
 pub fn set_clock(time: Option<u64>) {
     CLOCK.set(time);

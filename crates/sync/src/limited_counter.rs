@@ -1,22 +1,22 @@
 //! A count with a limit. Far from the limit each CPU counts for itself.
 //!
-//! The count is in *permits*. Each CPU keeps some spare ones, so a CPU that takes and puts back writes its own line
-//! only. The total counts the existing permits, held and spare. So a taker is within its limit, whatever other CPUs do,
-//! if it has a spare permit and no more exist than its limit.
+//! The unit of the count is a *permit*. Each CPU keeps a stock of spare permits. So a CPU that takes and puts back
+//! mostly writes only its own cache line. The total counts all existing permits, held and spare. A taker uses a spare
+//! permit only if the total is within its limit. So the limit holds, whatever other CPUs do.
 //!
 //! Close to the limit, spare permits on other CPUs would count as held. A taker that does not find room for a batch
-//! *closes* all CPUs' stocks under the lock of the total. It swaps a mark in, and takes the spare permits off the
-//! total. From then on every taker takes the lock, and the total has the exact number of held permits. A stock is open
-//! again when its own CPU finds room for a batch.
+//! *closes* the stocks of all CPUs, under the lock of the total. It swaps a mark into each stock, and subtracts the
+//! spare permits from the total. From then on every taker acquires the lock, and the total is the exact number of held
+//! permits. A stock is open again when its own CPU finds room for a batch.
 //!
 //! | | closes a stock: *swap* |
 //! |---|---|
 //! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the total, or the taker takes the lock |
 //!
-//! Limits may differ between takers, as for a user's processes, or change, as for a file system after boot.
+//! Takers may have different limits (the processes of a user). A limit may change (a file system after boot).
 //!
-//! Counts that belong together share each CPU's line: [`LimitedCounters`] is several of them, [`LimitedCounter`] is
-//! one.
+//! Counts that belong together share each CPU's cache line: [`LimitedCounters`] has several counts, [`LimitedCounter`]
+//! has one.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::hooks::preempt_off;
@@ -25,20 +25,20 @@ use crate::per_cpu::CachePadded;
 use crate::{PerCpu, Rank, SpinLock};
 use core::ptr::NonNull;
 
-/// Permits that a CPU takes off the total, or puts back, at once. So a line that CPUs share is written once in so many
-/// forks.
+/// The number of permits that a CPU adds to its stock, or gives back, at once. So a CPU writes the shared total about
+/// once in this number of operations.
 const BATCH: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 32 };
 /// The mark of a stock that is closed.
 const CLOSED: u64 = u64::MAX;
 
-/// See the module: `N` counts, by number. A number of `N` or above panics.
+/// Several counts with limits, numbered from 0; see the module. A number of `N` or above panics.
 pub struct LimitedCounters<const N: usize> {
     /// Spare permits of each count.
     spare: PerCpu<[AtomicU64; N]>,
     total: [CachePadded<Total>; N],
 }
 
-/// See the module: one count.
+/// A count with a limit; see the module.
 pub struct LimitedCounter(LimitedCounters<1>);
 
 struct Total {
@@ -47,7 +47,7 @@ struct Total {
     permits: AtomicU64,
 }
 
-/// A count without permits on one CPU.
+/// The closed stocks of one CPU, one for each count.
 fn closed<const N: usize>() -> [AtomicU64; N] {
     core::array::from_fn(|_| AtomicU64::new(CLOSED))
 }
@@ -58,7 +58,7 @@ impl LimitedCounter {
         LimitedCounters::<1>::bytes(cpus)
     }
 
-    /// None is counted, on a machine of `cpus` CPUs.
+    /// Creates a count of zero, for a machine of `cpus` CPUs.
     ///
     /// # Safety
     /// As for [`LimitedCounters::new`].
@@ -67,38 +67,38 @@ impl LimitedCounter {
         LimitedCounter(unsafe { LimitedCounters::new(memory, cpus) })
     }
 
-    /// None is counted, on a machine of `cpus` CPUs, in memory that is never freed: for programs with std.
+    /// Creates a count of zero, for a machine of `cpus` CPUs, in memory that is never freed. For programs with std.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize) -> Self {
         LimitedCounter(LimitedCounters::over(PerCpu::leaked(cpus, |_| closed())))
     }
 
-    /// Counts one more, where that makes no more than `limit`; whether it did.
+    /// Counts one more if the count is then at most `limit`. Returns whether it did.
     #[inline]
     pub fn take(&self, limit: u64) -> bool {
         self.0.take(0, 1, limit)
     }
 
-    /// Counts `n` more, where that makes no more than `limit`; whether it did. All of them or none.
+    /// Counts `n` more if the count is then at most `limit`, and none otherwise. Returns whether it did.
     #[inline]
     pub fn take_many(&self, n: u64, limit: u64) -> bool {
         self.0.take(0, n, limit)
     }
 
-    /// Counts one less, after a [`take`](Self::take). Does not access the count after other CPUs can see that it was
-    /// the last.
+    /// Counts one less, after a [`take`](Self::take). Once other CPUs can see that this was the last, the call does not
+    /// access the counter any more.
     #[inline]
     pub fn put(&self) {
         self.0.put(0, 1);
     }
 
-    /// As [`put`](Self::put), of `n`.
+    /// Counts `n` less; otherwise as [`put`](Self::put).
     #[inline]
     pub fn put_many(&self, n: u64) {
         self.0.put(0, n);
     }
 
-    /// How many are counted at this moment, at which all stocks are closed.
+    /// The exact count at this moment. The call closes all stocks.
     pub fn count(&self) -> u64 {
         self.0.count(0)
     }
@@ -110,7 +110,7 @@ impl<const N: usize> LimitedCounters<N> {
         PerCpu::<[AtomicU64; N]>::bytes(cpus)
     }
 
-    /// Nothing is counted, on a machine of `cpus` CPUs.
+    /// Creates counts of zero, for a machine of `cpus` CPUs.
     ///
     /// # Safety
     /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that no other code uses as
@@ -125,13 +125,14 @@ impl<const N: usize> LimitedCounters<N> {
         LimitedCounters { spare, total: core::array::from_fn(|which| CachePadded(none(which))) }
     }
 
-    /// Counts `n` more of count `which`, where that makes no more than `limit`; whether it did. All of them or none.
+    /// Counts `n` more of count `which` if the count is then at most `limit`, and none otherwise. Returns whether it
+    /// did.
     pub fn take(&self, which: usize, n: u64, limit: u64) -> bool {
         let pinned = preempt_off();
         let (mine, total) = (&self.spare.mine(&pinned)[which], &self.total[which]);
         let spare = mine.load(Ordering::Relaxed);
         if spare != CLOSED && spare >= n && total.permits.load(Ordering::Acquire) <= limit {
-            // Fails where the stock was closed meanwhile: no other CPU changes it otherwise.
+            // The exchange fails if another CPU has closed the stock. Other CPUs change it in no other way.
             let taken = mine.compare_exchange(spare, spare - n, Ordering::AcqRel, Ordering::Relaxed).is_ok();
             if taken {
                 return true;
@@ -148,7 +149,7 @@ impl<const N: usize> LimitedCounters<N> {
             let spare = mine.load(Ordering::Relaxed);
             let before = if spare == CLOSED { 0 } else { spare };
             total.permits.store(more, Ordering::Release);
-            // No other CPU closes it, because closing takes the lock.
+            // No other CPU closes the stock meanwhile, because closing requires the lock.
             mine.store(before + BATCH - 1, Ordering::Release);
             return true;
         }
@@ -160,8 +161,8 @@ impl<const N: usize> LimitedCounters<N> {
         true
     }
 
-    /// Counts `n` less of count `which`, after a [`take`](Self::take). Does not access the count after other CPUs can
-    /// see that they were the last.
+    /// Counts `n` less of count `which`, after a [`take`](Self::take). Once other CPUs can see that these were the
+    /// last, the call does not access the counter any more.
     pub fn put(&self, which: usize, n: u64) {
         let pinned = preempt_off();
         let (mine, total) = (&self.spare.mine(&pinned)[which], &self.total[which]);
@@ -180,19 +181,21 @@ impl<const N: usize> LimitedCounters<N> {
         total.permits.store(permits - back - n, Ordering::Release);
     }
 
-    /// How many are counted of `which` at this moment, at which all its stocks are closed.
+    /// The exact count of `which` at this moment. The call closes all its stocks.
     pub fn count(&self, which: usize) -> u64 {
         let _total = self.total[which].lock.lock();
         self.close(which)
     }
 
+    /// Closes the stocks of count `which` on all CPUs, and returns the exact count.
+    ///
     /// # Requires
     /// The total is locked.
     fn close(&self, which: usize) -> u64 {
         let total = &self.total[which];
         let mut permits = total.permits.load(Ordering::Relaxed);
         for stock in self.spare.iter().map(|of_cpu| &of_cpu[which]) {
-            // A read first: near the limit most are closed, and a taker there need not write their lines.
+            // Reads first: near the limit most stocks are closed already, and their cache lines need no write.
             let seen = stock.load(Ordering::Acquire);
             if seen == CLOSED {
                 continue;
@@ -256,7 +259,7 @@ mod tests {
         for round in 0..100 * BATCH {
             set_cpu(0);
             assert!(count.take(u64::MAX));
-            // Puts on the other CPU, which gives back its surplus.
+            // The permit is put on the other CPU, which gives its surplus back.
             set_cpu(1);
             count.put();
             let permits = count.0.total[0].permits.load(Ordering::Relaxed);

@@ -11,7 +11,7 @@ use crate::{Listing, Mutex, PerCpu, Rank, Sequenced, SpinLock, WaitQueue, protoc
 
 /// Two threads add to a guarded value, each by a load and a store.
 fn spin_lock() {
-    // An atomic, so that loom sees which value is read; the lock has to order it.
+    // The value is an atomic, so that loom sees which store each load reads. The lock has to order these accesses.
     let lock = Arc::new(SpinLock::new(Rank::of_test(1), AtomicUsize::new(0)));
     let add = |lock: &SpinLock<AtomicUsize>, n: usize, tries: bool| {
         let held = if tries { lock.try_lock() } else { Some(lock.lock()) };
@@ -46,11 +46,11 @@ unsafe fn free(node: *mut Retired) {
     node.freed.store(true, Ordering::SeqCst);
 }
 
-/// A reader reads a value that a writer unlinks and retires. At the end, without readers, it is freed.
+/// A reader reads a value that a writer unlinks and retires. At the end, without readers, the value is freed.
 fn reader_against_retire(nested: bool) {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let freed = Arc::new(AtomicBool::new(false));
-    // 1: reachable.
+    // 1 means reachable, 0 unlinked.
     let shared = Arc::new(AtomicUsize::new(1));
     let (d, s, f) = (domain.clone(), shared.clone(), freed.clone());
     let reader = thread::spawn(move || {
@@ -92,8 +92,8 @@ protocol! {
     NestedPinEnds: "freed under a reader";
 }
 
-/// Two CPUs make the steps of an advance, each continuing where the other ended, while a third reads a value that the
-/// first retires.
+/// Two CPUs make the steps of an advance, and each continues where the other ended. Meanwhile a third CPU reads a value
+/// that the first one retires.
 fn reader_against_steps() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(3, |_| Slot::new())));
     let (freed, shared) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(1)));
@@ -121,7 +121,7 @@ fn reader_against_steps() {
     domain.step();
     assert!(reader.join().unwrap(), "freed under a reader");
     other.join().unwrap();
-    // No reader is in the way: any CPU finishes the begun steps.
+    // No reader holds the epoch back now, so any CPU finishes the begun steps.
     let all = 2 * 2 + 1;
     for _ in 0..all {
         domain.step();
@@ -149,7 +149,7 @@ unsafe fn count(node: *mut Retired) {
     node.1.fetch_sub(1, Ordering::SeqCst);
 }
 
-/// A writer retires more and more while a reader is pinned, which unpins in the end.
+/// A writer retires values again and again while a reader is pinned. The reader unpins in the end.
 fn stall_against_retire() {
     const MOST: usize = 1;
     const ROUNDS: usize = 5;
@@ -180,8 +180,8 @@ protocol! {
     NoPushBack: "more retired objects wait than the limit";
 }
 
-/// A writer drains the domain while a reader pins, unpins, and pins again. It waits for existing pins, not for new
-/// ones.
+/// A writer drains the domain while a reader pins, unpins, and pins again. The drain waits for existing pins, not for
+/// new pins.
 fn drain_against_readers() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let freed = Arc::new(AtomicBool::new(false));
@@ -205,7 +205,7 @@ protocol! {
     DrainAdvancesNothing: "a drain leaves something";
 }
 
-/// A writer drains the domain while another CPU frees what the writer has retired.
+/// A writer drains the domain while another CPU frees values that the writer has retired.
 fn drain_against_collector() {
     let domain = Arc::new(Domain::new(PerCpu::leaked(2, |_| Slot::new())));
     let freed = Arc::new(AtomicBool::new(false));
@@ -248,8 +248,8 @@ protocol! {
     WakeNoFence: "deadlock";
 }
 
-/// A thread waits for a flag. Its second look, for which it is listed, sleeps until another flag is set if it does not
-/// find the first one.
+/// A thread waits for a flag. Its second check, at which it is listed, sleeps until another flag is set if it does not
+/// find the first flag set.
 fn wake_against_sleeping_look() {
     let queues = Arc::new([WaitQueue::new(), WaitQueue::new()]);
     let flags = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
@@ -272,8 +272,8 @@ fn wake_against_sleeping_look() {
     waiter.join().unwrap();
 }
 
-/// A thread that waits for a flag is listed, and leaves its call: it takes a lock that another thread holds. Then it
-/// sleeps, and looks again.
+/// A thread that waits for a flag is listed, and then leaves its call. On the way it waits for a lock that another
+/// thread holds. Then it sleeps, and checks the flag again.
 fn wake_against_leaving_thread() {
     let queues = Arc::new([WaitQueue::new(), WaitQueue::new()]);
     let flags = Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
@@ -300,10 +300,10 @@ protocol! {
     TokenNotRenewed: "deadlock";
 }
 
-/// A listing ends without a sleep: a later wake-up finds no thread.
+/// A listing ends without a sleep, so a later wake-up finds no thread.
 fn wake_against_unlisting() {
     let queue = Arc::new(WaitQueue::new());
-    // SAFETY: the listing stays in place, and the queue goes after it.
+    // SAFETY: the listing stays in place, and is dropped before the queue.
     let me = Arc::new(unsafe { Listing::new() });
     let (q, w) = (queue.clone(), me.clone());
     let waiter = thread::spawn(move || {
@@ -336,7 +336,7 @@ fn wake_against_timeout() {
         let take = move || tokens.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok().then_some(());
         thread::spawn(move || queue.wait_until(deadline, || false, take))
     };
-    // The first waiter's deadline is over when it begins.
+    // The first waiter's deadline has passed before it begins.
     let (hasty, patient) = (wait(Some(0)), wait(None));
     tokens.fetch_add(1, Ordering::AcqRel);
     queue.wake_one();
@@ -352,7 +352,7 @@ protocol! {
     WakeNotPassedOn: "deadlock";
 }
 
-/// Two threads wait for two events. The second wake-up may still choose a thread that found its event before it slept.
+/// Two threads wait for two events. The second wake-up may choose a thread that found its event before it slept.
 fn wake_against_success() {
     let queue = Arc::new(WaitQueue::new());
     let tokens = Arc::new(AtomicUsize::new(0));
@@ -399,7 +399,7 @@ protocol! {
     UnlockWithoutWakeUp: "deadlock";
 }
 
-/// One thread changes two words that are always equal, another reads them.
+/// One thread changes two words that are always equal, while another thread reads them.
 fn read_against_write() {
     let words = Arc::new(Sequenced::new(Rank::of_test(1), [0, 0]));
     let reader = words.clone();

@@ -5,26 +5,27 @@ crate::mutants! {
     pub enum Mutant {
         /// Epoch: a reader's loads may come before its pin is visible.
         PinNoFence,
-        /// Epoch: the epoch advances past readers that are pinned in an older one.
+        /// Epoch: the epoch advances past readers that are pinned in an older epoch.
         AdvancePastReaders,
-        /// Epoch: a CPU that retires and advances never fences: slots may be read before the unlinking is visible.
+        /// Epoch: a CPU that retires and advances never fences, so it may read slots before its unlinking is visible.
         AdvanceNoFence,
         /// Epoch: retired values are freed one epoch later, not two.
         FreedTooSoon,
         /// Epoch: a drain frees without advancing the epoch.
         DrainAdvancesNothing,
+        /// Epoch: a drain does not wait for CPUs that are freeing values of bags that they have emptied.
         DrainTrustsEmptyBags,
         /// Epoch: slots that were passed in an older epoch are not checked again.
         PassedInAnyEpoch,
         /// Epoch: a writer that has retired very much does not wait for readers.
         NoPushBack,
-        /// Epoch: a reader that unpins inside another pin ends both.
+        /// Epoch: when a reader drops a pin inside another pin, both pins end.
         NestedPinEnds,
-        /// Limited counter: a taker takes a spare permit though its stock was closed meanwhile.
+        /// Limited counter: a taker takes a spare permit although its stock was closed meanwhile.
         TakeFromClosed,
         /// Limited counter: a CPU that closes a stock reads and marks it in two steps.
         CloseNotAtomic,
-        /// Spin lock: it is taken by a load and a store.
+        /// Spin lock: the lock is acquired by a load and a later store.
         LockNotAtomic,
         /// Spin lock: the holder's stores need not be visible to the next holder.
         UnlockRelaxed,
@@ -36,15 +37,15 @@ crate::mutants! {
         WaitNoFence,
         /// Wait queue: a waker reads the waiters before its change is visible.
         WakeNoFence,
-        /// Wait queue: a waiter sleeps although it was woken during a look that slept.
+        /// Wait queue: a waiter sleeps although it was woken during a check that slept.
         TokenUsedUp,
-        /// Wait queue: a thread that ran on after it was listed does not look for a used-up token.
+        /// Wait queue: a thread that ran on after it was listed does not renew a used-up token.
         TokenNotRenewed,
         /// Wait queue: a thread that ends its listing stays on the queue.
         ListingStays,
-        /// Wait queue: a wake-up that chose a waiter which ends for another reason is lost.
+        /// Wait queue: a wake-up is lost if it chose a waiter whose wait ends for another reason.
         WakeNotPassedOn,
-        /// Wait queue: the same where that waiter's condition holds.
+        /// Wait queue: a wake-up is lost if it chose a waiter whose condition holds.
         WakeKept,
         /// Sequence: a reader does not read the count again.
         NoSecondCount,

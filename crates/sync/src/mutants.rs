@@ -18,13 +18,13 @@ macro_rules! mutants {
             use super::Mutant;
             use core::cell::Cell;
 
-            // Both checkers run all threads of a model on the operating-system thread of its test. This is not a
-            // checker's atomic, so reading it is no step of the model.
+            // Both checkers run all threads of a model on the operating-system thread of its test. `ON` is not an
+            // atomic of the checker, so a read of it is no step of the model.
             std::thread_local! {
                 static ON: Cell<Option<Mutant>> = const { Cell::new(None) };
             }
 
-            /// Whether the step that `m` names is to be left out.
+            /// Whether the step that `m` names is left out.
             pub fn mutant(m: Mutant) -> bool {
                 ON.get() == Some(m)
             }
@@ -39,7 +39,7 @@ macro_rules! mutants {
         #[cfg(all(test, any(loom, shuttle)))]
         pub use switch::set_mutant;
 
-        // Under a sanitizer's instrumentation: for all threads.
+        // Under a sanitizer's instrumentation, the switch applies to all threads.
         #[cfg(all(sanitized, not(any(loom, shuttle))))]
         mod switch {
             use super::Mutant;
@@ -47,7 +47,7 @@ macro_rules! mutants {
 
             static ON: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-            /// Whether the step that `m` names is to be left out.
+            /// Whether the step that `m` names is left out.
             pub fn mutant(m: Mutant) -> bool {
                 ON.load(Ordering::Relaxed) == m as usize
             }
@@ -61,7 +61,7 @@ macro_rules! mutants {
         #[allow(unused_imports)]
         pub use switch::{mutant, set_mutant};
 
-        /// Whether the step that `m` names is to be left out: never, outside models.
+        /// Whether the step that `m` names is left out: never, outside models.
         #[cfg(not(any(loom, shuttle, sanitized)))]
         #[inline(always)]
         pub const fn mutant(m: Mutant) -> bool {

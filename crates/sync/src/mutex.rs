@@ -9,7 +9,7 @@ use crate::wait_queue::WaitQueue;
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// A value guarded by a sleeping lock. Must not be taken while a spin lock or an epoch is held.
+/// A value guarded by a sleeping lock. The lock must not be acquired while a spin lock is held or an epoch is pinned.
 pub struct Mutex<T: ?Sized> {
     held: AtomicBool,
     waiters: WaitQueue,
@@ -24,19 +24,19 @@ unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// An unheld lock around `value`.
+    /// A free lock around `value`.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(value: T) -> Self {
         Mutex { held: AtomicBool::new(false), waiters: WaitQueue::new(), value: UnsafeCell::new(value) }
     }
-    /// An unheld lock around `value`.
+    /// A free lock around `value`.
     #[cfg(any(loom, shuttle))]
     pub fn new(value: T) -> Self {
         Mutex { held: AtomicBool::new(false), waiters: WaitQueue::new(), value: UnsafeCell::new(value) }
     }
     /// Takes the value out of a lock that no other thread can reach any more.
     pub fn into_inner(self) -> T {
-        // SAFETY: the value is read once, and the lock is gone with it.
+        // SAFETY: the value is read once, because `ManuallyDrop` keeps the lock from dropping it.
         unsafe { core::mem::ManuallyDrop::new(self).value.get().read() }
     }
 }
@@ -51,7 +51,7 @@ impl<T: ?Sized> Drop for Mutex<T> {
 impl<T: ?Sized> Mutex<T> {
     /// Sleeps until the lock is free, then holds it.
     ///
-    /// Inline, so that reports of the function that writes a line show the owner of the lock.
+    /// The function is inline, so that reports that name the writer of a line show the owner of the lock.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -93,7 +93,7 @@ impl<T: ?Sized> Mutex<T> {
         core::ptr::from_ref(&self.held).addr()
     }
 
-    /// The value of a lock that the caller has alone.
+    /// The value of a lock that the caller borrows exclusively.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }

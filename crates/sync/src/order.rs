@@ -1,10 +1,11 @@
-//! Learns the order in which locks are taken at run time: the part of C6 that [`Rank`](crate::Rank) does not decide.
+//! Learns at run time the order in which locks are taken: the part of C6 that [`Rank`](crate::Rank) does not decide.
 //! Debug builds only.
 //!
-//! Ranks order spin locks of different kinds. This checks the rest. Two spin locks of one rank are ordered by their
-//! addresses. Sleeping locks, which have no ranks, are ordered by the types that they guard, and two of one type by
-//! their addresses. A thread that takes one lock while it holds another adds an arrow. An arrow that closes a circle is
-//! a possible deadlock. So the first run that adds it fails, and shows where each arrow of the circle was first added.
+//! Ranks order spin locks of different kinds. This module checks the rest. Two spin locks of one rank are ordered by
+//! their addresses. Sleeping locks have no ranks: they are ordered by the types that they guard, and two of one type by
+//! their addresses. When a thread takes a lock while it holds another, it adds an arrow to a graph. An arrow that
+//! closes a circle is a possible deadlock. So the first run that adds it panics, and prints where each arrow of the
+//! circle was first added.
 
 use crate::backtrace::Trace;
 use crate::record::apart;
@@ -41,9 +42,9 @@ struct Arrow {
     seen: Trace,
 }
 
-/// Arrows that are kept; the oldest are replaced.
+/// The most arrows that are kept. When the list is full, the oldest arrow is replaced.
 const MOST: usize = 512;
-/// Locks of a circle, at most.
+/// The most locks of a circle.
 const LONGEST: usize = 8;
 
 struct Arrows {
@@ -51,7 +52,7 @@ struct Arrows {
     next: usize,
 }
 
-/// The arrows of a program, behind a lock that is not checked itself.
+/// The graph of a program's arrows. Its own lock is not checked.
 struct Graph {
     busy: AtomicBool,
     arrows: UnsafeCell<Arrows>,
@@ -62,7 +63,7 @@ unsafe impl Sync for Graph {}
 
 static GRAPH: Graph =
     Graph { busy: AtomicBool::new(false), arrows: UnsafeCell::new(Arrows { list: [const { None }; MOST], next: 0 }) };
-/// Arrows between single locks exist, so a destroyed lock must be searched.
+/// Whether arrows between single locks exist. If not, a destroyed lock need not be searched for.
 static SINGLE: AtomicBool = AtomicBool::new(false);
 
 impl Graph {
@@ -87,7 +88,7 @@ impl Arrows {
         self.list.iter().flatten().find(|a| a.from == from && a.to == to)
     }
 
-    /// Follows arrows from `at` to `goal`; `path` gets those that lead there.
+    /// Follows arrows from `at` to `goal`. Returns whether there is a way, and stores its arrows in `path`.
     fn path<'a>(&'a self, at: OrderNode, goal: OrderNode, path: &mut [Option<&'a Arrow>]) -> bool {
         let Some((here, rest)) = path.split_first_mut() else { return false };
         for arrow in self.list.iter().flatten().filter(|a| a.from == at) {
@@ -106,7 +107,7 @@ impl Arrows {
         self.next = (at + 1) % MOST;
     }
 
-    /// Returns the circle that the arrow would close; else adds the arrow.
+    /// Adds the arrow and returns `None`, or returns the circle that it would close.
     fn add(&mut self, from: OrderNode, to: OrderNode) -> Option<Circle> {
         if self.known(from, to).is_some() {
             return None;
@@ -138,10 +139,10 @@ impl fmt::Display for Circle {
     }
 }
 
-/// The caller holds `from` and is about to wait for `to`.
+/// Notes that the caller holds `from` and is about to wait for `to`.
 ///
 /// # Panics
-/// Where they, or locks between them, were taken in the opposite order before.
+/// Panics if these locks, or a chain of locks between them, were taken in the opposite order before.
 pub(crate) fn after(from: OrderNode, to: OrderNode) {
     if matches!(from, OrderNode::Lock(_)) {
         apart(|| SINGLE.store(true, Ordering::Relaxed));
@@ -151,11 +152,11 @@ pub(crate) fn after(from: OrderNode, to: OrderNode) {
     }
 }
 
-/// A bit for each pair of ranks whose arrow exists.
+/// One bit for each pair of ranks whose arrow exists.
 static RANKS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-/// Notes the first place where a spin lock of rank `to` is taken while one of rank `from` is held. The ranks allow
-/// this; a later violation prints that place.
+/// Notes the first place where a spin lock of rank `to` is taken while one of rank `from` is held. The ranks allow this
+/// order; a later violation prints the place.
 pub(crate) fn ranks(from: u8, to: u8) {
     let (word, bit) = (&RANKS[usize::from(from) * 4 + usize::from(to) / 64], 1 << (to % 64));
     let new = || word.load(Ordering::Relaxed) & bit == 0 && word.fetch_or(bit, Ordering::Relaxed) & bit == 0;
@@ -164,12 +165,12 @@ pub(crate) fn ranks(from: u8, to: u8) {
     }
 }
 
-/// Where a spin lock of rank `to` was first taken while one of rank `from` was held.
+/// The backtrace of the first time that a spin lock of rank `to` was taken while one of rank `from` was held.
 pub(crate) fn first(from: u8, to: u8) -> Option<Trace> {
     GRAPH.with(|arrows| arrows.known(OrderNode::Rank(from), OrderNode::Rank(to)).map(|a| a.seen.clone()))
 }
 
-/// Forgets the lock at `at`, which is destroyed; another may get its address.
+/// Forgets the lock at `at`, because it is destroyed and another lock may get its address.
 pub(crate) fn forget(at: usize) {
     if apart(|| SINGLE.load(Ordering::Relaxed)) {
         GRAPH.with(|arrows| {

@@ -1,4 +1,4 @@
-//! The first run that takes locks in two orders fails, for every kind of lock, and prints both places.
+//! Tests that the first run that takes locks in two orders fails, for every kind of lock, and prints both places.
 
 use crate::{Mutex, Rank, SpinLock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ fn the_other_way(f: impl FnOnce()) {
     std::hint::black_box(());
 }
 
-/// Both backtraces are there, each with the function of its own.
+/// Asserts that the message has both backtraces, each with its own function.
 fn names_both(said: &str) {
     assert!(said.contains("lock order (Contract C6)"), "{said}");
     assert!(said.contains("one_way") && said.contains("the_other_way"), "{said}");
@@ -29,7 +29,7 @@ fn names_both(said: &str) {
 
 #[test]
 fn spin_locks_against_their_ranks() {
-    // Ranks that no other test uses, so that this test takes them first.
+    // No other test uses these ranks, so this test takes them first.
     let (low, high) = (SpinLock::new(Rank::of_test(241), ()), SpinLock::new(Rank::of_test(242), ()));
     one_way(|| {
         let _low = low.lock();
@@ -160,7 +160,7 @@ fn a_tree_is_locked_from_its_root_down() {
         let _parent = parent.lock();
         let _child = child.lock_below();
     }
-    // The tree may have turned over meanwhile.
+    // The tree may have been turned over meanwhile, so the opposite order is allowed.
     let _parent = child.lock();
     let _child = parent.lock_below();
 }

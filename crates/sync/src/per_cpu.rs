@@ -1,4 +1,4 @@
-//! Storage with one element a CPU, each on cache lines of its own.
+//! Storage with one element for each CPU, each on cache lines of its own.
 
 use crate::hooks::{CpuId, PreemptOff};
 use crate::record;
@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 #[cfg(debug_assertions)]
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// A value on cache lines of its own: 128 bytes, because x86 prefetches lines in pairs.
+/// A value on cache lines of its own. The alignment is 128 bytes, because x86 prefetches lines in pairs.
 #[derive(Default, Debug)]
 #[repr(align(128))]
 pub struct CachePadded<T>(pub T);
@@ -27,7 +27,8 @@ impl<T> DerefMut for CachePadded<T> {
     }
 }
 
-/// One `T` a CPU, in memory that its maker provides and that lives as long as the machine.
+/// One `T` for each CPU, in memory that the caller of [`new`](Self::new) provides, and that lives as long as the
+/// machine.
 ///
 /// Elements are shared references: a CPU changes its own element through atomics, cells guarded by [`PreemptOff`], or
 /// locks inside `T`.
@@ -62,8 +63,8 @@ impl<T> PerCpu<T> {
         PerCpu { base, len: cpus }
     }
 
-    /// One element for each of `cpus` CPUs, in memory that is never freed: for programs with std, which may end without
-    /// memory.
+    /// Allocates one element for each of `cpus` CPUs, in memory that is never freed. For programs with std, where a
+    /// failed allocation may end the program.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, init: impl FnMut(CpuId) -> T) -> Self {
         let layout = core::alloc::Layout::from_size_align(Self::bytes(cpus).max(1), align_of::<CachePadded<T>>());
@@ -73,7 +74,7 @@ impl<T> PerCpu<T> {
         unsafe { PerCpu::new(NonNull::new(memory).expect("memory for each CPU"), cpus, init) }
     }
 
-    /// The element of the CPU that the caller is kept on.
+    /// The element of the CPU on which `pinned` keeps the caller.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub fn mine(&self, pinned: &PreemptOff) -> &T {
@@ -83,13 +84,13 @@ impl<T> PerCpu<T> {
     /// The element of `cpu`.
     ///
     /// # Panics
-    /// Where `cpu` is not a CPU of the machine, such as the number of a thread that never became a CPU.
+    /// Panics if `cpu` is not a CPU of the machine, such as the number of a thread that never became a CPU.
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     pub fn of(&self, cpu: CpuId) -> &T {
         record::read(self);
         assert!(cpu < self.len, "the calling thread is no CPU of this machine");
-        // SAFETY: in bounds, initialised by `new`, never freed.
+        // SAFETY: the element is in bounds, was initialised by `new`, and is never freed.
         unsafe { &self.base.add(cpu).as_ref().0 }
     }
 
@@ -103,18 +104,19 @@ impl<T> PerCpu<T> {
         self.len
     }
 
-    /// Whether there is no element (a machine has at least one CPU, so: never).
+    /// Whether there is no element. Always false, because a machine has at least one CPU.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 }
 
-/// A value that only one CPU uses, without a lock, while preemption is off. An element of a [`PerCpu`].
+/// A value that only one CPU uses, while preemption is off, without a lock. Usually an element of a [`PerCpu`].
 ///
-/// Even an uncontended lock costs an atomic step. A value that other CPUs sometimes access needs one.
+/// Such a value saves the atomic step of an uncontended lock. If other CPUs sometimes access the value, it needs a
+/// lock.
 pub struct Own<T> {
     value: UnsafeCell<T>,
-    /// The value is in use. Debug builds detect two uses at once.
+    /// Whether the value is in use, so that debug builds detect two uses at once.
     #[cfg(debug_assertions)]
     used: AtomicBool,
 }
@@ -135,8 +137,8 @@ impl<T> Own<T> {
     /// The value.
     ///
     /// # Safety
-    /// The caller stays on the CPU that it belongs to, or that CPU does not use it meanwhile. No earlier [`Owned`] of
-    /// it is alive.
+    /// The caller stays on the CPU to which this value belongs, or that CPU does not use the value meanwhile. No
+    /// earlier [`Owned`] of the value is alive.
     #[inline(always)]
     pub unsafe fn get(&self) -> Owned<'_, T> {
         #[cfg(debug_assertions)]
@@ -159,7 +161,7 @@ impl<T> Deref for Owned<'_, T> {
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     fn deref(&self) -> &T {
-        // SAFETY: by the contract of `get` the holder has the value alone.
+        // SAFETY: by the contract of `get` no other code uses the value while the holder exists.
         let value = unsafe { &*self.own.value.get() };
         record::guarded(value, false);
         value
@@ -170,8 +172,7 @@ impl<T> DerefMut for Owned<'_, T> {
     #[inline(always)]
     #[cfg_attr(recording, track_caller)]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: by the contract of `get` the holder has the value alone, and `&mut self` makes this the only
-        // reference.
+        // SAFETY: by the contract of `get` no other code uses the value, and `&mut self` makes this the only reference.
         let value = unsafe { &mut *self.own.value.get() };
         record::guarded(value, true);
         value
@@ -193,7 +194,7 @@ mod tests {
     #[should_panic(expected = "used by two callers at once")]
     fn concurrent_use_of_per_cpu_data_is_found() {
         let own = Own::new(1);
-        // SAFETY: not safe, as the test must detect; the second value is never used.
+        // SAFETY: this breaks the contract, as the test must detect; the second value is never used.
         let (_first, _second) = unsafe { (own.get(), own.get()) };
     }
 }

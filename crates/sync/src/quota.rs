@@ -1,17 +1,17 @@
-//! A limit on objects that many CPUs make and free: a [`LimitedCounter`] with one limit.
+//! A limit on the number of objects that many CPUs make and free: a [`LimitedCounter`] with one limit.
 //!
-//! The limit is exact. Far from it a CPU writes only its own cache line, and the shared line once for each batch of
-//! permits.
+//! The limit is exact. Far from the limit, a CPU writes only its own cache line. It writes the shared line once for
+//! each batch of permits.
 
 use crate::LimitedCounter;
 use crate::atomic::{AtomicU64, Ordering};
 use crate::per_cpu::CachePadded;
 use core::ptr::NonNull;
 
-/// See the module.
+/// A limited number of objects; see the module.
 pub struct Quota {
     count: LimitedCounter,
-    /// Read by each taker, written at boot.
+    /// Each taker reads the limit. Written at boot.
     limit: CachePadded<AtomicU64>,
 }
 
@@ -21,7 +21,7 @@ impl Quota {
         LimitedCounter::bytes(cpus)
     }
 
-    /// None is taken of `limit`, on a machine of `cpus` CPUs.
+    /// A quota of `limit` objects, none of them taken, on a machine of `cpus` CPUs.
     ///
     /// # Safety
     /// As for [`LimitedCounter::new`], with [`bytes`](Self::bytes)`(cpus)` bytes.
@@ -30,7 +30,8 @@ impl Quota {
         Self::over(unsafe { LimitedCounter::new(memory, cpus) }, limit)
     }
 
-    /// None is taken of `limit`, on a machine of `cpus` CPUs, in memory that is never freed: for programs with std.
+    /// A quota of `limit` objects, none of them taken, on a machine of `cpus` CPUs, in memory that is never freed. For
+    /// programs with std.
     #[cfg(any(test, feature = "std"))]
     pub fn leaked(cpus: usize, limit: u64) -> Self {
         Self::over(LimitedCounter::leaked(cpus), limit)
@@ -40,29 +41,29 @@ impl Quota {
         Quota { count, limit: CachePadded(AtomicU64::new(limit)) }
     }
 
-    /// How many there may be.
+    /// The most objects that may be taken.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets the limit. Objects beyond it stay taken.
+    /// Sets the limit. Objects already taken beyond it stay taken.
     pub fn set_limit(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Takes `n`, all or none; whether there was room.
+    /// Takes `n` objects, all or none. Returns whether there was room.
     #[inline]
     pub fn take(&self, n: u64) -> bool {
         self.count.take_many(n, self.limit())
     }
 
-    /// Returns `n` taken ones.
+    /// Gives `n` taken objects back.
     #[inline]
     pub fn put(&self, n: u64) {
         self.count.put_many(n);
     }
 
-    /// How many are taken, at one moment.
+    /// The exact number of taken objects at one moment.
     pub fn taken(&self) -> u64 {
         self.count.count()
     }
@@ -115,7 +116,7 @@ mod tests {
         assert_eq!(quota.taken(), 57);
     }
 
-    /// Each taker continues until it is refused, so at the end exactly the limit is taken, whatever the batches were.
+    /// Each taker continues until it is refused. So at the end exactly the limit is taken, whatever the batches were.
     #[test]
     fn racing_takers_take_exactly_the_limit() {
         for limit in [1, 40, 1000, 100_003] {

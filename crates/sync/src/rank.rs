@@ -1,22 +1,22 @@
 //! # Contract C6: one lock order
 //! A lock may be taken only while every spin lock that the CPU already holds has a *lower* rank. Equal ranks are
-//! allowed only through [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the order, and
-//! [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds check it, and learn the order of
-//! locks without a rank; others compile the checks away.
+//! allowed only through two methods: [`SpinLock::lock_nested`](crate::SpinLock::lock_nested), whose caller names the
+//! order, and [`SpinLock::lock_below`](crate::SpinLock::lock_below), along a tree. Debug builds check this rule, and
+//! learn the order of locks without a rank. Other builds compile the checks away.
 //!
-//! The table below has the ranks of all layers, sorted by rank. Equal ranks belong to locks of which a CPU never holds
-//! two.
+//! The table below has the ranks of all layers, sorted by rank. Different locks may have the same rank if a CPU never
+//! holds two of them.
 
 use crate::held;
 
-/// A place in the lock order; lower ranks are taken first.
+/// A place in the lock order. Locks of lower ranks are taken first.
 ///
-/// The constants are the only ranks: no other code makes one from a number.
+/// The constants are the only ranks: no other code makes a rank from a number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rank(u8);
 
 impl Rank {
-    /// Whether locks of this rank are taken before those of `other`.
+    /// Whether locks of this rank must be taken before locks of `other`.
     pub const fn is_before(self, other: Rank) -> bool {
         self.0 < other.0
     }
@@ -47,11 +47,11 @@ macro_rules! ranks {
 ranks! {
     /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
     SYSTEM = 10,
-    /// Members of the scheduler's groups; operations on each take its own locks.
+    /// The members of the scheduler's groups. An operation on a member takes the member's own locks.
     GROUP = 15,
     /// Process tree, sessions, signal state (spin locks of the Linux layer).
     PROCESS = 20,
-    /// A process's family: its children and their zombies. A parent's before its reaper's (nested).
+    /// A process's family: its children and their zombies. A parent's lock is taken before its reaper's (nested).
     FAMILY = 20,
     /// A child's pointer to its parent.
     PARENT = 21,
@@ -69,7 +69,7 @@ ranks! {
     OWNED = 26,
     /// The state of a POSIX timer.
     POSIX_TIMER = 27,
-    /// A process's timers on CPU time: joined and left under the state of a timer.
+    /// A process's timers on CPU time. A timer joins and leaves them under the lock of its state.
     CPU_TIMERS = 28,
     /// A bucket of a table of socket names or ports.
     SOCKET_NAMES = 29,
@@ -79,17 +79,19 @@ ranks! {
     INBOX = 31,
     /// Directories, pipes, open files (spin locks of the file layer).
     FILE = 32,
-    /// A directory's entries. Two are taken ancestor first, or by address under the rename lock.
+    /// The entries of a directory. Of two, the ancestor's lock is taken first, or the lower address under the rename
+    /// lock.
     DIRECTORY = 32,
     /// A directory entry's parent and name.
     PLACE = 33,
     /// Attributes of an inode, its list of watches, tables of drivers and of record locks.
     ATTRIBUTES = 34,
-    /// The events and the watches of a notifier: delivered under an inode's list of watches. A CPU never holds two.
+    /// The events and the watches of a notifier. Events are delivered under an inode's list of watches. A CPU never
+    /// holds two.
     NOTIFIER = 35,
     /// A terminal's line editor and settings.
     TERMINAL = 36,
-    /// The bytes between a terminal and its master: the terminal asks for their room under its own lock.
+    /// The bytes between a terminal and its master. The terminal asks for room there under its own lock.
     CABLE = 37,
     /// The part of a directory that lookups read.
     NAMES = 38,
@@ -101,13 +103,13 @@ ranks! {
     EPOLL_CHARGE = 41,
     /// The listeners of a readiness.
     LISTENERS = 42,
-    /// The waiters for a range of a file: after that file's locks.
+    /// The waiters for a range of a file: taken after that file's locks.
     RANGE_WAITS = 43,
     /// The setting of a timer's file.
     TIMER_FILE = 44,
-    /// The files of timers on the time of day: joined and left under the setting of one.
+    /// The files of timers on the time of day. A timer joins and leaves them under the lock of its setting.
     DAY_TIMERS = 45,
-    /// An arena of a map: writers' bookkeeping that spins.
+    /// An arena of a map: its writers' bookkeeping that is changed under a spin lock.
     MAP = 48,
     /// One shard of an object's list of backings.
     BACKINGS = 50,
@@ -119,7 +121,7 @@ ranks! {
     TABLE = 61,
     /// An object's index of pages in the designs that the lab compares.
     INDEX = 70,
-    /// Hash of waiters for busy pages, wait queues, sleeping locks' insides.
+    /// The hash of waiters for busy pages, wait queues, and the internals of sleeping locks.
     WAIT = 80,
     /// A CPU's list of objects for the reaper to check.
     REAPER = 82,
@@ -145,9 +147,10 @@ ranks! {
     IO = 92,
     /// A slab's depot.
     SLAB = 100,
-    /// Spare table pages of a CPU: freed to the magazines when memory is short, also while a slab is being filled.
+    /// Spare table pages of a CPU. When memory is short they are freed to the magazines, also while a slab is being
+    /// filled.
     TABLE_SPARE = 103,
-    /// A CPU's magazine of frames: before the depot that refills it.
+    /// A CPU's magazine of frames: taken before the depot that refills it.
     MAGAZINE = 105,
     /// The frame depot and the buddy lists of a domain.
     FRAMES = 110,
@@ -176,7 +179,7 @@ const fn is_sorted(ranks: &[u8]) -> bool {
     true
 }
 
-/// Panics in debug builds where the caller holds a spin lock: relies on C5.
+/// Panics in debug builds if the caller holds a spin lock, because it must not sleep then (relies on C5).
 #[inline(always)]
 pub fn assert_may_sleep() {
     held::assert_no_spin();

@@ -1,8 +1,8 @@
 //! Words that are read together without a lock and without a write, and rarely changed (a seqlock).
 //!
-//! A writer holds a lock, makes a count odd, stores, and makes the count even. A reader reads the count, the words, and
-//! the count again. The same even number both times means that the words are of one moment. A reader that meets a
-//! writer takes the lock. So no reader spins, or waits for more than the writers before it.
+//! A writer acquires a lock, makes a count odd, stores the words, and makes the count even. A reader reads the count,
+//! the words, and the count again. The same even number both times means that the words are of one moment. Otherwise
+//! the reader acquires the writers' lock. So no reader retries for ever: it waits for at most the writers before it.
 //!
 //! | | a writer stores |
 //! |---|---|
@@ -13,7 +13,7 @@ use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::mutant::{Mutant, mutant};
 use crate::{Rank, SpinLock};
 
-/// The count and the lock of words stored elsewhere: atomics, loaded and stored relaxed.
+/// The count and the lock of words that are stored elsewhere. The words are atomics, loaded and stored relaxed.
 pub struct Sequence {
     /// Odd while a writer stores.
     count: AtomicU32,
@@ -21,13 +21,13 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// For words that no writer has changed yet.
+    /// A sequence for words that no writer has changed yet.
     pub fn new(rank: Rank) -> Self {
         Sequence { count: AtomicU32::new(0), writing: SpinLock::new(rank, ()) }
     }
 
-    /// The result of `look` on the words at one moment. `look` only loads. It may be called twice, and may see a
-    /// mixture the first time, whose result is dropped.
+    /// Returns the result of `look` on the words at one moment. `look` must only load. The call may run `look` twice:
+    /// the first run may see a mixture, and its result is then dropped.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn read<R>(&self, mut look: impl FnMut() -> R) -> R {
@@ -45,7 +45,7 @@ impl Sequence {
         look()
     }
 
-    /// Runs `change`, which stores to the words, as one step for readers, and in turn with other writers.
+    /// Runs `change`, which stores to the words. Readers see its stores as one step, and other writers wait.
     #[cfg_attr(recording, track_caller)]
     pub fn write<R>(&self, change: impl FnOnce() -> R) -> R {
         let _alone = self.writing.lock();
@@ -62,28 +62,28 @@ impl Sequence {
     }
 }
 
-/// `N` words that are changed and read as one.
+/// `N` words that are changed and read together.
 pub struct Sequenced<const N: usize> {
     sequence: Sequence,
     words: [AtomicU64; N],
 }
 
 impl<const N: usize> Sequenced<N> {
-    /// The words as they are at first.
+    /// Words with the given first values.
     pub fn new(rank: Rank, words: [u64; N]) -> Self {
         Sequenced { sequence: Sequence::new(rank), words: words.map(AtomicU64::new) }
     }
 
-    /// All words, as they are at one moment.
+    /// Returns all words, as they are at one moment.
     #[cfg_attr(recording, track_caller)]
     pub fn read(&self) -> [u64; N] {
         self.read_part(0)
     }
 
-    /// `K` words from word `at` on, as they are at one moment.
+    /// Returns `K` words from word `at` on, as they are at one moment.
     ///
     /// # Panics
-    /// Where there are none.
+    /// Panics if there are fewer words.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn read_part<const K: usize>(&self, at: usize) -> [u64; K] {
@@ -91,17 +91,17 @@ impl<const N: usize> Sequenced<N> {
         self.sequence.read(|| core::array::from_fn(|i| words[i].load(Ordering::Relaxed)))
     }
 
-    /// One word.
+    /// Returns word `at`.
     ///
     /// # Panics
-    /// Where there is none.
+    /// Panics if there is no such word.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn word(&self, at: usize) -> u64 {
         self.words[at].load(Ordering::Relaxed)
     }
 
-    /// Changes the words by `edit`, which must not sleep. Its changes are stored, whatever it returns.
+    /// Changes the words by `edit`, which must not sleep. The changes are stored, whatever `edit` returns.
     #[cfg_attr(recording, track_caller)]
     pub fn update<R>(&self, edit: impl FnOnce(&mut [u64; N]) -> R) -> R {
         self.sequence.write(|| {

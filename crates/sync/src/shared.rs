@@ -1,10 +1,10 @@
-//! Plain memory that CPUs share under a lock elsewhere.
+//! Plain memory that CPUs share under a lock that is elsewhere.
 
 use crate::record;
 use core::cell::UnsafeCell;
 
-/// A value that several CPUs access under a guard that the type does not name: the lock of its list, or busy. Like an
-/// [`UnsafeCell`], and of the same layout; the recording build records accesses.
+/// A value that several CPUs access under a guard that the type does not name, such as the lock of a list or a page's
+/// busy bit. The type has the layout of an [`UnsafeCell`]. The recording build records its accesses.
 #[repr(transparent)]
 pub struct Shared<T> {
     value: UnsafeCell<T>,
@@ -19,7 +19,7 @@ impl<T> Shared<T> {
         Shared { value: UnsafeCell::new(value) }
     }
 
-    /// The value, to be read.
+    /// Returns the value for reading.
     ///
     /// # Safety
     /// The caller holds the guard, and no thread writes while the reference lives.
@@ -31,7 +31,7 @@ impl<T> Shared<T> {
         unsafe { &*self.value.get() }
     }
 
-    /// The value, to be written.
+    /// Returns the value for writing.
     ///
     /// # Safety
     /// The caller holds the guard, and no other reference to the value lives.

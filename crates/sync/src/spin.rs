@@ -1,7 +1,7 @@
 //! A spin lock that keeps its holder on its CPU and has a rank.
 //!
-//! Holders must not sleep. Interrupts stay on: no lock of this type may be taken by an interrupt handler, except where
-//! the owner also masks interrupts around it (the scheduler's run queues and timer wheels do).
+//! Holders must not sleep. Interrupts stay on, so an interrupt handler must not take such a lock. The exceptions are
+//! locks whose owner also masks interrupts around them (the scheduler's run queues and timer wheels).
 
 use crate::atomic::{AtomicBool, Ordering};
 use crate::held;
@@ -13,7 +13,7 @@ use crate::trace::{EventKind, Span};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// The lock of the same rank that the caller may hold already.
+/// The kind of lock of the same rank that the caller may hold already.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
     None,
@@ -23,8 +23,9 @@ pub(crate) enum Beside {
     Parent,
 }
 
-/// A spinner calls its machine's hook once in so many turns. Under TCG, where a pause is an exit from the translated
-/// code, so many turns take about a millisecond; on hardware a twentieth of that.
+/// The number of turns after which a spinner calls the hook [`Cpu::spun`](crate::Cpu::spun). Under TCG (QEMU's
+/// emulation of a CPU) these turns take about a millisecond, because each pause leaves the translated code. On hardware
+/// they take a twentieth of that.
 pub const SPUN: u32 = 1 << 10;
 
 /// A value guarded by spinning; see the module.
@@ -43,12 +44,12 @@ unsafe impl<T: ?Sized + Send> Send for SpinLock<T> {}
 unsafe impl<T: ?Sized + Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
-    /// A lock at `rank` of the one lock order.
+    /// A free lock at `rank` in the lock order.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new(rank: Rank, value: T) -> Self {
         SpinLock { held: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }
     }
-    /// A lock at `rank` of the one lock order.
+    /// A free lock at `rank` in the lock order.
     #[cfg(any(loom, shuttle))]
     pub fn new(rank: Rank, value: T) -> Self {
         SpinLock { held: AtomicBool::new(false), rank, value: UnsafeCell::new(value) }
@@ -57,7 +58,7 @@ impl<T> SpinLock<T> {
     /// Takes the value out of a lock that no other thread can reach any more.
     pub fn into_inner(self) -> T {
         self.leaves_its_place();
-        // SAFETY: the value is read once, and the lock is gone with it.
+        // SAFETY: the value is read once, because `ManuallyDrop` keeps the lock from dropping it.
         unsafe { core::mem::ManuallyDrop::new(self).value.get().read() }
     }
 }
@@ -77,16 +78,16 @@ impl<T: ?Sized> SpinLock<T> {
         self.acquire(Beside::None)
     }
 
-    /// Like [`lock`](Self::lock), where another lock of the same rank is held; the caller takes equals in one fixed
-    /// order.
+    /// Like [`lock`](Self::lock), for a caller that holds another lock of the same rank. The caller acquires locks of
+    /// equal rank in one fixed order.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn lock_nested(&self) -> SpinGuard<'_, T> {
         self.acquire(Beside::Equal)
     }
 
-    /// Like [`lock`](Self::lock), where the lock of its parent in a tree is held, which has the same rank. The fixed
-    /// order is from the root down.
+    /// Like [`lock`](Self::lock), for a caller that holds the lock of the parent in a tree, which has the same rank.
+    /// The fixed order is from the root down.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn lock_below(&self) -> SpinGuard<'_, T> {
@@ -136,7 +137,7 @@ impl<T: ?Sized> SpinLock<T> {
         }
     }
 
-    /// Takes the lock if it is free; never waits, so its rank is not checked against held locks.
+    /// Acquires the lock if it is free. The call never waits, so its rank is not checked against held locks.
     #[inline]
     #[cfg_attr(recording, track_caller)]
     pub fn try_lock(&self) -> Option<SpinGuard<'_, T>> {
@@ -154,12 +155,13 @@ impl<T: ?Sized> SpinLock<T> {
         core::ptr::from_ref(&self.held).addr()
     }
 
-    /// The value of a lock that the caller has alone.
+    /// The value of a lock that the caller borrows exclusively.
     pub fn get_mut(&mut self) -> &mut T {
         self.value.get_mut()
     }
 
-    /// For a caller that is about to move it: debug checks forget the orders that they have seen at its old address.
+    /// Makes debug checks forget the lock orders that they have seen at this address. A caller that is about to move
+    /// the lock calls this.
     pub fn leaves_its_place(&self) {
         #[cfg(all(debug_assertions, not(any(loom, shuttle))))]
         held::forget(self.address());
@@ -170,7 +172,7 @@ impl<T: ?Sized> SpinLock<T> {
         self.rank
     }
 
-    /// True while it is held: for assertions only.
+    /// Whether the lock is held; for assertions only.
     pub fn is_locked(&self) -> bool {
         self.held.load(Ordering::Relaxed)
     }
@@ -221,8 +223,8 @@ mod tests {
     #[test]
     fn two_threads_never_hold_it_together() {
         let lock = SpinLock::new(Rank::of_test(1), 0u64);
-        // Starts all at once, also on a loaded machine. ThreadSanitizer confuses a thread that begins after another has
-        // ended with that one.
+        // All threads start together, also on a loaded machine. If a thread began after another had ended,
+        // ThreadSanitizer would take the two for one thread.
         let all = std::sync::Barrier::new(4);
         std::thread::scope(|s| {
             for _ in 0..4 {

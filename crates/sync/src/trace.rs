@@ -1,9 +1,9 @@
 //! Tracing: events with times, in a kernel that is built for it.
 //!
-//! With the feature `trace` each [`Span`] and each [`note`] ends in one call of the final binary's [`Trace`], bound at
-//! link time by [`provide_trace!`](crate::provide_trace). Without it they compile to nothing: a span has no size, and
-//! neither it nor its arguments cost an instruction. The kinds of all layers are in one list here, as the ranks of
-//! their locks are in [`rank`](crate::rank).
+//! With the feature `trace`, the end of each [`Span`] and each [`note`] calls the final binary's [`Trace`], bound at
+//! link time by [`provide_trace!`](crate::provide_trace). Without the feature they compile to nothing: a span has no
+//! size, and its arguments cost no instruction. One list here has the kinds of all layers, as [`rank`](crate::rank) has
+//! the ranks of all locks.
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
@@ -23,82 +23,83 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// From here on that thread runs on this CPU: `a` is its number.
+    /// The CPU runs the thread with the number `a` from here on.
     Switch = "switch",
-    /// A thread's name: `a` and `b` are its bytes.
+    /// The name of a thread: `a` and `b` hold its bytes.
     Name = "name",
     /// A thread has ended: `a` is its number.
     End = "end",
     /// A system call: its number is the detail, `a` its first argument, `b` its result.
     Call = "call",
-    /// A fault: how it was served is the detail, `a` the address, `b` how often it began again.
+    /// A fault: the detail is how it was served, `a` the address, `b` how often it was retried.
     Fault = "fault",
-    /// Resident neighbours were mapped too, for loads: `b` of those from `a` on.
+    /// Resident neighbours of a faulting page were mapped too, for loads: `b` pages from `a` on.
     Around = "fault around",
     /// First touches of consecutive pages: `b` further pages of zeroes were made, from `a` on.
     Ahead = "fault ahead",
-    /// A mapping was made, as all that follow up to [`EventKind::TakeApart`] at `a`, of `b` bytes.
+    /// A mapping of `b` bytes was made at address `a`. The following kinds, up to [`EventKind::TakeApart`], have the
+    /// same `a` and `b`.
     Map = "map",
-    /// Mappings were taken away.
+    /// Mappings were removed.
     Unmap = "unmap",
     /// Mappings' protection was changed.
     Protect = "protect",
     /// A mapping was moved or resized.
     Remap = "remap",
-    /// Advice was taken.
+    /// Advice (`madvise`) was applied.
     Advise = "advise",
-    /// Memory was wired, or is not any more.
+    /// Memory was wired or unwired.
     Wire = "wire",
     /// An address space was copied.
     Fork = "fork",
-    /// An address space was taken apart.
+    /// An address space was destroyed.
     TakeApart = "take apart",
-    /// Other CPUs were made to drop translations: `a` is how many.
+    /// This CPU made other CPUs drop translations: `a` is their number.
     Shootdown = "shootdown",
-    /// A shootdown of another CPU was served: `a` is that CPU.
+    /// This CPU served a shootdown of another CPU: `a` is that CPU.
     Answer = "shootdown answered",
-    /// Pages were read: `a` is how many.
+    /// Pages were read from their pager: `a` is their number.
     PageIn = "page in",
-    /// A thread waited for a page that another had busy.
+    /// A thread waited for a page that another thread had busy.
     BusyPage = "busy page",
-    /// Memory was waited for.
+    /// A thread waited for free memory.
     NoMemory = "memory",
-    /// A pass of pageout: `a` is how many frames it has freed, `b` how many writes it has started.
+    /// A pass of pageout: `a` is the number of frames that it has freed, `b` the number of writes that it has started.
     Pageout = "pageout",
-    /// Writing a cluster of pages was started: `a` is how many.
+    /// Pageout started to write a cluster of pages: `a` is their number.
     Launder = "launder",
-    /// A spin lock was waited for, at `a`; its rank is the detail.
+    /// A CPU waited for the spin lock at `a`; the detail is its rank.
     Spin = "spin lock",
-    /// A sleeping lock was waited for, at `a`.
+    /// A thread waited for the sleeping lock at `a`.
     Lock = "lock",
 }
 
-/// One event, as the final binary gets it.
+/// An event, as the final binary receives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Event {
-    /// When it began, in ticks of [`Trace::ticks`].
+    /// The time at which the event began, in ticks of [`Trace::ticks`].
     pub start: u64,
-    /// How long it took, in the same; 0 for what takes no time.
+    /// The length of the event in the same ticks; 0 for an event without a length.
     pub length: u64,
-    /// Its kind.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// As the kind defines it.
+    /// A value that the kind defines.
     pub detail: u32,
-    /// As the kind defines it.
+    /// A value that the kind defines.
     pub a: u64,
-    /// As the kind defines it.
+    /// A value that the kind defines.
     pub b: u64,
 }
 
 /// The receiver of events.
 pub trait Trace {
-    /// The clock: ticks, never less than before on any CPU.
+    /// The clock in ticks, which never goes back on any CPU.
     fn ticks() -> u64;
-    /// Keeps an event. Called anywhere: with locks held, in interrupt handlers.
+    /// Records an event. Called in any context: with locks held, and in interrupt handlers.
     fn record(event: &Event);
 }
 
-/// Names the type that implements [`Trace`] for this binary. Once a program, where the feature `trace` is on.
+/// Names the type that implements [`Trace`] for this binary. Used once in a program, where the feature `trace` is on.
 #[macro_export]
 macro_rules! provide_trace {
     ($t:ty) => {
@@ -123,7 +124,7 @@ mod bound {
     }
 }
 
-/// Threads of the host keep their events, if a test enables that.
+/// Threads of the host keep their events if a test enables that.
 #[cfg(all(feature = "trace", any(test, loom, shuttle, feature = "std")))]
 mod bound {
     use super::Event;
@@ -143,7 +144,7 @@ mod bound {
         KEPT.with_borrow_mut(|kept| kept.iter_mut().for_each(|kept| kept.push(*event)));
     }
 
-    /// The events of the calling thread during `f`. Their clock counts its reads.
+    /// Returns the events of the calling thread during `f`. Each read of their clock advances it by one tick.
     pub fn events_of(f: impl FnOnce()) -> Vec<Event> {
         KEPT.set(Some(Vec::new()));
         f();

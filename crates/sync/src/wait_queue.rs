@@ -24,19 +24,20 @@ pub enum WaitOutcome {
 
 /// A thread's place on a queue while it sleeps.
 pub struct Waiter {
-    /// Guarded by the queue's lock, as is `prev`.
+    /// Guarded by the queue's lock, like `prev`.
     next: Cell<*const Waiter>,
     prev: Cell<*const Waiter>,
     /// Written before the waiter is listed.
     thread: Cell<ThreadHandle>,
-    /// A waker chose it, and took it off the list. Changed under the queue's lock while the waiter is listed.
+    /// Whether a waker has chosen this waiter and taken it off the list. Changed under the queue's lock while the
+    /// waiter is listed.
     woken: AtomicBool,
 }
 
 // SAFETY: the cells are written by the waiting thread before the waiter is listed, and under the queue's lock while it
 // is.
 unsafe impl Sync for Waiter {}
-// SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed one in place.
+// SAFETY: an unlisted waiter is plain data, and `begin`'s contract keeps a listed waiter in place.
 unsafe impl Send for Waiter {}
 
 impl Waiter {
@@ -57,11 +58,11 @@ impl Default for Waiter {
     }
 }
 
-/// A waiter that may stay listed when the call that listed it has returned: its thread sleeps without a stack. Only
-/// that thread uses it.
+/// A waiter that may stay listed after the call that listed it has returned, because its thread sleeps without a stack.
+/// Only that thread uses it.
 pub struct Listing {
     waiter: Waiter,
-    /// The queue on which the waiter is; null for none.
+    /// The queue on which the waiter is, or null.
     queue: AtomicPtr<WaitQueue>,
 }
 
@@ -69,20 +70,21 @@ impl Listing {
     /// A listing on no queue.
     ///
     /// # Safety
-    /// While it is listed, it stays in place, and so does its queue: the owner [unlists](Self::unlist) it before it
-    /// drops what keeps the queue.
+    /// While the listing is on a queue, both stay in place. The owner [unlists](Self::unlist) it before it drops the
+    /// value that keeps the queue alive.
     pub unsafe fn new() -> Self {
         Listing { waiter: Waiter::new(), queue: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The queue on which it is, or null.
+    /// The queue on which this listing is, or null.
     #[inline]
     pub fn queue(&self) -> *const WaitQueue {
         self.queue.load(Ordering::Relaxed)
     }
 
-    /// One round of [`WaitQueue::wait_until`] by the calling thread. `None`: the thread is listed, and has to leave the
-    /// call in order to sleep. It is on one queue at a time, so further waits return `None` at once.
+    /// Does one round of [`WaitQueue::wait_until`] for the calling thread. `None` means that the thread is listed, and
+    /// has to leave the call in order to sleep. A thread is on one queue at a time, so further waits return `None` at
+    /// once.
     pub fn wait<R>(
         &self,
         queue: &WaitQueue,
@@ -102,21 +104,21 @@ impl Listing {
         out
     }
 
-    /// Takes the thread off its queue, after its sleep or in place of it. A wake-up that chose it is not passed on, so
-    /// this is for queues whose wakers wake all.
+    /// Takes the thread off its queue, after its sleep or instead of it. If a waker chose this thread, the wake-up is
+    /// not passed on to another waiter. So listings are only for queues whose wakers wake all waiters.
     pub fn unlist(&self) {
         // SAFETY: by the contract of `new` the queue is alive.
         if let Some(queue) = unsafe { self.queue().as_ref() } {
             if !mutant(Mutant::ListingStays) {
-                // SAFETY: `wait` listed the waiter on this queue, and nothing has called this since.
+                // SAFETY: `wait` listed the waiter on this queue, and this is the first call of `awake` since.
                 let _woken = unsafe { queue.awake(&self.waiter) };
             }
             self.queue.store(ptr::null_mut(), Ordering::Relaxed);
         }
     }
 
-    /// Gives the calling thread, which is listed, its token again if a waker has chosen it: a lock on the way to its
-    /// sleep may have used the token up.
+    /// Unparks the calling thread, which is listed, if a waker has chosen it. A lock that the thread acquired on the
+    /// way to its sleep may have used up the waker's token.
     pub fn renew_token(&self) {
         if self.waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::TokenNotRenewed) {
             unpark(self.waiter.thread.get());
@@ -134,7 +136,8 @@ unsafe impl Send for WaiterList {}
 /// Threads that wait for the same thing.
 pub struct WaitQueue {
     list: SpinLock<WaiterList>,
-    /// Lets a waker skip the lock where no thread waits; raised before the waiter checks its condition.
+    /// The number of listed waiters, so that a waker skips the lock where no thread waits. Raised before the waiter
+    /// checks its condition.
     waiting: crate::atomic::AtomicUsize,
 }
 
@@ -164,13 +167,13 @@ impl WaitQueue {
         let _ready = self.wait_with(None, || false, || ready().then_some(()), |_| park_uninterruptibly());
     }
 
-    /// As [`wait`](Self::wait), for a thread that has no work until then, so its sleep may be of any length.
+    /// As [`wait`](Self::wait), for a thread that waits for work: a sleep of any length is no fault.
     pub fn wait_for_work(&self, mut ready: impl FnMut() -> bool) {
         let _ready = self.wait_with(None, || false, || ready().then_some(()), park);
     }
 
-    /// Sleeps until `ready` gives a value, `deadline` (nanoseconds, [`now`]'s clock) passes, or `interrupted` returns
-    /// true. The value counts first, then the interruption, then the deadline.
+    /// Sleeps until `ready` returns a value, `deadline` (nanoseconds, [`now`]'s clock) passes, or `interrupted` returns
+    /// true. If several are true, the value counts first, then the interruption, then the deadline.
     pub fn wait_until<R>(
         &self,
         deadline: Option<u64>,
@@ -202,9 +205,10 @@ impl WaitQueue {
         }
     }
 
-    /// One round of [`wait_until`](Self::wait_until), for a thread that sleeps without a stack: lists the calling
-    /// thread by `waiter`, and looks whether the wait is over. `None`: it is not. The thread then parks until
-    /// `deadline`, calls [`awake`](Self::awake), and begins again. After `Some` the waiter is not listed.
+    /// Does one round of [`wait_until`](Self::wait_until), for a thread that sleeps without a stack. Puts `waiter` on
+    /// the list for the calling thread, and checks whether the wait is over. `None` means that it is not over. The
+    /// thread then parks until `deadline`, calls [`awake`](Self::awake), and begins again. After `Some` the waiter is
+    /// not listed.
     ///
     /// # Safety
     /// `waiter` is on no list. After `None` it stays alive and in place until `awake` has returned, and so does the
@@ -233,15 +237,16 @@ impl WaitQueue {
             if deadline.is_some_and(|d| now() >= d) {
                 break Err(WaitOutcome::TimedOut);
             }
-            // A look that slept may have used up the thread's token for a change that it did not see.
+            // If `ready` slept, it may have used up the thread's token for a change that it did not see. So a waiter
+            // that was woken meanwhile checks again.
             if !waiter.woken.load(Ordering::Acquire) || mutant(Mutant::TokenUsedUp) {
                 return None;
             }
         };
         // SAFETY: the waiter was listed on this queue above, and no call has taken it off since.
         let was_woken = unsafe { self.awake(waiter) };
-        // A wake-up that chose this waiter, which ends for another reason, is passed on. Also where its condition held
-        // already, because the wake-up may be for a later change.
+        // If a waker chose this waiter, but the wait ends for another reason, the wake-up is passed on. This includes a
+        // condition that held already, because the wake-up may be for a later change.
         let kept = mutant(Mutant::WakeNotPassedOn) || mutant(Mutant::WakeKept) && out.is_ok();
         if was_woken && !kept {
             self.wake_one();
@@ -249,8 +254,8 @@ impl WaitQueue {
         Some(out)
     }
 
-    /// Takes `waiter` off the list if it is still on it; returns whether a waker had chosen it. Called by the thread
-    /// that listed it, after its sleep.
+    /// Takes `waiter` off the list if it is still there. Returns whether a waker had chosen it. The thread that listed
+    /// it calls this after its sleep.
     ///
     /// # Safety
     /// [`begin`](Self::begin) of this queue listed `waiter` and returned `None`, and this is the first call since.
@@ -307,7 +312,7 @@ impl WaitQueue {
         self.wake(usize::MAX)
     }
 
-    // Mostly no thread waits, so the look is in line and the rest is not.
+    // Mostly no thread waits, so this check is inlined and the rest is not.
     #[inline(always)]
     fn wake(&self, most: usize) -> usize {
         if !mutant(Mutant::WakeNoFence) {
@@ -321,7 +326,8 @@ impl WaitQueue {
         let mut list = self.list.lock();
         let mut n = 0;
         while n < most {
-            // SAFETY: a listed waiter is alive, because it cannot go before it takes this lock in `awake`.
+            // SAFETY: a listed waiter is alive, because its thread takes this lock in `awake` before it drops the
+            // waiter.
             let Some(w) = (unsafe { list.first.as_ref() }) else { break };
             // SAFETY: listed, and the lock is held.
             unsafe { self.unlink(&mut list, w) };

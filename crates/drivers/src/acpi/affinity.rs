@@ -1,11 +1,11 @@
 //! The memory near each CPU: the SRAT (ACPI 6.4, 5.2.16).
 //!
-//! The firmware's numbers of proximity domains are arbitrary. Here they are numbered from 0, in the order of their
-//! first memory in the table. A CPU of a domain without memory belongs to the first.
+//! The firmware's numbers of proximity domains are arbitrary. Here domains are numbered from 0, in the order in which
+//! the table first lists their memory. A CPU of a domain without memory belongs to domain 0.
 
 use super::{AcpiError, Physical, each_entry, listed, u32_at, u64_at};
 
-/// The most domains with memory; memory and CPUs of further ones belong to the first.
+/// The most domains with memory. Memory and CPUs of further domains belong to domain 0.
 pub const MAX_DOMAINS: usize = 64;
 /// The most ranges of memory that are kept.
 const MAX_RANGES: usize = 128;
@@ -24,7 +24,7 @@ pub struct Affinity {
     /// The firmware's number of each domain.
     names: [u32; MAX_DOMAINS],
     domains: usize,
-    /// Ascending and disjoint.
+    /// The ranges of memory, ascending and disjoint.
     ranges: [Near; MAX_RANGES],
     ranges_len: usize,
     cpus: [(u32, u8); super::MAX_CPUS],
@@ -32,7 +32,7 @@ pub struct Affinity {
 }
 
 impl Affinity {
-    /// One domain with all memory and CPUs.
+    /// One domain with all memory and all CPUs.
     pub const fn flat() -> Affinity {
         Affinity {
             names: [0; MAX_DOMAINS],
@@ -44,12 +44,12 @@ impl Affinity {
         }
     }
 
-    /// Number of domains, at least one.
+    /// The number of domains, at least one.
     pub fn domains(&self) -> usize {
         self.domains
     }
 
-    /// The domain of physical address `at`, and an address behind it up to which all memory is of that domain.
+    /// Returns the domain of physical address `at`, and an address above `at` up to which all memory is of that domain.
     pub fn of_address(&self, at: u64) -> (usize, u64) {
         let ranges = &self.ranges[..self.ranges_len];
         let next = ranges.partition_point(|r| r.end <= at);
@@ -60,7 +60,7 @@ impl Affinity {
         }
     }
 
-    /// The domain of the CPU with this local APIC.
+    /// The domain of the CPU with local APIC identifier `apic`; 0 if the table does not list it.
     pub fn of_cpu(&self, apic: u32) -> usize {
         self.cpus[..self.cpus_len].iter().find(|(id, _)| *id == apic).map_or(0, |(_, domain)| (*domain).into())
     }
@@ -69,7 +69,8 @@ impl Affinity {
         self.names[..self.domains].iter().position(|n| *n == name)
     }
 
-    /// The number of a domain that has memory.
+    /// Returns the number of a domain that has memory, and adds the domain if it is new. 0 if there are too many
+    /// domains.
     fn number(&mut self, name: u32) -> u8 {
         if let Some(known) = self.find(name) {
             return known as u8;
@@ -84,7 +85,7 @@ impl Affinity {
         }
     }
 
-    /// Keeps a range. If it overlaps a kept range, or the list is full, its memory belongs to the first domain.
+    /// Keeps a range, unless it overlaps a kept range or the list is full. Memory in no kept range belongs to domain 0.
     fn add(&mut self, new: Near) {
         let at = self.ranges[..self.ranges_len].partition_point(|r| r.end <= new.start);
         let overlaps = self.ranges[at..self.ranges_len].first().is_some_and(|r| r.start < new.end);
@@ -97,7 +98,7 @@ impl Affinity {
     }
 }
 
-/// Reads the machine's domains; a single one if the firmware describes none. `root_hint` is as for
+/// Reads the machine's domains, or returns a single domain if the firmware describes none. `root_hint` is as for
 /// [`topology`](super::topology).
 pub fn affinity(memory: &impl Physical, root_hint: u64) -> Result<Affinity, AcpiError> {
     match listed(memory, root_hint, b"SRAT")? {

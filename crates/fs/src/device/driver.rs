@@ -8,7 +8,7 @@ use quire_heap::Arc;
 pub trait Driver: Send + Sync {
     /// Opens the device.
     fn open(&self, flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError>;
-    /// Opens device `minor` of a driver of [all minors](crate::DeviceNumber::each).
+    /// Opens device `minor` of a driver that is registered for [all minors](crate::DeviceNumber::each).
     fn open_minor(&self, _minor: u32, flags: OpenFlags) -> Result<Arc<dyn Stream>, FsError> {
         self.open(flags)
     }

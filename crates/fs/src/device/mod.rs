@@ -1,7 +1,7 @@
 //! The devices without hardware: `null`, `zero`, `full`, `random`; and their directory.
 //!
-//! [`driver`] is the interface by which [`vfs`](crate::vfs) opens a device, and so lies below it. [`port`] is a line of
-//! bytes to the world outside, as a device.
+//! [`driver`] is the interface through which [`vfs`](crate::vfs) opens a device, so it is below `vfs` in the crate's
+//! order. [`port`] is a device for a line of bytes to the outside world.
 //!
 //! May use: [`vfs`](crate::vfs) and all below; [`driver`] and [`port`] only [`stream`](crate::stream).
 //! Owns: the numbers of the memory devices and of the terminals' nodes.
@@ -28,7 +28,7 @@ use quire_heap::{Arc, unsize};
 pub const TTY: DeviceNumber = DeviceNumber { major: 5, minor: 0 };
 /// Number of the system's terminal.
 pub const CONSOLE: DeviceNumber = DeviceNumber { major: 5, minor: 1 };
-/// Number of the device whose opening makes a pseudo-terminal.
+/// Number of the device that makes a pseudo-terminal when it is opened.
 pub const PTMX: DeviceNumber = DeviceNumber { major: 5, minor: 2 };
 /// Numbers of the two devices of random bytes, `random` and `urandom`.
 pub const RANDOM: [DeviceNumber; 2] = [DeviceNumber { major: 1, minor: 8 }, DeviceNumber { major: 1, minor: 9 }];
@@ -37,7 +37,7 @@ pub const PTS: u32 = 136;
 
 static ZEROES: [u8; 4096] = [0; 4096];
 
-/// The memory devices.
+/// A memory device.
 struct Memory<H: Host> {
     which: MemoryDevice,
     host: H,
@@ -98,7 +98,7 @@ impl<H: Host> Stream for Memory<H> {
 }
 
 impl<H: Host> Memory<H> {
-    /// Apart, because reads of zeroes need no buffer.
+    /// A separate function, so that reads of zeroes need no stack for its buffer.
     #[inline(never)]
     fn read_random(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let mut random = [0; 256];
@@ -109,7 +109,7 @@ impl<H: Host> Memory<H> {
     }
 }
 
-/// Fills `sink` by `put`, which puts as many bytes as it is asked for, at most `most`.
+/// Fills `sink` by calls of `put`. Each call puts the requested number of bytes, which is at most `most`.
 fn in_pieces(
     io: &Io<'_>,
     sink: &mut dyn Sink,
@@ -119,7 +119,7 @@ fn in_pieces(
     let mut done = 0;
     loop {
         let n = sink.room().min(most);
-        // A large read can be interrupted, as it may take long.
+        // A large read can be interrupted, because it may take long.
         if n == 0 || done > 0 && (io.interrupted)() {
             return Ok(done);
         }
@@ -148,8 +148,8 @@ impl<H: Host> Driver for MemoryDriver<H> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. Drivers for [`TTY`],
-    /// [`CONSOLE`] and [`PTMX`] are the caller's to [`register`](Vfs::register).
+    /// Mounts `/dev` with the memory devices, nodes for terminals and the usual links. The caller
+    /// [registers](Vfs::register) the drivers for [`TTY`], [`CONSOLE`] and [`PTMX`].
     pub fn mount_devices(&self) -> Result<(), FsError> {
         let view = self.view();
         let dev = self.mount_memory(b"/dev", "devtmpfs", Limits::UNSET, 0o755)?;
@@ -182,7 +182,7 @@ impl<H: Host> Vfs<H> {
         self.make(&view, &found, Create::CharDevice(PTMX), 0).map(drop)
     }
 
-    /// Makes a node with a driver in `/dev`.
+    /// Makes a node in `/dev`, and registers its driver.
     pub fn add_device(
         &self,
         name: &[u8],

@@ -1,4 +1,4 @@
-//! Byte ports to the world outside: a serial line, a virtio console. The kernel implements [`Port`].
+//! Byte ports to the outside world, such as a serial line or a virtio console. The kernel implements [`Port`].
 
 use crate::device::driver::Driver;
 use crate::stream::Stream;
@@ -15,15 +15,15 @@ use quire_sync::Mutex;
 pub enum Change {
     /// Typed bytes were discarded.
     InputFlushed,
-    /// Bytes that have not left were discarded.
+    /// Output bytes that were not sent yet were discarded.
     OutputFlushed,
     /// Output was stopped.
     Stopped,
     /// Output was started.
     Started,
-    /// The stop and start characters have no effect, or are not the usual ones.
+    /// The stop and start characters have no effect, or are not the usual characters.
     FlowOff,
-    /// The settings are the usual ones.
+    /// The stop and start characters are the usual characters, and have their effect.
     FlowOn,
 }
 
@@ -31,38 +31,39 @@ pub enum Change {
 pub trait Port: Send + Sync {
     /// Sends bytes from the front of `bytes`, as many as fit now, and returns how many.
     fn write(&self, bytes: &[u8]) -> usize;
-    /// Takes received bytes, and returns how many; 0 if there are none.
+    /// Moves received bytes into `into`. Returns their number, or 0 if there are none.
     fn read(&self, into: &mut [u8]) -> usize;
-    /// How many bytes [`read`](Self::read) would give now; at least 1 if it gives any.
+    /// The number of bytes that [`read`](Self::read) would return now; at least 1 if there are any.
     fn unread(&self) -> usize;
-    /// Whether [`write`](Self::write) takes anything now.
+    /// Whether [`write`](Self::write) accepts any bytes now.
     fn writable(&self) -> bool;
-    /// How many bytes [`write`](Self::write) takes now, at least; 0 if it takes none. A port that does not know answers
-    /// with the largest number.
+    /// The least number of bytes that [`write`](Self::write) accepts now; 0 if it accepts none. A port that does not
+    /// know the number returns `usize::MAX` while it is writable.
     fn room(&self) -> usize {
         if self.writable() { usize::MAX } else { 0 }
     }
-    /// Whether all written bytes have left.
+    /// Whether all written bytes have been sent.
     fn drained(&self) -> bool {
         self.writable()
     }
-    /// All input has been read, and no more will come.
+    /// Whether all input has been read and no more will come.
     fn at_end(&self) -> bool;
     /// Whether the other side is gone, so that no write has an effect.
     fn hung_up(&self) -> bool {
         false
     }
-    /// Takes note of a change of the terminal at this port.
+    /// Handles a change of the terminal at this port.
     fn changed(&self, _change: Change) {}
-    /// Notified when bytes came in, room appeared, or the end was reached.
+    /// The readiness that is notified when bytes arrive, room appears, or the end is reached.
     fn readiness(&self) -> &Readiness;
 }
 
-/// A port as a byte-transparent device.
+/// A port as a device that passes all bytes unchanged.
 pub struct RawPort {
     port: Arc<dyn Port>,
-    /// Bytes go through a kernel buffer, since a port does not wait and user memory may. There is one reader at a time,
-    /// so that no bytes are lost between the two. Holds the bytes that did not fit the reader.
+    /// Bytes that were taken from the port and did not fit the reader. Reads go through this kernel buffer, because a
+    /// call of a port does not wait but a copy to user memory may. One reader uses it at a time, so that no bytes are
+    /// lost between port and reader.
     rest: Mutex<Rest>,
 }
 
@@ -79,7 +80,8 @@ impl RawPort {
     }
 }
 
-/// Writes all of `bytes`, waiting for room as `io` allows; returns how many were written before that failed.
+/// Writes all of `bytes`, and waits for room as `io` allows. Returns how many bytes were written, and why writing
+/// ended.
 pub fn write_all(port: &dyn Port, io: &Io<'_>, mut bytes: &[u8]) -> (usize, Result<(), FsError>) {
     let mut done = 0;
     while !bytes.is_empty() {
@@ -129,7 +131,8 @@ impl Stream for RawPort {
     }
 
     fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
-        // Bytes are taken from the program before the port has room for them.
+        // Bytes are taken from the program before the port has room for them, so the call keeps its stack while it
+        // waits.
         let io = &io.on_stack();
         let mut done = 0;
         let mut bytes = [0; 1024];

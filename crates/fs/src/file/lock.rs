@@ -1,9 +1,9 @@
-//! Advisory locks: on ranges of bytes, held by processes or open files, and on whole files, held by open files.
+//! Advisory locks: on byte ranges (held by processes or open files), and on whole files (held by open files).
 //!
-//! Processes that wait for each other's ranges in a circle would wait for ever: the process that would close the circle
-//! gets an error. A wait for a process is recorded under the lock of its file, for as long as that conflicting range
-//! is held there. So recorded waits are true, and no false circle is found. As on Linux, a range that another process
-//! takes later beside an open file's range is no part of the record.
+//! Processes that wait for each other's ranges in a circle would wait for ever. So the process that would close the
+//! circle gets an error. A wait for a process is recorded in [`WAITS`] under the lock of its file, only as long as the
+//! conflicting range is held there. So recorded waits are true, and no false circle is found. As on Linux, a thread
+//! that waits for an open file's range does not record a process that takes a range beside it later.
 
 use crate::FsError;
 use crate::stream::io::Io;
@@ -12,10 +12,10 @@ use quire_heap::{OutOfMemory, Vec};
 use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::{Rank, SpinLock};
 
-/// Most locks on one file: each takes kernel memory.
+/// The most locks on one file, because each takes kernel memory.
 const MOST: usize = 4096;
 
-/// Locks that a list keeps room for beyond four times its length.
+/// The number of locks for which a list keeps room beyond four times its length.
 const FEW: usize = 8;
 
 /// The holder of a lock. Locks of one owner never conflict.
@@ -39,9 +39,9 @@ pub struct Record {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// No other owner may lock it, not even for reading.
+    /// Whether no other owner may lock the range, not even for reading.
     pub exclusive: bool,
-    /// Its owner.
+    /// The owner of the lock.
     pub owner: Owner,
 }
 
@@ -56,11 +56,11 @@ impl Record {
 
 /// The charge to a user's account for an owner's range locks on one file, until it is dropped.
 pub trait Charge: Send {
-    /// Changes the charge to `n` locks. If the user may not have so many, it changes nothing and returns `false`.
+    /// Changes the charge to `n` locks. If the user may not have that many, it changes nothing and returns `false`.
     fn resize(&mut self, n: usize) -> bool;
 }
 
-/// None.
+/// No charge.
 impl Charge for () {
     fn resize(&mut self, _n: usize) -> bool {
         true
@@ -83,7 +83,7 @@ impl<C: Charge> HeldLocks<C> {
         self.records.iter().filter(|r| r.owner == owner).count()
     }
 
-    /// Ensures that `owner`, which has `there` ranges, may have `more`, and that there is memory for them.
+    /// Reserves memory for `more` ranges of `owner`, which has `there` ranges, and charges them to its user.
     fn make_room(
         &mut self,
         owner: Owner,
@@ -115,13 +115,13 @@ impl<C: Charge> HeldLocks<C> {
         }
     }
 
-    /// The memory of the largest list, in locks.
+    /// The capacity of the largest list, in locks.
     fn capacity(&self) -> usize {
         self.records.capacity().max(self.whole.capacity()).max(self.charges.capacity())
     }
 
-    /// Frees spare memory of the lists, because no user is charged for it. The memory of empty lists stays until a
-    /// close (`closing`): mostly the next lock comes before that.
+    /// Frees spare memory of the lists, because no user is charged for it. Empty lists keep their memory until a close
+    /// (`closing`), because mostly the next lock comes before that.
     #[cold]
     fn shrink(&mut self, closing: bool) {
         shrink(&mut self.records, closing);
@@ -142,17 +142,17 @@ struct Wait {
     waiter: usize,
     /// The file, by the address of its locks.
     at: usize,
-    /// Its process.
+    /// The thread's process.
     process: u64,
-    /// A process with a conflicting lock: the first of them.
+    /// A process with a conflicting lock; the first one in the list of ranges if there are several.
     holder: u64,
 }
 
-/// All processes that wait for others' ranges. One list serves all files, because a circle goes through several.
-/// Changes also need the lock of the file.
+/// All processes that wait for ranges of other processes. One list serves all files, because a circle may go through
+/// several files. A change of the list also requires the lock of the file.
 #[cfg(not(any(loom, shuttle)))]
 static WAITS: SpinLock<Vec<Wait>> = SpinLock::new(Rank::RANGE_WAITS, Vec::new());
-/// The checkers' locks are made at run time. No model has record locks.
+/// The checkers' locks can be made only at run time. No model uses record locks.
 #[cfg(any(loom, shuttle))]
 static WAITS: std::sync::LazyLock<SpinLock<Vec<Wait>>> =
     std::sync::LazyLock::new(|| SpinLock::new(Rank::RANGE_WAITS, Vec::new()));
@@ -179,7 +179,8 @@ fn waits_for(waits: &[Wait], from: u64, to: u64) -> bool {
     false
 }
 
-/// Without memory for a smaller list, the next change tries again.
+/// Moves the list to less memory if most of its room is unused. If there is no memory for the smaller list, the next
+/// change tries again.
 fn shrink<T>(list: &mut Vec<T>, closing: bool) {
     if closing && list.is_empty() {
         *list = Vec::new();
@@ -196,7 +197,7 @@ fn shrink<T>(list: &mut Vec<T>, closing: bool) {
     *list = smaller;
 }
 
-/// A thread that wants a lock. It stays in place while it is recorded in [`WAITS`].
+/// A thread that wants a lock. Its address identifies it, so it stays in place while it is recorded in [`WAITS`].
 struct Waiter<'a, C: Charge>(&'a RecordLocks<C>);
 
 impl<C: Charge> Waiter<'_, C> {
@@ -204,7 +205,7 @@ impl<C: Charge> Waiter<'_, C> {
         core::ptr::from_ref(self).addr()
     }
 
-    /// Records that the thread will wait for `wanted`; an error if that would be a deadlock.
+    /// Records that the thread will wait for `wanted`. Fails with [`FsError::Deadlock`] if that would close a circle.
     fn wait(&self, held: &mut HeldLocks<C>, wanted: &Record) -> Result<(), FsError> {
         let Owner::Process { id: process, .. } = wanted.owner else { return Ok(()) };
         let holder = |r: &Record| match r.owner {
@@ -254,7 +255,7 @@ impl RecordLocks {
 }
 
 impl<C: Charge> RecordLocks<C> {
-    /// No locks.
+    /// The locks of an inode that has none yet.
     pub fn new() -> Self {
         RecordLocks {
             held: SpinLock::new(
@@ -266,14 +267,15 @@ impl<C: Charge> RecordLocks<C> {
         }
     }
 
-    /// The lock that conflicts with `wanted`, if any.
+    /// Returns the lock that conflicts with `wanted` and has the lowest start, if any.
     pub fn test(&self, wanted: &Record) -> Option<Record> {
         self.held.lock().records.iter().filter(|r| r.against(wanted)).min_by_key(|r| r.start).copied()
     }
 
-    /// Locks the range, replacing the owner's locks in it; waits as `io` allows. A process whose wait would close a
-    /// circle of waiters gets [`FsError::Deadlock`]. `charge` charges the caller's user for a number of ranges. If the
-    /// user may not have them, or without memory, the error is [`FsError::OutOfMemory`].
+    /// Locks the range `wanted`, and replaces the owner's locks in it. Waits as `io` allows. A process whose wait would
+    /// close a circle of waiters gets [`FsError::Deadlock`]. `charge` charges the caller's user for a number of ranges,
+    /// and returns `None` if the user may not have them. In that case, or without memory, the error is
+    /// [`FsError::OutOfMemory`].
     pub fn lock_charged(
         &self,
         wanted: Record,
@@ -288,10 +290,10 @@ impl<C: Charge> RecordLocks<C> {
                 return if io.nonblock { None } else { waiter.wait(&mut held, &wanted).err().map(Err) };
             }
             let there = held.ranges_of(wanted.owner);
-            // With a range of its owner there may be two more: one from a split, and the new one.
+            // An owner that has ranges may need two more: one from a split, and the new one.
             if held.make_room(wanted.owner, there, if there == 0 { 1 } else { 2 }, charge).is_err() {
                 held.settle(wanted.owner, there);
-                // A close frees the room that was made.
+                // `make_room` may have allocated memory, which the next close must free.
                 self.in_use.store(held.capacity() != 0, Ordering::Release);
                 return Some(Err(FsError::OutOfMemory));
             }
@@ -303,20 +305,20 @@ impl<C: Charge> RecordLocks<C> {
                 let there = held.ranges_of(wanted.owner);
                 held.settle(wanted.owner, there);
             }
-            // A first range frees no other, but recorded waits need to know it.
+            // The first range of an owner frees no other range. But recorded waits must then be checked against it.
             notifies = there != 0 || held.waiting != 0;
             self.changed(&mut held, false);
             Some(Ok(()))
         });
         if !matches!(locked, Ok(Ok(()))) {
-            // The thread stops waiting.
+            // The thread does not wait any more, so its recorded wait ends.
             let mut held = self.held.lock();
             if held.waiting != 0 {
                 waiter.no_more(&mut held, &mut WAITS.lock());
             }
         }
         locked??;
-        // Other owners can use a lock that became shared.
+        // If an exclusive lock became shared, other owners can proceed.
         if notifies {
             self.readiness.notify();
         }
@@ -330,7 +332,7 @@ impl<C: Charge> RecordLocks<C> {
         }
         {
             let mut held = self.held.lock();
-            // Only a range that is split needs memory.
+            // Only the split of a range needs memory.
             let splits = |r: &Record| r.start < start && end < r.end && r.owner == owner;
             if held.records.iter().any(splits) {
                 let there = held.ranges_of(owner);
@@ -345,8 +347,8 @@ impl<C: Charge> RecordLocks<C> {
         Ok(())
     }
 
-    /// Locks the whole file for an open file; waits as `io` allows. Its lock of the other kind is released first, as on
-    /// Linux. So two sharers that both want the file exclusively do not wait for each other.
+    /// Locks the whole file for the open file `file`; waits as `io` allows. As on Linux, a lock of the other kind that
+    /// it holds is released first. So two sharers that both want the file exclusively do not wait for each other.
     pub fn lock_whole(&self, file: u64, exclusive: bool, io: &Io<'_>) -> Result<(), FsError> {
         let wanted = Record { start: 0, end: u64::MAX, exclusive, owner: Owner::File(file) };
         let is_other = |r: &Record| r.owner == wanted.owner && r.exclusive != exclusive;
@@ -368,7 +370,7 @@ impl<C: Charge> RecordLocks<C> {
             if held.whole.iter().any(|r| r.against(&wanted)) {
                 return None;
             }
-            // There is one, perhaps of the other kind, where another thread has locked for the same open file.
+            // Another thread may have locked the file for the same open file, perhaps with the other kind of lock.
             let before = held.whole.len();
             held.whole.retain(|r| r.owner != wanted.owner);
             notifies = held.whole.len() != before || held.waiting != 0;
@@ -411,7 +413,8 @@ impl<C: Charge> RecordLocks<C> {
         self.readiness.notify();
     }
 
-    /// Called when the process closed a descriptor of the file: all its range locks end, as POSIX requires.
+    /// Ends all range locks of the process `id`, as POSIX requires. Called when it has closed any descriptor of the
+    /// file.
     pub fn release_process(&self, id: u64) {
         if !self.in_use.load(Ordering::Acquire) {
             return;
@@ -424,11 +427,11 @@ impl<C: Charge> RecordLocks<C> {
         self.readiness.notify();
     }
 
-    /// Frees memory and ends recorded waits after a change of the locks. The caller notifies waiters after unlocking;
-    /// each then checks its conflicts again.
+    /// Frees memory and removes recorded waits after a change of the locks. The caller notifies the waiters after it
+    /// has released the lock; each waiter then checks its conflicts again.
     fn changed(&self, held: &mut HeldLocks<C>, closing: bool) {
         let mut capacity = held.capacity();
-        // Lists with room for a few locks keep it until a close.
+        // Lists with room for only a few locks keep that room until a close.
         if closing || capacity > FEW {
             held.shrink(closing);
             capacity = held.capacity();
@@ -446,8 +449,8 @@ impl<C: Charge> RecordLocks<C> {
     }
 }
 
-/// Adds a lock to a range without locks of the owner, and merges it with equal neighbours. The caller has reserved
-/// room.
+/// Adds a lock to a range in which the owner has no locks, and merges it with adjacent locks of the same kind. The
+/// caller has reserved room.
 fn add(records: &mut Vec<Record>, mut new: Record) {
     records.retain(|r| {
         let equal = r.owner == new.owner && r.exclusive == new.exclusive;
@@ -469,8 +472,8 @@ fn take_out<T>(list: &mut Vec<T>, at: usize) {
     }
 }
 
-/// Removes `start..end` from the owner's records, and returns how many are left. A record that reaches over both ends
-/// is split; the caller has reserved room.
+/// Removes `start..end` from the owner's records, and returns how many records are left. A record that extends beyond
+/// both ends is split; the caller has reserved room.
 fn cut(records: &mut Vec<Record>, owner: Owner, start: u64, end: u64) -> usize {
     let (mut at, mut left, mut rest) = (0, 0, None);
     while let Some(r) = records.get_mut(at) {
@@ -535,7 +538,7 @@ mod tests {
         assert_eq!(locks.lock_whole(8, false, &Io::NOW), Err(FsError::WouldBlock));
         locks.release_file(7);
         locks.lock_whole(8, false, &Io::NOW).unwrap();
-        // An owner that requests the other kind of lock loses its present one, even if it does not get the new one.
+        // An owner that requests the other kind of lock loses its present lock, even if it does not get the new one.
         locks.lock_whole(9, false, &Io::NOW).unwrap();
         assert_eq!(locks.lock_whole(8, true, &Io::NOW), Err(FsError::WouldBlock));
         locks.lock_whole(9, true, &Io::NOW).unwrap();
@@ -546,7 +549,7 @@ mod tests {
         Io { deadline: Some(quire_sync::hooks::now() + 10_000_000_000), ..Io::WAIT }
     }
 
-    /// Owners that no other test uses, because all waiters are in one list.
+    /// Makes a circle of waiting processes. Its owners are in no other test, because all waiters are in one list.
     fn wait_in_turn(files: &[RecordLocks], first_owner: u64) {
         let record = |i: usize| Record { start: 0, end: 1, exclusive: true, owner: owner(first_owner + i as u64) };
         for (i, locks) in files.iter().enumerate() {
@@ -554,7 +557,7 @@ mod tests {
         }
         let next = |i: usize| &files[(i + 1) % files.len()];
         std::thread::scope(|s| {
-            // Each waits for the one after it; the last one would close the circle.
+            // Each process waits for the next one; the last one would close the circle.
             let waiters: Vec<_> = (0..files.len() - 1)
                 .map(|i| {
                     let waiter = s.spawn(move || next(i).lock(record(i), &patient()));
@@ -569,11 +572,11 @@ mod tests {
             for _ in 0..3 {
                 assert_eq!(next(last).lock(record(last), &patient()), Err(FsError::Deadlock));
             }
-            // An open file's lock is in no circle, as on Linux.
+            // An open file's lock is part of no circle, as on Linux.
             let by_file = Record { owner: Owner::File(first_owner), ..record(last) };
             let io = Io { deadline: Some(quire_sync::hooks::now() + 20_000_000), ..Io::WAIT };
             assert_eq!(next(last).lock(by_file, &io), Err(FsError::WouldBlock));
-            // Each release ends the wait of the one before.
+            // Each release ends the wait of the process before.
             files[last].release_process(first_owner + last as u64);
             for (i, waiter) in waiters.into_iter().enumerate().rev() {
                 waiter.join().unwrap().unwrap();
@@ -608,7 +611,7 @@ mod tests {
                 std::thread::yield_now();
             }
             b.unlock(owner(second), 0, 1).unwrap();
-            // Now it waits for the third alone, so the second may wait for it.
+            // Now the first process waits for the third alone, so the second may wait for the first.
             let other = s.spawn(|| a.lock(record(second, 0), &patient()));
             while a.held.lock().waiting == 0 {
                 assert!(!other.is_finished(), "a deadlock was reported where there is none");
@@ -621,7 +624,7 @@ mod tests {
         });
     }
 
-    /// Locks of a user: the number on all files, the number on this one, and the user's limit.
+    /// The locks of a user: their number on all files, their number on this file, and the user's limit.
     struct Counted<'a>(&'a AtomicUsize, usize, usize);
 
     impl Charge for Counted<'_> {
@@ -693,7 +696,7 @@ mod tests {
             steps in prop::collection::vec((0u64..3, 0u64..20, 1u64..10, 0u8..3), 1..60),
         ) {
             let locks = RecordLocks::new();
-            // The owners of each byte: an exclusive one, or a set of sharing ones.
+            // The owners of each byte: one exclusive owner, or a set of sharing owners.
             let mut model = std::vec![[None::<bool>; 3]; 40];
             for (number, start, len, kind) in steps {
                 let end = start + len;

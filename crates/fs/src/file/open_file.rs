@@ -40,11 +40,11 @@ pub enum Whence {
 
 /// One entry of a directory listing.
 pub struct Listed<'a> {
-    /// Its name.
+    /// The entry's name.
     pub name: &'a [u8],
-    /// Its inode's number.
+    /// The number of the entry's inode.
     pub number: u64,
-    /// Its kind.
+    /// The kind of the entry.
     pub kind: FileKind,
     /// The cookie at which the listing continues after it.
     pub next: u64,
@@ -62,7 +62,7 @@ pub enum Body<H: Host> {
     Text(Arc<dyn GeneratedFile>, Mutex<Reading>),
     /// A stream.
     Stream(Arc<dyn Stream>),
-    /// None: opened with O_PATH, only as a name.
+    /// No content: the file was opened with O_PATH, only as a name.
     Path,
 }
 
@@ -79,23 +79,23 @@ impl<H: Host> Body<H> {
     }
 }
 
-/// An open file. File descriptors share it; the last one to go closes it.
+/// An open file. Several file descriptors may share it; closing the last one closes the open file.
 pub struct OpenFile<H: Host> {
     /// The dentry that was opened.
     pub dentry: Hold<Dentry<H>>,
     counted: Counted<H>,
     flags: AtomicU32,
-    /// Held for the length of a call that moves it, so that two readers do not get the same bytes.
+    /// The current position. Held during the whole call that moves it, so that two readers do not get the same bytes.
     position: Mutex<u64>,
     body: Body<H>,
-    /// The failed writes that it has reported; of regular files.
+    /// For a regular file: the failed writes that this open file has reported.
     reported: Option<ErrorCursor>,
-    /// The open file counts as a writer ([`crate::file::text`]).
+    /// Whether this open file counts as a writer of its file ([`crate::file::text`]).
     writes: bool,
     attached: SpinLock<Option<Arc<H::Attached>>>,
 }
 
-/// An open file that the system counts.
+/// The system's count of one open file, until it is dropped.
 struct Counted<H: Host>(H);
 
 impl<H: Host> Drop for Counted<H> {
@@ -104,14 +104,15 @@ impl<H: Host> Drop for Counted<H> {
     }
 }
 
-/// All resources of an open file, allocated before any change, so that no change has to be undone for want of them.
+/// All resources of a new open file. They are allocated before any change, so that a lack of them never requires
+/// undoing a change.
 pub(crate) struct Opening<H: Host> {
     room: Room<OpenFile<H>>,
     counted: Counted<H>,
 }
 
 impl<H: Host> Opening<H> {
-    /// Memory for one more open file, counted in the system's limit.
+    /// Allocates memory for an open file, and counts it in the system's limit.
     pub(crate) fn new(host: &H) -> Result<Self, FsError> {
         let room = Room::try_new()?;
         if !host.file_opened() {
@@ -143,7 +144,8 @@ impl<H: Host> OpenFile<H> {
         self.attached.lock().clone()
     }
 
-    /// The attached state, made by `make` if there is none. Of two threads that make it at once, both get one of them.
+    /// Returns the attached state, or attaches the state that `make` returns if there is none. If two threads make a
+    /// state at once, both get the same one.
     pub fn attach(
         &self,
         make: impl FnOnce() -> Result<Arc<H::Attached>, FsError>,
@@ -155,12 +157,12 @@ impl<H: Host> OpenFile<H> {
         Ok(self.attached.lock().get_or_insert(new).clone())
     }
 
-    /// Its open flags.
+    /// The open flags.
     pub fn flags(&self) -> OpenFlags {
         OpenFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
-    /// Changes the changeable flags.
+    /// Changes the flags that may change after the open ([`OpenFlags::CHANGEABLE`]).
     pub fn set_flags(&self, new: OpenFlags) {
         let keep = !OpenFlags::CHANGEABLE.bits();
         let new = (new & OpenFlags::CHANGEABLE).bits();
@@ -172,12 +174,12 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// What it reads and writes.
+    /// The content that the file reads and writes.
     pub fn body(&self) -> &Body<H> {
         &self.body
     }
 
-    /// The stream behind it, if it is one.
+    /// The stream that the file reads and writes; `None` for other files.
     pub fn stream(&self) -> Option<&Arc<dyn Stream>> {
         match &self.body {
             Body::Stream(s) => Some(s),
@@ -185,12 +187,12 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// The stream of type `T` behind it, if it is one.
+    /// The stream of type `T` that the file reads and writes; `None` for other files.
     pub fn stream_as<T: 'static>(&self) -> Option<&T> {
         self.stream()?.as_any().downcast_ref()
     }
 
-    /// The regular file behind it.
+    /// The regular file that is open here; `None` for other files.
     pub fn regular(&self) -> Option<&RegularFile<H>> {
         match (&self.body, &self.dentry.inode.node) {
             (Body::File, InodeContent::File(f)) => Some(f),
@@ -198,7 +200,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Fails if the file has no positions.
+    /// Fails with [`FsError::NotSeekable`] if the file has no positions.
     pub fn has_positions(&self) -> Result<(), FsError> {
         match &self.body {
             Body::Stream(s) if !s.seekable() => Err(FsError::NotSeekable),
@@ -211,7 +213,7 @@ impl<H: Host> OpenFile<H> {
         if flags.contains(flag) && !flags.contains(OpenFlags::PATH) { Ok(flags) } else { Err(FsError::BadFile) }
     }
 
-    /// Reads from the current position, and moves it.
+    /// Reads from the current position, and advances the position.
     pub fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let flags = self.permits(OpenFlags::READ)?;
         if let Body::Stream(s) = &self.body {
@@ -224,7 +226,7 @@ impl<H: Host> OpenFile<H> {
         self.was_read(n)
     }
 
-    /// Notifies watchers that `n` bytes were read, if any.
+    /// Notifies watchers that `n` bytes were read, unless `n` is 0. Returns `n`.
     #[inline]
     fn was_read(&self, n: usize) -> Result<usize, FsError> {
         if n > 0 {
@@ -233,7 +235,7 @@ impl<H: Host> OpenFile<H> {
         Ok(n)
     }
 
-    /// Notifies watchers that `n` bytes were written, if any.
+    /// Notifies watchers that `n` bytes were written, unless `n` is 0. Returns `n`.
     #[inline]
     fn was_written(&self, n: usize) -> Result<usize, FsError> {
         if n > 0 {
@@ -269,7 +271,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Writes at the current position, and moves it.
+    /// Writes at the current position, and advances the position.
     pub fn write(&self, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         let flags = self.permits(OpenFlags::WRITE)?;
         if let Body::Stream(s) = &self.body {
@@ -282,7 +284,7 @@ impl<H: Host> OpenFile<H> {
         self.was_written(n)
     }
 
-    /// Writes at `offset` (at the end, where the file is open for appending).
+    /// Writes at `offset`, or at the end if the file is open for appending.
     pub fn write_at(&self, io: &Io<'_>, offset: u64, source: &mut dyn Source) -> Result<usize, FsError> {
         if offset > OFFSET_MAX {
             return Err(FsError::Invalid);
@@ -295,7 +297,7 @@ impl<H: Host> OpenFile<H> {
         })
     }
 
-    /// Returns the number of bytes written, and the offset behind them.
+    /// Returns the number of bytes written, and the offset behind the last one.
     fn write_here(
         &self,
         io: &Io<'_>,
@@ -318,7 +320,8 @@ impl<H: Host> OpenFile<H> {
                 }
                 let seals = file.writing.seals();
                 if seals.intersects(Seals::WRITES.union(Seals::GROW)) {
-                    // Linux cuts the write by the limit first, so that a write beyond the sealed end may end before it.
+                    // Linux cuts the write by the limit first. So a write that would reach beyond the sealed end may be
+                    // cut before that end, and succeeds.
                     let len = source.left().min(usize::try_from(room).unwrap_or(usize::MAX));
                     room = room.min(sealed_room(seals, file.object.size(), offset, len)?);
                 }
@@ -344,7 +347,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Moves the position, and returns it. In line, because `lseek` does little else.
+    /// Moves the position, and returns it. Inlined, because `lseek` does little else.
     #[inline(always)]
     pub fn seek(&self, offset: i64, whence: Whence) -> Result<u64, FsError> {
         if let Body::Stream(s) = &self.body {
@@ -400,7 +403,7 @@ impl<H: Host> OpenFile<H> {
         Ok(())
     }
 
-    /// Writes changed pages in `offset..end` to the file's storage, and waits for that.
+    /// Writes the dirty pages in `offset..end` to the file's storage, and waits until they are written.
     pub fn write_back(&self, offset: u64, end: u64) {
         if let Some(file) = self.regular() {
             let page = PAGE_SIZE as u64;
@@ -408,7 +411,8 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// An error if a write of the file has failed, by any caller, and this open file has not reported it yet.
+    /// Fails with [`FsError::Io`] if a write of the file failed, by any caller, and this open file has not reported it
+    /// yet.
     pub fn write_error(&self) -> Result<(), FsError> {
         match (self.regular(), &self.reported) {
             (Some(file), Some(reported)) => file.object.write_errors().report(reported).map_err(|_| FsError::Io),
@@ -416,7 +420,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Makes sure that `offset..offset + len` has memory; grows the file to cover it, unless `keep_size`.
+    /// Allocates memory for `offset..offset + len`. Grows the file to cover the range, unless `keep_size`.
     pub fn allocate(&self, io: &Io<'_>, offset: u64, len: u64, keep_size: bool) -> Result<(), FsError> {
         self.permits(OpenFlags::WRITE)?;
         let file = self.regular().ok_or(FsError::NoDevice)?;
@@ -447,7 +451,7 @@ impl<H: Host> OpenFile<H> {
         Ok(())
     }
 
-    /// Makes `offset..offset + len` read as zeroes and frees whole pages; the size stays.
+    /// Makes `offset..offset + len` read as zeroes, and frees its whole pages. The size stays.
     pub fn punch(&self, io: &Io<'_>, offset: u64, len: u64) -> Result<(), FsError> {
         self.permits(OpenFlags::WRITE)?;
         let file = self.regular().ok_or(FsError::NoDevice)?;
@@ -534,7 +538,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// The operations that need no wait now. Most files are always ready.
+    /// The operations that would not wait now. Most files are always ready for all.
     pub fn ready(&self) -> Ready {
         match &self.body {
             Body::Stream(s) => Some(s.ready()),
@@ -545,7 +549,7 @@ impl<H: Host> OpenFile<H> {
         .unwrap_or(Ready::READ | Ready::WRITE)
     }
 
-    /// The announcer of changes of [`ready`](Self::ready).
+    /// The readiness that announces changes of [`ready`](Self::ready), if those can change.
     pub fn readiness(&self) -> Option<&Readiness> {
         match &self.body {
             Body::Stream(s) => s.readiness(),
@@ -580,8 +584,8 @@ impl<H: Host> OpenFile<H> {
     }
 }
 
-/// How many of `len` bytes at `offset` a writer may write to a file with these seals. As on Linux, a writer skips a
-/// whole page that would reach beyond the end of a file sealed against growth.
+/// Returns how many of `len` bytes at `offset` a writer may write to a file with these seals. As on Linux, a writer
+/// skips a whole page that would reach beyond the end of a file sealed against growth.
 #[cold]
 fn sealed_room(seals: Seals, size: u64, offset: u64, len: usize) -> Result<u64, FsError> {
     if seals.intersects(Seals::WRITES) {
@@ -592,7 +596,7 @@ fn sealed_room(seals: Seals, size: u64, offset: u64, len: usize) -> Result<u64, 
     if last > offset { Ok(last - offset) } else { Err(FsError::NotPermitted) }
 }
 
-/// At most `left` bytes of another source.
+/// A source that ends after at most `left` bytes of another source.
 struct Capped<'a> {
     inner: &'a mut dyn Source,
     left: usize,

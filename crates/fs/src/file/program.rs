@@ -1,4 +1,4 @@
-//! The hold of an exec, and then of a process, on the file of its program.
+//! The reference of an exec, and then of a process, to the file of its program.
 
 use super::text::RUNS;
 use crate::host::Host;
@@ -12,8 +12,8 @@ use quire_lookup::Hold;
 pub struct Program<H: Host>(Hold<Dentry<H>>);
 
 impl<H: Host> Program<H> {
-    /// The file of `dentry`. [`FsError::TextBusy`] where it is open for writing, [`FsError::Denied`] where it is no
-    /// regular file.
+    /// Begins to use the file of `dentry` as a program. Fails with [`FsError::TextBusy`] if it is open for writing, and
+    /// with [`FsError::Denied`] if it is not a regular file.
     pub fn new(dentry: Hold<Dentry<H>>) -> Result<Self, FsError> {
         let InodeContent::File(file) = &dentry.inode.node else { return Err(FsError::Denied) };
         file.writing.text.enter(RUNS)?;
@@ -115,7 +115,8 @@ mod tests {
         drop(writer);
     }
 
-    /// Threads open the file for writing and execute it: never both at once, and at the end both counts are zero.
+    /// Threads race to open the file for writing and to execute it. They never do both at once, and at the end both
+    /// counts are zero.
     #[test]
     fn racing_writers_and_programs_exclude_each_other() {
         let vfs = tree();

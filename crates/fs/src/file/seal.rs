@@ -1,9 +1,9 @@
-//! Seals: promises that a file in memory will not change in some way. Seals are added, never removed.
+//! Seals: marks that forbid a kind of change of a file in memory. Seals are added, never removed.
 //!
 //! A file is sealed against writing only while no mapping can store into it. One count decides that, as for programs
-//! ([`text`](crate::file::text)). Above zero it counts shared mappings that may store, and map operations about to make
-//! one. Below zero no such mapping can be made. So of a concurrent seal and mapping one is refused. Files that cannot
-//! be sealed have no count.
+//! ([`text`](crate::file::text)). Above zero, it is the number of shared mappings that may store, and of map operations
+//! that are about to make one. Below zero, no such mapping can be made. So if a seal and a mapping race, one of them is
+//! refused. Files that cannot be sealed have no count.
 
 use crate::FsError;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,17 +12,17 @@ bitflags::bitflags! {
     /// Linux's `F_SEAL_` bits.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Seals: u32 {
-        /// No seal is added.
+        /// No further seal can be added.
         const SEAL = 1;
         /// The file does not shrink.
         const SHRINK = 2;
         /// The file does not grow.
         const GROW = 4;
-        /// Its bytes do not change.
+        /// The file's bytes do not change.
         const WRITE = 8;
-        /// No write and no new mapping changes them.
+        /// No write and no new mapping changes the file's bytes.
         const FUTURE_WRITE = 16;
-        /// Its execute bits do not change.
+        /// The file's execute bits do not change.
         const EXEC = 32;
     }
 }
@@ -32,7 +32,7 @@ impl Seals {
     pub const WRITES: Seals = Seals::WRITE.union(Seals::FUTURE_WRITE);
 }
 
-/// The count of a file once no mapping may store into it.
+/// The count of a file for which mappings that may store are denied.
 const DENIED: i64 = -1;
 
 /// The number of mappings that may store into a file (see the module), and whether seals forbid writes.
@@ -48,8 +48,8 @@ impl Stores {
         self.1.store(true, Ordering::SeqCst);
     }
 
-    /// Begins a change of the file through a mapping that may store, other than by a store. Counts until
-    /// [`leave`](Self::leave). `false`: seals forbid it.
+    /// Begins a change of the file through a mapping that may store, by an operation that is not a store. Counts until
+    /// [`leave`](Self::leave). Returns false if seals forbid the change.
     pub fn begin_change(&self) -> bool {
         if self.enter().is_err() {
             return false;
@@ -61,25 +61,26 @@ impl Stores {
         !forbidden
     }
 
-    /// Adds one, unless mappings are denied.
+    /// Adds one to the count, unless mappings that may store are denied.
     fn enter(&self) -> Result<(), FsError> {
         let more = |n: u64| (n as i64 != DENIED).then(|| n + 1);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).map(drop).map_err(|_| FsError::NotPermitted)
     }
 
-    /// Adds one while there is one: the mapping that is copied or split, or the map operation.
+    /// Adds one to a count above zero: a counted mapping is copied or split, or a counted map operation makes its
+    /// mapping.
     pub fn add(&self) {
         let before = self.0.fetch_add(1, Ordering::AcqRel) as i64;
         debug_assert!(before > 0, "no mapping that may store was counted before");
     }
 
-    /// Removes one.
+    /// Subtracts one from the count.
     pub fn leave(&self) {
         let before = self.0.fetch_sub(1, Ordering::AcqRel) as i64;
         debug_assert!(before > 0, "a count was removed that was not added");
     }
 
-    /// Denies such mappings from now on; [`FsError::Busy`] if there is one.
+    /// Denies mappings that may store from now on. Fails with [`FsError::Busy`] if there is one.
     pub fn deny(&self) -> Result<(), FsError> {
         let denied = self.0.compare_exchange(0, DENIED as u64, Ordering::AcqRel, Ordering::Relaxed);
         denied.map(drop).map_err(|_| FsError::Busy)
@@ -92,7 +93,7 @@ impl Stores {
 pub struct ToStore<'a>(&'a Stores);
 
 impl<'a> ToStore<'a> {
-    /// [`FsError::NotPermitted`] where the file is sealed.
+    /// Announces such a mapping. Fails with [`FsError::NotPermitted`] if the file is sealed.
     pub(crate) fn announce(stores: &'a Stores) -> Result<Self, FsError> {
         stores.enter()?;
         Ok(ToStore(stores))
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(file.truncate(&Io::NOW, 10_001), denied);
         assert_eq!(file.allocate(&Io::NOW, 0, 10_001, true), denied);
         assert_eq!(file.allocate(&Io::NOW, 0, 10_001, false), denied);
-        // A page that would reach beyond the end is skipped.
+        // As on Linux, a whole page that would reach beyond the end is skipped. So nothing is left to write here.
         assert_eq!(write(&file, 9_000, 1_001), Err(FsError::NotPermitted));
         // A limit cuts the write first.
         let limited = |most| file.write_at(&Io { most, ..Io::NOW }, 9_000, &mut SliceSource::new(&[1; 1_001]));
@@ -186,14 +187,14 @@ mod tests {
         assert_eq!(plain.dentry.inode.seals(), Some(Seals::EXEC));
         assert_eq!(vfs.set_mode(&FileCredentials::ROOT, &plain.dentry.inode, 0o645), Err(FsError::NotPermitted));
         vfs.set_mode(&FileCredentials::ROOT, &plain.dentry.inode, 0o600).unwrap();
-        // A file sealed as executable is not written either.
+        // A file sealed as executable is sealed against writes too.
         let program = file(&vfs, Seals::empty());
         program.dentry.inode.add_seals(Seals::EXEC).unwrap();
         assert_eq!(program.dentry.inode.seals(), Some(Seals::all() - Seals::SEAL));
         assert_eq!(vfs.set_mode(&FileCredentials::ROOT, &program.dentry.inode, 0o644), Err(FsError::NotPermitted));
     }
 
-    /// Threads announce mappings and seal files: never is a file sealed beside a mapping that may store.
+    /// Threads race to announce mappings and to seal files. A file is never sealed while a mapping may store into it.
     #[test]
     fn a_racing_seal_and_mapping_exclude_each_other() {
         let vfs = tree();
@@ -211,7 +212,7 @@ mod tests {
                     vfs.host().be_cpu();
                     both.wait();
                     let right = inode.file().unwrap().to_store().ok().flatten();
-                    // The mapping itself.
+                    // This counts the mapping itself.
                     right.inspect(|_| inode.file().unwrap().origin.note_stores(true)).is_some()
                 });
                 (sealer.join().unwrap(), mapper.join().unwrap())

@@ -1,9 +1,9 @@
 //! Exclusion of writers and programs: an executed file cannot be opened for writing, and a file open for writing cannot
 //! be executed.
 //!
-//! One count serves both, so that of a concurrent open for writing and exec one is refused. Above zero it counts open
-//! files that may write. Below zero it counts programs that run the file or are being loaded from it. Only [`TextUse`]
-//! changes it, by one atomic operation.
+//! One count serves both, so if an open for writing and an exec race, one of them is refused. Above zero, the count is
+//! the number of open files that may write. Below zero, it is the negative number of programs that run the file or are
+//! being loaded from it. Only [`TextUse`] changes the count, by one atomic operation.
 //!
 //! As on Linux, the file that a process executes counts. A script or an ELF interpreter counts only while an exec reads
 //! it. A forked process shares its parent's loaded program, and so its count.
@@ -11,11 +11,11 @@
 use crate::FsError;
 use quire_sync::atomic::{AtomicU64, Ordering};
 
-/// A writer adds the first number to the count, a program the second.
+/// A writer adds `WRITES` to the count, a program adds `RUNS`.
 const WRITES: i64 = 1;
 pub(super) const RUNS: i64 = -1;
 
-/// The use of a regular file by writers and programs; see the module.
+/// The use of a regular file by writers and programs, as one count; see the module.
 #[repr(align(64))]
 pub struct TextUse(AtomicU64);
 
@@ -24,7 +24,7 @@ impl TextUse {
         TextUse(AtomicU64::new(0))
     }
 
-    /// Adds `by` to the count, unless the count is on the other side of zero.
+    /// Adds `by` to the count. Fails if the count is on the other side of zero.
     pub(super) fn enter(&self, by: i64) -> Result<(), FsError> {
         let more = |n: u64| {
             let n = n as i64;
@@ -39,13 +39,13 @@ impl TextUse {
         debug_assert!(before.signum() == by, "a count was removed that was not added");
     }
 
-    /// How many open files may write.
+    /// The number of open files that may write.
     pub(crate) fn writers(&self) -> u64 {
-        // Sequentially consistent, as the look of these files' openers for leases.
+        // Sequentially consistent, like the check for leases by the openers of these files.
         (self.0.load(Ordering::SeqCst) as i64).max(0) as u64
     }
 
-    /// Counts an open file that may write.
+    /// Counts an open file that may write, until the result is dropped.
     pub(crate) fn write(&self) -> Result<Writer<'_>, FsError> {
         self.enter(WRITES)?;
         Ok(Writer(self))
@@ -57,12 +57,12 @@ impl TextUse {
     }
 }
 
-/// An open file that may write; dropping it ends its count.
+/// The count of an open file that may write, until it is dropped.
 #[must_use]
 pub(crate) struct Writer<'a>(&'a TextUse);
 
 impl Writer<'_> {
-    /// The open file counts until [`TextUse::end_write`].
+    /// Keeps the open file counted until [`TextUse::end_write`].
     pub fn keep(self) {
         core::mem::forget(self);
     }

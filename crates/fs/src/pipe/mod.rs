@@ -1,14 +1,15 @@
 //! Pipes: a ring of bytes in pages, between writers and readers that copy at the same time.
 //!
-//! Positions only grow. The writer that holds `writer` moves `written`, the reader that holds `reader` moves `read`.
-//! The bytes between them belong to readers, the others to writers. Each page has a sleeping lock, held over one copy,
-//! for the page where the two meet. No spin lock is held over a copy, which may fault and sleep.
+//! Positions only grow. The writer that holds `writer` moves `written`, and the reader that holds `reader` moves
+//! `read`. The bytes between these positions belong to readers, and the other bytes to writers. Each page has a
+//! sleeping lock, held over one copy, because a reader and a writer may meet in a page. No spin lock is held over a
+//! copy, which may fault and sleep.
 //!
 //! The ring changes its size under both locks ([`resize`](PipeEnd::resize)). So the ring is stable for a reader or
 //! writer that holds its lock. A ring of up to [`DEFAULT`] pages is part of the pipe; a larger one is allocated.
 //!
 //! The user that opens the first end is charged with the ring until the last end is closed. The next opener of a FIFO
-//! then pays for a new ring of the first size.
+//! then pays for a new ring.
 
 use crate::FsError;
 use crate::host::{Host, PAGE_SIZE};
@@ -24,30 +25,30 @@ use quire_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence_ful
 
 /// Pages of a new pipe's ring.
 pub const DEFAULT: usize = 16;
-/// Bytes of the largest write that no other write interrupts.
+/// The size in bytes of the largest write that other writes do not interrupt.
 pub const ATOMIC: usize = PAGE_SIZE;
-/// How often in a row a writer waits for memory that other threads then take.
+/// How often in a row a writer waits for memory that other threads then take, before its write fails.
 const PATIENCE: u32 = 32;
 
 /// A pipe. Its ends are [`PipeEnd`]s.
 pub struct Pipe<H: Host> {
     host: H,
-    /// The ring, or its first pages, while it is not allocated separately.
+    /// The ring, if it is not allocated separately. A ring of fewer pages uses the first ones.
     pages: [Slot<H>; DEFAULT],
     /// The number of the ring's pages: a power of two. Changed under both locks, or under the writer's while no end is
     /// open.
     size: AtomicUsize,
-    /// One reader copies at a time.
+    /// Guards `read`: one reader copies at a time.
     reader: Mutex<Large<H>>,
-    /// One writer copies at a time.
+    /// Guards `written`: one writer copies at a time.
     writer: Mutex<Writing<H>>,
     written: AtomicU64,
     read: AtomicU64,
-    /// Packets were written, so room is counted in whole pages.
+    /// Whether packets were written. If so, room is counted in whole pages.
     packets: AtomicBool,
-    /// The number of gap bytes between the positions.
+    /// The number of gap bytes (see `packet.rs`) between the positions.
     gaps: AtomicUsize,
-    /// Open ends.
+    /// The numbers of open ends.
     readers: AtomicUsize,
     writers: AtomicUsize,
     /// How often each side was opened. A thread that waits for the other end notices an end that was opened and closed
@@ -83,17 +84,17 @@ struct Writing<H: Host> {
     charge: Option<H::PipeCharge>,
 }
 
-/// An end (or both ends) of a pipe; closes when dropped. Aligned, because each use of a descriptor reads it, and heap
-/// memory beside it changes.
+/// An end (or both ends) of a pipe, which closes when dropped. The alignment keeps other heap memory, which changes,
+/// off its cache line, because each use of a descriptor reads it.
 #[repr(align(64))]
 pub struct PipeEnd<H: Host> {
     pipe: Arc<Pipe<H>>,
     reads: bool,
     writes: bool,
-    /// The number of openings of the writing side when this end was opened without a writer. The end shows no hangup
-    /// before a writer has come. `u64::MAX` for all other ends.
+    /// The value of `writer_opens` when this end was opened without a writer; `u64::MAX` for all other ends. The end
+    /// shows no hangup until a writer has opened the pipe.
     unmet: u64,
-    /// The end is closed, though a thread may still have it.
+    /// Whether the end is closed. A thread may still use it.
     closed: AtomicBool,
 }
 
@@ -131,7 +132,7 @@ impl<H: Host> Pipe<H> {
         })?)
     }
 
-    /// A ring without pages. The compiler makes it.
+    /// A ring without pages, made at compile time.
     #[cfg(not(any(loom, shuttle)))]
     const fn no_pages() -> [Slot<H>; DEFAULT] {
         [const { Mutex::new(RingPage::EMPTY) }; DEFAULT]
@@ -143,24 +144,25 @@ impl<H: Host> Pipe<H> {
         core::array::from_fn(|_| Mutex::new(RingPage::EMPTY))
     }
 
-    /// Opens ends without waiting for the other side.
+    /// Opens the given ends without waiting for the other side.
     pub fn open_now(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<dyn Stream>, FsError> {
         let room = Room::try_new()?;
         Ok(unsize!(room.fill(Self::opened(this, reads, writes)?)))
     }
 
-    /// Ends of a pipe whose charge is settled. Their memory is allocated first, because other threads see each opening,
-    /// and it cannot be undone.
+    /// Makes ends of a pipe whose charge is settled. Their memory is allocated first, because other threads see each
+    /// opening, so it cannot be undone.
     fn end(this: &Arc<Self>, reads: bool, writes: bool) -> Result<Arc<PipeEnd<H>>, FsError> {
         let room = Room::try_new()?;
         this.count(reads, writes);
         Ok(room.fill(Self::announced(this, reads, writes)))
     }
 
-    /// Opens ends. The first opener is charged.
+    /// Opens ends. The opener is charged if no end was open.
     fn opened(this: &Arc<Self>, reads: bool, writes: bool) -> Result<PipeEnd<H>, FsError> {
         let mut writer = this.writer.lock();
-        // The last end has closed and not yet emptied the pipe: its bytes and its charge are not the opener's.
+        // The last end has closed, but has not emptied the pipe yet. Its bytes and its charge do not belong to this
+        // opener.
         while writer.charge.is_some() && this.is_closed() {
             drop(writer);
             this.empty_if_closed();
@@ -171,7 +173,7 @@ impl<H: Host> Pipe<H> {
             writer.charge = Some(charge);
             this.size.store(pages, Ordering::Release);
         }
-        // Under the lock, so that the last end to close does not return the charge meanwhile.
+        // Counted under the lock, so that the last end to close does not return the charge meanwhile.
         this.count(reads, writes);
         drop(writer);
         Ok(Self::announced(this, reads, writes))
@@ -197,14 +199,14 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Ends that are counted already. Notifies waiters.
+    /// Makes ends that are counted already, and notifies waiters.
     fn announced(this: &Arc<Self>, reads: bool, writes: bool) -> PipeEnd<H> {
         this.readiness.notify();
         PipeEnd { pipe: this.clone(), reads, writes, unmet: u64::MAX, closed: AtomicBool::new(false) }
     }
 
-    /// Opens ends of a FIFO: one side waits until the other is open, or was meanwhile. A nonblocking writer fails
-    /// instead.
+    /// Opens ends of a FIFO. An opener of one side waits until the other side is open, or was opened meanwhile. A
+    /// nonblocking writer fails with [`FsError::NoDevice`] instead.
     pub fn open(this: &Arc<Self>, reads: bool, writes: bool, io: &Io<'_>) -> Result<Arc<dyn Stream>, FsError> {
         if writes && !reads && io.nonblock && this.readers.load(Ordering::Acquire) == 0 {
             return Err(FsError::NoDevice);
@@ -229,7 +231,8 @@ impl<H: Host> Pipe<H> {
         Ok(unsize!(room.fill(end)))
     }
 
-    /// Whether no end is open. It stays so while the caller holds the writer's lock, under which ends are opened.
+    /// Whether no end is open. If so, it stays true while the caller holds the writer's lock, under which ends are
+    /// opened.
     fn is_closed(&self) -> bool {
         self.readers.load(Ordering::Acquire) + self.writers.load(Ordering::Acquire) == 0
     }
@@ -253,7 +256,7 @@ impl<H: Host> Pipe<H> {
 
     fn filled(&self) -> usize {
         let read = self.read.load(Ordering::Acquire);
-        // A writer of packets may have advanced both between the two loads.
+        // A writer of packets may have advanced both positions between the two loads.
         self.written.load(Ordering::Acquire).saturating_sub(read) as usize
     }
 
@@ -338,18 +341,18 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.read.store(at, Ordering::Release);
-        // Writers and polls wait for room only while less than ATOMIC bytes are free. The read that frees the last of
-        // these wakes them, as on Linux. That is checked now, after the store of the new position, because writers
-        // continued during the copy. A writer that then found the ring full has read the position after its last
-        // write. So either it saw the new position, or its write is seen here.
+        // Writers and polls wait for room only while less than ATOMIC bytes are free. The read that ends this state
+        // wakes them, as on Linux. The check comes after the store of the new position, because writers continued
+        // during the copy. A writer that then found the ring full has read the position after its last write. So either
+        // it saw the new position, or its write is seen here.
         if !mutant(Mutant::RoomNoFence) {
             fence_full();
         }
         let written = if mutant(Mutant::RoomByFirstEnd) { end } else { self.written.load(Ordering::Acquire) };
         let makes_room = self.room(capacity, start, written) < ATOMIC && self.room(capacity, at, written) >= ATOMIC;
-        // As in `put`.
+        // The lock is released first, for the reason at the end of `put`.
         drop(one);
-        // A read can fail after skipping only a gap: it took no byte, but made room.
+        // A read can fail after it skipped only a gap. It then took no byte, but made room.
         if makes_room {
             self.readiness.notify();
         }
@@ -359,10 +362,11 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Copies up to `left` bytes from `source`, as far as they fit. Copies none if fewer than `need` fit. Readers see
-    /// all copied bytes together, at the end.
+    /// Copies up to `left` bytes from `source`, as far as they fit, and none if fewer than `need` fit. Returns their
+    /// number. Readers see all copied bytes together, at the end.
     ///
-    /// Inline, because the loop of a write is its only caller. Packets take [`put_packet`](Self::put_packet).
+    /// Inlined, because the loop of a write is its only caller. Packets are written by
+    /// [`put_packet`](Self::put_packet).
     #[inline(always)]
     fn put(&self, source: &mut dyn Source, need: usize, left: usize) -> Result<usize, FsError> {
         let one = self.writer.lock();
@@ -402,7 +406,8 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.written.store(at, Ordering::Release);
-        // A listener may have the last reference to an end, whose drop needs both locks.
+        // The lock is released first, because a listener may have the last reference to an end, whose drop needs both
+        // locks.
         drop(one);
         if done > 0 {
             self.readiness.notify();
@@ -413,7 +418,7 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Reads for an end, until that is `closed`.
+    /// Reads for an end, until `closed` is set.
     fn read_end(&self, closed: &AtomicBool, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         if sink.room() == 0 {
             return Ok(0);
@@ -426,7 +431,7 @@ impl<H: Host> Pipe<H> {
                 }
                 continue; // another reader was faster
             }
-            // The writers are checked first: the last one wrote before it closed.
+            // The writers are checked first, because the last writer wrote before it closed.
             let state = || {
                 let open = self.writers.load(Ordering::Acquire) > 0 && !closed.load(Ordering::Acquire);
                 if self.filled() > 0 { Some(true) } else { (!open).then_some(false) }
@@ -437,7 +442,7 @@ impl<H: Host> Pipe<H> {
         }
     }
 
-    /// Writes for an end, until that is `closed`.
+    /// Writes for an end, until `closed` is set.
     fn write_end(&self, closed: &AtomicBool, io: &Io<'_>, source: &mut dyn Source) -> Result<usize, FsError> {
         let mut done = 0;
         let in_vain = || self.readers.load(Ordering::Acquire) == 0 || closed.load(Ordering::Acquire);
@@ -538,7 +543,7 @@ impl<H: Host> Drop for PipeEnd<H> {
     }
 }
 
-/// The page of position `at` in a ring of `pages`, a power of two, and the place in that page.
+/// The index of the page at position `at` in a ring of `pages` pages (a power of two), and the offset in that page.
 fn place(at: u64, pages: usize) -> (usize, usize) {
     ((at as usize / PAGE_SIZE) & (pages - 1), at as usize % PAGE_SIZE)
 }

@@ -1,11 +1,12 @@
 //! Packets: the writes to a pipe through a file opened with O_DIRECT.
 //!
-//! A packet begins a page of the ring and uses it alone, so the ring holds as many packets as pages. The next position
-//! is the next page. The bytes from the end of a packet, or of the stream before it, to the next page are a *gap*. A
-//! [`Mark`] in the page gives the end of its bytes. Only pages that have a packet or a gap are marked.
+//! A packet begins a page of the ring and uses it alone, so the ring holds at most as many packets as pages. The
+//! position behind a packet is the next page. The bytes from the end of a packet, or of the stream before it, to the
+//! next page are a *gap*. A [`Mark`] in the page gives the end of its bytes. Only pages with a packet or a gap are
+//! marked.
 //!
-//! A mark has its page's number, because a stream's first and last bytes can lie in the same page of the ring. Also, a
-//! mark stays when the page is reused. A mark with another number is ignored.
+//! A mark has its page's number, and a mark with another number is ignored. First, a stream's first and last bytes can
+//! lie in the same page of the ring. Second, a mark stays when the page is reused.
 //!
 //! As on Linux, a packet that fits into the page behind the bytes of a stream becomes part of that stream.
 
@@ -16,12 +17,12 @@ use crate::stream::transfer::{Sink, Source};
 use quire_sync::MutexGuard;
 use quire_sync::atomic::Ordering;
 
-/// The end of a page's bytes: 0, or three fields. They are the number of the page plus one, the number of bytes less
-/// one, and whether they are a packet.
+/// The end of a page's bytes, or 0 for no mark. The three fields are the number of the page plus one, the number of
+/// bytes minus one, and whether they are a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark(u64);
 
-/// Bits of a number of bytes less one, and the bit for a packet.
+/// The bits of a number of bytes minus one, and the bit for a packet.
 const BITS: u32 = PAGE_SIZE.trailing_zeros() + 1;
 
 impl Mark {
@@ -32,7 +33,7 @@ impl Mark {
         Mark((page + 1) << BITS | ((len as u64 - 1) << 1) | u64::from(packet))
     }
 
-    /// The marked page at position `at`.
+    /// The content of the mark, if it belongs to the page at position `at`.
     #[inline(always)]
     pub(super) fn of(self, at: u64) -> Option<MarkedPage> {
         if self == Self::NONE { None } else { self.of_page(at / PAGE_SIZE as u64) }
@@ -45,26 +46,27 @@ impl Mark {
     }
 }
 
-/// What the mark of a page says.
+/// The content of a page's mark.
 #[derive(Clone, Copy)]
 pub(super) struct MarkedPage {
-    /// Bytes of the page that were written.
+    /// The number of bytes that were written into the page.
     pub len: usize,
-    /// The written bytes are a packet.
+    /// Whether these bytes are a packet.
     pub packet: bool,
 }
 
 /// The bytes that a reader took from a page with a mark.
 pub(super) struct Taken {
     pub bytes: usize,
-    /// The advance of the reader's position.
+    /// The number by which the reader's position advances.
     pub positions: usize,
-    /// The read ends here.
+    /// Whether the read ends here.
     pub last: bool,
 }
 
 impl<H: Host> Pipe<H> {
-    /// Copies up to `n` bytes into `sink`, from `from` on of a page that has `len`. The rest of a `packet` is lost.
+    /// Copies up to `n` bytes into `sink`, from offset `from` of a page with `len` bytes. The rest of a `packet` is
+    /// lost.
     #[cold]
     pub(super) fn take_marked(
         &self,
@@ -88,11 +90,11 @@ impl<H: Host> Pipe<H> {
         Ok(Taken { bytes: moved, positions: PAGE_SIZE - from, last: packet })
     }
 
-    /// Copies one packet from `source` if a page of the ring is free; else none. The `first` one of a write may join a
-    /// stream.
+    /// Copies one packet from `source` if a page of the ring is free. Returns its number of bytes, or 0 if no page is
+    /// free. The `first` packet of a write may join the stream before it.
     #[cold]
     pub(super) fn put_packet(&self, source: &mut dyn Source, first: bool) -> Result<usize, FsError> {
-        // Before the check for room: from now on readers notify when a whole page is free.
+        // Set before the check for room: from now on readers notify writers when a whole page is free.
         self.packets.store(true, Ordering::Release);
         let reader = self.reader.lock();
         let writer = self.writer.lock();
@@ -104,8 +106,8 @@ impl<H: Host> Pipe<H> {
             return self.join(source, odd, reader, writer);
         }
         if read == at {
-            // The ring is empty: both positions move to the next page. This leaves no gap, for which a small ring has
-            // no room. The reader's position moves first, so that no thread sees bytes between them.
+            // The ring is empty, so both positions move to the next page. That leaves no gap; a small ring would have
+            // no room for a gap. The reader's position moves first, so that no thread sees bytes between them.
             at = at.next_multiple_of(PAGE_SIZE as u64);
             read = at;
             self.read.store(at, Ordering::Release);
@@ -123,7 +125,7 @@ impl<H: Host> Pipe<H> {
             slot.page = self.host.page();
         }
         let bytes = slot.page.as_mut().ok_or(FsError::OutOfMemory)?;
-        // Part of a packet is none.
+        // A packet that was copied only in part is not written.
         if source.take(&mut bytes[..len])? < len {
             return Err(FsError::Fault);
         }
@@ -135,17 +137,18 @@ impl<H: Host> Pipe<H> {
         }
         self.gaps.fetch_add((end - at) as usize - len, Ordering::AcqRel);
         self.written.store(end, Ordering::Release);
-        // As in `put`.
+        // The lock is released first, for the reason at the end of `put`.
         drop(writer);
         self.readiness.notify();
         Ok(len)
     }
 
-    /// Copies the `odd` bytes of a packet to the end of the stream before it, if its last page has room for them; else
-    /// none.
+    /// Copies the `odd` bytes of a packet to the end of the stream before it, in the stream's last page. Returns 0 if
+    /// the ring has no room for them.
     ///
-    /// Both locks are held over the copy, because another writer's packet must not come between. Also, a reader that
-    /// takes the stream meanwhile would leave a packet, which the next packet would join.
+    /// Both locks are held during the copy, for two reasons. Another writer's packet must not come between the stream
+    /// and this packet. If a reader took the whole stream meanwhile, the packet would stay alone, and the next packet
+    /// would join it.
     fn join(
         &self,
         source: &mut dyn Source,
@@ -161,13 +164,13 @@ impl<H: Host> Pipe<H> {
         let (page, from) = place(at, ring.len());
         let mut slot = ring[page].lock();
         let bytes = slot.page.as_mut().ok_or(FsError::Io)?; // written bytes have a page
-        // Part of a packet is none.
+        // A packet that was copied only in part is not written.
         if source.take(&mut bytes[from..from + odd])? < odd {
             return Err(FsError::Fault);
         }
         drop(slot);
         self.written.store(at + odd as u64, Ordering::Release);
-        // As in `put`.
+        // The locks are released first, for the reason at the end of `put`.
         drop((writer, reader));
         self.readiness.notify();
         Ok(odd)

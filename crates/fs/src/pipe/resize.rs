@@ -1,8 +1,8 @@
 //! The size of a pipe's ring, and its changes.
 //!
-//! The page at position `p` is in place `p / PAGE_SIZE % size` of the ring. The bytes of a nearly full ring can begin
-//! and end in the same page: the last bytes then lie before the first ones. In a larger ring the two parts have
-//! separate pages. In a smaller one, two parts can share a page.
+//! The page at position `p` is slot `p / PAGE_SIZE % size` of the ring. The bytes of a nearly full ring can begin and
+//! end in the same page: the last bytes are then in the front part of the page. In a larger ring the two parts have
+//! separate pages. In a smaller ring, two parts can share a page.
 
 use super::{DEFAULT, Large, Mark, Pipe, PipeEnd, RingPage, Slot};
 use crate::FsError;
@@ -17,8 +17,9 @@ impl<H: Host> PipeEnd<H> {
         self.pipe.capacity()
     }
 
-    /// Gives the ring `pages` pages, a power of two. The bytes in it stay, and their order. [`FsError::NotPermitted`]
-    /// if it would grow to more than `most`, [`FsError::Busy`] if the bytes have no room.
+    /// Resizes the ring to `pages` pages, a power of two. The bytes in the ring stay, in their order. Fails with
+    /// [`FsError::NotPermitted`] if the ring would grow to more than `most` pages, and with [`FsError::Busy`] if its
+    /// bytes do not fit.
     pub fn resize(&self, pages: usize, most: usize) -> Result<(), FsError> {
         if !pages.is_power_of_two() {
             return Err(FsError::Invalid);
@@ -37,7 +38,7 @@ impl<H: Host> Pipe<H> {
         if pages > before && pages > most {
             return Err(FsError::NotPermitted);
         }
-        // A larger ring is charged first, a smaller one last, since a smaller charge cannot fail.
+        // A larger ring is charged before the move, a smaller one after it, because a smaller charge cannot fail.
         let mut charge = writer.charge.take();
         let mut pays = |pages| charge.as_mut().is_none_or(|charge| self.host.recharge_pipe(charge, pages));
         let may = pages <= before || pays(pages);
@@ -47,11 +48,11 @@ impl<H: Host> Pipe<H> {
         }
         writer.charge = charge;
         drop((reader, writer));
-        // Not under the locks.
+        // The old ring is dropped after both locks are released.
         done.map(drop)
     }
 
-    /// Moves to a ring of `pages` pages, for a thread that holds both locks. Returns the old one.
+    /// Moves the bytes to a ring of `pages` pages, and returns the old ring. The caller holds both locks.
     fn move_to(&self, pages: usize, reader: &mut Large<H>, writer: &mut Large<H>) -> Result<[Large<H>; 2], FsError> {
         let old = self.ring(writer);
         let mut large = large::<H>(pages)?;
@@ -62,7 +63,7 @@ impl<H: Host> Pipe<H> {
         let first = read as usize / PAGE_SIZE;
         let used = if read == written { 0 } else { (written as usize).div_ceil(PAGE_SIZE) - first };
         let mut kept = Vec::try_with_capacity(used)?;
-        // The first and the last page are one page of the old ring.
+        // The first and the last bytes share one page of the old ring, so they need one more page now.
         let parted = if used > old.len() { Some(self.host.page().ok_or(FsError::OutOfMemory)?) } else { None };
 
         // Nothing fails from here on.
@@ -78,7 +79,7 @@ impl<H: Host> Pipe<H> {
             kept.push_reserved(RingPage { page: Some(parted), mark: Mark::NONE });
         }
         if used > pages {
-            // The last bytes are of a stream, since a packet fills its page: the first page's mark is valid.
+            // The last bytes belong to a stream, because a packet fills its page. So the first page's mark stays valid.
             let last = kept.pop().and_then(|last| last.page);
             if let Some(page) = kept.first_mut().and_then(|first| first.page.as_mut()) {
                 copy_head(page, last.as_ref(), head);
@@ -97,10 +98,10 @@ impl<H: Host> Pipe<H> {
     }
 }
 
-/// A ring that no thread sees yet, and the memory for its count.
+/// A ring that no thread sees yet, and the memory for its reference count.
 type NewRing<H> = (Room<Vec<Slot<H>>>, Vec<Slot<H>>);
 
-/// A ring of `pages` pages, where it needs memory of its own.
+/// Allocates a ring of `pages` pages. `None` if the ring is small enough to be part of the pipe.
 fn large<H: Host>(pages: usize) -> Result<Option<NewRing<H>>, FsError> {
     if pages <= DEFAULT {
         return Ok(None);

@@ -1,12 +1,12 @@
 //! Moves between pipes, and between a pipe and another file: `splice` and `tee`.
 //!
-//! Bytes go by way of the caller's buffer. A mover holds the reader's lock of the pipe that it takes from, and the
-//! writer's lock of the pipe that it gives to. So no other thread takes the same bytes, and none can be lost: bytes
-//! leave a pipe only after their receiver has them. No page's lock is held while another file is read or written.
+//! Bytes are copied through the caller's buffer. A mover holds the reader's lock of the pipe that it takes from, and
+//! the writer's lock of the pipe that it gives to. So no other thread takes the same bytes. No byte is lost, because
+//! bytes leave a pipe only after their receiver has them. No page's lock is held while another file is read or written.
 //!
 //! # Lock order
-//! A reader's lock of any pipe is taken before a writer's lock of any pipe. A thread that has a writer's lock waits for
-//! no other lock but pages', each held for one copy.
+//! A reader's lock of any pipe is taken before a writer's lock of any pipe. A thread that holds a writer's lock waits
+//! only for locks of pages, each held for one copy.
 
 use super::packet::MarkedPage;
 use super::{Large, Pipe, PipeEnd, place};
@@ -17,7 +17,7 @@ use crate::stream::transfer::{Sink, SliceSink};
 use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
 
-/// Drops bytes.
+/// A sink that drops the given number of bytes.
 struct Nowhere(usize);
 
 impl Sink for Nowhere {
@@ -37,27 +37,27 @@ impl<H: Host> PipeEnd<H> {
         Arc::ptr_eq(&self.pipe, &other.pipe)
     }
 
-    /// Whether bytes can be taken from it.
+    /// Whether bytes can be read from this end.
     pub fn reads(&self) -> bool {
         self.reads
     }
 
-    /// Whether bytes can be given to it.
+    /// Whether bytes can be written to this end.
     pub fn writes(&self) -> bool {
         self.writes
     }
 
-    /// Waits for bytes. `false` at the end: there are none, and no writer.
+    /// Waits for bytes. Returns false at the end: the pipe is empty and has no writer.
     pub fn wait_for_bytes(&self, io: &Io<'_>) -> Result<bool, FsError> {
         let pipe = &self.pipe;
         pipe.readiness.wait(io, || {
-            // The writers are checked first: the last one wrote before it closed.
+            // The writers are checked first, because the last writer wrote before it closed.
             let open = pipe.writers.load(Ordering::Acquire) > 0 && !self.closed.load(Ordering::Acquire);
             if pipe.filled() > 0 { Some(true) } else { (!open).then_some(false) }
         })
     }
 
-    /// Waits for room. [`FsError::BrokenPipe`] if there is no reader.
+    /// Waits for room. Fails with [`FsError::BrokenPipe`] if there is no reader.
     pub fn wait_for_room(&self, io: &Io<'_>) -> Result<(), FsError> {
         let pipe = &self.pipe;
         pipe.readiness.wait(io, || {
@@ -68,8 +68,8 @@ impl<H: Host> PipeEnd<H> {
         })?
     }
 
-    /// Moves bytes to `to`, of another pipe, as many as `buffer` and the two pipes allow now; 0 if none. With `keep`
-    /// they stay in this pipe too.
+    /// Moves bytes to `to`, an end of another pipe, as many as `buffer` and the two pipes allow now. Returns their
+    /// number. With `keep` the bytes stay in this pipe too.
     pub fn move_to_pipe(&self, to: &Self, buffer: &mut [u8], keep: bool) -> Result<usize, FsError> {
         if self.is_of_same_pipe(to) {
             return Err(FsError::Invalid);
@@ -89,8 +89,8 @@ impl<H: Host> PipeEnd<H> {
         Ok(got)
     }
 
-    /// Takes bytes that `write` accepts: `write` gets some of the bytes and returns how many it took. 0 if there are
-    /// none.
+    /// Passes bytes to `write`, and removes those that it accepts. `write` gets some of the bytes and returns how many
+    /// it accepted. Returns that number, or 0 if the pipe is empty.
     pub fn give(
         &self,
         buffer: &mut [u8],
@@ -109,8 +109,8 @@ impl<H: Host> PipeEnd<H> {
         Ok(written)
     }
 
-    /// Adds the bytes that `read` supplies: it fills the front of a buffer and returns how many. `None` if there is no
-    /// room.
+    /// Adds the bytes that `read` supplies. `read` fills the front of a buffer and returns their number. Returns `None`
+    /// if there is no room.
     pub fn receive(
         &self,
         buffer: &mut [u8],
@@ -133,8 +133,8 @@ impl<H: Host> PipeEnd<H> {
 }
 
 impl<H: Host> Pipe<H> {
-    /// Makes sure that the pages of up to `most` more bytes exist. Returns how many bytes fit. The caller holds the
-    /// writer's lock, which guards `large`.
+    /// Allocates the pages for up to `most` more bytes. Returns how many bytes fit. The caller holds the writer's lock,
+    /// which guards `large`.
     fn reserve(&self, large: &Large<H>, most: usize) -> Result<usize, FsError> {
         let ring = self.ring(large);
         let at = self.written.load(Ordering::Relaxed);
@@ -170,7 +170,8 @@ impl<H: Host> Pipe<H> {
         self.written.store(at, Ordering::Release);
     }
 
-    /// Copies bytes into `sink`. With `keep` they stay. The caller holds the reader's lock, which guards `large`.
+    /// Copies bytes into `sink`, and removes them from the pipe unless `keep`. The caller holds the reader's lock,
+    /// which guards `large`.
     fn copy_out(&self, large: &Large<H>, sink: &mut dyn Sink, keep: bool) -> Result<usize, FsError> {
         let ring = self.ring(large);
         let mut at = self.read.load(Ordering::Relaxed);
@@ -181,14 +182,14 @@ impl<H: Host> Pipe<H> {
             let slot = ring[page].lock();
             let bytes = slot.page.as_ref().ok_or(FsError::Io)?; // written bytes have a page
             let marked = slot.mark.of(at);
-            // The bytes of a page, and the positions behind them that have none.
+            // The number of bytes in the page. Behind them, a marked page has positions without bytes.
             let len = marked.map_or(PAGE_SIZE.min(from + (end - at) as usize), |page| page.len);
             let n = len.saturating_sub(from).min(sink.room());
             let moved = if n == 0 { 0 } else { sink.put(&bytes[from..from + n])? };
             drop(slot);
             done += moved;
             match marked {
-                // The rest of a packet goes with its first bytes, but not to another file.
+                // The rest of a packet is removed with its first bytes, but is not copied.
                 Some(MarkedPage { len, packet }) if packet || from + moved >= len => {
                     gaps += PAGE_SIZE - len;
                     at += (PAGE_SIZE - from) as u64;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::vec::Vec;
 
-/// Bytes that a new pipe holds.
+/// The number of bytes that a new pipe holds.
 const CAPACITY: usize = DEFAULT * PAGE_SIZE;
 
 fn pipe() -> (Arc<dyn Stream>, Arc<dyn Stream>) {
@@ -72,7 +72,7 @@ fn small_writes_of_several_writers_are_never_torn_apart() {
 
 #[test]
 fn a_writer_that_fills_the_pipe_during_a_read_is_woken_by_it() {
-    /// In the middle of the copy, lets the writer continue until it sleeps.
+    /// A sink that, in the middle of the copy, lets the writer continue until it sleeps.
     struct Slow<'a>(&'a AtomicBool, &'a Looks, usize);
     impl Sink for Slow<'_> {
         fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
@@ -183,7 +183,7 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
             write(&*Pipe::open(&p, false, true, &io).unwrap(), &Io::WAIT, b"x")
         });
         looks.until(1);
-        // As if preempted right after the opening was announced: the writer has opened and closed.
+        // The test acts as if preempted right after the opening was announced: the writer has opened and closed.
         struct Late(Arc<Pipe<TestHost>>, std::thread::ThreadId);
         impl crate::Listener for Late {
             fn changed(&self) {
@@ -206,7 +206,7 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
 fn size(s: &dyn Stream) -> &PipeEnd<TestHost> {
     s.as_any().downcast_ref().unwrap()
 }
-/// Bytes that follow one another.
+/// Bytes that count up, modulo 251.
 fn counted(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|i| (i % 251) as u8).collect()
 }
@@ -296,11 +296,12 @@ fn bytes_keep_their_order_while_the_pipe_changes_its_size() {
 #[test]
 fn a_resize_without_memory_leaves_the_pipe_as_it_was() {
     use quire_heap::refusal;
-    // From a ring whose first and last bytes share a page to a larger and a smaller one: each allocation is refused.
+    // The ring's first and last bytes share a page. It moves to larger and smaller rings, and each allocation is
+    // refused.
     for pages in [32, 64, 8] {
         let attempt = |refuse: u64| {
             let (r, w) = pipe();
-            // Records the order of the locks, which needs memory in tests.
+            // The first resize records the order of the locks, which needs memory in tests.
             size(&*r).resize(DEFAULT, DEFAULT).unwrap();
             let mut at = 0;
             let mut put = |len| {
@@ -345,7 +346,7 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     assert_eq!(left(), 8);
     size(&*one[0]).resize(2, 64).unwrap();
     assert_eq!(left(), 38);
-    // A user with many pipes gets small ones, and then none.
+    // A user with many pipes gets small pipes, and then no more pipes.
     let more = [ends().unwrap(), ends().unwrap()];
     let small = ends().unwrap();
     assert_eq!((left(), size(&*small[0]).capacity()), (4, 2 * PAGE_SIZE));
@@ -378,7 +379,7 @@ fn a_fifo_that_is_opened_while_its_last_end_closes_is_new() {
     let last = Pipe::open_now(&p, true, true).unwrap();
     size(&*last).resize(32, 32).unwrap();
     assert_eq!(write(&*last, &Io::NOW, b"never read"), Ok(10));
-    // As if preempted in `close`, after the end is uncounted.
+    // The test acts as if preempted in `close`, after the end is uncounted.
     size(&*last).closed.store(true, Ordering::SeqCst);
     p.uncount(true, true);
     let new = Pipe::open_now(&p, true, true).unwrap();
@@ -420,8 +421,8 @@ fn packets_and_a_stream_share_a_pipe() {
     let (r, w) = pipe();
     let stream = |bytes: &[u8]| assert_eq!(write(&*w, &Io::NOW, bytes), Ok(bytes.len()));
     let packet = |bytes: &[u8]| assert_eq!(write(&*w, &PACKETS, bytes), Ok(bytes.len()));
-    // A packet joins the stream before it where that has room in its page; else it begins its own. A stream does not
-    // join it.
+    // A packet joins the stream before it if the stream's last page has room; otherwise it begins a page of its own. A
+    // stream does not join a packet.
     stream(&[1; 4000]);
     packet(&[2; 90]);
     packet(&[3; 10]);
@@ -444,7 +445,7 @@ fn packets_and_a_stream_share_a_pipe() {
 fn a_pipe_holds_as_many_packets_as_pages_and_they_go_along() {
     for pages in [1, 2, 16, 64] {
         let (r, w) = pipe();
-        // A stream that leaves the positions inside of a page.
+        // The stream leaves the positions inside of a page.
         write(&*w, &Io::NOW, &[9; 100]).unwrap();
         read(&*r, &Io::NOW, 100).unwrap();
         size(&*r).resize(pages, 64).unwrap();
@@ -467,7 +468,7 @@ fn a_pipe_holds_as_many_packets_as_pages_and_they_go_along() {
 
 #[test]
 fn a_packet_that_is_copied_in_part_is_none() {
-    /// Its memory ends after so many bytes.
+    /// A source whose memory ends after this number of bytes.
     struct Ends(usize);
     impl Source for Ends {
         fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {
@@ -502,7 +503,7 @@ fn packets_arrive_whole_while_the_pipe_changes_its_size() {
     let r = Pipe::open_now(&p, true, false).unwrap();
     const EACH: usize = 3000;
     const STREAM: u8 = 3;
-    /// Its writer, its number, its length, and bytes that follow from these.
+    /// A record: its writer, its number, its length, and bytes that follow from these.
     fn record(writer: u8, number: usize) -> Vec<u8> {
         let len = 60 + (number * 37 + usize::from(writer)) % 200;
         let mut record = std::vec![writer, number as u8, (number >> 8) as u8, len as u8, (len >> 8) as u8];
@@ -547,7 +548,7 @@ fn packets_arrive_whole_while_the_pipe_changes_its_size() {
     });
 }
 
-/// Memory that cannot be stored to.
+/// A sink in memory that cannot be stored to.
 struct Faults;
 
 impl Sink for Faults {
@@ -586,7 +587,8 @@ fn a_read_announces_room_once_and_only_where_a_write_fits() {
 
 #[test]
 fn a_read_that_passes_a_gap_and_fails_wakes_a_writer() {
-    /// A packet. While it is copied, a reader takes the stream before it, so that only the gap between the two stays.
+    /// A source with a packet. While it is copied, a reader takes the stream before it, so that only the gap between
+    /// the two stays.
     struct Late<'a>(&'a dyn Stream, usize);
     impl Source for Late<'_> {
         fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {

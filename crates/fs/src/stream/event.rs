@@ -1,4 +1,4 @@
-//! Event counters: writers add to a number, readers wait for it and take it.
+//! Event counters (`eventfd`): writers add to a number, readers wait until it is not zero and take it.
 
 use crate::FsError;
 use crate::stream::Stream;
@@ -12,10 +12,10 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 /// The largest count.
 const MOST: u64 = u64::MAX - 1;
 
-/// A counter that reads as eight bytes.
+/// A counter that is read as a number of eight bytes.
 pub struct Event {
     count: AtomicU64,
-    /// Each read subtracts one instead of taking all.
+    /// Whether each read subtracts one instead of taking the whole count.
     semaphore: bool,
     readiness: Readiness,
 }
@@ -31,7 +31,7 @@ impl Event {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Whether each read subtracts one.
+    /// Whether each read subtracts one instead of taking the whole count.
     pub fn is_semaphore(&self) -> bool {
         self.semaphore
     }

@@ -1,32 +1,32 @@
-//! How a file is opened.
+//! The flags with which a file is opened.
 
 bitflags::bitflags! {
-    /// How a file is opened.
+    /// The flags with which a file is opened.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct OpenFlags: u32 {
-        /// For reading.
+        /// The file is opened for reading.
         const READ = 1;
-        /// For writing.
+        /// The file is opened for writing.
         const WRITE = 1 << 1;
-        /// Every write goes to the end.
+        /// Every write goes to the end of the file.
         const APPEND = 1 << 2;
         /// Calls fail instead of waiting.
         const NONBLOCK = 1 << 3;
-        /// Make it if it is missing.
+        /// The file is made if it is missing.
         const CREATE = 1 << 4;
-        /// With `CREATE`: it must be missing.
+        /// With `CREATE`: the open fails if the file exists.
         const EXCLUSIVE = 1 << 5;
-        /// Empty it.
+        /// The file is emptied.
         const TRUNCATE = 1 << 6;
         /// The file must be a directory.
         const DIRECTORY = 1 << 7;
         /// The last component must not be a link.
         const NOFOLLOW = 1 << 8;
-        /// Open it only as a name.
+        /// The file is opened only as a name.
         const PATH = 1 << 9;
-        /// A terminal does not become the caller's.
+        /// An opened terminal does not become the caller's controlling terminal.
         const NO_TERMINAL = 1 << 10;
-        /// A file without a name, on the file system of the given directory.
+        /// A new file without a name is made, on the file system of the given directory.
         const NAMELESS = 1 << 11;
         /// Stored for the caller, without effect: files in memory are always synchronous.
         const SYNC = 1 << 12;
@@ -34,11 +34,11 @@ bitflags::bitflags! {
         const DIRECT = 1 << 13;
         /// Stored for the caller, without effect: access times are not kept.
         const NOATIME = 1 << 14;
-        /// Remembered for the caller, without effect.
+        /// Stored for the caller, without effect.
         const ASYNC = 1 << 15;
         /// Stored for the caller, without effect: offsets may always be large.
         const LARGE = 1 << 16;
-        /// The opening made the file.
+        /// The open has made the file.
         const CREATED = 1 << 17;
     }
 }
@@ -47,7 +47,7 @@ impl OpenFlags {
     /// The flags that can be changed while a file is open.
     pub const CHANGEABLE: OpenFlags =
         Self::APPEND.union(Self::NONBLOCK).union(Self::DIRECT).union(Self::NOATIME).union(Self::ASYNC);
-    /// The flags that concern only the opening.
+    /// The flags that concern only the open itself.
     pub(crate) const OPENING: OpenFlags =
         Self::CREATE.union(Self::EXCLUSIVE).union(Self::TRUNCATE).union(Self::NO_TERMINAL);
 }

@@ -6,30 +6,30 @@ use super::park::{Kept, Park};
 /// The options of a call.
 #[derive(Clone, Copy)]
 pub struct Io<'a> {
-    /// Fail with [`FsError::WouldBlock`](crate::FsError::WouldBlock) instead of waiting.
+    /// Whether the call fails with [`FsError::WouldBlock`](crate::FsError::WouldBlock) instead of waiting.
     pub nonblock: bool,
     /// The deadline, on the monotonic clock in nanoseconds.
     pub deadline: Option<u64>,
-    /// How the call may wait without a stack. Only for a call that has moved nothing.
+    /// How the call may wait without a stack. `None` if it keeps its stack, for example because it has moved bytes.
     pub park: Option<&'a Park>,
-    /// Whether the caller has a signal to handle.
+    /// Returns whether the caller has a signal to handle.
     pub interrupted: &'a dyn Fn() -> bool,
-    /// A file that the caller writes to keeps its set-id bits, because the caller has
-    /// [`Powers::SET_IDS`](crate::Powers). Else it loses them.
+    /// Whether a file keeps its set-id bits when the caller writes to it, because the caller has
+    /// [`Powers::SET_IDS`](crate::Powers). Otherwise the file loses them.
     pub keeps_set_ids: bool,
-    /// Writes go to the end of the file, or to their offset, whatever the file's flags say.
+    /// Overrides the file's append flag: `true` writes at the end of the file, `false` at the call's offset.
     pub appends: Option<bool>,
-    /// Each write to a pipe makes packets.
+    /// Whether each write to a pipe makes packets.
     pub packets: bool,
-    /// The caller makes no regular file longer than this, and writes to none beyond it:
-    /// [`FsError::OverLimit`](crate::FsError::OverLimit).
+    /// The limit in bytes for regular files: the caller makes no file longer, and writes to none beyond it. The error
+    /// is [`FsError::OverLimit`](crate::FsError::OverLimit).
     pub most: u64,
 }
 
 impl Io<'_> {
-    /// Never wait.
+    /// Options of a call that never waits.
     pub const NOW: Self = Io { nonblock: true, ..Io::WAIT };
-    /// Wait as long as it takes.
+    /// Options of a call that waits as long as it takes.
     pub const WAIT: Self = Io {
         nonblock: false,
         deadline: None,
@@ -41,7 +41,8 @@ impl Io<'_> {
         most: u64::MAX,
     };
 
-    /// The conditions of a call that keeps its stack from now on: it has moved bytes, or waits at another's announcer.
+    /// These options for a call that keeps its stack from now on. It has moved bytes, or waits at another object's
+    /// readiness.
     pub fn on_stack(self) -> Self {
         Io { park: None, ..self }
     }
@@ -52,8 +53,8 @@ impl Io<'_> {
         self.park.and_then(Park::earlier)
     }
 
-    /// These options, but nonblocking, or with packets, if the file's flags say so. A call that has slept goes on to
-    /// wait, though another thread may have changed the flags.
+    /// These options, combined with the flags of the file: nonblocking, and with packets. A call that has slept
+    /// continues to wait, even if another thread has made the file nonblocking since.
     pub fn of(self, flags: OpenFlags) -> Self {
         Io {
             nonblock: self.nonblock || flags.contains(OpenFlags::NONBLOCK) && self.earlier().is_none(),
@@ -62,8 +63,8 @@ impl Io<'_> {
         }
     }
 
-    /// Calls `f` with the options [of](Self::of) a file with these flags. `packets` is unset in `self`. Few files have
-    /// such flags, so mostly nothing is copied.
+    /// Calls `f` with the options [of](Self::of) a file with these flags. `packets` must be unset in `self`. Few files
+    /// have such flags, so mostly the options are not copied.
     #[inline]
     pub(crate) fn with<R>(&self, flags: OpenFlags, f: impl FnOnce(&Io<'_>) -> R) -> R {
         debug_assert!(!self.packets, "only the flags of a file ask for packets");

@@ -1,28 +1,28 @@
 //! Waiting without a stack: a stream that has to wait lists the calling thread and returns.
 //!
-//! A call that can give up its stack brings its thread's [`Park`]. Where the stream would sleep on its own announcer,
+//! A call that can give up its stack passes its thread's [`Park`]. Where the stream would sleep at its own readiness,
 //! it returns [`FsError::WouldSleep`](crate::FsError::WouldSleep) instead, and has moved nothing. The thread leaves the
-//! call, sleeps, and makes the same call [again](Park::again). All other waits keep the stack.
+//! call, sleeps, and repeats the same call by [`Park::again`]. All other waits keep the stack.
 
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Listing, WaitQueue};
 
-/// The state of a call that its next attempt has to know.
+/// The state that a call keeps for its next attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
-    /// When the wait ends at the latest, on the monotonic clock in nanoseconds.
+    /// The time at which the wait ends at the latest, on the monotonic clock in nanoseconds.
     pub deadline: Option<u64>,
-    /// The connection of a socket when the call began, as the stream numbers them.
+    /// The number of the socket's connection when the call began. The stream numbers its connections.
     pub generation: u32,
 }
 
 /// No deadline.
 const NEVER: u64 = u64::MAX;
 
-/// How the calls of a thread wait without a stack. Only that thread uses it, so its stores need no order.
+/// The state with which a thread's calls wait without a stack. Only that thread uses it, so its stores need no order.
 pub struct Park {
     listing: Listing,
-    /// The thread makes a call again.
+    /// Whether the thread is repeating a call.
     repeats: AtomicBool,
     deadline: AtomicU64,
     generation: AtomicU32,
@@ -55,7 +55,7 @@ impl Park {
         Kept { deadline: self.deadline(), generation: self.generation.load(Ordering::Relaxed) }
     }
 
-    /// Takes the thread off the queue, and makes its call again by `call`.
+    /// Takes the thread off the queue, and repeats its call with `call`.
     pub fn again<R>(&self, call: impl FnOnce() -> R) -> R {
         self.listing.unlist();
         self.repeats.store(true, Ordering::Relaxed);
@@ -64,13 +64,13 @@ impl Park {
         done
     }
 
-    /// The state that the attempt before this one kept, if the thread makes its call again.
+    /// The state that the previous attempt kept, if the thread is repeating its call.
     #[inline]
     pub fn earlier(&self) -> Option<Kept> {
         self.repeats.load(Ordering::Relaxed).then(|| self.kept())
     }
 
-    /// When the thread's present sleep ends at the latest, on the monotonic clock in nanoseconds.
+    /// The time at which the thread's present sleep ends at the latest, on the monotonic clock in nanoseconds.
     #[inline]
     pub fn deadline(&self) -> Option<u64> {
         Some(self.deadline.load(Ordering::Relaxed)).filter(|at| *at != NEVER)

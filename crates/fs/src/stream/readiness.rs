@@ -1,11 +1,11 @@
-//! Waiting for a stream, alone or for many at once.
+//! Waiting for one stream, or for many at once.
 //!
-//! A stream announces each change of its state by its [`Readiness`]. That wakes threads in blocking calls, and notifies
-//! [`Listener`]s (a poll of many streams, an epoll set, a terminal's input). A woken thread checks the stream's state
-//! again, so superfluous notifications are only slow, never wrong.
+//! A stream announces each change of its state by its [`Readiness`]. The announcement wakes threads in blocking calls,
+//! and notifies [`Listener`]s (a poll of many streams, an epoll set, a terminal's input). A woken thread checks the
+//! stream's state again, so superfluous notifications are slow but never wrong.
 //!
-//! The order that loses no wake-up: a stream changes its state *before* it notifies; a waiter registers *before* it
-//! checks the state.
+//! No wake-up is lost, because of this order: a stream changes its state *before* it notifies, and a waiter registers
+//! *before* it checks the state.
 
 use super::park::Kept;
 use crate::mutant::{Mutant, mutant};
@@ -17,12 +17,12 @@ use quire_sync::hooks::{ThreadHandle, current_thread, unpark};
 use quire_sync::{Rank, SpinLock, WaitOutcome, WaitQueue};
 
 bitflags::bitflags! {
-    /// The operations on a stream that need no wait.
+    /// The operations on a stream that would not wait.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Ready: u16 {
         /// A read returns data, or the end.
         const READ = 1;
-        /// A write takes data.
+        /// A write accepts data.
         const WRITE = 2;
         /// The other side is closed.
         const HANGUP = 4;
@@ -35,23 +35,24 @@ bitflags::bitflags! {
     }
 }
 
-/// Notified when a stream changes. Called from threads, with no lock held, possibly once more after it stopped
-/// listening.
+/// A receiver of the notifications that a stream changed. Called from threads, with no lock held. A listener may be
+/// called once more after it stopped listening.
 pub trait Listener: Send + Sync {
-    /// The stream changed.
+    /// Called when the stream has changed.
     fn changed(&self);
 
-    /// Whether it is exclusive: exclusive listeners are notified in turn, until one of them wakes a thread.
+    /// Whether the listener is exclusive. Exclusive listeners are notified in turn, until one of them wakes a thread.
     fn is_exclusive(&self) -> bool {
         false
     }
 
-    /// Whether its file is closed: it is not notified any more, though the stream may still exist.
+    /// Whether the open file that the listener watches is closed. Then it is not notified any more, though the stream
+    /// may still exist.
     fn is_closed(&self) -> bool {
         false
     }
 
-    /// Notifies it that it was dropped as [closed](Self::is_closed). Called like `changed`.
+    /// Called after the listener was dropped as [closed](Self::is_closed), under the same conditions as `changed`.
     fn closed(&self) {}
 
     /// The listener itself, if others may look at it ([`Readiness::visit`]).
@@ -70,7 +71,7 @@ pub trait Listener: Send + Sync {
 struct ListenerEntry {
     listener: Arc<dyn Listener>,
     exclusive: bool,
-    /// The listener stopped while a thread read the list.
+    /// Whether the listener stopped while a thread read the list.
     gone: AtomicBool,
 }
 
@@ -86,7 +87,7 @@ type Listeners = Arc<Listening>;
 /// The threads and listeners that wait for a stream.
 pub struct Readiness {
     sleepers: WaitQueue,
-    /// Copied on change while a thread reads it, so that listeners are notified without the lock.
+    /// Copied at a change while a thread reads it, so that listeners are notified without the lock.
     listeners: SpinLock<Option<Listeners>>,
     listening: AtomicUsize,
 }
@@ -98,7 +99,7 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// No waiters.
+    /// A readiness without waiters.
     pub fn new() -> Self {
         Readiness {
             sleepers: WaitQueue::new(),
@@ -110,7 +111,7 @@ impl Readiness {
     /// Wakes the sleepers and notifies the listeners after a change of state. Returns whether a thread slept. Called
     /// from threads, never from an interrupt, with no spin lock held.
     pub fn notify(&self) -> bool {
-        // Has a full fence: the new state is visible before `listening` is read.
+        // `wake_all` has a full fence, so the new state is visible before `listening` is read.
         let slept = self.sleepers.wake_all() > 0;
         if self.listening.load(Ordering::Acquire) == 0 {
             return slept;
@@ -131,7 +132,7 @@ impl Readiness {
         slept
     }
 
-    /// Sleeps until `ready` gives a value, as `io` allows. A stream that waits on another object's announcer does so
+    /// Sleeps until `ready` returns a value, as `io` allows. A stream that waits at another object's readiness does so
     /// [on the stack](Io::on_stack), because that object may be gone before the thread wakes.
     pub fn wait<R>(&self, io: &Io<'_>, ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
         self.wait_in(0, io, ready)
@@ -147,7 +148,7 @@ impl Readiness {
         }
     }
 
-    /// As [`wait_in`](Self::wait_in), for a caller that has just looked for a value in vain.
+    /// As [`wait_in`](Self::wait_in), for a caller that has just found no value.
     #[inline]
     pub fn wait_again<R>(
         &self,
@@ -191,7 +192,7 @@ impl Readiness {
                     all.try_push(ListenerEntry::new(listener))?;
                     None
                 }
-                // No listener yet, or another thread is notifying the listed ones.
+                // There is no listener yet, or another thread is notifying the listed ones. So the list is copied.
                 _ => {
                     let (room, mut all) = copy(slot.as_ref(), 1)?;
                     all.push_reserved(ListenerEntry::new(listener));
@@ -208,7 +209,7 @@ impl Readiness {
         Ok(())
     }
 
-    /// Removes `listener`; a notification under way may still call it. Needs no memory and does not wait, since the
+    /// Removes `listener`; a notification in progress may still call it. Needs no memory and does not wait, because the
     /// caller may be the notifying thread.
     pub fn unlisten(&self, listener: &Arc<dyn Listener>) {
         let is = |place: &ListenerEntry| Arc::ptr_eq(&place.listener, listener) && !place.gone.load(Ordering::Relaxed);
@@ -218,7 +219,7 @@ impl Readiness {
                 Some(at) => Some(all.swap_remove(at)),
                 None => return,
             },
-            // A `notify` drops the entry when no thread reads the list.
+            // Another thread reads the list, so the entry stays. A `notify` drops it when no thread reads the list.
             _ => match slot.as_ref().and_then(|all| all.iter().find(|place| is(place))) {
                 Some(place) => {
                     place.gone.store(true, Ordering::Release);
@@ -276,7 +277,7 @@ impl Readiness {
     }
 }
 
-/// A copy of the listeners of `all`, with room for `more`, and the memory for its count.
+/// A copy of the listeners of `all`, with room for `more`, and the memory for its reference count.
 fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listening), FsError> {
     let all = all.map_or(&[][..], |all| &all[..]);
     let room = Room::try_new()?;
@@ -286,9 +287,10 @@ fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listen
     Ok((room, new))
 }
 
-/// One thread that waits for any of many streams.
+/// The listener of a thread that waits for any of many streams.
 pub struct Poller {
-    /// `None` after the wait: a stream may still notify, and the thread may be gone by then. Held while it is woken.
+    /// `None` after the wait, because a stream may still notify when the thread has exited. Locked while the thread is
+    /// woken.
     thread: SpinLock<Option<ThreadHandle>>,
     changed: AtomicBool,
 }
@@ -305,7 +307,7 @@ impl Listener for Poller {
 }
 
 impl Poller {
-    /// A poller for the calling thread, which alone parks until it is notified. The thread calls
+    /// A poller for the calling thread. Only that thread parks until the poller is notified. The thread calls
     /// [`end`](Self::end) before it exits.
     pub fn new() -> Result<Arc<Poller>, FsError> {
         let thread = SpinLock::new(Rank::WAIT, Some(current_thread()));

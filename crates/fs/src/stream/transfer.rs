@@ -2,12 +2,12 @@
 
 use crate::FsError;
 
-/// Takes bytes that were read.
+/// A receiver of bytes that were read.
 pub trait Sink {
-    /// Takes bytes from the front of `bytes` and returns how many. Fewer than all, or an error instead of none, mean
-    /// that it can take no more (the memory ends or faults).
+    /// Takes bytes from the front of `bytes` and returns their number. If it takes fewer than all, or fails, it can
+    /// take no more, because its memory ends or faults.
     fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError>;
-    /// How many bytes it still takes, unless its memory ends before.
+    /// The number of bytes that it can still take, unless its memory ends before.
     fn room(&self) -> usize;
     /// Whether its owner must end, and needs no bytes any more. A long search for bytes asks now and then.
     fn is_over(&self) -> bool {
@@ -15,12 +15,12 @@ pub trait Sink {
     }
 }
 
-/// Supplies bytes to be written.
+/// A supplier of bytes to be written.
 pub trait Source {
-    /// Fills the front of `into` and returns the number of bytes. Fewer than all mean that no more come now. None, or
-    /// an error instead, means that no more will come.
+    /// Fills the front of `into` and returns the number of bytes. A smaller number than requested means that no more
+    /// bytes come now. 0 or an error means that no more bytes will come.
     fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError>;
-    /// How many bytes are still to come, unless its memory ends before.
+    /// The number of bytes still to come, unless its memory ends before.
     fn left(&self) -> usize;
 }
 
@@ -35,7 +35,7 @@ impl<'a> SliceSink<'a> {
     pub fn new(into: &'a mut [u8]) -> Self {
         SliceSink { into, used: 0 }
     }
-    /// Bytes taken so far.
+    /// The number of bytes taken so far.
     pub fn used(&self) -> usize {
         self.used
     }
@@ -59,7 +59,7 @@ pub struct SliceSource<'a> {
 }
 
 impl<'a> SliceSource<'a> {
-    /// A source that gives `from`, once.
+    /// A source that supplies the bytes of `from` once.
     pub fn new(from: &'a [u8]) -> Self {
         SliceSource { from }
     }
@@ -78,14 +78,14 @@ impl Source for SliceSource<'_> {
     }
 }
 
-/// A sink that passes at most `room` bytes on: one file's part of a larger transfer.
+/// A sink that passes at most `room` bytes on to another sink: one file's part of a larger transfer.
 pub struct Limited<'a> {
     inner: &'a mut dyn Sink,
     room: usize,
 }
 
 impl<'a> Limited<'a> {
-    /// Passes at most `room` bytes on to `inner`.
+    /// A sink that passes at most `room` bytes on to `inner`.
     pub fn new(inner: &'a mut dyn Sink, room: usize) -> Self {
         Limited { inner, room }
     }

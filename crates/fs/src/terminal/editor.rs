@@ -5,42 +5,43 @@ use super::settings::{Input, Local, Output, Settings};
 use crate::FsError;
 use quire_heap::{Deque, Vec};
 
-/// Most bytes that wait to be read, and the length of the longest line.
+/// The most bytes that wait to be read, and the length of the longest line.
 pub(super) const QUEUE: usize = 4096;
-/// Most bytes that are typed between two calls of [`Editor::has_room`].
+/// The most bytes that are typed between two calls of [`Editor::has_room`].
 pub(super) const BATCH: usize = 128;
-/// Most bytes that can be read: a full queue, and a line that ends in the next batch.
+/// The most readable bytes: a full queue, and a line that ends in the next batch.
 const READY: usize = 2 * QUEUE + BATCH;
-/// Most lines: a full queue, and those that end in the next batch.
+/// The most lines: a full queue, and the lines that end in the next batch.
 const LINES: usize = QUEUE + BATCH + 1;
-/// Most bytes that wait to be shown; further typed bytes are not shown.
+/// The most bytes that wait to be shown. Beyond these, typed bytes are not shown.
 const ECHO: usize = 4096;
 
-/// A key that sends a signal to the foreground.
+/// A key that sends a signal to the foreground process group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
-    /// Stop what you are doing.
+    /// The interrupt key (SIGINT).
     Interrupt,
-    /// Stop, and leave a trace.
+    /// The quit key (SIGQUIT).
     Quit,
-    /// Pause.
+    /// The suspend key (SIGTSTP).
     Suspend,
 }
 
-/// See the module. All memory is allocated when it is made.
+/// The line discipline; see the module. All its memory is allocated by `new`.
 pub(super) struct Editor {
     /// Readable bytes.
     ready: Deque<u8>,
-    /// Canonical: lengths of the finished lines at the front of `ready`; an end of file is a line without an end.
+    /// In canonical mode: the lengths of the finished lines at the front of `ready`. An end of file finishes a line
+    /// without an end character.
     lines: Deque<u16>,
     /// The line under construction.
     line: Vec<u8>,
-    /// The next byte is taken literally.
+    /// Whether the next byte is taken literally.
     literal: bool,
-    /// The column of the cursor, and its column at the line's beginning.
+    /// The column of the cursor (`column`), and its column at the beginning of the line (`line_column`).
     column: usize,
     line_column: usize,
-    /// Output is stopped.
+    /// Whether output is stopped.
     pub stopped: bool,
     /// Bytes to show.
     pub echo: Deque<u8>,
@@ -68,12 +69,12 @@ impl Editor {
         })
     }
 
-    /// Whether more can be typed.
+    /// Whether another batch of bytes can be typed.
     pub fn has_room(&self) -> bool {
         self.ready.len() < QUEUE && self.lines.len() < QUEUE
     }
 
-    /// Bytes that a read could get now.
+    /// The number of bytes that a read could return now.
     pub fn available(&self) -> usize {
         self.ready.len()
     }
@@ -82,18 +83,18 @@ impl Editor {
         self.lines.front().map(|&line| usize::from(line))
     }
 
-    /// Bytes in all lines that can be read.
+    /// The number of readable bytes.
     pub fn queued(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether a canonical read can return: a line, or the end.
+    /// Whether a canonical read can return, with a line or at the end of file.
     pub fn has_line(&self) -> bool {
         !self.lines.is_empty() || !self.ready.is_empty()
     }
 
-    /// Takes bytes for a reader; canonical reads stop at the end of a line. Returns how many, and whether the line (or
-    /// everything) is used up.
+    /// Moves readable bytes into `into`; a canonical read stops at the end of a line. Returns their number, and whether
+    /// the line (or everything) is used up.
     pub fn take(&mut self, s: &Settings, into: &mut [u8]) -> (usize, bool) {
         let canonical = s.local.contains(Local::CANONICAL);
         let most = match self.first_line() {
@@ -127,7 +128,7 @@ impl Editor {
         (n, n == most)
     }
 
-    /// Called when the settings changed: if lines are no longer edited, the typed bytes become readable.
+    /// Handles a change of the settings. If lines are no longer edited, the typed bytes become readable.
     pub fn changed(&mut self, old: &Settings, new: &Settings) {
         if old.local.contains(Local::CANONICAL) && !new.local.contains(Local::CANONICAL) {
             self.line_is_ready();
@@ -146,7 +147,7 @@ impl Editor {
         self.literal = false;
     }
 
-    /// Processes a typed byte.
+    /// Processes a typed byte. Returns the key if the byte sends a signal.
     pub fn receive(&mut self, byte: u8, s: &Settings) -> Option<Key> {
         let mut b = if s.input.contains(Input::STRIP) { byte & 0x7f } else { byte };
         let (local, c) = (s.local, &s.characters);
@@ -239,10 +240,10 @@ impl Editor {
         }
     }
 
-    /// An ordinary character.
+    /// Adds an ordinary character to the line, or to the readable bytes if lines are not edited.
     fn insert(&mut self, b: u8, s: &Settings) {
         let canonical = s.local.contains(Local::CANONICAL);
-        // One place is left for the end of the line. Outside lines there is room for the whole batch.
+        // One place is left for the end of the line. Without line editing there is room for the whole batch.
         if if canonical { self.line.len() + 1 >= QUEUE } else { self.ready.len() >= QUEUE + BATCH } {
             return;
         }
@@ -285,7 +286,7 @@ impl Editor {
         if s.local.contains(Local::ECHO_ERASE) { self.blank(b, s) } else { self.show_typed(key, s) }
     }
 
-    /// Removes the last character of the line, with all its bytes; returns the first.
+    /// Removes the last character of the line, with all its bytes. Returns its first byte.
     fn pop(&mut self, s: &Settings) -> Option<u8> {
         let mut b = self.line.pop()?;
         while s.input.contains(Input::UTF8) && b & 0xc0 == 0x80 {
@@ -369,7 +370,7 @@ impl Editor {
         }
     }
 
-    /// Puts the output for byte `b`, one or two bytes, into `out`. Updates the column.
+    /// Puts the output for byte `b`, one or two bytes, into `out`, and returns their number. Updates the column.
     pub fn output(&mut self, b: u8, s: &Settings, out: &mut [u8; 2]) -> usize {
         out[0] = b;
         if s.output.contains(Output::PROCESS) {
@@ -392,7 +393,7 @@ impl Editor {
     }
 }
 
-/// The cursor's column after typed byte `b` is shown at `at`.
+/// Returns the cursor's column after the typed byte `b` is shown at column `at`.
 fn advance(at: usize, b: u8, s: &Settings) -> usize {
     match b {
         b if is_control(b) && b != b'\t' => at + if s.local.contains(Local::ECHO_CONTROL) { 2 } else { 0 },

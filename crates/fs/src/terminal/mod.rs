@@ -1,8 +1,8 @@
 //! Terminals: a line discipline between a byte port and the programs that read and write it.
 //!
-//! The terminal listens to the port's readiness and takes typed bytes as they come in. So the interrupt key works
-//! without a reader. One spin lock guards the settings and the editor, and is held for one byte buffer at a time. Bytes
-//! to and from programs are copied with only the reader's sleeping lock held.
+//! The terminal listens to the port's readiness and takes typed bytes as they arrive, so the interrupt key works
+//! without a reader. One spin lock guards the settings and the editor, and is held for one buffer of bytes at a time.
+//! Bytes to and from programs are copied with only the reader's sleeping lock held.
 
 mod editor;
 pub mod pty;
@@ -26,7 +26,7 @@ use quire_sync::atomic::{AtomicBool, Ordering};
 use quire_sync::hooks::now;
 use quire_sync::{Mutex, Rank, SpinLock};
 
-/// The notices of a terminal to processes.
+/// The notifications that a terminal sends to processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// A key was pressed.
@@ -39,17 +39,19 @@ pub enum Notice {
 pub trait Processes: Send + Sync {
     /// Sends the signal for `notice` to every process of the group.
     fn notify(&self, group: u32, notice: Notice);
-    /// Checks the calling process before it reads (or writes, or changes) the terminal, whose foreground group and
-    /// session are given. A process in the background of that session gets the signal that stops it, and
-    /// [`FsError::Interrupted`]. If it ignores the signal, a read gets [`FsError::Io`], and a write continues.
+    /// Checks the calling process before it reads, writes or changes a terminal with this session and foreground group.
+    /// A process in the background of that session gets the signal that stops it, and the call fails with
+    /// [`FsError::Interrupted`]. If the process ignores the signal, a read fails with [`FsError::Io`], and a write
+    /// continues.
     fn check(&self, session: u32, foreground: u32, writing: bool) -> Result<(), FsError>;
-    /// The terminal of `session` was hung up, with group `foreground` in the foreground. Both may be 0.
+    /// Handles the hang-up of the terminal of `session`, whose foreground group is `foreground`. Both may be 0 for
+    /// none.
     fn hung_up(&self, session: u32, foreground: u32);
 }
 
 struct State {
     settings: Settings,
-    /// Set bits and characters mark settings that their owner lets no program change; `None` if all may change.
+    /// The settings that no program may change: the bits and characters that are set here. `None` if all may change.
     locked: Option<Settings>,
     editor: Editor,
     size: Size,
@@ -63,21 +65,21 @@ struct State {
 pub struct Terminal {
     port: Arc<dyn Port>,
     processes: Arc<dyn Processes>,
-    /// The owner's number of it.
+    /// The number by which the terminal's owner knows it.
     number: u64,
     state: SpinLock<State>,
-    /// One thread moves bytes from the port at a time, so that they stay in order.
+    /// Held by the thread that moves bytes from the port, so that the bytes stay in order.
     pumping: Mutex<()>,
-    /// Something changed since a thread began to pump.
+    /// Whether something changed since a thread began to pump.
     unpumped: AtomicBool,
-    /// One reader at a time takes a line.
+    /// Held by the reader that takes a line.
     reading: Mutex<()>,
-    /// One writer at a time takes bytes from its program, for which it has found room.
+    /// Held by a writer while it takes bytes from its program, because it has found room for these bytes.
     writing: Mutex<()>,
     readiness: Readiness,
 }
 
-/// The port's listener; weak, since the port outlives terminals.
+/// The listener on the port. It holds the terminal weakly, because the port outlives terminals.
 struct Ear(Weak<Terminal>);
 
 impl Listener for Ear {
@@ -89,7 +91,7 @@ impl Listener for Ear {
 }
 
 impl Terminal {
-    /// A terminal at `port`, which the caller knows by `number`.
+    /// Makes a terminal at `port`, which the caller knows by `number`.
     pub fn new(
         port: Arc<dyn Port>,
         processes: Arc<dyn Processes>,
@@ -115,8 +117,8 @@ impl Terminal {
         Ok(terminal)
     }
 
-    /// Moves typed bytes from the port to the editor, and echoes to the port. If another thread is pumping, it repeats
-    /// the pump for this one. The pump can re-enter: waking the peer may drop it, and its drop pumps.
+    /// Moves typed bytes from the port to the editor, and echoes to the port. If another thread is pumping, that thread
+    /// pumps again instead. The pump can re-enter: waking the peer may drop it, and its drop pumps.
     fn pump(&self) {
         self.unpumped.store(true, Ordering::Release);
         while self.unpumped.load(Ordering::Acquire) {
@@ -168,17 +170,17 @@ impl Terminal {
         }
     }
 
-    /// The caller's number of it.
+    /// The number by which the terminal's owner knows it.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether the other side of its port is gone.
+    /// Whether the other side of the port is gone.
     pub fn is_hung_up(&self) -> bool {
         self.port.hung_up()
     }
 
-    /// The other side of its port is gone: its session loses it.
+    /// Takes the terminal from its session, because the other side of the port is gone.
     fn hang_up(&self) {
         let (session, foreground) = {
             let mut state = self.state.lock();
@@ -193,13 +195,13 @@ impl Terminal {
         }
     }
 
-    /// Handles a key pressed outside, whatever the settings are.
+    /// Handles a key that was pressed outside of the port, whatever the settings are.
     pub fn key(&self, key: Key) {
         let group = self.state.lock().foreground;
         self.press(key, group);
     }
 
-    /// Sends echoes to the port, as far as it takes them.
+    /// Sends echoes to the port, as far as the port accepts them.
     fn show(&self) {
         let mut bytes = [0; 128];
         loop {
@@ -221,12 +223,12 @@ impl Terminal {
         }
     }
 
-    /// The settings now.
+    /// The present settings.
     pub fn settings(&self) -> Settings {
         self.state.lock().settings
     }
 
-    /// What [`set_locked`](Self::set_locked) has stored. The terminal's owner applies it to new settings.
+    /// The settings stored by [`set_locked`](Self::set_locked). The terminal's owner applies them to new settings.
     pub fn locked(&self) -> Option<Settings> {
         self.state.lock().locked
     }
@@ -265,7 +267,7 @@ impl Terminal {
         self.pump();
     }
 
-    /// Discards bytes that were written and have not left.
+    /// Discards bytes that were written but not sent yet.
     pub fn flush_output(&self) {
         self.state.lock().editor.echo.clear();
         self.port.changed(Change::OutputFlushed);
@@ -315,7 +317,7 @@ impl Terminal {
         self.state.lock().foreground = group;
     }
 
-    /// Gives the terminal to a session; fails if another session has it.
+    /// Gives the terminal to `session`. Fails if another session has it, unless `steal`.
     pub fn claim(&self, session: u32, group: u32, steal: bool) -> Result<(), FsError> {
         let mut state = self.state.lock();
         if state.session != 0 && state.session != session && !steal {
@@ -337,7 +339,7 @@ impl Terminal {
         }
     }
 
-    /// Stops callers in the background; see [`Processes::check`].
+    /// Stops a caller in the background; see [`Processes::check`].
     pub fn check(&self, writing: bool) -> Result<(), FsError> {
         let (foreground, session) = self.owner();
         self.processes.check(session, foreground, writing)
@@ -349,7 +351,7 @@ impl Terminal {
     }
 
     fn read_line(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<Option<usize>, FsError> {
-        // Checked before the editor, which then has all bytes that came before the end.
+        // The end is checked before the editor. If it is reached, the editor has all bytes that came before it.
         let end = self.port.at_end();
         {
             let state = self.state.lock();
@@ -384,13 +386,13 @@ impl Terminal {
         Ok(Some(done))
     }
 
-    /// Reads without lines: by the number of bytes and the time in the settings.
+    /// Reads in noncanonical mode: ends by the number of bytes and the time in the settings.
     fn read_raw(&self, io: &Io<'_>, sink: &mut dyn Sink, min: u8, time: u8) -> Result<usize, FsError> {
         const TENTH: u64 = 100_000_000;
         let mut done = 0;
         let mut bytes = [0; 128];
         let want = usize::from(min).min(sink.room());
-        // With a minimum the clock starts at the first byte and again at each; without one it starts at once.
+        // With a minimum number of bytes, the clock starts again at each byte. Without a minimum it starts at once.
         let mut deadline = match io.earlier() {
             Some(earlier) => earlier.deadline,
             None => (min == 0).then(|| now() + u64::from(time) * TENTH),
@@ -436,7 +438,7 @@ impl Stream for Terminal {
         if sink.room() == 0 {
             return Ok(0);
         }
-        // As on Linux, once a call.
+        // As on Linux, a call is checked only once.
         if io.earlier().is_none() {
             self.check(false)?;
         }
@@ -467,8 +469,8 @@ impl Stream for Terminal {
         if self.settings().local.contains(Local::STOP_BACKGROUND) {
             self.check(true)?;
         }
-        // The port announces its room, and belongs to another object. The stack is kept, too, because bytes are taken
-        // from the program before they are sent.
+        // The call keeps its stack, for two reasons. It waits at the readiness of the port, which is another object.
+        // Also, bytes are taken from the program before they are sent.
         let io = &io.on_stack();
         let mut done = 0;
         let mut bytes = [0; 256];
@@ -486,9 +488,9 @@ impl Stream for Terminal {
                 Err(_) if done > 0 => return Ok(done),
                 Err(e) => return Err(e),
             }
-            // Where the port does not know its room, a write to it may wait, and then not under the lock.
+            // If the port does not know its room, a write to it may wait, and must not wait under this lock.
             let _one = (self.port.room() != usize::MAX).then(|| self.writing.lock());
-            // Each byte may become two. All that are taken from the program are sent.
+            // Output processing may turn each byte into two. All bytes that are taken from the program must be sent.
             let want = source.left().min(bytes.len()).min(self.port.room() / 2);
             if want == 0 {
                 continue; // another writer was faster
@@ -510,7 +512,7 @@ impl Stream for Terminal {
                     len += k;
                 }
             }
-            // The bytes are taken from the program, so all are sent: only a signal ends that early.
+            // The bytes are taken from the program, so all of them are sent. Only a signal ends that early.
             let (_, outcome) = write_all(&*self.port, &Io { nonblock: false, deadline: None, ..*io }, &out[..len]);
             done += n;
             if outcome.is_err() {

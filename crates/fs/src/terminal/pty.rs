@@ -1,4 +1,4 @@
-//! Pseudo-terminals: a terminal whose port leads to another program, the master's holder.
+//! Pseudo-terminals: terminals whose port leads to another program, the holder of the master.
 //!
 //! A [`Cable`] is the port. Bytes that the master writes are typed at the terminal, and bytes that the terminal sends
 //! are read from the master. The terminal and its settings last as long as the pair, whether or not a slave is open.
@@ -15,11 +15,11 @@ use core::any::Any;
 use quire_heap::{Arc, Deque, unsize};
 use quire_sync::{Mutex, Rank, SpinLock};
 
-/// Most bytes on the way in each direction.
+/// The most bytes in transit in each direction.
 const CABLE: usize = 4096;
-/// Bytes more that the terminal may send: writers and the echo each look for room before they send a step.
+/// The bytes that the terminal may send beyond that. Writers and the echo each check for room before they send a step.
 const SLACK: usize = 4 * STEP;
-/// Bytes that move in one step.
+/// The number of bytes that move in one step.
 const STEP: usize = 256;
 
 bitflags::bitflags! {
@@ -36,7 +36,7 @@ bitflags::bitflags! {
         const STARTED = 8;
         /// The stop and start characters are not the usual ones.
         const NO_FLOW = 16;
-        /// They are the usual ones.
+        /// The stop and start characters are the usual ones.
         const FLOW = 32;
     }
 }
@@ -46,15 +46,15 @@ struct State {
     typed: Deque<u8>,
     /// Bytes from the terminal that the master has not read.
     shown: Deque<u8>,
-    /// The master is closed.
+    /// Whether the master is closed.
     hung_up: bool,
-    /// Open slaves.
+    /// The number of open slaves.
     slaves: usize,
-    /// The last slave was closed, and none was opened since.
+    /// Whether the last slave was closed, and none was opened since.
     slaves_closed: bool,
-    /// No slave can be opened.
+    /// Whether no slave can be opened.
     locked: bool,
-    /// The master reads packets: `Some` of the changes to report.
+    /// The changes to report, if the master reads packets; `None` if it does not.
     packets: Option<Packet>,
 }
 
@@ -83,14 +83,14 @@ impl Cable {
     }
 }
 
-/// Moves bytes from the front of `from` to `into`.
+/// Moves bytes from the front of `from` to `into`. Returns their number.
 fn take(from: &mut Deque<u8>, into: &mut [u8]) -> usize {
     let n = from.len().min(into.len());
     into.iter_mut().zip(from.drain_front(n)).for_each(|(to, byte)| *to = byte);
     n
 }
 
-/// Adds as many of `bytes` as fit into `most`.
+/// Adds as many of `bytes` as fit, up to `most` bytes in `to`. Returns their number.
 fn add(to: &mut Deque<u8>, bytes: &[u8], most: usize) -> usize {
     let n = bytes.len().min(most - to.len());
     bytes[..n].iter().for_each(|&byte| to.push_back_reserved(byte));
@@ -133,7 +133,7 @@ impl Port for Cable {
     }
 
     fn drained(&self) -> bool {
-        // As on Linux, bytes that the master has not read are sent.
+        // As on Linux, bytes that the master has not read yet count as sent.
         true
     }
 
@@ -148,7 +148,8 @@ impl Port for Cable {
     fn changed(&self, change: Change) {
         {
             let mut state = self.state.lock();
-            // Bytes that the master can read have left the terminal, so a flush of output does not concern them.
+            // Bytes that the master can read have left the terminal already, so a flush of output does not discard
+            // them.
             let Some(packet) = &mut state.packets else { return };
             let (new, old) = match change {
                 Change::InputFlushed => (Packet::INPUT_FLUSHED, Packet::empty()),
@@ -172,12 +173,12 @@ impl Port for Cable {
 pub struct Pty {
     terminal: Arc<Terminal>,
     cable: Arc<Cable>,
-    /// One writer of the master at a time, so that the room that it found stays.
+    /// Held by a writer of the master, so that the room that it found stays.
     writing: Mutex<()>,
 }
 
 impl Pty {
-    /// A pair, locked, whose terminal has the caller's number `number`. The terminal drops `processes` with the pair.
+    /// A locked pair. `number` is the caller's number of the terminal. The terminal drops `processes` with the pair.
     pub fn new(processes: Arc<dyn Processes>, settings: Settings, number: u64) -> Result<Arc<Self>, FsError> {
         let cable = Cable::new()?;
         let terminal = Terminal::new(unsize!(cable.clone()), processes, Size::default(), number)?;
@@ -190,12 +191,12 @@ impl Pty {
         &self.terminal
     }
 
-    /// Whether slaves can not be opened.
+    /// Whether no slave can be opened.
     pub fn is_locked(&self) -> bool {
         self.cable.state.lock().locked
     }
 
-    /// Locks or unlocks it.
+    /// Locks or unlocks the pair.
     pub fn set_locked(&self, locked: bool) {
         self.cable.state.lock().locked = locked;
     }
@@ -213,7 +214,7 @@ impl Pty {
         }
     }
 
-    /// Opens the terminal. [`FsError::Io`] if it is locked, or hung up.
+    /// Opens a slave. Fails with [`FsError::Io`] if the pair is locked or hung up.
     pub fn open_slave(this: &Arc<Self>) -> Result<Arc<dyn Stream>, FsError> {
         let mut slave = Arc::try_new(Slave { pty: this.clone(), counted: false })?;
         {
@@ -230,7 +231,7 @@ impl Pty {
         Ok(unsize!(slave))
     }
 
-    /// The master is closed: the terminal is hung up.
+    /// Handles the close of the master: hangs the terminal up.
     pub fn close_master(&self) {
         {
             let mut state = self.cable.state.lock();
@@ -254,7 +255,7 @@ impl Pty {
         self.cable.master.notify();
     }
 
-    /// Reads sent bytes from the master.
+    /// Reads, for the master, bytes that the terminal has sent.
     pub fn read_master(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
         enum Found {
             Bytes,
@@ -285,7 +286,7 @@ impl Pty {
             }
             let mut bytes = [0; STEP];
             loop {
-                // A packet begins with a zero.
+                // In packet mode, a packet of data begins with a zero byte.
                 let mark = usize::from(done == 0 && self.has_packets());
                 let most = STEP.min(sink.room());
                 let n = mark + take(&mut self.cable.state.lock().shown, &mut bytes[mark.min(most)..most]);
@@ -303,11 +304,11 @@ impl Pty {
                 }
             }
             if done > 0 {
-                // There is room for the terminal's writers.
+                // The terminal's writers have room now.
                 self.cable.terminal.notify();
                 return Ok(done);
             }
-            // Another reader was faster.
+            // Another reader took the bytes.
         }
     }
 
@@ -341,7 +342,7 @@ impl Pty {
         Ok(done)
     }
 
-    /// The operations on the master that need no wait now.
+    /// The operations on the master that would not wait now.
     pub fn master_ready(&self) -> Ready {
         let state = self.cable.state.lock();
         let packet = state.packets.is_some_and(|packet| !packet.is_empty());
@@ -353,12 +354,13 @@ impl Pty {
         ready
     }
 
-    /// The announcer of changes of [`master_ready`](Self::master_ready).
+    /// The readiness that announces changes of [`master_ready`](Self::master_ready).
     pub fn master_readiness(&self) -> &Readiness {
         &self.cable.master
     }
 
-    /// Discards bytes that the master has not read, or written ones that the terminal has not taken.
+    /// Discards bytes that the master has not read (`input`), or bytes written to it that the terminal has not taken
+    /// (`output`).
     pub fn flush_master(&self, input: bool, output: bool) {
         {
             let mut state = self.cable.state.lock();
@@ -373,16 +375,16 @@ impl Pty {
         self.cable.master.notify();
     }
 
-    /// Bytes that the master could read now.
+    /// The number of bytes that the master could read now.
     pub fn master_queued(&self) -> usize {
         self.cable.state.lock().shown.len()
     }
 }
 
-/// The open terminal of a pair.
+/// An open slave of a pair.
 struct Slave {
     pty: Arc<Pty>,
-    /// The open file counts among the open slaves.
+    /// Whether the slave is counted among the open slaves.
     counted: bool,
 }
 
@@ -431,7 +433,7 @@ impl Stream for Slave {
     }
 
     fn as_any(&self) -> &dyn Any {
-        // Requests to the terminal are the same for a console.
+        // Requests to the slave are the same as those to a console, so this is the terminal.
         &*self.pty.terminal
     }
 }

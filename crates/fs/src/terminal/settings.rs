@@ -21,7 +21,7 @@ bitflags::bitflags! {
     /// Processing of output bytes.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Output: u16 {
-        /// Any output processing.
+        /// Output is processed at all.
         const PROCESS = 1;
         /// Newline becomes carriage return and newline.
         const NL_TO_CRNL = 2;
@@ -46,18 +46,18 @@ bitflags::bitflags! {
         const ECHO_NEWLINE = 32;
         /// Control characters are shown as `^X`.
         const ECHO_CONTROL = 64;
-        /// Some characters send signals.
+        /// The interrupt, quit and suspend characters send signals.
         const SIGNALS = 128;
         /// Signals do not discard typed bytes.
         const NO_FLUSH = 256;
-        /// Erasing words, reprinting and quoting.
+        /// The characters that erase words, reprint and quote are active.
         const EXTENDED = 512;
         /// Output from the background stops its process group.
         const STOP_BACKGROUND = 1024;
     }
 }
 
-/// Special characters; 0 if there is none.
+/// The special characters; 0 for each that is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub struct Characters {
@@ -75,9 +75,9 @@ pub struct Characters {
     pub reprint: u8,
     pub discard: u8,
     pub literal_next: u8,
-    /// Not canonical: bytes that a read waits for.
+    /// In noncanonical mode: the number of bytes that a read waits for.
     pub min: u8,
-    /// Not canonical: tenths of a second that a read waits for (the next of) them.
+    /// In noncanonical mode: the tenths of a second that a read waits for these bytes, or for the next one.
     pub time: u8,
 }
 
@@ -90,7 +90,7 @@ pub struct Settings {
     pub output: Output,
     /// Local actions.
     pub local: Local,
-    /// Characters with a meaning.
+    /// The special characters.
     pub characters: Characters,
     /// The caller's other settings, stored without effect.
     pub remembered: [u32; 6],

@@ -67,9 +67,10 @@ pub struct Attr {
     pub gid: u32,
     /// Number of names.
     pub links: u32,
-    /// The inode was made without a name, and may be given its first one.
+    /// Whether the inode was made without a name and may still be given its first one.
     pub linkable: bool,
-    /// Last read. Written only at creation and by explicit change: reads do not write it (as with `noatime`).
+    /// Time of the last read. Written only at creation and by explicit changes: reads do not write it (as with
+    /// `noatime`).
     pub accessed: Timestamp,
     /// Last change of the contents.
     pub modified: Timestamp,
@@ -79,7 +80,7 @@ pub struct Attr {
     pub born: Timestamp,
 }
 
-/// The bit of [`Attr::words`] between mode and number of names.
+/// The bit of [`Attr::words`] for `linkable`, between the mode and the number of names.
 const LINKABLE: u64 = 1 << 16;
 
 impl Attr {
@@ -93,9 +94,10 @@ impl Attr {
         [mode | linkable | links << 32, owners, a, m, c, b, an | mn << 32, cn | bn << 32]
     }
 
-    /// Adds a store through a mapping at `at`. A change of the contents after it has replaced both times.
+    /// Adds a store through a mapping at time `at`. A later change of the contents has replaced both times.
     pub(super) fn add_store(&mut self, at: Timestamp) {
-        // An explicit time may lie in the future. A store after it replaces it.
+        // An explicit time of modification may lie in the future. A store later than `changed` came after it, and
+        // replaces it.
         if at > self.modified || at > self.changed {
             self.modified = at;
             self.changed = self.changed.max(at);
@@ -137,9 +139,9 @@ pub struct Status {
     pub attr: Attr,
     /// Size in bytes.
     pub size: u64,
-    /// Bytes that it takes.
+    /// The number of bytes that the file occupies.
     pub allocated: u64,
-    /// Driver, of a device.
+    /// The number of a device; zeroes for other files.
     pub device: DeviceNumber,
 }
 

@@ -1,4 +1,4 @@
-//! Dentries: a name in a directory, and its parent. [`bind`] shows them at a second place.
+//! Dentries: each is a name in a directory, with its parent. [`bind`] shows dentries at a second place.
 
 pub(crate) mod bind;
 
@@ -15,28 +15,28 @@ use quire_sync::{Rank, SpinLock};
 
 /// A name of an inode. It exists while it is in use, even after the name is removed.
 ///
-/// Guards: `place` has its own lock, and changes only under the locks of the name's old and new directories.
+/// Guards: `place` has its own lock. It changes only under the locks of the name's old and new directories.
 ///
-/// Aligned, because openers and closers of the file write its reference count on the line before, which readers of the
-/// file do not access.
+/// Aligned, so that the reference count is on the cache line before. Openers and closers of the file write that count;
+/// readers of the file do not access it.
 #[repr(align(64))]
 pub struct Dentry<H: Host> {
     /// The name's inode.
     pub inode: Arc<Inode<H>>,
     place: SpinLock<DentryPlace<H>>,
-    /// The root of something mounted, which cannot be renamed or removed.
+    /// Whether this is the root of a mount, which cannot be renamed or removed.
     pub(crate) mounted: bool,
-    /// How many bind mounts show a mount in its place. Changes under the directory's lock.
+    /// The number of bind mounts that show a mount at this dentry. Changed under the directory's lock.
     covers: AtomicU32,
-    /// Of a view through a bind mount: the way to the seen dentry.
+    /// For a view through a bind mount: the way to the seen dentry.
     through: Option<Box<Through<H>>>,
 }
 
 struct DentryPlace<H: Host> {
-    /// The directory it is (or last was) in; `None` for the root of the tree and for nameless files.
+    /// The directory that it is in, or was in last; `None` for the root of the tree and for nameless files.
     parent: Option<Arc<Dentry<H>>>,
     name: Arc<[u8]>,
-    /// Whether the parent lists it.
+    /// Whether the parent lists this name.
     listed: bool,
 }
 
@@ -67,13 +67,14 @@ impl<H: Host> Dentry<H> {
         Self::with(Some(parent.clone()), name, inode, true, mounted)
     }
 
-    /// A file that no directory lists: a pipe, a memory file. Listings of open files show `label`.
+    /// A dentry for a file that no directory lists, such as a pipe or a memory file. Listings of open files show
+    /// `label`.
     pub fn nameless(label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
         Self::with(None, Arc::try_copy(label)?, inode, false, false)
     }
 
-    /// A file that was made in `parent` without a name there. Listings of open files show `label`, marked as a removed
-    /// name.
+    /// A dentry for a file that was made in `parent` without a name there. Listings of open files show `label`, marked
+    /// as a removed name.
     pub(crate) fn unlisted(parent: &Arc<Dentry<H>>, label: &[u8], inode: Arc<Inode<H>>) -> Result<Arc<Self>, FsError> {
         Self::with(Some(parent.clone()), Arc::try_copy(label)?, inode, false, false)
     }
@@ -91,7 +92,7 @@ impl<H: Host> Dentry<H> {
         Dentry::child(parent, Arc::try_copy(name)?, inode, false)
     }
 
-    /// Whether its inode is a directory.
+    /// Whether the inode is a directory.
     pub(crate) fn is_directory(&self) -> bool {
         self.inode.is_directory()
     }
@@ -105,7 +106,7 @@ impl<H: Host> Dentry<H> {
         Ok(Arc::try_new(Dentry { inode, place, mounted, covers: AtomicU32::new(0), through })?)
     }
 
-    /// `dentry`, as it is seen from `from`, which sees its directory.
+    /// Returns `dentry` as it is seen from its directory `from`: a view if `from` is a view.
     pub(crate) fn seen_from(from: &Dentry<H>, dentry: Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
         match &from.through {
             Some(through) => Dentry::view(&through.bind, dentry),
@@ -113,27 +114,27 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// Whether it is seen through a bind mount.
+    /// Whether this dentry is a view through a bind mount.
     pub fn is_view(&self) -> bool {
         self.through.is_some()
     }
 
-    /// The way that it is seen, if it is a view.
+    /// The way to the seen dentry, if this is a view.
     pub(crate) fn through(&self) -> Option<&Through<H>> {
         self.through.as_deref()
     }
 
-    /// The seen dentry of a view; any other dentry itself.
+    /// The seen dentry of a view, or the dentry itself if it is no view.
     pub(crate) fn seen(this: &Arc<Self>) -> &Arc<Dentry<H>> {
         this.through.as_ref().map_or(this, |through| &through.dentry)
     }
 
-    /// Whether both are the same place.
+    /// Whether both dentries are the same place.
     pub fn same(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
         Arc::ptr_eq(this, other) || Arc::ptr_eq(Self::seen(this), Self::seen(other)) && Self::same_mount(this, other)
     }
 
-    /// Whether both are of one mount, if they are of one file system.
+    /// Whether both dentries are seen through the same bind mount, or both through none.
     fn same_bind(&self, other: &Dentry<H>) -> bool {
         match (&self.through, &other.through) {
             (Some(one), Some(other)) => Arc::ptr_eq(&one.bind, &other.bind),
@@ -142,23 +143,23 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// The number of the mount that it is in, which may have ended; 0 for files that are in none.
+    /// The number of the mount that the dentry is in; that mount may have ended. 0 for files that are in no mount.
     pub(crate) fn mount(&self) -> u64 {
         self.through.as_ref().map_or_else(|| self.inode.system().mount(), |through| through.bind.id)
     }
 
-    /// Whether both are of one mount.
+    /// Whether both are in the same mount.
     pub fn same_mount(&self, other: &Dentry<H>) -> bool {
         core::ptr::eq(self.inode.system(), other.inode.system()) && self.same_bind(other)
     }
 
-    /// Whether its mount or its file system refuses these uses.
+    /// Whether the dentry's mount or file system refuses these uses.
     pub fn refuses(&self, uses: Restrictions) -> bool {
         let system = self.inode.system();
         uses == Restrictions::READ_ONLY && system.is_read_only() || self.restrictions().contains(uses)
     }
 
-    /// The uses that its mount refuses.
+    /// The uses that the dentry's mount refuses.
     pub fn restrictions(&self) -> Restrictions {
         match &self.through {
             Some(through) => through.bind.restrictions(),
@@ -166,22 +167,24 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// [`FsError::ReadOnly`] if it takes no changes by this way.
+    /// Fails with [`FsError::ReadOnly`] if the file cannot be changed through this dentry.
     pub fn changeable(&self) -> Result<(), FsError> {
         if self.refuses(Restrictions::READ_ONLY) { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Whether a bind mount shows a mount on it.
+    /// Whether a bind mount shows a mount at this dentry.
     pub(crate) fn covered(&self) -> bool {
         self.covers.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether something is mounted on it, or it is the root of something mounted. It stays where it is.
+    /// Whether something is mounted on this dentry, or it is the root of a mount. Such a dentry cannot be moved or
+    /// removed.
     pub(crate) fn is_fixed(&self) -> bool {
         self.mounted || self.covered()
     }
 
-    /// Counts a mount on it that a bind mount shows, or its end. The caller holds the directory's lock.
+    /// Counts a mount at this dentry that a bind mount shows, or uncounts it at its end. The caller holds the
+    /// directory's lock.
     pub(crate) fn count_cover(&self, begins: bool) {
         match begins {
             true => self.covers.fetch_add(1, Ordering::Relaxed),
@@ -189,18 +192,20 @@ impl<H: Host> Dentry<H> {
         };
     }
 
-    /// Whether `directory` lists it now, under whatever name. The caller holds the directory's lock.
+    /// Whether `directory` lists this dentry now, under any name. The caller holds the directory's lock.
     pub(crate) fn is_in(&self, directory: &Arc<Dentry<H>>) -> bool {
         let place = self.place.lock();
         place.listed && place.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, directory))
     }
 
-    /// The directory it is in. [`FsError::NotFound`] for a view of a directory that has left the bind mount's source.
+    /// The directory that it is in. Fails with [`FsError::NotFound`] for a view of a directory that has left the bind
+    /// mount's source.
     pub fn parent(this: &Arc<Self>) -> Result<Option<Arc<Dentry<H>>>, FsError> {
         let Some(Through { bind, dentry }) = this.through() else { return Ok(this.directory()) };
         let up = Spot::of(this).up().map(|(up, _, _)| up);
         let is_top = Arc::ptr_eq(dentry, &bind.source);
-        // The directory that was found must lie in the source: the seen one may leave it at each moment.
+        // The directory that was found must be in the source, because the seen dentry may leave the source at any
+        // moment.
         if !is_top && !up.as_ref().is_some_and(|up| Dentry::is_below(&up.dentry, &bind.source)) {
             return Err(FsError::NotFound);
         }
@@ -210,7 +215,7 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// The root of its file system, for a dentry that is no view; `None` if it has none.
+    /// The root of the file system, for a dentry that is no view; `None` if it has none.
     pub(crate) fn top(this: &Arc<Self>) -> Option<Arc<Dentry<H>>> {
         let mut at = this.clone();
         while !at.mounted {
@@ -224,7 +229,7 @@ impl<H: Host> Dentry<H> {
         self.place.lock().parent.clone()
     }
 
-    /// The number of its directory's inode; its own number, if it is in none.
+    /// The number of the inode of the dentry's directory. If it is in no directory, the number of its own inode.
     pub(crate) fn parent_number(this: &Arc<Self>) -> u64 {
         let directory = match &this.through {
             None => this.directory(),
@@ -233,7 +238,7 @@ impl<H: Host> Dentry<H> {
         directory.map_or(this.inode.ident.number, |up| up.inode.ident.number)
     }
 
-    /// Its name.
+    /// The dentry's name. The view at the top of a bind mount has the name of the mount's place.
     pub fn name(&self) -> Arc<[u8]> {
         let Some(through) = &self.through else { return self.place.lock().name.clone() };
         match through.bind.place().filter(|_| Arc::ptr_eq(&through.dentry, &through.bind.source)) {
@@ -242,7 +247,7 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// Whether a directory lists it.
+    /// Whether a directory lists this dentry.
     pub fn listed(&self) -> bool {
         let seen = self.through.as_ref().map_or(self, |through| &through.dentry);
         seen.place.lock().listed
@@ -253,7 +258,7 @@ impl<H: Host> Dentry<H> {
         self.place.lock().listed = false;
     }
 
-    /// Moves the name. The caller holds the locks of both directories; the returned old parent is dropped without them.
+    /// Moves the name. The caller holds the locks of both directories, and drops the returned old parent after them.
     pub(crate) fn place_at(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
         let parent = Some(parent.clone());
         let mut place = self.place.lock();
@@ -261,7 +266,7 @@ impl<H: Host> Dentry<H> {
         core::mem::replace(&mut place.parent, parent)
     }
 
-    /// Moves a root of a mount. The caller holds `Vfs::moving`, and drops the returned directory later.
+    /// Moves the root of a mount. The caller holds `Vfs::moving`, and drops the returned directory later.
     pub(crate) fn move_to(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
         match &self.through {
             Some(through) => {
@@ -273,7 +278,7 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// Whether it is `other` or lies below it.
+    /// Whether this dentry is `other`, or is below it.
     pub fn is_below(this: &Arc<Self>, other: &Arc<Dentry<H>>) -> bool {
         if Self::same(this, other) {
             return true;
@@ -289,15 +294,15 @@ impl<H: Host> Dentry<H> {
         false
     }
 
-    /// The path from `root` (or from the root of the tree, if it is not below `root`), and whether that name still
-    /// exists. Nameless files give their label.
+    /// The path from `root`, or from the root of the tree if it is not below `root`. Also returns whether that name
+    /// still exists. The path of a nameless file is its label.
     pub fn path(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
         Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
     }
 
-    /// The path and its existence as [`path`](Self::path) returns them, and whether it is `root` or lies below it.
+    /// The path and its existence as [`path`](Self::path) returns them, and whether it is `root` or below it.
     pub fn path_within(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool, bool), FsError> {
-        // All processes share the root: no reference to it is taken.
+        // All processes share the root, so this case avoids counting a reference to it.
         if Self::same(this, root) {
             return Ok((Vec::try_copy(b"/")?, true, true));
         }
@@ -328,7 +333,7 @@ impl<H: Host> Dentry<H> {
 }
 
 impl<H: Host> Dentry<H> {
-    /// `what` happened to the inode, by this name: the watchers of its directory and its own are notified.
+    /// Notifies the watchers of the inode, and of its directory, that `what` happened to the inode by this name.
     #[inline]
     pub fn happened(&self, what: Happening) {
         if self.inode.system().is_watched() {
@@ -347,14 +352,15 @@ impl<H: Host> Dentry<H> {
         self.inode.notify(what, 0, b"", listed);
     }
 
-    /// `what` happened to the name `name` of `inode` in this directory.
+    /// Notifies the watchers of this directory that `what` happened to its entry `name`, which leads to `inode`.
     pub(crate) fn entry_happened(&self, what: Happening, cookie: u32, name: &[u8], inode: &Inode<H>) {
         if self.inode.system().is_watched() {
             self.inode.notify(what | inode.kind_bit(), cookie, name, true);
         }
     }
 
-    /// The name `name` of a directory or another file is gone from this directory.
+    /// Notifies the watchers of this directory that its entry `name` was removed. `directory` is whether that was a
+    /// directory.
     pub(crate) fn name_removed(&self, name: &[u8], directory: bool) {
         if self.inode.system().is_watched() {
             let kind = if directory { Happening::DIRECTORY } else { Happening::empty() };
@@ -362,7 +368,7 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// `what` happened to the inode itself, by whatever name.
+    /// Notifies the watchers of the inode that `what` happened to it, by whatever name.
     pub(crate) fn inode_happened(&self, what: Happening) {
         if self.inode.system().is_watched() {
             self.inode.notify(what | self.inode.kind_bit(), 0, b"", true);
@@ -381,10 +387,10 @@ impl<H: Host> Dentry<H> {
     }
 }
 
-/// A place in the tree, without memory of its own for a view.
+/// A place in the tree. For a view, unlike a dentry, it needs no allocation.
 struct Spot<H: Host> {
     bind: Option<Arc<Bind<H>>>,
-    /// No view.
+    /// The dentry, which is no view.
     dentry: Arc<Dentry<H>>,
 }
 
@@ -405,13 +411,13 @@ impl<H: Host> Spot<H> {
             }
     }
 
-    /// The place above, the name there, and whether the directory lists that.
+    /// The place above, the name of this place there, and whether the directory above lists it.
     fn up(&self) -> Option<(Self, Arc<[u8]>, bool)> {
         if let Some(bind) = &self.bind {
             if Arc::ptr_eq(&self.dentry, &bind.source) {
                 return bind.place().map(|(parent, name)| (Spot::of(&parent), name, true));
             }
-            // It has left the source, and the way up ends at the root of the file system.
+            // The dentry has left the source, and the way up ends at the root of the file system.
             if self.dentry.mounted {
                 return None;
             }
@@ -425,7 +431,7 @@ impl<H: Host> Spot<H> {
     }
 }
 
-/// Joins the names, given last to first, each after `separator`; reserves room for a few bytes more.
+/// Joins the names, which are given last to first, each after `separator`. Reserves room for a few more bytes.
 fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
     const MORE: usize = 16;
     let len = names.iter().map(|n| n.len() + separator.len()).sum::<usize>() + MORE;

@@ -23,7 +23,7 @@ use quire_heap::{Arc, Room, Vec};
 use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Mutex, MutexGuard, Rank, Sequenced};
 
-/// Most names of one inode.
+/// The most names of one inode.
 pub const LINK_MAX: u32 = 1 << 30;
 
 /// A regular file's contents.
@@ -36,20 +36,20 @@ pub struct RegularFile<H: Host> {
     pub origin: Arc<Origin<H>>,
 }
 
-/// The state that writers and executing processes of a file change. Aligned, because mappers and readers of the file
-/// read the neighbouring fields.
+/// The state that writers and executing processes of a file change. The alignment keeps it off the cache lines of the
+/// neighbouring fields, which mappers and readers of the file read.
 #[repr(C, align(128))]
 pub struct Writing {
     /// Serialises writes and truncations, so that appends do not overwrite each other.
     lock: Mutex<()>,
-    /// [`Seals`]. Written under the lock, so that a write and a seal are serialised.
+    /// The bits of [`Seals`]. Written under the lock, so that a write and a seal are serialised.
     seals: AtomicU32,
-    /// On the second line, so that writers and openers share none.
+    /// On the second cache line, so that writers and openers of the file share no line.
     pub(crate) text: TextUse,
 }
 
 impl Writing {
-    /// How many open files may write.
+    /// The number of open files that may write.
     pub fn writers(&self) -> u64 {
         self.text.writers()
     }
@@ -66,12 +66,12 @@ impl Writing {
 }
 
 impl<H: Host> RegularFile<H> {
-    /// Announces that a shared mapping is about to be made that may store into the file. The caller keeps the
-    /// announcement until the mapping exists or has failed. `None`: nothing to announce, because the file cannot be
-    /// sealed. [`FsError::NotPermitted`]: a seal forbids such mappings.
+    /// Announces that the caller is about to make a shared mapping that may store into the file. The caller keeps the
+    /// announcement until the mapping exists or has failed. `None` if the file cannot be sealed, so that nothing is
+    /// announced. Fails with [`FsError::NotPermitted`] if a seal forbids such mappings.
     pub fn to_store(&self) -> Result<Option<ToStore<'_>>, FsError> {
         let Some(announced) = self.origin.to_store()? else { return Ok(None) };
-        // After the announcement, so that a later seal finds it.
+        // The seals are checked after the announcement, so that a later seal finds the announcement.
         if self.writing.seals().intersects(Seals::WRITES) { Err(FsError::NotPermitted) } else { Ok(Some(announced)) }
     }
 }
@@ -94,7 +94,7 @@ pub enum InodeContent<H: Host> {
     Socket,
     /// A nameless stream.
     Anonymous(&'static str),
-    /// Generated when it is read.
+    /// Contents that are generated when they are read.
     Generated(Generated<H>),
 }
 
@@ -107,19 +107,19 @@ pub struct Inode<H: Host> {
     /// Locks on byte ranges, and on the whole file.
     pub locks: RecordLocks<H::LockCharge>,
     system: &'static FileSystem,
-    /// Its watches. Looked at only while the file system has any.
+    /// The inode's watches. Read only while the file system has any watches.
     watches: watch::OwnList,
-    /// Its leases. Looked at only while the file system has any.
+    /// The inode's leases. Read only while the file system has any leases.
     pub(crate) leases: lease::OwnLeases,
-    /// Its extended attributes.
+    /// The inode's extended attributes.
     xattrs: xattr::OwnXattrs,
-    /// [`Rights`], read by all path walks to or through it, and so apart from fields that writes to the file change.
-    /// Written under the lock of `attr`.
+    /// The words of [`Rights`]. All path walks to or through the inode read them, so they are apart from fields that
+    /// writes to the file change. Written under the lock of `attr`.
     rights: Sequenced<2>,
     attr: Attributes,
 }
 
-/// As [`Attr::words`]. Aligned, because each write to the file stores its time here.
+/// The attributes as [`Attr::words`]. Aligned, because each write to the file stores its time here.
 #[repr(align(64))]
 struct Attributes(Sequenced<8>);
 
@@ -133,7 +133,7 @@ impl<H: Host> Drop for Inode<H> {
 }
 
 impl<H: Host> Inode<H> {
-    /// A new inode of `system` without a name; `node` makes its contents from its identity.
+    /// A new inode of `system` without a name. `node` makes its contents from its identity.
     pub fn new(
         host: &H,
         system: &'static FileSystem,
@@ -149,7 +149,7 @@ impl<H: Host> Inode<H> {
         Ok(room.fill(Self::with(ident, node, attr, host.realtime(), system)))
     }
 
-    /// An inode of a generated file, numbered by its provider; it counts against no limit.
+    /// An inode of a generated file. The provider of the file numbers it, and it counts against no limit.
     pub fn generated(
         system: &'static FileSystem,
         number: u64,
@@ -188,7 +188,7 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// A regular file's node, in `system`. With [`Seals::SEAL`] it can never be sealed further.
+    /// Makes the contents of a regular file of `system`. With [`Seals::SEAL`] no seal can be added to it later.
     pub fn regular(host: &H, system: &FileSystem, ident: Ident, seals: Seals) -> Result<InodeContent<H>, FsError> {
         let origin = Arc::try_new(Origin::new(ident, !seals.contains(Seals::SEAL)))?;
         let object = host.object(origin.clone(), system.quota())?;
@@ -201,7 +201,7 @@ impl<H: Host> Inode<H> {
         self.system
     }
 
-    /// Its kind.
+    /// The inode's kind.
     pub fn kind(&self) -> FileKind {
         match &self.node {
             InodeContent::File(_) => FileKind::Regular,
@@ -216,33 +216,34 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// Whether names can be looked up in it.
+    /// Whether the inode is a directory, in which names can be looked up.
     pub fn is_directory(&self) -> bool {
         self.kind() == FileKind::Directory
     }
 
-    /// Its attributes now, with the time of the last store through a mapping. The words have the times of other
-    /// changes, and no store writes them.
+    /// The inode's present attributes, with the time of the last store through a mapping. That time comes from the
+    /// object, because stores do not write the attribute words.
     pub fn attr(&self) -> Attr {
-        // Read first: an explicit time is written before it makes the object forget the stores that it replaces.
+        // The stores are read first, because an explicit time is written before it makes the object forget the stores
+        // that it replaces.
         let stored = self.stored();
         let mut attr = Attr::of_words(self.attr.0.read());
         stored.inspect(|at| attr.add_store(*at));
         attr
     }
 
-    /// Its attributes without the time of stores through mappings, which takes a visit of the file's whole index. Its
-    /// owner, its mode and its links are the same.
+    /// Its attributes without the time of stores through mappings, for which [`attr`](Self::attr) visits the file's
+    /// whole index. Owner, mode and links are the same.
     pub fn fixed_attr(&self) -> Attr {
         Attr::of_words(self.attr.0.read())
     }
 
-    /// When a program last stored into the file through a mapping.
+    /// The time at which a program last stored into the file through a mapping.
     fn stored(&self) -> Option<Timestamp> {
         self.file().and_then(|file| file.object.stored())
     }
 
-    /// Its present permissions.
+    /// The inode's present permissions.
     pub(crate) fn rights(&self) -> Rights {
         let [first, owners] = self.rights.read();
         Rights { mode: first as u16, uid: owners as u32, gid: (owners >> 32) as u32 }
@@ -254,12 +255,13 @@ impl<H: Host> Inode<H> {
         result
     }
 
-    /// As [`change`](Self::change), unless `f` refuses: then all stays, the time too.
+    /// As [`change`](Self::change), but `f` may refuse the change. Then nothing changes, not even the time.
     pub fn change_or<R, E>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> Result<R, E>) -> Result<R, E> {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
-            // The explicit time lies in the future. A store after it is added now, because it will be earlier than both
-            // times. Visits all leaves of the file's index, but files from the future are rare.
+            // The time of modification is explicit and lies in the future. A store since then is added now, because
+            // after this change it is earlier than both times. This visits all leaves of the file's index, but files
+            // from the future are rare.
             if attr.modified > now {
                 self.stored().inspect(|at| attr.add_store(*at));
             }
@@ -274,7 +276,7 @@ impl<H: Host> Inode<H> {
         })
     }
 
-    /// Stores the time of a change of the contents. It replaces both times, so no look at earlier stores is needed.
+    /// Stores the time of a change of the contents. It replaces both times, so earlier stores need not be read.
     pub fn touch(&self, now: Timestamp) {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
@@ -295,7 +297,7 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// Its regular file, if it is one.
+    /// Its regular file; `None` for other files.
     pub fn file(&self) -> Option<&RegularFile<H>> {
         match &self.node {
             InodeContent::File(f) => Some(f),
@@ -303,13 +305,13 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// The seals of a regular file.
+    /// The seals of a regular file; `None` for other files.
     pub fn seals(&self) -> Option<Seals> {
         self.file().map(|file| file.writing.seals())
     }
 
-    /// Adds seals to a regular file. [`FsError::NotPermitted`] if none may be added, [`FsError::Busy`] if it would
-    /// forbid writes while a mapping may store.
+    /// Adds seals to a regular file. Fails with [`FsError::NotPermitted`] if no seal may be added. Fails with
+    /// [`FsError::Busy`] if a seal would forbid writes while a mapping may store.
     pub fn add_seals(&self, seals: Seals) -> Result<(), FsError> {
         let file = self.file().ok_or(FsError::Invalid)?;
         let writing = &file.writing;
@@ -317,8 +319,8 @@ impl<H: Host> Inode<H> {
         if writing.seals().contains(Seals::SEAL) {
             return Err(FsError::NotPermitted);
         }
-        // Under the lock of the mode, so that it does not change meanwhile. A file sealed as executable is sealed
-        // against writes too.
+        // The seals are added under the lock of the attributes, so that the mode does not change meanwhile. A file
+        // sealed as executable is sealed against writes too.
         self.attr.0.update(|words| {
             let runs = seals.contains(Seals::EXEC) && Attr::of_words(*words).mode & EXECUTE != 0;
             let implied = if runs { Seals::SHRINK | Seals::GROW | Seals::WRITES } else { Seals::empty() };
@@ -334,8 +336,8 @@ impl<H: Host> Inode<H> {
         })
     }
 
-    /// Adds a name to a file that is no directory. Further names count like inodes, as on Linux. The first name of a
-    /// file made without one does not count. An inode that lost its last name gets no new one.
+    /// Adds a name to a file that is not a directory. As on Linux, each further name counts like an inode. The first
+    /// name of a file made without a name does not count. An inode that lost its last name gets no new one.
     pub(crate) fn gain_name(&self, now: Timestamp, admitted: Result<Admitted<'_>, FsError>) -> Result<(), FsError> {
         let further = self.change_or(now, |a| match a.links {
             0 if !a.linkable => Err(FsError::NotFound),
@@ -366,7 +368,7 @@ impl<H: Host> Inode<H> {
         }
     }
 
-    /// Its status for `stat`.
+    /// The inode's status for `stat`.
     pub fn status(&self) -> Status {
         let (mut size, mut allocated, mut device) = (0, 0, DeviceNumber { major: 0, minor: 0 });
         match &self.node {
@@ -374,7 +376,7 @@ impl<H: Host> Inode<H> {
                 size = f.object.size();
                 allocated = f.object.resident() * PAGE_SIZE as u64;
             }
-            // As Linux's tmpfs does: twenty bytes an entry, `.` and `..` included.
+            // The size is as on Linux's tmpfs: twenty bytes for each entry, including `.` and `..`.
             InodeContent::Directory(d) => size = (d.len() as u64 + 2) * 20,
             InodeContent::Symlink(target) => size = target.len() as u64,
             InodeContent::CharDevice(d) | InodeContent::BlockDevice(d) => device = *d,
@@ -383,12 +385,12 @@ impl<H: Host> Inode<H> {
         Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
     }
 
-    /// Clears the set-id bits before a caller without the right to keep them changes the contents: a set-id program
-    /// must be its owner's work. The group's bit stays if the group may not execute the file, because it then has
-    /// another meaning.
+    /// Clears the set-id bits before a change of the contents, unless the caller may `keep` them, because a set-id
+    /// program must be its owner's work. The group's bit stays if the group may not execute the file, because the bit
+    /// then has another meaning.
     pub(crate) fn lose_set_ids(&self, host: &H, keep: bool) {
         const EITHER: u16 = 0o6000;
-        // Mostly there are none, and then it writes nothing.
+        // Mostly no bit is set, and then this call writes nothing.
         if keep || self.rights().mode & EITHER == 0 || self.is_directory() {
             return;
         }

@@ -7,17 +7,17 @@ use quire_sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use quire_sync::epoch::Domain;
 use quire_sync::{PerCpu, Quota, preempt_off};
 
-/// Limits of a file system. `None`: no limit.
+/// The limits of a file system. `None` means no limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Limits {
-    /// Pages of files' contents, those in swap too.
+    /// Pages of files' contents, including pages in swap.
     pub pages: Option<u64>,
-    /// Inodes, and the second and further names of files: each takes kernel memory.
+    /// Inodes, and the names of files beyond the first, because each takes kernel memory.
     pub inodes: Option<u64>,
 }
 
 impl Limits {
-    /// No limits, for ever.
+    /// No limits, and none can be set later.
     pub const NONE: Limits = Limits { pages: None, inodes: None };
     /// Limits that are set later ([`FileSystem::set_room`]).
     pub const UNSET: Limits = Limits { pages: Some(u64::MAX), inodes: Some(u64::MAX) };
@@ -27,44 +27,44 @@ bitflags::bitflags! {
     /// The uses that a mount refuses.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Restrictions: u8 {
-        /// Its files and directories take no changes.
+        /// Files and directories cannot be changed.
         const READ_ONLY = 1;
-        /// Set-id bits of its programs count for nothing.
+        /// Set-id bits of programs have no effect.
         const NO_SET_IDS = 1 << 1;
-        /// Its device files cannot be opened.
+        /// Device files cannot be opened.
         const NO_DEVICES = 1 << 2;
-        /// Its files can be neither executed nor mapped to be.
+        /// Files can neither be executed nor mapped for execution.
         const NO_EXECUTION = 1 << 3;
     }
 }
 
-/// Beside [`Restrictions`]: the file system takes no changes.
+/// A bit beside those of [`Restrictions`]: the whole file system takes no changes.
 const UNCHANGING: u8 = 1 << 7;
 
 /// The file system of an inode. It is mounted, or internal to the machine, and never freed.
 ///
 /// Each processor counts inodes and pages, and numbers inodes, for itself. So threads that make, remove or write
-/// different files at the same time share no line. The limits are exact all the same.
+/// different files at the same time share no cache line. The limits are exact nevertheless.
 pub struct FileSystem {
     /// Device number that its inodes show.
     pub device: u64,
-    /// Its type, as mount tables name it.
+    /// The type of the file system, as mount tables name it.
     pub kind: &'static str,
-    /// `None`: no limit, for ever; the same for pages.
+    /// The counts of inodes and of pages. `None` means that there is no limit, and none can be set later.
     pub(super) inodes: Option<&'static Quota>,
     pages: Option<&'static Quota>,
     numbered: PerCpu<AtomicU64>,
-    /// [`Restrictions`] of its first mount, and [`UNCHANGING`].
+    /// The [`Restrictions`] of its first mount, and the bit [`UNCHANGING`].
     restrictions: AtomicU8,
-    /// Only the kernel makes and removes its names.
+    /// Whether only the kernel makes and removes names in the file system.
     pub(crate) by_kernel: bool,
-    /// The watches on its inodes.
+    /// The number of watches on its inodes.
     pub(super) watches: AtomicUsize,
-    /// The leases on its inodes.
+    /// The number of leases on its inodes.
     leases: AtomicUsize,
-    /// The number of its first mount; 0 without one.
+    /// The number of its first mount; 0 if it never had a mount.
     mount: AtomicU64,
-    /// The bind mounts that see it. Written under the lock of all changes of mounts.
+    /// The number of bind mounts that show it. Written under the lock of all changes of mounts.
     binds: AtomicUsize,
 }
 
@@ -98,12 +98,12 @@ impl FileSystem {
         self.mount.store(id, Ordering::Relaxed);
     }
 
-    /// Whether a bind mount sees it.
+    /// Whether a bind mount shows the file system.
     pub(crate) fn is_bound(&self) -> bool {
         self.binds.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts a bind mount that begins to see it, or has ended.
+    /// Counts a bind mount that begins to show the file system, or uncounts an ended one.
     pub(crate) fn count_bind(&self, begins: bool) {
         let now = self.binds.load(Ordering::Relaxed);
         self.binds.store(if begins { now + 1 } else { now - 1 }, Ordering::Relaxed);
@@ -118,7 +118,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets its limits, of those resources that it counts. None means no limit.
+    /// Sets the limits of those resources that it counts. `None` means no limit.
     pub fn set_limits(&self, limits: Limits) {
         for (quota, limit) in [(self.inodes, limits.inodes), (self.pages, limits.pages)] {
             if let Some(quota) = quota {
@@ -127,34 +127,34 @@ impl FileSystem {
         }
     }
 
-    /// Its limits, as far as they are set.
+    /// The limits of the file system, as far as they are set.
     pub fn limits(&self) -> Limits {
         let of = |quota: Option<&Quota>| quota.map(Quota::limit).filter(|limit| *limit != u64::MAX);
         Limits { pages: of(self.pages), inodes: of(self.inodes) }
     }
 
-    /// Present pages and inodes, as far as they are counted.
+    /// The present numbers of pages and of inodes; 0 for a resource that is not counted.
     pub fn taken(&self) -> (u64, u64) {
         (self.pages.map_or(0, Quota::taken), self.inodes())
     }
 
-    /// Whether its files and directories take no changes, by whatever mount.
+    /// Whether files and directories take no changes through any mount.
     pub fn is_read_only(&self) -> bool {
         self.restrictions.load(Ordering::Relaxed) & UNCHANGING != 0
     }
 
-    /// The uses that its first mount refuses; bind mounts have their own.
+    /// The uses that the first mount refuses. Bind mounts have restrictions of their own.
     pub(crate) fn restrictions(&self) -> Restrictions {
         Restrictions::from_bits_truncate(self.restrictions.load(Ordering::Relaxed))
     }
 
-    /// Changes them, and whether the file system takes changes at all.
+    /// Sets the restrictions of the first mount. [`Restrictions::READ_ONLY`] makes the whole file system read-only.
     pub fn restrict(&self, uses: Restrictions) {
         let whole = if uses.contains(Restrictions::READ_ONLY) { UNCHANGING } else { 0 };
         self.restrictions.store(uses.bits() | whole, Ordering::Relaxed);
     }
 
-    /// Changes those of the first mount only.
+    /// Sets the restrictions of the first mount only.
     pub(crate) fn restrict_first_mount(&self, uses: Restrictions) {
         let change = |bits| Some(bits & UNCHANGING | uses.bits());
         let _ = self.restrictions.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
@@ -168,12 +168,12 @@ impl FileSystem {
         };
     }
 
-    /// [`FsError::ReadOnly`] if it takes no changes.
+    /// Fails with [`FsError::ReadOnly`] if it takes no changes.
     pub(crate) fn changeable(&self) -> Result<(), FsError> {
         if self.is_read_only() { Err(FsError::ReadOnly) } else { Ok(()) }
     }
 
-    /// Its limits, and the free part. Zeroes mean no limit, as on Linux.
+    /// The limits of the file system, and how much is free. Zeroes mean no limit, as on Linux.
     pub fn space(&self) -> Space {
         let of = |quota: Option<&Quota>| match quota.map(|quota| (quota.limit(), quota.taken())) {
             None | Some((u64::MAX, _)) => Count::default(),
@@ -182,20 +182,20 @@ impl FileSystem {
         Space { kind: self.kind, device: self.device, pages: of(self.pages), inodes: of(self.inodes) }
     }
 
-    /// Whether one of its inodes is watched.
+    /// Whether an inode of the file system is watched.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.watches.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether one of its inodes has a lease. An opener for writing counts itself before it looks, and a holder of a
-    /// new lease looks for such openers afterwards.
+    /// Whether one of its inodes has a lease. An opener for writing counts itself before it reads this. The holder of a
+    /// new lease checks for such openers afterwards.
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         self.leases.load(Ordering::SeqCst) != 0
     }
 
-    /// Counts a lease, or its end.
+    /// Counts a lease, or uncounts it at its end.
     pub(crate) fn count_lease(&self, begins: bool) {
         match begins {
             true => self.leases.fetch_add(1, Ordering::SeqCst),
@@ -203,7 +203,7 @@ impl FileSystem {
         };
     }
 
-    /// Existing inodes and further names, if they are counted.
+    /// The number of existing inodes and further names; 0 if they are not counted.
     pub fn inodes(&self) -> u64 {
         self.inodes.map_or(0, Quota::taken)
     }
@@ -217,7 +217,7 @@ impl FileSystem {
     pub(crate) fn admit(&self, epoch: &Domain) -> Result<Admitted<'_>, FsError> {
         let Some(quota) = self.inodes else { return Ok(Admitted(self)) };
         if !quota.take(1) {
-            // A removed directory is counted until no lookup can still be in it.
+            // A removed directory stays counted until no lookup can use it any more.
             epoch.drain();
             if !quota.take(1) {
                 return Err(FsError::NoSpace);
@@ -226,12 +226,12 @@ impl FileSystem {
         Ok(Admitted(self))
     }
 
-    /// Counts `units` more inodes for the memory of another thing. `false` if there is no room.
+    /// Counts `units` more inodes, for the memory of another object. Returns `false` if there is no room.
     pub(super) fn take_units(&self, units: u64) -> bool {
         self.inodes.is_none_or(|quota| quota.take(units))
     }
 
-    /// Uncounts them.
+    /// Uncounts `units` inodes that [`take_units`](Self::take_units) counted.
     pub(super) fn put_units(&self, units: u64) {
         if let Some(quota) = self.inodes {
             quota.put(units);
@@ -248,7 +248,7 @@ impl FileSystem {
     /// A number that no other inode has or had.
     pub(super) fn number(&self) -> u64 {
         let pinned = preempt_off();
-        // Only this processor writes it.
+        // Only this processor writes its counter.
         let mine = self.numbered.mine(&pinned);
         let n = mine.load(Ordering::Relaxed);
         mine.store(n + 1, Ordering::Relaxed);
@@ -256,12 +256,12 @@ impl FileSystem {
     }
 }
 
-/// The count of an inode or name; dropping this ends it.
+/// The count of an inode or a name, until it is dropped.
 #[must_use]
 pub(crate) struct Admitted<'a>(&'a FileSystem);
 
 impl Admitted<'_> {
-    /// The inode or name stays counted until its remover calls [`FileSystem::forget`].
+    /// Keeps the inode or name counted until its remover calls [`FileSystem::forget`].
     pub fn keep(self) {
         core::mem::forget(self);
     }

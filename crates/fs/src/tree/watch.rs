@@ -1,4 +1,4 @@
-//! Watches on inodes: who reads, writes, opens, changes, makes, moves and removes a file.
+//! Watches on inodes: notifications of reads, writes, opens, changes, creations, moves and removals of a file.
 //!
 //! A file system counts the watches on its inodes. Without any, an operation on a file only reads that count. The
 //! watches of one inode are in a list that is copied on change, so watchers are notified with no lock held. A watch
@@ -19,7 +19,7 @@ bitflags::bitflags! {
         const ACCESS = 1;
         /// The file was written, or its size changed.
         const MODIFY = 1 << 1;
-        /// Its attributes changed.
+        /// The file's attributes changed.
         const ATTRIBUTES = 1 << 2;
         /// A file that was open for writing was closed.
         const CLOSE_WRITE = 1 << 3;
@@ -39,11 +39,11 @@ bitflags::bitflags! {
         const DELETE_SELF = 1 << 10;
         /// The inode has another name.
         const MOVE_SELF = 1 << 11;
-        /// Of a watch: names that were removed are not watched.
+        /// In a watch: names that were removed are not watched.
         const LISTED_ONLY = 1 << 26;
-        /// Of a watch: it ends with its first event.
+        /// In a watch: the watch ends with its first event.
         const ONCE = 1 << 27;
-        /// Of an event: it concerns a directory.
+        /// In an event: the event concerns a directory.
         const DIRECTORY = 1 << 28;
     }
 }
@@ -53,17 +53,18 @@ impl Happening {
     pub const EVENTS: Happening = Happening::from_bits_retain((1 << 12) - 1);
 }
 
-/// Takes events. Called from threads, with no lock held.
+/// The receiver of events. Called from threads, with no lock held.
 pub trait Watcher: Send + Sync {
-    /// `what` happened to the watched inode, or to its entry `name`. The two halves of a move have the same `cookie`.
+    /// Called when `what` happened to the watched inode, or to its entry `name`. Both events of a move have the same
+    /// `cookie`.
     fn happened(&self, watch: &Watch, what: Happening, cookie: u32, name: &[u8]);
-    /// The watch ended.
+    /// Called when the watch has ended.
     fn ended(&self, watch: &Watch);
 }
 
 /// A watcher's interest in an inode.
 pub struct Watch {
-    /// The watcher's number of it.
+    /// The watcher's number for this watch.
     pub id: i32,
     /// The watched inode's identity.
     pub ident: Ident,
@@ -77,7 +78,7 @@ pub struct Watch {
 /// The watches of an inode.
 pub(crate) struct WatchList(SpinLock<Arc<Vec<Arc<Watch>>>>);
 
-/// An inode's list, made for its first watch.
+/// The list of an inode's watches, made for its first watch.
 pub(super) type OwnList = SpinLock<Option<Arc<WatchList>>>;
 
 pub(super) fn no_list() -> OwnList {
@@ -93,7 +94,7 @@ impl WatchList {
         self.0.lock().clone()
     }
 
-    /// Replaces the list by one without gone watches, and with `new`. The caller adds one at a time.
+    /// Replaces the list by a copy without ended watches, and with `new`. The caller adds one watch at a time.
     fn renew(&self, new: Option<&Arc<Watch>>) -> Result<(), FsError> {
         loop {
             let old = self.watches();
@@ -136,7 +137,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Whether it is a watch of `watcher`, and has not ended.
+    /// Whether this is a watch of `watcher`, and has not ended.
     pub(super) fn is_of(&self, watcher: &Arc<dyn Watcher>) -> bool {
         !self.is_gone() && self.watcher.upgrade().is_some_and(|other| Arc::ptr_eq(&other, watcher))
     }
@@ -150,28 +151,28 @@ impl Watch {
         }
     }
 
-    /// The events that it waits for, and how.
+    /// The events that the watch waits for, and its options.
     pub fn wanted(&self) -> Happening {
         Happening::from_bits_truncate(self.wanted.load(Ordering::Acquire))
     }
 
-    /// Changes that.
+    /// Changes the events that the watch waits for, and its options.
     pub fn set_wanted(&self, wanted: Happening) {
         self.wanted.store(wanted.bits(), Ordering::Release);
     }
 
-    /// Whether it ended.
+    /// Whether the watch has ended.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Ends the watch. `false` if it has ended already. The watcher is not notified.
+    /// Ends the watch. Returns `false` if it has ended already. The watcher is not notified.
     pub fn end(&self) -> bool {
         if self.gone.swap(true, Ordering::AcqRel) {
             return false;
         }
         self.system.watches.fetch_sub(1, Ordering::Relaxed);
-        // Without memory it stays on the list until the next change.
+        // Without memory, the watch stays in the list until the next change.
         let _stays = self.list.upgrade().map(|list| list.renew(None));
         true
     }

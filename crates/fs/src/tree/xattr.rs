@@ -1,7 +1,7 @@
 //! Extended attributes: names with values that an inode keeps for programs.
 //!
-//! The list of an inode is copied on change. So a reader copies a value to a program with no lock held. Each attribute
-//! is charged to the inodes of its file system, as many as would take its memory.
+//! The list of an inode is copied when it changes, so a reader copies a value to a program with no lock held. The
+//! memory of each attribute is charged to its file system, in units of inodes.
 
 use super::system::FileSystem;
 use crate::FsError;
@@ -10,26 +10,26 @@ use quire_sync::{Rank, SpinLock};
 
 /// The memory that counts as one inode.
 const INODE_BYTES: usize = 1024;
-/// Memory of an attribute beside its name and its value.
+/// The memory of an attribute in bytes, without its name and value.
 const EACH: usize = 128;
 
-/// Longest name.
+/// The longest name, in bytes.
 pub const NAME_MAX: usize = 255;
-/// Largest value.
+/// The largest value, in bytes.
 pub const SIZE_MAX: usize = 65536;
 
 /// An attribute.
 pub struct Xattr {
-    /// Its name, with the prefix.
+    /// The attribute's name, with the prefix.
     pub name: Vec<u8>,
-    /// Its value.
+    /// The attribute's value.
     pub value: Vec<u8>,
     system: &'static FileSystem,
     units: u64,
 }
 
 impl Xattr {
-    /// An attribute, charged to `system`. [`FsError::NoSpace`] if that has no room for it.
+    /// An attribute, charged to `system`. Fails with [`FsError::NoSpace`] if `system` has no room for it.
     pub(super) fn new(system: &'static FileSystem, name: &[u8], value: Vec<u8>) -> Result<Arc<Self>, FsError> {
         let name = Vec::try_copy(name)?;
         let units = (EACH + name.len() + value.len()).div_ceil(INODE_BYTES) as u64;
@@ -47,21 +47,21 @@ impl Drop for Xattr {
     }
 }
 
-/// What may exist when an attribute is set.
+/// The condition under which an attribute is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Before {
-    /// There may be one, which is replaced.
+    /// The attribute may exist, and is then replaced.
     Either,
-    /// There is none: else [`FsError::Exists`].
+    /// The attribute must not exist; otherwise [`FsError::Exists`].
     Absent,
-    /// There is one: else [`FsError::NoData`].
+    /// The attribute must exist; otherwise [`FsError::NoData`].
     Present,
 }
 
 /// All attributes of an inode.
 pub type Xattrs = Arc<Vec<Arc<Xattr>>>;
 
-/// An inode's list; `None` while it is empty.
+/// The list of an inode's attributes; `None` while it is empty.
 pub(super) type OwnXattrs = SpinLock<Option<Xattrs>>;
 
 pub(super) fn none() -> OwnXattrs {

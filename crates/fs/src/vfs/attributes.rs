@@ -27,7 +27,7 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Changes owner and group, if given. Files lose their set-id bits, even if root changes them.
+    /// Changes owner and group, if given. Files lose their set-id bits, even if a privileged caller changes them.
     pub fn set_owner(
         &self,
         caller: &FileCredentials,
@@ -49,7 +49,7 @@ impl<H: Host> Vfs<H> {
                     mode &= !0o2000;
                 }
             }
-            // Clearing bits is a change of the mode.
+            // Clearing these bits is a change of the mode, for which the caller must own the file.
             if !may || (mode != a.mode && !caller.owns(a)) {
                 return Err(FsError::NotPermitted);
             }
@@ -60,8 +60,8 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Changes the times of last access and modification, if given. `explicit` times need the owner, the current time
-    /// only permission to write.
+    /// Changes the times of last access and modification, if given. Only the owner may set `explicit` times. The
+    /// current time also needs only permission to write.
     pub fn set_times(
         &self,
         caller: &FileCredentials,

@@ -1,4 +1,4 @@
-//! The mounts of boot.
+//! The mounts that are made at boot.
 
 use super::Vfs;
 use super::found::{Final, Last};

@@ -1,4 +1,4 @@
-//! The caller of a file operation, and its permissions by a file's bits and owners.
+//! The caller of a file operation, and the check of its permissions by a file's bits and owners.
 
 use crate::FsError;
 use crate::host::Host;
@@ -12,11 +12,11 @@ bitflags::bitflags! {
     /// The requested access to a file: the three permission bits.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Want: u16 {
-        /// Read it, or list it.
+        /// Read the file, or list the directory.
         const READ = 4;
-        /// Write it, or change its entries.
+        /// Write the file, or change the directory's entries.
         const WRITE = 2;
-        /// Execute it, or look names up in it.
+        /// Execute the file, or look names up in the directory.
         const EXECUTE = 1;
     }
 }
@@ -43,13 +43,13 @@ bitflags::bitflags! {
 /// The caller of an operation.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FileCredentials {
-    /// User id. No id is privileged by its number.
+    /// User id. No id has privileges by its number.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// More groups, ascending, if there are any.
+    /// Further groups in ascending order, if there are any.
     pub groups: Option<Arc<Vec<u32>>>,
-    /// Its powers beside those of its ids.
+    /// The caller's powers, in addition to the rights of its ids.
     pub powers: Powers,
 }
 
@@ -57,17 +57,17 @@ impl FileCredentials {
     /// A caller that may do everything.
     pub const ROOT: FileCredentials = FileCredentials { uid: 0, gid: 0, groups: None, powers: Powers::all() };
 
-    /// Whether it is in the group `gid`.
+    /// Whether the caller is in the group `gid`.
     pub fn is_in(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.as_deref().is_some_and(|groups| groups.binary_search(&gid).is_ok())
     }
 
-    /// Whether it has that power.
+    /// Whether the caller has the power `power`.
     pub fn has(&self, power: Powers) -> bool {
         self.powers.contains(power)
     }
 
-    /// Whether the permission bits allow `self` the access `want`.
+    /// Checks that the permission bits, or a power of `self`, allow the access `want`.
     pub fn may<H: Host>(&self, inode: &Inode<H>, want: Want) -> Result<(), FsError> {
         if want.contains(Want::WRITE) && inode.system().is_read_only() && inode.kind().takes_changes() {
             return Err(FsError::ReadOnly);
@@ -75,7 +75,7 @@ impl FileCredentials {
         let rights = inode.rights();
         let shift = match () {
             () if self.uid == rights.uid => 6,
-            // Mostly group and others have the same bits, and then the list need not be searched.
+            // Mostly the group and others have the same bits. Then the list of groups need not be searched.
             () if (rights.mode ^ rights.mode >> 3) & want.bits() != 0 && self.is_in(rights.gid) => 3,
             () => 0,
         };
@@ -88,7 +88,7 @@ impl FileCredentials {
         }
     }
 
-    /// As [`may`](Self::may), with the mount by which the file was reached.
+    /// As [`may`](Self::may), and checks the mount through which the file was reached.
     pub fn may_at<H: Host>(&self, dentry: &Dentry<H>, want: Want) -> Result<(), FsError> {
         if want.contains(Want::WRITE) && dentry.inode.kind().takes_changes() {
             dentry.changeable()?;
@@ -115,7 +115,7 @@ impl FileCredentials {
         self.is_in(gid) || self.has(Powers::SET_IDS)
     }
 
-    /// Whether `self` may remove or rename `victim` in `directory`, the sticky bit considered.
+    /// Checks that the sticky bit lets `self` remove or rename `victim` in `directory`.
     pub(crate) fn may_take<H: Host>(&self, directory: &Inode<H>, victim: &Inode<H>) -> Result<(), FsError> {
         let attr = directory.fixed_attr();
         if attr.mode & 0o1000 != 0 && self.uid != attr.uid && !self.owns(&victim.fixed_attr()) {
@@ -126,8 +126,8 @@ impl FileCredentials {
 }
 
 impl FileCredentials {
-    /// Whether `self` may give `inode` another name. Its owner may. For a regular file without set-id bits a caller who
-    /// may read and write it also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a
+    /// Checks that `self` may give `inode` another name. Its owner may. A caller that may read and write a regular file
+    /// without set-id bits also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a
     /// set-id program would keep the program after its owner removes it for a fix.
     pub(crate) fn may_link<H: Host>(&self, inode: &Inode<H>) -> Result<(), FsError> {
         let attr = inode.fixed_attr();
@@ -136,8 +136,8 @@ impl FileCredentials {
         if may { Ok(()) } else { Err(FsError::NotPermitted) }
     }
 
-    /// Whether `self` follows `link` of `directory` at the end of a path: not if any user could have made it there.
-    /// (Linux's `fs.protected_symlinks`.)
+    /// Checks that `self` may follow `link` of `directory` at the end of a path. It may not if any user could have made
+    /// the link there. (Linux's `fs.protected_symlinks`.)
     pub(crate) fn may_follow<H: Host>(&self, directory: &Inode<H>, link: &Inode<H>) -> Result<(), FsError> {
         const SHARED_STICKY: u16 = 0o1002;
         let (directory, link) = (directory.rights(), link.rights());

@@ -1,11 +1,11 @@
-//! Where a path leads.
+//! The result of a path walk.
 
 use crate::FsError;
 use crate::host::Host;
 use crate::tree::dentry::Dentry;
 use quire_heap::Arc;
 
-/// Longest name of one component.
+/// The longest name of one component, in bytes.
 pub const NAME_MAX: usize = 255;
 
 /// One component's name, stored inline.
@@ -16,7 +16,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// A checked name.
+    /// Makes a name, and checks its length.
     pub fn new(name: &[u8]) -> Result<Self, FsError> {
         if name.len() > NAME_MAX {
             return Err(FsError::NameTooLong);
@@ -25,7 +25,7 @@ impl Name {
         bytes[..name.len()].copy_from_slice(name);
         Ok(Name { len: name.len() as u8, bytes })
     }
-    /// Its bytes.
+    /// The bytes of the name.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
@@ -34,7 +34,7 @@ impl Name {
     }
 }
 
-/// What the last component was.
+/// The kind of the last component.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Last {
     /// A name.
@@ -43,9 +43,9 @@ pub enum Last {
     Dot,
     /// `..`
     DotDot,
-    /// There was none: the path is made of slashes.
+    /// There was no component: the path consists of slashes.
     Root,
-    /// A link that leads straight to a dentry, which may have no name.
+    /// A link that leads directly to a dentry, which may have no name.
     Jump,
 }
 
@@ -60,16 +60,16 @@ pub enum Final {
     Name,
 }
 
-/// Where a path leads.
+/// The result of a path walk.
 pub struct FoundPath<H: Host> {
     /// The directory of the last component.
     pub parent: Arc<Dentry<H>>,
-    /// What the last component was.
+    /// The kind of the last component.
     pub last: Last,
     /// The last component, if it was a name.
     pub name: Name,
-    /// Its dentry, if that exists.
+    /// The dentry of the last component, if it exists.
     pub target: Option<Arc<Dentry<H>>>,
-    /// The path ends in a slash: it must be a directory.
+    /// Whether the path ends in a slash, so that the last component must be a directory.
     pub slash: bool,
 }

@@ -36,7 +36,7 @@ pub enum Create<'a> {
 }
 
 impl<H: Host> Vfs<H> {
-    /// Makes `what` under the name that `found` ends in. `mode` loses the bits of the view's umask.
+    /// Makes a file with `content` under the name in which `found` ends. `mode` loses the bits of the view's umask.
     pub fn make(
         &self,
         view: &View<H>,
@@ -54,7 +54,7 @@ impl<H: Host> Vfs<H> {
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
         view.credentials.may_at(parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, parent.inode.system()).map_err(|e| match content {
-            // As for a directory that has no way to make files.
+            // The error is the same as in a directory that cannot make files.
             Create::File => FsError::Denied,
             _ => e,
         })?;
@@ -100,7 +100,7 @@ impl<H: Host> Vfs<H> {
         if matches!(content, Create::Symlink(_)) {
             attr.mode = 0o777;
         }
-        // A directory with the set-group-id bit passes on its group, and the bit to directories.
+        // A directory with the set-group-id bit passes its group on to new files, and the bit to new directories.
         if let Some(parent) = parent.map(|p| p.fixed_attr()).filter(|p| p.mode & 0o2000 != 0) {
             attr.gid = parent.gid;
             if matches!(content, Create::Directory) {
@@ -123,7 +123,7 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// Gives the inode of `old` one more name.
+    /// Gives the inode of `old` a further name.
     pub fn link(&self, view: &View<H>, old: &Arc<Dentry<H>>, found: &FoundPath<H>) -> Result<(), FsError> {
         if found.last != Last::Name || found.target.is_some() {
             return Err(FsError::Exists);
@@ -156,7 +156,7 @@ impl<H: Host> Vfs<H> {
                 drop(entries);
                 return Err(FsError::Exists);
             }
-            // Under the directory's lock, so that each reader of the name finds it counted.
+            // Done under the directory's lock, so that each reader of the name finds it counted.
             old.inode.gain_name(now, admitted)?;
             entries.add(memory, name, dentry);
         }
@@ -182,7 +182,7 @@ impl<H: Host> Vfs<H> {
         directory.remove(found.name.bytes(), victim.inode.ident.number)
     }
 
-    /// The refusal to remove a name of generated entries.
+    /// The error for the removal of a name in a directory of generated entries.
     fn unchangeable(&self, found: &FoundPath<H>) -> FsError {
         if found.target.is_some() { FsError::NotPermitted } else { FsError::NotFound }
     }
@@ -203,7 +203,7 @@ impl<H: Host> Vfs<H> {
         self.may_rename_in(view, found.parent.inode.system())?;
         let removed = {
             let mut entries = directory.lock();
-            // As on Linux, a missing name is reported before a missing right.
+            // As on Linux, a missing name is reported before a missing permission.
             let victim = entries.get(found.name.bytes()).cloned().ok_or(FsError::NotFound)?;
             if found.slash {
                 return Err(if victim.inode.is_directory() { FsError::IsDirectory } else { FsError::NotDirectory });
@@ -224,8 +224,8 @@ impl<H: Host> Vfs<H> {
         removed.0.inode.lose_name(now);
         found.parent.inode.touch(now);
         removed.0.inode_happened(Happening::ATTRIBUTES);
-        // The watchers are notified of the end first, if this was the last use of it: the caller, the entry and this
-        // function have the name, and no other name leads to the inode.
+        // If this was the last use of the inode, its watchers are notified of its end first. Then only the caller, the
+        // entry and this function refer to the name, and no other name leads to the inode.
         let uses = 2 + usize::from(found.target.is_some());
         let inode = &removed.0.inode;
         if Arc::strong_count(&removed.0) == uses && Arc::strong_count(inode) == 1 && inode.fixed_attr().links == 0 {

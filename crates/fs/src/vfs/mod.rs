@@ -34,7 +34,7 @@ use quire_sync::atomic::{AtomicU32, AtomicU64};
 use quire_sync::{Mutex, Rank, SpinLock};
 use view::{Places, Resolve, StartDirectory, View};
 
-/// The device number of the root, in the idents of its files.
+/// The device number of the root file system, in the identities of its files.
 pub const ROOT_DEVICE: u64 = 1;
 
 /// All files of a machine.
@@ -45,7 +45,7 @@ pub struct Vfs<H: Host> {
     places: Arc<Places<H>>,
     /// The file system of pipes and other nameless files.
     nameless: &'static FileSystem,
-    /// The file system of memory files: it has no limits, like Linux's mount for them.
+    /// The file system of memory files. Like Linux's mount for them, it has no limits.
     memory: &'static FileSystem,
     /// Held while a name moves between directories. Ancestors change only then.
     pub(crate) moving: Mutex<()>,
@@ -55,7 +55,7 @@ pub struct Vfs<H: Host> {
     changes: Mutex<Changes<H>>,
     mount_changes: MountChanges,
     next_device: AtomicU64,
-    /// The number of the next move that is watched.
+    /// The cookie of the next move that is watched.
     cookies: AtomicU32,
 }
 
@@ -88,7 +88,7 @@ impl<H: Host> Vfs<H> {
         Ok(inode)
     }
 
-    /// The kernel around it.
+    /// The host around the file layer.
     pub fn host(&self) -> &H {
         &self.host
     }
@@ -103,7 +103,7 @@ impl<H: Host> Vfs<H> {
         View { places: self.places.clone(), credentials: FileCredentials::ROOT, umask: 0, resolve: Resolve::empty() }
     }
 
-    /// Makes `driver` serve the nodes with that number.
+    /// Registers `driver` for the nodes with the device number `number`.
     pub fn register(&self, number: DeviceNumber, driver: Arc<dyn Driver>) -> Result<(), FsError> {
         Ok(self.drivers.lock().try_push((number, driver))?)
     }
@@ -119,7 +119,7 @@ impl<H: Host> Vfs<H> {
         driver.ok_or(FsError::NoDevice)?.open_minor(number.minor, flags)
     }
 
-    /// An error if only the kernel makes and removes names of `system`, and `view` is not [the kernel's](Self::view).
+    /// Fails if only the kernel makes and removes names of `system`, and `view` is not [the kernel's](Self::view).
     pub(crate) fn may_rename_in(&self, view: &View<H>, system: &FileSystem) -> Result<(), FsError> {
         let permitted = !system.by_kernel || Arc::ptr_eq(&view.places, &self.places);
         if permitted { Ok(()) } else { Err(FsError::NotPermitted) }

@@ -23,7 +23,7 @@ use quire_lookup::Hold;
 pub type SharedFile<H> = Arc<OpenFile<H>>;
 
 impl<H: Host> Vfs<H> {
-    /// Opens the file of `path`, making it if `flags` say so. Waits only for the other end of a FIFO.
+    /// Opens the file at `path`, and makes it first if `flags` say so. Waits only for the other end of a FIFO.
     pub fn open(
         &self,
         view: &View<H>,
@@ -40,7 +40,8 @@ impl<H: Host> Vfs<H> {
             () => Final::Follow,
         };
         if flags.contains(OpenFlags::CREATE) && path.last() == Some(&b'/') {
-            // The file would have to be a directory, which `open` cannot make. But first the parent path must exist.
+            // A trailing slash requires a directory, which `open` cannot make. But errors of the parent path are
+            // reported first.
             if self.walk(view, base, path, Final::Name)?.last == Last::Name {
                 return Err(FsError::IsDirectory);
             }
@@ -58,7 +59,7 @@ impl<H: Host> Vfs<H> {
                 view.credentials.may_at(&directory, Want::WRITE | Want::EXECUTE)?;
                 let system = directory.inode.system();
                 let inode = self.new_inode(view, Some(&directory.inode), system, Create::File, mode)?;
-                // No other thread has the file yet.
+                // No other thread can reach the file yet.
                 inode.change(self.host.realtime(), |a| a.linkable = !flags.contains(OpenFlags::EXCLUSIVE));
                 let label = try_format(format_args!("#{}", inode.ident.number))?;
                 let file = Dentry::unlisted(Dentry::seen(&directory), &label, inode)?;
@@ -68,10 +69,10 @@ impl<H: Host> Vfs<H> {
                 Some(_) if exclusive => return Err(FsError::Exists),
                 Some(there) => there.clone(),
                 None if !flags.contains(OpenFlags::CREATE) => return Err(FsError::NotFound),
-                // A link led to a name with a trailing slash.
+                // A link led to a missing name with a trailing slash.
                 None if found.slash => return Err(FsError::IsDirectory),
                 None => {
-                    // Before the file is made: opening it then needs no more memory.
+                    // Allocated before the file is made, so that opening the file needs no more memory.
                     let opening = Opening::new(&self.host)?;
                     match self.make(view, &found, Create::File, mode) {
                         Ok(new) => {
@@ -91,7 +92,7 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Whether `caller` may open an existing file with `flags`.
+    /// Checks that `caller` may open an existing file with `flags`.
     fn check_open(&self, caller: &FileCredentials, dentry: &Dentry<H>, flags: OpenFlags) -> Result<(), FsError> {
         let kind = dentry.inode.kind();
         if flags.contains(OpenFlags::DIRECTORY) && kind != FileKind::Directory {
@@ -116,7 +117,7 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// Opens a dentry; permissions were checked.
+    /// Opens a dentry. The caller has checked the permissions.
     pub fn open_dentry(
         &self,
         dentry: impl Into<Hold<Dentry<H>>>,
@@ -164,8 +165,8 @@ impl<H: Host> Vfs<H> {
             InodeContent::Fifo(pipe) => {
                 let (read, write) = (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE));
                 // Only openers of a pipe with a name wait for each other. A nameless pipe was open at both ends from
-                // the start, so its other end is open or never will be. An opener through /proc neither waits nor is
-                // refused.
+                // the start, so its other end is open now or may never be. So an opener through /proc neither waits nor
+                // is refused.
                 Body::Stream(match core::ptr::eq(inode.system(), self.nameless) {
                     true => Pipe::open_now(pipe, read, write)?,
                     false => Pipe::open(pipe, read, write, &io.of(flags))?,
@@ -183,8 +184,8 @@ impl<H: Host> Vfs<H> {
         })
     }
 
-    /// A new pipe of `caller`: its reading and its writing end. `flags` are added to both, except that a reader has no
-    /// packets.
+    /// Makes a pipe of `caller`, and returns its reading end and its writing end. Both get `flags`, but the reading end
+    /// never has [`OpenFlags::DIRECT`].
     pub fn pipe(&self, caller: &FileCredentials, flags: OpenFlags) -> Result<(SharedFile<H>, SharedFile<H>), FsError> {
         let (pipe, [r, w]) = Pipe::ends(self.host.clone())?;
         let attr = NewAttr { mode: 0o600, uid: caller.uid, gid: caller.gid };
@@ -210,7 +211,8 @@ impl<H: Host> Vfs<H> {
         Ok(self.nameless(caller, kind, socket)?.open(stream, flags))
     }
 
-    /// Everything of a [nameless stream](Self::nameless_stream) but the stream, for a stream that must not be lost.
+    /// Makes all of a [nameless stream](Self::nameless_stream) but the stream, for callers that must not lose the
+    /// stream by an error.
     pub fn nameless(
         &self,
         caller: &FileCredentials,
@@ -233,8 +235,8 @@ impl<H: Host> Vfs<H> {
         Ok(NamelessFile { opening: Opening::new(&self.host)?, dentry })
     }
 
-    /// A file of `caller` in memory without a name in any directory; listings show `/memfd:name (deleted)`. With
-    /// `seals`; [`Seals::EXEC`] means that no process may ever execute it.
+    /// Makes a file of `caller` in memory, with `seals` and without a name in any directory. Listings show `/memfd:name
+    /// (deleted)`. [`Seals::EXEC`] means that no process may ever execute it.
     pub fn memory_file(
         &self,
         caller: &FileCredentials,
@@ -253,14 +255,14 @@ impl<H: Host> Vfs<H> {
         let dentry = Dentry::nameless(&label, inode)?;
         let opening = Opening::new(&self.host)?;
         let body = self.body(&dentry, flags, &Io::NOW)?;
-        // Not counted as a writer of a program's file, as on Linux: a memory file is executed through its only
+        // The open file does not count as a writer, as on Linux, because a memory file is executed through its only
         // descriptor.
         Ok(OpenFile::new(opening, dentry.into(), flags | OpenFlags::LARGE, body, false))
     }
 }
 
-/// `kind`, the number of an inode, and a bracket: the label of a nameless file. Without the formatter, which costs
-/// several times as much.
+/// The label of a nameless file: `kind`, the number of an inode, and a bracket. Written without the formatter, which
+/// costs several times as much.
 fn numbered(kind: &[u8], number: u64) -> Result<Vec<u8>, FsError> {
     let mut digits = Digits::new();
     let digits = digits.decimal(number);
@@ -283,7 +285,7 @@ impl<H: Host> NamelessFile<H> {
         self.dentry.inode.ident.number
     }
 
-    /// Opens it.
+    /// Opens the file with `stream`.
     pub fn open(self, stream: Arc<dyn Stream>, flags: OpenFlags) -> Arc<OpenFile<H>> {
         OpenFile::new(self.opening, self.dentry.into(), flags, Body::Stream(stream), false)
     }

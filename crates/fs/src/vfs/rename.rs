@@ -2,10 +2,10 @@
 //!
 //! # Lock order
 //! At most two directories are locked, then the entries of a replaced directory. A move between directories holds
-//! `Vfs::moving`, so there is one at a time and ancestors do not change. It locks an ancestor before a descendant, and
-//! unrelated directories by address. `rmdir` locks the parent before the child. A cycle needs a thread that holds a
-//! directory and waits for its ancestor. Only a move between *unrelated* directories could do that, and there is one at
-//! a time.
+//! `Vfs::moving`, so there is one such move at a time, and ancestors do not change. It locks an ancestor before a
+//! descendant, and unrelated directories by address. `rmdir` locks the parent before the child. A deadlock needs a
+//! thread that holds a directory and waits for an ancestor of it. Only a move between *unrelated* directories could do
+//! that, and there is one such move at a time.
 
 use crate::FsError;
 use crate::host::Host;
@@ -28,7 +28,7 @@ pub enum Rename {
     Replace,
     /// The move is refused.
     NoReplace,
-    /// The two change places.
+    /// The two files exchange their names.
     Exchange,
 }
 
@@ -48,7 +48,7 @@ impl<'a, H: Host> Both<'a, H> {
             None => &mut self.old,
         }
     }
-    /// Unlocks both; removed elements are freed when neither is locked.
+    /// Unlocks both. Removed elements are freed when neither is locked.
     fn unlock(self) {
         let _given_up = (self.old.unlock(), self.new.map(Locked::unlock));
     }
@@ -69,7 +69,7 @@ struct Move<'m, H: Host> {
     new_parent: &'m Arc<Dentry<H>>,
     old_dir: &'m Directory<H>,
     new_dir: &'m Directory<H>,
-    /// Both names are in one directory.
+    /// Whether both names are in one directory.
     same: bool,
     how: Rename,
 }
@@ -78,14 +78,14 @@ struct Move<'m, H: Host> {
 struct Memory<H: Host> {
     name: Arc<[u8]>,
     shown: ShownMemory<H>,
-    /// In an exchange, the same for the way back.
+    /// In an exchange: the same for the name that moves back.
     back: Option<(Arc<[u8]>, ShownMemory<H>)>,
 }
 
 /// The dentries that a move concerns.
 struct Ends<H: Host> {
     source: Arc<Dentry<H>>,
-    /// The dentry that has the new name until then.
+    /// The dentry that has the new name before the move.
     there: Option<Arc<Dentry<H>>>,
 }
 
@@ -99,7 +99,7 @@ impl<H: Host> Ends<H> {
     }
 }
 
-/// Entries and dentries that may be freed. They are dropped after the locks.
+/// Entries and dentries that may be freed. They are dropped after the locks are released.
 type Dropped<H> = (Option<Taken<H>>, [Option<Arc<Dentry<H>>>; 4]);
 
 impl<'m, H: Host> Move<'m, H> {
@@ -166,13 +166,13 @@ impl<'m, H: Host> Move<'m, H> {
             (None, Rename::Exchange) => return Err(FsError::NotFound),
             _ => {}
         }
-        // As on Linux, a name that is missing, or is in the way, is reported before a missing right.
+        // As on Linux, a missing name, or a name in the way, is reported before a missing permission.
         view.credentials.may_at(&from.parent, Want::WRITE | Want::EXECUTE)?;
         view.credentials.may_at(&to.parent, Want::WRITE | Want::EXECUTE)?;
         view.credentials.may_take(&self.old_parent.inode, &source.inode)?;
         let ends = Ends { source, there };
-        // A trailing slash requires a directory. For either name that is the source; in an exchange each name requires
-        // its own.
+        // A trailing slash requires a directory. In a plain move, a slash after either name concerns the source. In an
+        // exchange, each slash concerns the file that gets the name.
         let new_is_dir = if how == Rename::Exchange { ends.there_is_dir() } else { ends.source_is_dir() };
         if (from.slash && !ends.source_is_dir()) || (to.slash && !new_is_dir) {
             return Err(FsError::NotDirectory);
@@ -189,7 +189,7 @@ impl<'m, H: Host> Move<'m, H> {
                 return Ok(None);
             }
         }
-        // A directory that gets another parent changes, because its entry `..` does.
+        // A directory that gets another parent is changed too, because its entry `..` changes.
         let moves = |dentry: &Dentry<H>| !self.same && dentry.inode.is_directory();
         let back_moves = ends.there.as_ref().filter(|there| how == Rename::Exchange && moves(there));
         for moved in [Some(&ends.source).filter(|source| moves(source)), back_moves].into_iter().flatten() {
@@ -198,8 +198,8 @@ impl<'m, H: Host> Move<'m, H> {
         Ok(Some(ends))
     }
 
-    /// Changes the entries, and unlocks the directories. An error changes nothing. Unused `memory` is freed after
-    /// the locks, because `both` is dropped first.
+    /// Changes the entries, and unlocks the directories. If it fails, nothing has changed. Unused `memory` is freed
+    /// after the locks are released, because `both` is dropped first.
     fn change(&self, memory: Memory<H>, mut both: Both<'_, H>, ends: &Ends<H>) -> Result<Dropped<H>, FsError> {
         let source = &ends.source;
         if let (Some(there), Some((old_name, old_shown))) = (&ends.there, memory.back) {
@@ -225,7 +225,7 @@ impl<'m, H: Host> Move<'m, H> {
             }
             there.unlist();
         }
-        // The entry moves with its memory.
+        // The entry takes its memory along.
         let (a, listed) = both.source().take(self.from.name.bytes()).ok_or(FsError::NotFound)?;
         let entry = EntryMemory { shown: memory.shown, listed };
         let b = both.target().put(entry, memory.name.clone(), source.clone());
@@ -234,10 +234,10 @@ impl<'m, H: Host> Move<'m, H> {
         Ok((b, [Some(a), None, c, None]))
     }
 
-    /// Notes the move in the inodes: those of the two files, and those of their directories.
+    /// Updates times and link counts in the inodes of both files, and of their directories.
     fn settle(&self, ends: &Ends<H>, now: Timestamp) {
         ends.source.inode.change(now, |_| ());
-        // How many directories each parent gained or lost.
+        // The changes of the two parents' link counts: one for each directory that they gain or lose.
         let (mut old_change, mut new_change) = (0i32, 0i32);
         if ends.source_is_dir() {
             old_change -= 1;

@@ -6,9 +6,9 @@ use crate::tree::dentry::Dentry;
 use core::ops::Deref;
 use quire_heap::Arc;
 
-/// A directory that paths start in.
+/// A directory in which paths start.
 pub enum StartDirectory<H: Host> {
-    /// The root of a tree that is never freed: it needs no reference count.
+    /// The root of a tree that is never freed, so it needs no reference count.
     Root(&'static Arc<Dentry<H>>),
     /// Any other directory.
     Counted(Arc<Dentry<H>>),
@@ -40,12 +40,12 @@ impl<H: Host> Deref for StartDirectory<H> {
     }
 }
 
-/// The start of paths. Aligned, because each thread has one, and changes its reference count.
+/// The directories in which paths start. Aligned, because each thread refers to one, and changes its reference count.
 #[repr(align(64))]
 pub struct Places<H: Host> {
-    /// What `/` means.
+    /// The directory that `/` means.
     pub root: StartDirectory<H>,
-    /// Where relative paths start.
+    /// The directory in which relative paths start.
     pub cwd: StartDirectory<H>,
 }
 
@@ -61,38 +61,38 @@ bitflags::bitflags! {
     pub struct Resolve: u8 {
         /// No step leads to another file system: [`FsError::CrossDevice`](crate::FsError::CrossDevice).
         const NO_CROSSING = 1;
-        /// No link that leads straight to a file is followed: [`FsError::Loop`](crate::FsError::Loop).
+        /// No link that leads directly to a file is followed: [`FsError::Loop`](crate::FsError::Loop).
         const NO_JUMPS = 1 << 1;
         /// No link is followed at all.
         const NO_LINKS = 1 << 2;
-        /// No step leads out of the directory that the walk begins in, not even an absolute path:
+        /// No step leads out of the directory in which the walk begins, not even an absolute path:
         /// [`FsError::CrossDevice`](crate::FsError::CrossDevice).
         const BENEATH = 1 << 3;
-        /// The caller has made the directory the view's root, and no link may lead straight to a file.
+        /// The caller has made the directory the view's root, and no link may lead directly to a file.
         const IN_ROOT = 1 << 4;
     }
 }
 
 /// A process's view of the tree: the start of its paths, its credentials, its umask.
 pub struct View<H: Host> {
-    /// The start of its paths: each view holds a reference, path walks take none.
+    /// The start of its paths. Each view holds a reference to it, so path walks need none.
     pub places: Arc<Places<H>>,
     /// The caller.
     pub credentials: FileCredentials,
     /// Permission bits that new files do not get.
     pub umask: u16,
-    /// Limits on its walks.
+    /// The limits on its walks.
     pub resolve: Resolve,
 }
 
 impl<H: Host> View<H> {
-    /// What `/` means.
+    /// The directory that `/` means.
     #[inline]
     pub fn root(&self) -> &Arc<Dentry<H>> {
         &self.places.root
     }
 
-    /// Where relative paths start.
+    /// The directory in which relative paths start.
     #[inline]
     pub fn cwd(&self) -> &Arc<Dentry<H>> {
         &self.places.cwd

@@ -14,14 +14,14 @@ use core::ops::Deref;
 use quire_heap::{Arc, Vec};
 use quire_lookup::{Hold, names};
 
-/// Longest path, the terminating zero that Linux counts included.
+/// The longest path in bytes, including the terminating zero, which Linux counts too.
 pub const PATH_MAX: usize = 4096;
-/// Most symbolic links in the walk of one path.
+/// The most symbolic links in the walk of one path.
 pub const LINKS_MAX: u32 = 40;
 
 /// The directory that a walk has reached.
 enum Here<'w, H: Host> {
-    /// The directory that it began in, whose reference the caller holds.
+    /// The directory in which the walk began. The caller holds a reference to it.
     Start(&'w Arc<Dentry<H>>),
     Below(Arc<Dentry<H>>),
 }
@@ -45,7 +45,7 @@ impl<H: Host> Deref for Here<'_, H> {
     }
 }
 
-/// As [`FoundPath`], without a reference to the last component's directory.
+/// The result of a walk, like [`FoundPath`], without a reference of its own to the last component's directory.
 struct Reached<'w, H: Host> {
     here: Here<'w, H>,
     last: Last,
@@ -53,7 +53,7 @@ struct Reached<'w, H: Host> {
     slash: bool,
 }
 
-/// The rest of a path: borrowed until a link is followed.
+/// The rest of a path, which is borrowed until a link is followed.
 enum Rest<'p> {
     Path(&'p [u8]),
     Link(Vec<u8>, usize),
@@ -78,7 +78,7 @@ fn slashes(path: &[u8]) -> usize {
     path.iter().take_while(|&&b| b == b'/').count()
 }
 
-/// Refuses a path that is empty or too long, or that leaves the directory to which `view` confines it at once.
+/// Refuses a path that is empty or too long. Also refuses an absolute path if `view` confines the walk to its start.
 fn may_begin<H: Host>(view: &View<H>, path: &[u8]) -> Result<(), FsError> {
     if path.is_empty() {
         return Err(FsError::NotFound);
@@ -94,8 +94,8 @@ fn may_begin<H: Host>(view: &View<H>, path: &[u8]) -> Result<(), FsError> {
 
 impl<H: Host> Vfs<H> {
     /// Walks `path` from `base` (or from the root) to its last component, which may be missing. Links on the way are
-    /// always followed, a link at the end according to `end`. With a trailing slash the last component must be a
-    /// directory, unless only its name matters.
+    /// always followed. `end` determines whether a link at the end is followed. With a trailing slash the last
+    /// component must be a directory, unless only its name matters.
     pub fn walk(
         &self,
         view: &View<H>,
@@ -109,8 +109,8 @@ impl<H: Host> Vfs<H> {
         Ok(FoundPath { parent: here.counted(), last, name, target, slash })
     }
 
-    /// The dentry of a path, if it exists; links as with [`walk`](Self::walk). Takes no other reference if only
-    /// directories lie on the way.
+    /// The dentry at a path, if it exists. Links are treated as by [`walk`](Self::walk). If only directories are on the
+    /// way, the walk counts no reference but that to the result.
     pub(crate) fn target(
         &self,
         view: &View<H>,
@@ -130,10 +130,10 @@ impl<H: Host> Vfs<H> {
         Ok(self.reach(view, base, path, end, None)?.target.map(Hold::from))
     }
 
-    /// The dentry of a path, if it exists, for paths with only names in stored directories and no link at the end.
-    /// `None` if the path needs a full walk.
+    /// The fast way of [`target`](Self::target), for paths of only names in stored directories without a link at the
+    /// end. `None` means that the path needs a full walk. `Some(None)` means that there is no such file.
     fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Hold<Dentry<H>>>> {
-        // A reference taken in vain is dropped after the pin, because it may be the last one.
+        // A reference that is not returned is dropped after the pin is released, because it may be the last one.
         let mut _in_vain = None;
         let pin = self.host().epoch().pin();
         let mut below: Option<names::PinnedValue<'_, Dentry<H>>> = None;
@@ -178,8 +178,8 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// As [`walk`](Self::walk), without a reference to the starting directory; the last component's name goes into
-    /// `last_name`.
+    /// Walks as [`walk`](Self::walk) does, without a reference to the starting directory. Stores the last component's
+    /// name in `last_name`.
     fn reach<'w>(
         &self,
         view: &'w View<H>,
@@ -315,10 +315,10 @@ impl<H: Host> Vfs<H> {
     }
 }
 
-/// Checks a step from `here` to `child` of a walk with limits that began at `base`.
+/// Checks the step from `here` to `child`, in a walk with limits that began at `base`.
 ///
-/// A directory may be moved while a walk is in it, and its parent may then be outside. So each step to a parent is
-/// checked by the parent's own ancestors. A step to a name leads no further out.
+/// A directory may be moved while a walk is in it, and its new parent may be outside the limits. So each step to a
+/// parent checks the parent's own ancestors. A step to a name leads no further out.
 fn confined<H: Host>(
     view: &View<H>,
     base: &Arc<Dentry<H>>,

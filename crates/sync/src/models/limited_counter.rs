@@ -1,16 +1,16 @@
-//! Permits that are taken and put back while the count is made exact.
+//! Models of permits that are taken and put back while the count is made exact.
 
 use crate::explore::{Arc, thread};
 use crate::hooks::threads::set_cpu;
 use crate::limited_counter::LimitedCounter;
 use crate::protocol;
 
-/// `f` with a count of two CPUs.
+/// Calls `f` with a counter for two CPUs.
 fn with_counter(f: impl FnOnce(Arc<LimitedCounter>)) {
     f(Arc::new(LimitedCounter::leaked(2)));
 }
 
-/// One permit is held. One CPU has a spare one. The other has none, and must close that stock to get the exact count.
+/// One permit is held. CPU 1 has a spare permit. CPU 0 has none, and must close CPU 1's stock to get the exact count.
 fn take_against_close() {
     with_counter(|count| {
         set_cpu(1);

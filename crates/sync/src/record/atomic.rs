@@ -5,14 +5,14 @@ use core::fmt;
 use core::sync::atomic as real;
 pub use core::sync::atomic::Ordering;
 
-/// A fence, recorded.
+/// Executes and records a fence.
 #[track_caller]
 pub fn fence(order: Ordering) {
     note(AccessKind::Fence, 0, 0);
     real::fence(order);
 }
 
-/// The methods of all atomics, whatever they hold.
+/// The methods that all atomics have, whatever type they hold.
 macro_rules! common {
     ([$($generic:tt)*] $name:ty, $real:ty, $value:ty) => {
         const _: () = {
@@ -31,25 +31,25 @@ macro_rules! common {
             fn note(&self, kind: AccessKind) {
                 note(kind, core::ptr::from_ref(self).addr(), size_of::<Self>());
             }
-            /// Reads it.
+            /// Reads the value.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 self.note(AccessKind::Read);
                 self.0.load(order)
             }
-            /// Writes it.
+            /// Writes the value.
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 self.note(AccessKind::Write);
                 self.0.store(value, order)
             }
-            /// Writes it, and returns what it held.
+            /// Writes the value, and returns the old value.
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.note(AccessKind::ReadModifyWrite);
                 self.0.swap(value, order)
             }
-            /// Writes `new` where it holds `current`.
+            /// Writes `new` if the atomic holds `current`.
             #[track_caller]
             pub fn compare_exchange(
                 &self,
@@ -61,7 +61,7 @@ macro_rules! common {
                 self.note(AccessKind::ReadModifyWrite);
                 self.0.compare_exchange(current, new, success, failure)
             }
-            /// As [`compare_exchange`](Self::compare_exchange); may fail for no reason.
+            /// As [`compare_exchange`](Self::compare_exchange), but may fail although the atomic holds `current`.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self,
@@ -73,7 +73,8 @@ macro_rules! common {
                 self.note(AccessKind::ReadModifyWrite);
                 self.0.compare_exchange_weak(current, new, success, failure)
             }
-            /// Replaces its value by the result of `f`, and retries until no other CPU interferes or `f` declines.
+            /// Replaces the value by the result of `f`. Retries when another CPU has changed the value, and fails when
+            /// `f` returns `None`.
             #[track_caller]
             pub fn fetch_update(
                 &self,
@@ -90,7 +91,7 @@ macro_rules! common {
                 }
                 Err(held)
             }
-            /// The value of an atomic that the caller has alone.
+            /// The value of an atomic that the caller borrows exclusively.
             #[track_caller]
             pub fn get_mut(&mut self) -> &mut $value {
                 self.note(AccessKind::Write);

@@ -9,46 +9,47 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Default)]
 struct Line {
     holders: BTreeSet<CpuId>,
-    /// The only holder has changed it.
+    /// Whether its only holder has changed it.
     modified: bool,
 }
 
 /// Lines that moved between CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Traffic {
-    /// A CPU needed a line that another one had, and got it from there (or, unchanged, from memory).
+    /// The number of times that a CPU needed a line that another CPU held. It got the line from that CPU or, if
+    /// unchanged, from memory.
     pub transfers: u64,
-    /// A CPU had the line already, and took it away from others to write it.
+    /// The number of times that a CPU already held a line, and invalidated it in other CPUs to write it.
     pub upgrades: u64,
-    /// A line that no CPU had before: it comes from memory.
+    /// The number of lines that no CPU held before, so that they came from memory.
     pub cold: u64,
 }
 
 impl Traffic {
-    /// Times that a CPU waited for others.
+    /// The number of times that a CPU waited for other CPUs.
     pub fn shared(&self) -> u64 {
         self.transfers + self.upgrades
     }
 }
 
-/// The state of all lines. Warm it with the record of a few operations, then measure the next ones.
+/// The state of all lines. Run the record of a few operations first to warm it, then measure the next operations.
 #[derive(Default)]
 pub struct Coherence {
     lines: HashMap<usize, Line>,
 }
 
 impl Coherence {
-    /// No CPU has any line.
+    /// A state in which no CPU holds any line.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Continues with the accesses of `record`; returns the traffic.
+    /// Continues with the accesses of `record`, and returns their traffic.
     pub fn run(&mut self, record: &Record) -> Traffic {
         self.run_by(record, |_| ()).remove(&()).unwrap_or_default()
     }
 
-    /// As [`run`](Self::run), grouped by the `key` of each access: its label, its site.
+    /// As [`run`](Self::run), grouped by the `key` of each access, such as its label or its site.
     pub fn run_by<K: Ord>(&mut self, record: &Record, key: impl Fn(&Access) -> K) -> BTreeMap<K, Traffic> {
         let mut traffic = BTreeMap::new();
         for access in record.accesses().iter().filter(|a| a.kind.touches()) {
@@ -63,8 +64,8 @@ impl Coherence {
         traffic
     }
 
-    /// Continues with `operation`, one operation of one CPU. Returns how many lines it wrote that another CPU had
-    /// before: the *shared lines written*, each counted once however often it is touched.
+    /// Continues with `operation`, one operation of one CPU. Returns the number of lines that it wrote and that another
+    /// CPU held before: the *shared lines written*. Each line counts once, however often it is touched.
     pub fn shared_lines_written(&mut self, operation: &Record) -> usize {
         let written: BTreeMap<usize, CpuId> = operation
             .accesses()
@@ -97,7 +98,7 @@ impl Coherence {
         traffic
     }
 
-    /// Lines that their last writer still has alone.
+    /// The number of lines that only their last writer holds.
     pub fn modified(&self) -> usize {
         self.lines.values().filter(|l| l.modified).count()
     }

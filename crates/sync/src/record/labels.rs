@@ -1,4 +1,4 @@
-//! The owner of an address.
+//! Labels: the owner of the memory at an address.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -9,17 +9,17 @@ struct Owned {
     label: &'static str,
 }
 
-/// Disjoint ranges by their first address.
+/// Disjoint ranges, keyed by their first address.
 static OWNED: RwLock<BTreeMap<usize, Owned>> = RwLock::new(BTreeMap::new());
 
-/// An address, with its object's name.
+/// An address with the label of its object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct LabelledAddress {
     /// The name of the object.
     pub label: &'static str,
     /// The object's address.
     pub object: usize,
-    /// Bytes from there to the address.
+    /// The distance in bytes from the object's address to the address.
     pub offset: usize,
 }
 
@@ -29,7 +29,7 @@ pub(super) fn own(at: usize, bytes: usize, stride: usize, label: &'static str) {
     }
     let end = at + bytes;
     let mut owned = OWNED.write().unwrap_or_else(PoisonError::into_inner);
-    // Ranges are disjoint: those that overlap are a run that ends below `end`.
+    // Ranges are disjoint, so those that overlap are consecutive, and the last of them begins below `end`.
     while let Some((start, old)) = owned.range(..end).next_back().map(|(s, o)| (*s, o.end)) {
         if old <= at {
             break;
@@ -50,18 +50,18 @@ pub(super) fn find(address: usize) -> Option<LabelledAddress> {
     Some(LabelledAddress { label: o.label, object: address - offset, offset })
 }
 
-/// Memory with an owner.
+/// A range of memory with an owner.
 #[derive(Clone, Debug)]
 pub struct Region {
-    /// Its addresses.
+    /// The addresses of the region.
     pub range: std::ops::Range<usize>,
-    /// Bytes of each object there.
+    /// The size of each object there, in bytes.
     pub stride: usize,
     /// The name of the objects.
     pub label: &'static str,
 }
 
-/// All memory with an owner, by address.
+/// All memory with an owner, sorted by address.
 pub fn owned() -> Vec<Region> {
     let owned = OWNED.read().unwrap_or_else(PoisonError::into_inner);
     owned.iter().map(|(at, o)| Region { range: *at..o.end, stride: o.stride, label: o.label }).collect()

@@ -1,14 +1,16 @@
-//! Marks for tools that watch this program's loads and stores from outside, such as an instrumented run. They say
-//! which CPU the thread is, when recording begins and ends, and which accesses simulated hardware or checks make.
+//! Marks for tools that watch this program's loads and stores from outside, such as an instrumented run. Marks show
+//! which CPU the thread is, and when recording begins and ends. They also enclose accesses of simulated hardware and of
+//! checks.
 //!
-//! A mark is a store of one byte at an address of its own: every tool that sees stores sees it, in the program's order.
+//! A mark is a store of one byte to an address of its own. So every tool that sees stores sees marks, in the program's
+//! order.
 
 use crate::hooks::CpuId;
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// CPUs that can be distinguished.
+/// The number of CPUs that marks can distinguish.
 const CPUS: usize = 256;
-/// A byte for each mark.
+/// One byte for each mark.
 static MARKS: [AtomicU8; 4 + CPUS] = [const { AtomicU8::new(0) }; 4 + CPUS];
 
 /// The kinds of marks.
@@ -18,24 +20,24 @@ pub enum Mark {
     Begin,
     /// From here on accesses do not count.
     End,
-    /// The following accesses are not the system's, up to the matching [`Mark::Back`]: they nest.
+    /// The following accesses are not the system's own, up to the matching [`Mark::Back`]. These pairs nest.
     Apart,
-    /// See [`Mark::Apart`].
+    /// Ends the latest [`Mark::Apart`].
     Back,
     /// The thread is this CPU now.
     Cpu(CpuId),
 }
 
-/// Where the marks lie: a mark's store is at [`Mark::offset`] from here.
+/// The address of the first mark. A mark's store is at [`Mark::offset`] bytes from there.
 pub fn base() -> usize {
     MARKS.as_ptr().addr()
 }
 
 impl Mark {
-    /// Bytes that marks take.
+    /// The size of all marks, in bytes.
     pub const BYTES: usize = size_of_val(&MARKS);
 
-    /// The offset of its store from the first mark's.
+    /// The offset of this mark's store from [`base`], in bytes.
     pub fn offset(self) -> usize {
         match self {
             Mark::Begin => 0,
@@ -46,7 +48,7 @@ impl Mark {
         }
     }
 
-    /// The mark whose store has this offset.
+    /// The mark whose store has this offset, or `None` if there is none.
     pub fn at(offset: usize) -> Option<Mark> {
         Some(match offset {
             0 => Mark::Begin,
@@ -65,7 +67,7 @@ impl Mark {
     }
 }
 
-/// From [`Mark::Apart`] to [`Mark::Back`], also where the code between panics.
+/// Encloses code in [`Mark::Apart`] and [`Mark::Back`], also if the code panics.
 pub(super) struct Outside;
 
 impl Outside {

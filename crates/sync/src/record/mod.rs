@@ -1,10 +1,10 @@
 //! The *recording* personality (`--cfg recording`): which CPU accesses which memory.
 //!
 //! # What it is
-//! The same code, built to record every access to memory that CPUs share. A record has the CPU, the kind (read, write,
-//! or both in one step), the address, the size, and the source line. The atomics are transparent wrappers
-//! (`repr(transparent)`), and records lie outside of them, in buffers of the host. So sizes, alignments and offsets of
-//! all shared types are those of the native build, and the native build has each conflict that shows here.
+//! The recording build is the same code, built to record every access to memory that CPUs share. A record has the CPU,
+//! the kind (read, write, or both in one step), the address, the size, and the source line. The atomics are transparent
+//! wrappers (`repr(transparent)`), and records are stored in separate buffers of the host. So all shared types have the
+//! sizes, alignments and offsets of the native build, and the native build has each conflict that shows here.
 //! `assert_layout!` holds both builds to one list of numbers.
 //!
 //! # How to use it
@@ -22,19 +22,19 @@
 //! ```
 //!
 //! # Recorded accesses
-//! - Atomics and fences, by `crate::atomic`; locks taken and released, and accesses through their guards, by `SpinLock`
-//!   and `Mutex`. A guarded value larger than a line is recorded as its first line; code that accesses more calls
-//!   `read` and `wrote`.
+//! - Atomics and fences, by `crate::atomic`; acquired and released locks, and accesses through their guards, by
+//!   `SpinLock` and `Mutex`. Of a guarded value larger than a line, only the first line is recorded; code that accesses
+//!   more calls `read` and `wrote`.
 //! - Plain memory behind a `Shared` cell, and memory that the code reports with `read` and `wrote`: fixed fields of
 //!   shared objects, links of free lists.
 //! - Not recorded: programs' pages, stacks, and accesses of the simulated hardware.
 //!
-//! - A plain access that no code reports is missing. To find such accesses, a tool watches all loads and stores from
-//!   outside and compares them with the record. `Mark` gives it the events that it needs.
+//! - Missing: a plain access that no code reports. To find such accesses, a tool watches all loads and stores from
+//!   outside and compares them with the record. The marks (`Mark`) give the tool the events that it needs for that.
 //!
 //! # Labels
-//! Memory has its owner's name where the owner set one: `own` and `own_array`, `disown`. Without `--cfg recording`
-//! these functions, `read` and `wrote` are empty and cost nothing.
+//! Memory has its owner's name where the owner set one with `own` or `own_array`; `disown` removes it. Without `--cfg
+//! recording`, these functions and `read` and `wrote` are empty and cost nothing.
 
 #[cfg(recording)]
 pub(crate) mod atomic;
@@ -70,13 +70,14 @@ use crate::rank::Rank;
 /// Whether this build records.
 pub const ENABLED: bool = cfg!(recording);
 
-/// Labels the `bytes` at `at` as one object `label`. Earlier labels of any part of that memory are dropped.
+/// Labels the `bytes` bytes at `at` as one object with the name `label`. Earlier labels of any part of that memory are
+/// dropped.
 #[inline(always)]
 pub fn own(at: *const u8, bytes: usize, label: &'static str) {
     own_array(at, bytes, bytes, label);
 }
 
-/// Labels the `bytes` at `at` as objects `label` of `stride` bytes each.
+/// Labels the `bytes` bytes at `at` as objects with the name `label`, of `stride` bytes each.
 #[inline(always)]
 pub fn own_array(at: *const u8, bytes: usize, stride: usize, label: &'static str) {
     #[cfg(recording)]
@@ -94,8 +95,8 @@ pub fn disown(at: *const u8) {
     let _recording_only = at;
 }
 
-/// Runs `f`, whose loads and stores are not the system's own: simulated hardware and checks of the run. A tool that
-/// watches the program from outside gets a mark. Reports by `f` itself are still recorded.
+/// Runs `f`, whose loads and stores are not the system's own: simulated hardware, and checks of the run. A tool that
+/// watches the program from outside sees a mark. Accesses that `f` reports are still recorded.
 #[inline(always)]
 pub fn apart<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(recording)]
@@ -123,8 +124,8 @@ pub fn wrote<T>(at: *const T) {
     let _recording_only = at;
 }
 
-/// Records that the caller reads (or writes) a value through the guard of its lock; of a value larger than a line, the
-/// first line.
+/// Records that the caller reads (or writes) a value through the guard of its lock. If the value is larger than a line,
+/// only its first line is recorded.
 #[inline(always)]
 #[cfg_attr(recording, track_caller)]
 pub(crate) fn guarded<T: ?Sized>(value: &T, write: bool) {
@@ -162,8 +163,8 @@ pub fn released<T>(lock: &T, rank: Option<Rank>) {
     let _recording_only = (lock, rank);
 }
 
-/// Asserts a type's size, alignment and field offsets, in bytes: one list of numbers for the native and the recording
-/// build. The checkers' atomics are larger, so their builds are left out.
+/// Asserts a type's size, alignment and field offsets in bytes, so that the native and the recording build have the
+/// same layout. Builds for the checkers do not assert them, because the checkers' atomics are larger.
 ///
 /// ```
 /// #[repr(C)]
@@ -176,7 +177,7 @@ pub fn released<T>(lock: &T, rank: Option<Rank>) {
 #[macro_export]
 macro_rules! assert_layout {
     ($t:ty { size: $size:literal, align: $align:literal $(, $field:ident: $offset:literal)* $(,)? }) => {
-        // Arrays, so that the compiler's message shows the number that it found.
+        // These are arrays, so that the compiler's error shows the actual number.
         #[cfg(not(any(loom, shuttle)))]
         const _: [(); $size] = [(); ::core::mem::size_of::<$t>()];
         #[cfg(not(any(loom, shuttle)))]

@@ -16,23 +16,24 @@ pub enum AccessKind {
     Read,
     /// Memory was written.
     Write,
-    /// Memory was read and written in one atomic step. A failed step counts too, because the hardware takes the line
+    /// Memory was read and written in one atomic step. A failed step counts too, because the hardware acquires the line
     /// for it.
     ReadModifyWrite,
     /// A fence between accesses; it touches no memory.
     Fence,
-    /// The lock at the address was taken (the accesses that took it are recorded too). `None`: a sleeping lock.
+    /// The lock at the address was acquired. (The accesses that acquired it are recorded too.) `None` means a sleeping
+    /// lock.
     Take(Option<Rank>),
     /// The lock at the address was released.
     Release(Option<Rank>),
 }
 
 impl AccessKind {
-    /// Whether it changes memory, or takes the line as if it would.
+    /// Whether the access changes memory, or acquires the line as if it changed memory.
     pub fn writes(self) -> bool {
         matches!(self, AccessKind::Write | AccessKind::ReadModifyWrite)
     }
-    /// Whether it touches memory at all.
+    /// Whether the access touches memory at all.
     pub fn touches(self) -> bool {
         matches!(self, AccessKind::Read | AccessKind::Write | AccessKind::ReadModifyWrite)
     }
@@ -41,21 +42,21 @@ impl AccessKind {
 /// One access.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// The CPU that the thread was.
+    /// The CPU that the thread was at that moment.
     pub cpu: CpuId,
     /// The kind of access.
     pub kind: AccessKind,
-    /// Where; 0 for a fence.
+    /// The address of the memory or the lock; 0 for a fence.
     pub address: usize,
-    /// Bytes; 0 where no memory is touched.
+    /// The size in bytes; 0 if no memory is touched.
     pub size: usize,
     /// The source line of the access.
     pub site: &'static Location<'static>,
-    /// The object that owned the memory at that moment, where it was labelled.
+    /// The object that owned the memory at that moment, if the memory was labelled.
     pub place: Option<LabelledAddress>,
 }
 
-/// A record that is being made. Threads write into the recorder that they have entered.
+/// A record in progress. Threads write into the recorder that they have entered.
 #[derive(Clone, Default)]
 pub struct Recorder {
     accesses: Arc<Mutex<Vec<Access>>>,
@@ -80,15 +81,16 @@ impl Recorder {
         self.accesses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records also the calling thread's accesses in `f`. Accesses of several threads are ordered as they were
-    /// recorded.
+    /// Records the calling thread's accesses in `f` too. Accesses of several threads are in the order in which they
+    /// were recorded.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
         let _entered = Entered(CURRENT.with(|c| c.replace(Some(self.clone()))));
         f()
     }
 }
 
-/// Records the calling thread's accesses in `f`. Scopes nest: the outer one has the inner one's accesses too.
+/// Records the calling thread's accesses in `f`. Scopes nest: the outer record also has the accesses of the inner
+/// scope.
 pub fn scope<R>(f: impl FnOnce() -> R) -> (R, Record) {
     let recorder = Recorder::default();
     let value = recorder.enter(f);
@@ -99,12 +101,12 @@ pub fn scope<R>(f: impl FnOnce() -> R) -> (R, Record) {
     (value, Record::new(accesses))
 }
 
-/// The recorder that the calling thread writes into: for threads that it starts.
+/// The recorder that the calling thread writes into, or `None`. The thread passes it to threads that it starts.
 pub fn current() -> Option<Recorder> {
     CURRENT.with(|c| c.borrow().clone())
 }
 
-/// Runs `f` without recording: preparations and checks inside a scope.
+/// Runs `f` without recording. For preparations and checks inside a scope.
 pub fn unrecorded<R>(f: impl FnOnce() -> R) -> R {
     let _outside = Outside::new();
     let _entered = Entered(CURRENT.with(RefCell::take));

@@ -1,4 +1,4 @@
-//! Results of a record.
+//! The results of a record.
 
 use super::labels::LabelledAddress;
 use super::recorder::{Access, AccessKind};
@@ -11,7 +11,7 @@ use std::fmt;
 pub const LINE: usize = 64;
 
 impl Access {
-    /// The lines that it touches, by number.
+    /// The numbers of the lines that the access touches.
     pub fn lines(&self) -> std::ops::RangeInclusive<usize> {
         self.address / LINE..=(self.address + self.size.max(1) - 1) / LINE
     }
@@ -28,7 +28,7 @@ pub struct Record {
 pub struct Conflict {
     /// The line's first address.
     pub address: usize,
-    /// The owner of its memory, from the first access that has one.
+    /// The owner of its memory, from the first access that has an owner.
     pub place: Option<LabelledAddress>,
     /// CPUs that wrote it.
     pub writers: BTreeSet<CpuId>,
@@ -39,7 +39,7 @@ pub struct Conflict {
 }
 
 impl Conflict {
-    /// The label of the object that the line belongs to; empty where it has no owner.
+    /// The label of the object that the line belongs to, or an empty string if it has no owner.
     pub fn label(&self) -> &'static str {
         self.place.map_or("", |p| p.label)
     }
@@ -78,11 +78,11 @@ impl Record {
         }
         takes
     }
-    /// The longest time for which a CPU held a lock of `rank`, in accesses of that CPU to shared memory; 0 where it
-    /// took none.
+    /// The longest time for which a CPU held a lock of `rank`, counted in that CPU's accesses to shared memory. 0 if no
+    /// CPU took such a lock.
     pub fn longest_hold(&self, rank: Rank) -> usize {
         let mut longest = 0;
-        // By lock and CPU: accesses since it was taken.
+        // For each held lock and its CPU, the accesses since the lock was taken.
         let mut held: BTreeMap<(usize, CpuId), usize> = BTreeMap::new();
         for access in &self.accesses {
             let lock = (access.address, access.cpu);
@@ -97,7 +97,7 @@ impl Record {
         }
         longest
     }
-    /// How many fences stand between accesses.
+    /// The number of fences between accesses.
     pub fn fences(&self) -> usize {
         self.accesses.iter().filter(|a| a.kind == AccessKind::Fence).count()
     }
@@ -138,7 +138,7 @@ impl Record {
     }
 }
 
-/// The last module and the name of a type, where a label is a type's full name.
+/// Shortens the type names in a label to the last module and the name.
 fn short(label: &str) -> String {
     let mut out = String::new();
     for part in label.split_inclusive(['<', '>', ',', ' ', '[', ';', '(', '&']) {
@@ -187,7 +187,7 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Every access on a line of its own.
+/// Prints each access on a line of its own.
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.accesses.iter().try_for_each(|a| writeln!(f, "{a}"))

@@ -4,7 +4,7 @@ use super::*;
 use crate::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence_full};
 use crate::{CachePadded, CpuSet, Mutex, Rank, SpinLock};
 
-/// The kinds of access by word, without addresses.
+/// The record in words, without addresses: CPU, kind, the name of the place from `words`, and size.
 fn said(record: &Record, words: &[(&str, *const u8)]) -> Vec<String> {
     let name = |a: &Access| words.iter().find(|(_, p)| p.addr() == a.address).map_or("?", |(n, _)| n);
     let kind = |a: &Access| match a.kind {
@@ -28,7 +28,7 @@ fn the_longest_hold_is_that_of_one_cpu_and_one_rank() {
         as_cpu(2, || {
             let guard = long.lock();
             (0..5).for_each(|n| word.store(n, Ordering::Relaxed));
-            // Accesses of another CPU meanwhile do not count.
+            // Accesses of another CPU during the hold do not count.
             as_cpu(3, || (0..100).for_each(|n| word.store(n, Ordering::Relaxed)));
             drop(guard);
             (0..50).for_each(|n| word.store(n, Ordering::Relaxed));
@@ -84,7 +84,7 @@ fn a_message_passed_under_a_lock_is_recorded_step_by_step() {
         || a.address == held.addr()));
 }
 
-/// Where a lock's value lies.
+/// The address of a lock's value.
 fn unsafe_free_address<T>(lock: &SpinLock<T>) -> *const u8 {
     unrecorded(|| core::ptr::from_ref(&*lock.lock()).cast())
 }
@@ -200,7 +200,7 @@ fn owning_memory_again_replaces_its_label() {
     assert_eq!(label(70), None);
 }
 
-// The layouts of the native build, in this one.
+// The types have the same layouts in this build as in the native build.
 crate::assert_layout!(AtomicU64 { size: 8, align: 8 });
 crate::assert_layout!(AtomicPtr<u8> { size: 8, align: 8 });
 crate::assert_layout!(CpuSet { size: 32, align: 8 });

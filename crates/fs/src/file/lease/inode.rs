@@ -13,8 +13,8 @@ impl<H: Host> Inode<H> {
         self.leases.lock().clone()
     }
 
-    /// The lease of the open file `file`. A change for which an opener waits counts as done: `Some(None)` is a lease
-    /// that must go.
+    /// The kind of the lease of the open file `file`, or `None` if it has no lease. A change for which an opener waits
+    /// counts as done. So `Some(None)` is a lease that must be given up.
     pub fn lease_of(&self, file: u64) -> Option<Option<LeaseKind>> {
         let list = self.lease_list()?;
         let held = list.held.lock();
@@ -22,9 +22,9 @@ impl<H: Host> Inode<H> {
         Some(lease.broken.map_or(Some(lease.kind), |of| of.to))
     }
 
-    /// Gives the open file `file` a lease, or changes its lease. [`FsError::WouldBlock`] where other leases or an
-    /// opener that waits stand against it. The caller checks afterwards whether the file is open otherwise, and then
-    /// [drops](Self::drop_lease) the lease.
+    /// Gives the open file `file` a lease, or changes its lease. Fails with [`FsError::WouldBlock`] if another lease or
+    /// a waiting opener conflicts. Afterwards the caller checks whether other open files conflict, and then
+    /// [drops](Self::drop_lease) the lease again.
     pub fn set_lease(&self, file: u64, kind: LeaseKind, holder: Arc<dyn LeaseHolder>) -> Result<(), FsError> {
         let list = match self.lease_list() {
             Some(list) => list,
@@ -64,7 +64,7 @@ impl<H: Host> Inode<H> {
         Ok(())
     }
 
-    /// Ends the lease of the open file `file`; false if it has none.
+    /// Ends the lease of the open file `file`. Returns false if it has none.
     pub fn drop_lease(&self, file: u64) -> bool {
         if !self.system().is_leased() {
             return false;
@@ -80,7 +80,7 @@ impl<H: Host> Inode<H> {
         true
     }
 
-    /// Breaks the leases that keep an opener off, and waits until they are given up, as `io` allows.
+    /// Breaks the leases that conflict with an opener, and waits until they are given up, as `io` allows.
     pub(crate) fn break_leases(&self, host: &H, writes: bool, io: &Io<'_>) -> Result<(), FsError> {
         if !self.system().is_leased() {
             return Ok(());
@@ -95,15 +95,16 @@ impl<H: Host> Inode<H> {
         done
     }
 
-    /// Makes a regular file `size` bytes long for a caller that has not opened it for writing. It breaks leases, and
-    /// does not truncate a running program.
+    /// Makes a regular file `size` bytes long for a caller that has not opened it for writing. Fails if a program runs
+    /// from the file. Breaks leases first.
     pub fn truncate_by_name(&self, host: &H, size: u64, io: &Io<'_>) -> Result<(), FsError> {
         let _writer = self.file().map(|file| file.writing.text.write()).transpose()?;
         self.break_leases(host, true, io)?;
         self.truncate(host, size, io)
     }
 
-    /// As [`break_leases`](Self::break_leases). Leases that this opener breaks end at `due`.
+    /// Waits for [`break_leases`](Self::break_leases). Leases that this opener breaks end by themselves at `due`
+    /// (nanoseconds of the monotonic clock).
     fn await_leases(&self, list: &LeaseList, due: u64, writes: bool, io: &Io<'_>) -> Result<(), FsError> {
         loop {
             let gone = list.expire(now());
@@ -125,7 +126,7 @@ impl<H: Host> Inode<H> {
                 Err(FsError::WouldBlock) if io.deadline.is_some_and(|deadline| deadline <= now()) => {
                     return Err(FsError::WouldBlock);
                 }
-                // The deadline that `first` names has passed.
+                // The time `first` has passed, at which a lease ends by itself.
                 Err(FsError::WouldBlock) => {}
                 Err(other) => return Err(other),
                 Ok(()) => {}
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!((inode.lease_of(own), recorder.0.load(Ordering::Relaxed)), (Some(None), 2));
         assert!(inode.drop_lease(own) && !inode.drop_lease(own));
         assert!(open(OpenFlags::WRITE).is_ok());
-        // It ends with its open file, and by itself after some time.
+        // A lease ends with its open file, and by itself after a time limit.
         inode.set_lease(own, LeaseKind::Read, lease.clone()).expect("a lease");
         drop(file);
         assert!(!inode.system().is_leased());

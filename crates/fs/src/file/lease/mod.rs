@@ -1,12 +1,11 @@
-//! Leases: an open file's holder is notified before another opener uses the file, and is given time to give the lease
-//! up.
+//! Leases: an open file's holder is notified before another opener uses the file, and gets time to give the lease up.
 //!
-//! A file system counts the leases on its inodes. Without any, an opener only reads that count. The leases of one inode
-//! are in a list, which is made for the first one and stays with the inode.
+//! A file system counts the leases on its inodes. If there are none, an opener only reads that count. The leases of one
+//! inode are in a list, which is made for the first lease and stays with the inode.
 //!
-//! An opener that conflicts with leases *breaks* them: it notes for each the kind that may stay, notifies the holders,
-//! and waits. Once the time is over, it changes or removes the leases itself. While an opener waits, no open file gets
-//! a new or stronger lease, so that its wait has an end.
+//! An opener that conflicts with leases *breaks* them. For each lease it notes the kind that may stay, and notifies the
+//! holder. Then it waits. When the time is over, the opener itself changes or removes the leases. While an opener
+//! waits, no open file gets a new or stronger lease, so the wait ends.
 
 mod inode;
 
@@ -16,21 +15,21 @@ use quire_heap::{Arc, Vec};
 use quire_sync::atomic::AtomicUsize;
 use quire_sync::{Rank, SpinLock};
 
-/// Most leases on one inode.
+/// The most leases on one inode.
 const MOST: usize = 1024;
 
-/// The opens that a lease delays.
+/// The kind of a lease: which opens it delays.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LeaseKind {
-    /// Opening the file for writing.
+    /// Delays opening the file for writing.
     Read,
-    /// Opening it at all.
+    /// Delays every open of the file.
     Write,
 }
 
-/// The holder's notification that its lease is broken. Called with no lock held.
+/// The receiver of the notification that a lease is broken.
 pub trait LeaseHolder: Send + Sync {
-    /// Another opener waits.
+    /// Called when another opener waits for the lease. The caller holds no lock.
     fn broken(&self);
 }
 
@@ -39,12 +38,12 @@ pub trait LeaseHolder: Send + Sync {
 struct Break {
     /// The kind that may stay; `None` if the lease must go.
     to: Option<LeaseKind>,
-    /// When it happens by itself, on the monotonic clock in nanoseconds.
+    /// The time at which the opener makes the change itself, in nanoseconds of the monotonic clock.
     due: u64,
 }
 
 struct Lease {
-    /// The open file, as an owner of locks.
+    /// The open file, by its id as an owner of locks.
     file: u64,
     kind: LeaseKind,
     holder: Arc<dyn LeaseHolder>,
@@ -60,12 +59,12 @@ impl Lease {
 /// The leases of an inode.
 pub(crate) struct LeaseList {
     held: SpinLock<Vec<Lease>>,
-    /// Openers that wait.
+    /// The number of openers that wait.
     waiting: AtomicUsize,
     changed: Readiness,
 }
 
-/// An inode's list, made for its first lease.
+/// The list of an inode's leases, made for its first lease.
 pub(crate) type OwnLeases = SpinLock<Option<Arc<LeaseList>>>;
 
 pub(crate) fn none() -> OwnLeases {
@@ -78,13 +77,13 @@ impl LeaseList {
         Ok(Arc::try_new(LeaseList { held, waiting: AtomicUsize::new(0), changed: Readiness::new() })?)
     }
 
-    /// Whether no lease keeps an opener off.
+    /// Returns `Some` if no lease conflicts with an opener. `writes` is whether the opener opens the file for writing.
     fn is_free(&self, writes: bool) -> Option<()> {
         (!self.held.lock().iter().any(|lease| lease.conflicts(writes))).then_some(())
     }
 
-    /// Notes that an opener waits, up to `due`. Returns the first holder that was not notified yet, and when the
-    /// earliest conflicting lease ends by itself.
+    /// Notes in the conflicting leases that an opener waits until `due`. Returns the first holder that was not notified
+    /// yet, and the time at which the earliest conflicting lease ends by itself.
     fn note(&self, writes: bool, due: u64) -> (Option<Arc<dyn LeaseHolder>>, u64) {
         let mut first = u64::MAX;
         for lease in self.held.lock().iter_mut().filter(|lease| lease.conflicts(writes)) {
@@ -103,7 +102,7 @@ impl LeaseList {
         (None, first)
     }
 
-    /// Ends the leases whose time is over at `now`, or makes them the kind that may stay. Returns how many ended.
+    /// Ends the leases whose time is over at `now`, or changes them to the kind that may stay. Returns how many ended.
     fn expire(&self, now: u64) -> usize {
         let mut ended = Vec::new();
         let mut held = self.held.lock();
@@ -112,7 +111,7 @@ impl LeaseList {
         while let Some(at) = held.iter().position(|lease| over(lease).is_some()) {
             match over(&held[at]).and_then(|of| of.to) {
                 Some(kind) => (held[at].kind, held[at].broken) = (kind, None),
-                // Holders are dropped without the lock, where there is memory to keep them for that long.
+                // The holder is dropped after the lock is released, if there is memory to keep it until then.
                 None if ended.try_reserve(1).is_ok() => ended.push_reserved(held.swap_remove(at)),
                 None => drop(held.swap_remove(at)),
             }

@@ -1,10 +1,10 @@
 //! Bind mounts: a directory or file that is seen at a second place.
 //!
-//! The entries of a directory belong to its inode, and each has one dentry. A walk through a bind mount sees such a
-//! dentry by a *view*: another dentry, which names the mount and the seen dentry. Each lookup makes its view anew. So
-//! two views of one dentry through one mount are the same place ([`Dentry::same`]), as a mount and a dentry are on
-//! Linux. A view has no parent and no name of its own: both come from the seen dentry, and at the top of the mount from
-//! the mount. So a move of a seen directory moves its views.
+//! The entries of a directory belong to its inode, and each entry has one dentry. A walk through a bind mount sees such
+//! a dentry by a *view*: a second dentry, which refers to the mount and to the seen dentry. Each lookup makes a new
+//! view. So two views of one dentry through one mount are the same place ([`Dentry::same`]), as a mount and a dentry
+//! are on Linux. A view has no parent and no name of its own. Both come from the seen dentry, or, at the top of the
+//! mount, from the mount. So a move of a seen directory moves its views.
 
 use super::Dentry;
 use crate::host::Host;
@@ -15,13 +15,13 @@ use quire_sync::{Rank, SpinLock};
 
 /// A bind mount.
 pub(crate) struct Bind<H: Host> {
-    /// Its number as a mount.
+    /// The number of the mount.
     pub id: u64,
-    /// The directory or file that is seen at its top; no view.
+    /// The directory or file that is seen at its top. Not a view.
     pub source: Arc<Dentry<H>>,
     /// The directory that its top is in, and its name there; `None` before it begins and after it ends.
     place: SpinLock<Option<Top<H>>>,
-    /// [`Restrictions`]
+    /// The bits of its [`Restrictions`].
     restrictions: AtomicU8,
     /// The roots of mounts on seen dentries, by the address of the seen dentry. Each mount keeps that dentry.
     over: SpinLock<Map<usize, Arc<Dentry<H>>>>,
@@ -33,7 +33,7 @@ pub(crate) type Top<H> = (Arc<Dentry<H>>, Arc<[u8]>);
 /// The way to a seen dentry.
 pub(crate) struct Through<H: Host> {
     pub bind: Arc<Bind<H>>,
-    /// No view.
+    /// The seen dentry. Not a view.
     pub dentry: Arc<Dentry<H>>,
 }
 
@@ -55,33 +55,33 @@ impl<H: Host> Bind<H> {
         }
     }
 
-    /// Its place.
+    /// The directory that the mount's top is in, and the name there.
     pub fn place(&self) -> Option<Top<H>> {
         self.place.lock().clone()
     }
 
-    /// Changes its place.
+    /// Sets the place of its top.
     pub fn set_place(&self, place: Option<Top<H>>) {
         let old = core::mem::replace(&mut *self.place.lock(), place);
         drop(old);
     }
 
-    /// The uses that it refuses.
+    /// The uses that the mount refuses.
     pub fn restrictions(&self) -> Restrictions {
         Restrictions::from_bits_truncate(self.restrictions.load(Ordering::Relaxed))
     }
 
-    /// Changes them.
+    /// Changes the uses that it refuses.
     pub fn restrict(&self, uses: Restrictions) {
         self.restrictions.store(uses.bits(), Ordering::Relaxed);
     }
 
-    /// The root of the mount on `seen`.
+    /// The root of the mount on the seen dentry `seen`, if any.
     pub fn over(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         self.over.lock().get(&Arc::as_ptr(seen).addr()).cloned()
     }
 
-    /// Sets the root of the mount on `seen`. Returns the earlier one, to be dropped without locks.
+    /// Sets the root of the mount on `seen`. Returns the earlier root, which the caller drops without locks.
     pub fn cover(
         &self,
         memory: SpareEntry<usize, Arc<Dentry<H>>>,
@@ -91,7 +91,7 @@ impl<H: Host> Bind<H> {
         self.over.lock().insert(memory, Arc::as_ptr(seen).addr(), root)
     }
 
-    /// Removes the bind, and returns it.
+    /// Removes the mount on `seen`, and returns its root.
     pub fn uncover(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         let gone = self.over.lock().take(&Arc::as_ptr(seen).addr());
         gone.map(|(_memory, _, root)| root)

@@ -9,13 +9,13 @@ use quire_lookup::names::{self, FoundName};
 use quire_sync::epoch::{Domain, Pile, Pinned};
 use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
 
-/// The first cookie of an entry; those below stand for `.` and `..`.
+/// The first cookie of an entry. Lower cookies are those of `.` and `..`.
 pub(crate) const FIRST_COOKIE: u64 = 2;
 
-/// A directory's entries. The lock is held for one step at a time, without allocations for users, copies to them or
-/// frees. Names are looked up without it.
+/// A directory's entries. The lock is held for one step at a time: not during allocations for users, copies to them, or
+/// frees. Lookups of names do not take the lock.
 pub struct Directory<H: Host> {
-    /// The same entries, for lookups. A directory in it outlives its removal until no lookup can still be in it.
+    /// The same entries, for lookups. A removed directory is kept here until no lookup can use it any more.
     names: Names<Dentry<H>>,
     epoch: &'static Domain,
     entries: CachePadded<SpinLock<Entries<H>>>,
@@ -25,7 +25,7 @@ pub struct Directory<H: Host> {
 pub(crate) struct Locked<'a, H: Host> {
     names: &'a Names<Dentry<H>>,
     entries: SpinGuard<'a, Entries<H>>,
-    /// After the lock, so that its elements are freed without it.
+    /// Declared after the lock, so that its elements are freed without the lock.
     given_up: Pile<'a>,
 }
 
@@ -45,24 +45,24 @@ pub(crate) struct Spares<H: Host> {
 /// The memory of a name for lookups.
 pub(crate) type ShownMemory<H> = names::SpareName<Dentry<H>>;
 
-/// All memory for a later entry of one directory. Allocated before the directory's lock, so that no step fails under
-/// it.
+/// All memory for a later entry of one directory. Allocated before the directory's lock is taken, so that no step fails
+/// under the lock.
 pub(crate) struct EntryMemory<H: Host> {
     pub shown: ShownMemory<H>,
     pub listed: Spares<H>,
 }
 
-/// An entry removed from a directory. The caller drops it after the directory's lock.
+/// An entry that was removed from a directory. The caller drops it after it has released the directory's lock.
 pub(crate) type Taken<H> = (Arc<Dentry<H>>, Spares<H>);
 
 /// The state under the lock of a directory.
 pub(crate) struct Entries<H: Host> {
     by_name: Map<Arc<[u8]>, Listed<H>>,
-    /// Listings go by cookie, so that a listing continues at the right place while entries change. A listing compares
+    /// The entries by cookie, so that a listing continues at the right place while entries change. A listing searches
     /// no names, because each entry here has its dentry, too.
     by_cookie: Map<u64, Named<H>>,
     next: u64,
-    /// The directory is removed: no entry may be added any more.
+    /// Whether the directory is removed, so that no entry may be added any more.
     dead: bool,
 }
 
@@ -74,7 +74,7 @@ impl<H: Host> Directory<H> {
         Directory { names: Names::new(Rank::NAMES), epoch: host.epoch(), entries }
     }
 
-    /// The entry called `name`. A directory's reference count is not changed.
+    /// The entry called `name`. The lookup does not change the reference count of a directory.
     pub(crate) fn get<'p>(&self, name: &[u8], pin: &'p Pinned<'_>) -> Option<FoundName<'p, Dentry<H>>> {
         self.names.get(name, pin)
     }
@@ -104,8 +104,9 @@ impl<H: Host> Directory<H> {
         self.locked(self.entries.lock())
     }
 
-    /// As [`lock`](Self::lock), with the lock of a parent held (or of an unrelated directory, see `rename`). The order
-    /// of two directories changes when directories move, so the lock-order checker cannot record it.
+    /// As [`lock`](Self::lock), for a caller that holds the lock of a parent (or of an unrelated directory, see
+    /// `rename`). The order of two directories changes when directories move, so the lock-order checker cannot record
+    /// it.
     pub(crate) fn lock_below(&self) -> Locked<'_, H> {
         self.locked(self.entries.lock_below())
     }
@@ -127,7 +128,7 @@ impl<H: Host> Directory<H> {
 
 impl<'a, H: Host> Locked<'a, H> {
     /// Unlocks, and returns the removed elements. A caller that holds another lock drops them after it has released
-    /// that lock.
+    /// that lock too.
     pub(crate) fn unlock(self) -> Pile<'a> {
         self.given_up
     }
@@ -169,7 +170,8 @@ impl<'a, H: Host> Locked<'a, H> {
         self.entries.by_name.insert(listed.by_name, name, (cookie, dentry));
     }
 
-    /// Replaces an existing entry by `dentry`. Returns the old one, to be dropped without the lock.
+    /// Replaces an existing entry by `dentry`. Returns the old dentry, which the caller drops after it has released the
+    /// lock.
     pub(crate) fn replace(
         &mut self,
         memory: ShownMemory<H>,
@@ -178,7 +180,7 @@ impl<'a, H: Host> Locked<'a, H> {
     ) -> Option<Arc<Dentry<H>>> {
         let (cookie, there) = self.entries.by_name.get_mut(&name)?;
         let (cookie, old) = (*cookie, core::mem::replace(there, dentry.clone()));
-        // The returned dentry has two references fewer then.
+        // The next steps drop the directory's other two references to the old dentry.
         if let Some((_, listed)) = self.entries.by_cookie.get_mut(&cookie) {
             drop(core::mem::replace(listed, dentry.clone()));
         }
@@ -187,7 +189,7 @@ impl<'a, H: Host> Locked<'a, H> {
     }
 
     /// Replaces an entry by `dentry`, or adds it. Returns the old dentry and the unused memory, which the caller drops
-    /// after the lock.
+    /// after it has released the lock.
     pub(crate) fn put(&mut self, memory: EntryMemory<H>, name: Arc<[u8]>, dentry: Arc<Dentry<H>>) -> Option<Taken<H>> {
         if self.get(&name).is_none() {
             self.add(memory, name, dentry);
@@ -197,11 +199,12 @@ impl<'a, H: Host> Locked<'a, H> {
         self.replace(shown, name, dentry).map(|old| (old, listed))
     }
 
-    /// Removes an entry, to be dropped without the lock. Its memory can be reused for another entry.
+    /// Removes an entry, which the caller drops after it has released the lock. Its memory can be reused for another
+    /// entry.
     pub(crate) fn take(&mut self, name: &[u8]) -> Option<Taken<H>> {
         let (by_name, _, (cookie, dentry)) = self.entries.by_name.take(name)?;
         let (by_cookie, _, listed) = self.entries.by_cookie.take(&cookie)?;
-        // The returned dentry has two references fewer then.
+        // The next steps drop the directory's other two references to the returned dentry.
         drop(listed);
         drop(self.names.take(name, &mut self.given_up));
         Some((dentry, Spares { by_name, by_cookie }))

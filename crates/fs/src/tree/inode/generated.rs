@@ -1,6 +1,6 @@
-//! Files that are generated when they are read: the frame of procfs. Providers of contents implement
-//! [`GeneratedDirectory`], [`GeneratedFile`] and [`GeneratedLink`]. Names, paths, reads by pieces and listings are
-//! here.
+//! Files that are generated when they are read: the framework of procfs. Providers of contents implement
+//! [`GeneratedDirectory`], [`GeneratedFile`] and [`GeneratedLink`]. This module handles names, paths, reads of parts
+//! and listings.
 
 use crate::host::Host;
 use crate::stream::readiness::{Readiness, Ready};
@@ -22,7 +22,7 @@ pub enum Generated<H: Host> {
 }
 
 impl<H: Host> Generated<H> {
-    /// Its kind.
+    /// The kind of the inode.
     pub fn kind(&self) -> FileKind {
         match self {
             Generated::Directory(_) => FileKind::Directory,
@@ -34,7 +34,7 @@ impl<H: Host> Generated<H> {
 
 /// A generated entry from its directory.
 pub struct Entry<H: Host> {
-    /// Inode number: always the same for the same entry.
+    /// The inode number, always the same for the same entry.
     pub number: u64,
     /// Permissions and owner.
     pub attr: NewAttr,
@@ -54,20 +54,20 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     /// cookies (all above zero), until it returns false.
     #[allow(clippy::type_complexity)]
     fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> Result<(), FsError>;
-    /// The object that the whole directory describes, for its owner.
+    /// The object that the whole directory describes, for the provider's own use.
     fn subject(&self) -> Option<&dyn Any> {
         None
     }
-    /// Whether users may remove its files, as its permission bits allow.
+    /// Whether users may remove files of the directory, as far as its permission bits allow.
     fn removes(&self) -> bool {
         false
     }
-    /// Removes the file `name` if it is inode `number`; the caller's rights on that are checked.
+    /// Removes the file `name` if it is inode `number`. The caller has checked the rights to remove it.
     fn remove(&self, name: &[u8], number: u64) -> Result<(), FsError> {
         let _ = (name, number);
         Err(FsError::NotPermitted)
     }
-    /// Whether the caller may use it regardless of its permission bits.
+    /// Whether the caller may use the directory regardless of its permission bits.
     fn admits(&self) -> bool {
         false
     }
@@ -75,8 +75,8 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
 
 /// A file whose text is generated when it is read from its start.
 pub trait GeneratedFile: Send + Sync {
-    /// Called at open: checks the caller beyond the permission bits. A returned file is read in its place. A file about
-    /// an object that may change its owner binds its contents here, where the opener is checked.
+    /// Called at open, to check the caller beyond the permission bits. If this returns a file, that file is read
+    /// instead. A file about an object that may change its owner binds its contents here, where the opener is checked.
     fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
         Ok(None)
     }
@@ -89,34 +89,34 @@ pub trait GeneratedFile: Send + Sync {
         let _ = (cursor, enough, out);
         None
     }
-    /// Reads from any offset, for files that are no text: `None` for all others.
+    /// Reads from any offset, for files that have no text. Files with text return `None`.
     fn read_at(&self, offset: u64, sink: &mut dyn Sink) -> Option<Result<usize, FsError>> {
         let _ = (offset, sink);
         None
     }
-    /// Writes at any offset, for files that are no text: `None` for all others.
+    /// Writes at any offset, for files that have no text. Files with text return `None`.
     fn write_at(&self, offset: u64, source: &mut dyn Source) -> Option<Result<usize, FsError>> {
         let _ = (offset, source);
         None
     }
-    /// Takes a program's write.
+    /// Handles a program's write. Returns the number of accepted bytes.
     fn store(&self, bytes: &[u8]) -> Result<usize, FsError> {
         let _ = bytes;
         Err(FsError::NotPermitted)
     }
-    /// Whether bytes of a pipe are moved to it, and not only written.
+    /// Whether `splice` may move bytes from a pipe to the file.
     fn takes_from_pipes(&self) -> bool {
         false
     }
-    /// The operations that need no wait now; `None` for files that are always ready.
+    /// The operations that would not wait now; `None` for files that are always ready.
     fn ready(&self) -> Option<Ready> {
         None
     }
-    /// The announcer of changes of [`ready`](Self::ready).
+    /// The readiness that announces changes of [`ready`](Self::ready).
     fn readiness(&self) -> Option<&Readiness> {
         None
     }
-    /// The file itself, for layers above that know more of it than its text.
+    /// The file itself, for layers above that use more of it than its text.
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
@@ -126,13 +126,14 @@ pub trait GeneratedFile: Send + Sync {
 pub trait GeneratedLink<H: Host>: Send + Sync {
     /// The text of the link.
     fn target(&self) -> Result<Vec<u8>, FsError>;
-    /// The dentry that it leads to, if not the path of [`target`](Self::target): an open file may have no name.
+    /// The dentry that the link leads to directly. `None` if the link leads to the path [`target`](Self::target). An
+    /// open file may have no path.
     fn jump(&self) -> Option<Result<Arc<Dentry<H>>, FsError>> {
         None
     }
 }
 
-/// The decimal digits of a number, behind spaces.
+/// The decimal digits of a number, with spaces before them.
 pub(crate) struct Digits([u8; Digits::ROOM]);
 
 impl Digits {
@@ -143,7 +144,7 @@ impl Digits {
         Digits([b' '; Self::ROOM])
     }
 
-    /// Those of `value`. Called once.
+    /// Writes and returns the digits of `value`. Called once.
     pub(crate) fn decimal(&mut self, mut value: u64) -> &[u8] {
         let mut at = Self::ROOM;
         loop {
@@ -157,7 +158,8 @@ impl Digits {
     }
 }
 
-/// The hexadecimal digits of `value`, at least `least` (at most 16) of them. `digits` are zeroes before.
+/// Writes and returns the hexadecimal digits of `value`, at least `least` (at most 16) of them. `digits` must be zeroes
+/// before.
 fn hexadecimal(digits: &mut [u8; 16], mut value: u64, least: usize) -> &[u8] {
     let mut at = digits.len();
     while value != 0 {
@@ -168,14 +170,15 @@ fn hexadecimal(digits: &mut [u8; 16], mut value: u64, least: usize) -> &[u8] {
     &digits[at.min(digits.len().saturating_sub(least))..]
 }
 
-/// The front of a line, up to `ROOM` bytes. It is made here and then copied at once. Bytes beyond the room are lost.
+/// The front of a line, up to `ROOM` bytes, which is built here and then copied at once. Bytes beyond the room are
+/// lost.
 pub struct Columns<const ROOM: usize> {
     bytes: [u8; ROOM],
     len: usize,
 }
 
 impl<const ROOM: usize> Columns<ROOM> {
-    /// Nothing yet.
+    /// An empty line.
     #[allow(clippy::new_without_default)] // made where a line begins, never as a part of something
     pub fn new() -> Self {
         Columns { bytes: [b' '; ROOM], len: 0 }
@@ -288,8 +291,8 @@ impl Reading {
     }
 }
 
-/// Text in pieces of one page: a listing of a million lines needs no large allocation. Written with `write!`, which
-/// fails if memory is out.
+/// Text in pieces of one page, so that a listing of a million lines needs no large allocation. Written with `write!`,
+/// which fails if memory runs out.
 #[derive(Default)]
 pub struct Text {
     chunks: Vec<Vec<u8>>,
@@ -302,12 +305,12 @@ impl Text {
         Self::default()
     }
 
-    /// Its length in bytes.
+    /// The length of the text in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it is empty.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -332,7 +335,7 @@ impl Text {
         }
     }
 
-    /// Adds a number in decimal digits, on the right of `width` columns.
+    /// Adds a number in decimal digits, right-aligned in `width` columns.
     pub fn push_decimal(&mut self, value: u64, width: usize) -> Result<(), FsError> {
         let mut digits = Digits::new();
         let len = digits.decimal(value).len().max(width).min(Digits::ROOM);
@@ -359,7 +362,7 @@ impl Text {
         Ok(())
     }
 
-    /// Gives the bytes from `offset` to `sink`.
+    /// Copies the bytes from `offset` on into `sink`. Returns their number.
     pub fn read(&self, offset: u64, sink: &mut dyn Sink) -> Result<usize, FsError> {
         let mut done = 0;
         let Ok(offset) = usize::try_from(offset) else { return Ok(0) };
@@ -386,7 +389,7 @@ impl fmt::Write for Text {
         self.push(s.as_bytes()).map_err(|_| fmt::Error)
     }
 
-    /// Columns are filled by single characters.
+    /// The formatter fills columns with single characters, so they have a fast path.
     fn write_char(&mut self, c: char) -> fmt::Result {
         if let (true, Some(chunk)) = (c.is_ascii(), self.chunks.last_mut())
             && chunk.len() < CHUNK
@@ -419,7 +422,7 @@ mod tests {
                 ours.push_decimal(value, width).unwrap();
                 ours.push_hexadecimal(value, width).unwrap();
                 write!(theirs, "{value:width$}{value:0width$x}").unwrap();
-                // The formatter has one digit at least.
+                // The formatter writes at least one digit.
                 let skip = usize::from(value == 0 && width == 0);
                 assert_eq!(bytes(&ours), bytes(&theirs)[..bytes(&theirs).len() - skip]);
             }

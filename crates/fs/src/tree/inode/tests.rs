@@ -28,7 +28,7 @@ fn a_store_through_a_mapping_changes_both_times_until_they_are_set() {
     };
     store(2_000_000);
     assert_eq!(times(), (2_000_000, 2_000_000));
-    // A change of attributes keeps it, and a write replaces it.
+    // A change of attributes keeps the time of the store, and a write replaces it.
     inode.change(at(2_000_001), |a| a.mode = 0o600);
     assert_eq!(times(), (2_000_000, 2_000_001));
     inode.touch(at(2_000_002));
@@ -44,7 +44,7 @@ fn a_store_through_a_mapping_changes_both_times_until_they_are_set() {
         inode.change(at(now + 2), |_| ());
         assert_eq!(times(), (now + 1, now + 2));
     }
-    // A time that stays lets the store stay.
+    // An explicit time of access keeps the time of the store.
     store(2_000_030);
     inode.set_times(at(2_000_031), Some(born), None);
     assert_eq!(times(), (2_000_030, 2_000_031));

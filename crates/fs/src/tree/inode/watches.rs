@@ -11,12 +11,12 @@ impl<H: Host> Inode<H> {
         self.watches.lock().clone()
     }
 
-    /// The watch of `watcher` on it.
+    /// The watch of `watcher` on the inode, if there is one.
     pub fn watch_of(&self, watcher: &Arc<dyn Watcher>) -> Option<Arc<Watch>> {
         self.watch_list()?.watches().iter().find(|watch| watch.is_of(watcher)).cloned()
     }
 
-    /// A new watch of `watcher` on it. The caller knows that there is none, and makes one at a time.
+    /// Adds a watch of `watcher` on the inode. The caller knows that there is none, and adds one at a time.
     pub fn watch(&self, watcher: &Arc<dyn Watcher>, id: i32, wanted: Happening) -> Result<Arc<Watch>, FsError> {
         let list = match self.watch_list() {
             Some(list) => list,
@@ -35,7 +35,7 @@ impl<H: Host> Inode<H> {
         list.watches().iter().for_each(|watch| watch.notify(what, cookie, name, listed));
     }
 
-    /// The inode is gone: its watchers are notified, and their watches end.
+    /// Notifies the watchers that the inode is gone, and ends their watches.
     pub(crate) fn end_watches(&self) {
         if !self.system().is_watched() {
             return;

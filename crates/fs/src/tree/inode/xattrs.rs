@@ -7,7 +7,7 @@ use crate::tree::xattr::{Before, Xattr, Xattrs};
 use quire_heap::{Arc, Vec};
 
 impl<H: Host> Inode<H> {
-    /// Its attributes, in the order of their making.
+    /// The inode's extended attributes, in the order of their creation.
     pub fn xattrs(&self) -> Option<Xattrs> {
         self.xattrs.lock().clone()
     }
@@ -17,18 +17,18 @@ impl<H: Host> Inode<H> {
         self.xattrs()?.iter().find(|one| *one.name == *name).cloned()
     }
 
-    /// Sets attribute `name`. [`FsError::NoSpace`] if the file system has no room for it.
+    /// Sets the attribute `name`. Fails with [`FsError::NoSpace`] if the file system has no room for it.
     pub fn set_xattr(&self, name: &[u8], value: Vec<u8>, before: Before) -> Result<(), FsError> {
         let new = Xattr::new(self.system(), name, value)?;
         self.renew_xattrs(&new.name, Some(&new), before)
     }
 
-    /// Removes attribute `name`. [`FsError::NoData`] if there is none.
+    /// Removes the attribute `name`. Fails with [`FsError::NoData`] if there is none.
     pub fn remove_xattr(&self, name: &[u8]) -> Result<(), FsError> {
         self.renew_xattrs(name, None, Before::Present)
     }
 
-    /// Replaces the list by one with `new` in the place of `name`, or without it.
+    /// Replaces the list by a copy in which `new` replaces the attribute `name`, or which lacks that attribute.
     fn renew_xattrs(&self, name: &[u8], new: Option<&Arc<Xattr>>, before: Before) -> Result<(), FsError> {
         loop {
             let old = self.xattrs();

@@ -1,7 +1,7 @@
-//! The place of a mount: taking it, giving it back, and moving to another.
+//! The place of a mount: taking it, leaving it, and moving to another place.
 //!
-//! A mount takes the place of an entry of its directory, or, where a bind mount shows the directory, a place in the
-//! bind mount's map. All memory for leaving a place is taken before any place changes.
+//! A mount replaces an entry of its directory. Where a bind mount shows the directory, the mount has a place in the
+//! bind mount's map instead. All memory for leaving a place is allocated before any place changes.
 
 use super::InUse;
 use super::table::Mount;
@@ -18,13 +18,13 @@ use quire_heap::{Arc, SpareEntry};
 enum Leave<H: Host> {
     /// An entry of a directory.
     Entry { directory: Arc<Dentry<H>>, name: Arc<[u8]>, memory: ShownMemory<H> },
-    /// A place that a bind mount shows; `seen` lies below all mounts there.
+    /// A place that a bind mount shows. `seen` is the dentry below all mounts there.
     Shown { directory: Arc<Dentry<H>>, seen: Arc<Dentry<H>>, memory: SpareEntry<usize, Arc<Dentry<H>>> },
 }
 
 impl<H: Host> Vfs<H> {
-    /// Mounts `root` over `target`, entry `name` of `parent`, as mount `id`. A mount that is listed by that id leaves
-    /// the list. [`FsError::NotFound`] if `target` is no longer there.
+    /// Mounts `root` over `target`, the entry `name` of `parent`, as mount `id`. If a mount with that id is listed
+    /// already, the new mount replaces it in the list. Fails with [`FsError::NotFound`] if `target` is no longer there.
     pub(super) fn attach(
         &self,
         parent: &Arc<Dentry<H>>,
@@ -34,12 +34,12 @@ impl<H: Host> Vfs<H> {
         root: Arc<Dentry<H>>,
         source: Arc<[u8]>,
     ) -> Result<Arc<Mount<H>>, FsError> {
-        // Nothing is mounted in a tree whose mount has ended.
+        // Nothing can be mounted in a tree whose mount has ended.
         let around = self.mount_around(target).ok_or(FsError::Invalid)?;
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::Busy) };
         let hidden = Some(target.clone());
         let mount = Arc::try_new(Mount::new(id, around.id, root.clone(), source, hidden, false))?;
-        // A mount that moves has its place in the list.
+        // A mount that moves is in the list already.
         let earlier = self.mounts.lock().relist(mount.clone());
         if earlier.is_none() {
             let memory = SpareEntry::try_new()?;
@@ -60,12 +60,12 @@ impl<H: Host> Vfs<H> {
         match attached {
             Ok(true) => {
                 around.carry(true);
-                // It carries the same mounts at its new place.
+                // The mount carries the same mounts at its new place.
                 earlier.inspect(|earlier| mount.take_carried(earlier));
                 Ok(mount)
             }
             other => {
-                // Neither is dropped under the lock.
+                // Both are dropped without the lock.
                 let (replaced, gone) = match earlier {
                     Some(earlier) => (self.mounts.lock().relist(earlier), None),
                     None => (None, self.mounts.lock().unlist(id)),
@@ -76,8 +76,8 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Mounts `root` over `target`, which the bind mount `bind` shows as entry `name` of `parent`. `false` if `target`
-    /// is no longer there.
+    /// Mounts `root` over `target`, which the bind mount `bind` shows as the entry `name` of `parent`. Returns `false`
+    /// if `target` is no longer there.
     pub(super) fn cover(
         &self,
         bind: &Bind<H>,
@@ -91,7 +91,7 @@ impl<H: Host> Vfs<H> {
         let seen = Dentry::seen(&bottom);
         let memory = SpareEntry::try_new()?;
         let entries = directory.lock();
-        // Another thread may have moved or removed it. Only the caller changes mounts.
+        // Another thread may have moved or removed the target. Only the caller changes mounts.
         let there = match bind.over(seen) {
             Some(top) => Dentry::same(&top, target),
             None => seen.is_in(Dentry::seen(parent)) && seen.name() == *name && !target.mounted,
@@ -107,7 +107,7 @@ impl<H: Host> Vfs<H> {
         Ok(there)
     }
 
-    /// Gives what the mount hides its place back.
+    /// Takes the mount from its place, and gives the place back to the hidden directory or file.
     pub(super) fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
         let leave = self.before_leaving(mount)?;
         self.leave(mount, leave);
@@ -156,18 +156,19 @@ impl<H: Host> Vfs<H> {
         }
         let gone = {
             let mut mounts = self.mounts.lock();
-            // After a move, the mount at its new place has the number.
+            // After a move, the list has the mount at its new place under this number.
             if mounts.lists(mount) { mounts.unlist(mount.id) } else { None }
         };
         drop((gone, replaced));
     }
 
-    /// Moves the mount whose root is `root` to `target`, with the mounts below it. [`FsError::Invalid`] if `root` is no
-    /// root of a mount, or only one of the two is a directory. [`FsError::Loop`] if `target` lies below `root`.
+    /// Moves the mount whose root is `root` to `target`, with the mounts below it. Fails with [`FsError::Invalid`] if
+    /// `root` is not the root of a mount, or if only one of the two is a directory. Fails with [`FsError::Loop`] if
+    /// `target` is below `root`.
     pub fn move_on(&self, target: &Arc<Dentry<H>>, root: &Arc<Dentry<H>>, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut changes = self.changes.lock();
         self.sweep(&mut changes, in_use)?;
-        // Ancestors of directories change, and none may change after the look for a loop.
+        // The move changes ancestors of directories, and no ancestor may change after the check for a loop.
         let moving = self.moving.lock();
         let old = self.mount_of(root).filter(|mount| mount.hidden.is_some()).ok_or(FsError::Invalid)?;
         if root.inode.is_directory() != target.inode.is_directory() {

@@ -1,7 +1,9 @@
-//! Bind mounts: making them, and the mounts on what they show. [`crate::tree::dentry::bind`] has the mounts themselves.
+//! Making bind mounts, and the mounts on dentries that they show. [`crate::tree::dentry::bind`] has the bind mount
+//! itself.
 //!
-//! A bind mount sees the tree of one file system. A mount in that tree belongs to the paths of another mount, so
-//! lookups through a bind mount look below it. A recursive bind mount adds bind mounts of those below its source.
+//! A bind mount shows the tree of one file system. A mount in that tree belongs to the paths of another mount, so
+//! lookups through a bind mount see the dentry below it. A recursive bind mount also makes bind mounts of the mounts
+//! below its source.
 
 use super::InUse;
 use super::table::{Changes, Mount};
@@ -17,8 +19,8 @@ use quire_heap::{Arc, Map, SpareEntry, Vec};
 use quire_lookup::names;
 
 impl<H: Host> Vfs<H> {
-    /// Shows the directory or file `source` at `target` too. `recursively`: the mounts below `source` also.
-    /// [`FsError::Invalid`] if no mount leads to `source`.
+    /// Shows the directory or file `source` at `target` too. With `recursively`, shows the mounts below `source` too.
+    /// Fails with [`FsError::Invalid`] if no mount leads to `source`.
     pub fn bind_on(
         &self,
         target: &Arc<Dentry<H>>,
@@ -39,13 +41,13 @@ impl<H: Host> Vfs<H> {
         let mut copies: Vec<Arc<Mount<H>>> = Vec::try_with_capacity(family.len())?;
         let mount = self.bind_one(&mut changes, target, source, source.restrictions(), own.source.clone())?;
         copies.push_reserved(mount);
-        // The copies, by the number of the copied mount.
+        // The copies, by the number of the mount that was copied.
         let mut copied = Map::new();
         let result = (copied.try_insert(own.id, copies[0].clone()).map(drop).map_err(FsError::from)).and_then(|()| {
             family[1..].iter().try_for_each(|one| self.copy_below(&mut changes, one, &mut copies, &mut copied))
         });
         if result.is_err() {
-            // An earlier copy is below none of the later ones.
+            // Later copies end first, because they may be below earlier copies.
             for mount in copies.iter().rev() {
                 self.detach(mount)?;
                 mount.root.through().inspect(|through| through.bind.set_place(None));
@@ -56,8 +58,8 @@ impl<H: Host> Vfs<H> {
         result.inspect(|()| self.mount_changes.announce())
     }
 
-    /// Mounts the tree of a mounted file system at `target` once more, with restrictions of its own. `name` is what the
-    /// mounting program called it.
+    /// Mounts the tree of a mounted file system at `target` once more, with restrictions of its own. `name` is the
+    /// source's name, as the mounting program gave it.
     pub fn mount_again(
         &self,
         target: &Arc<Dentry<H>>,
@@ -77,7 +79,7 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// One bind mount of `source`, called `name`.
+    /// Makes one bind mount of `source` at `target`. `name` is the name of its source.
     fn bind_one(
         &self,
         changes: &mut Changes<H>,
@@ -105,7 +107,7 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Copies `one`, whose mount point is in a `copied` mount.
+    /// Makes a bind mount of the mount `one`, whose mount point is in a `copied` mount.
     fn copy_below(
         &self,
         changes: &mut Changes<H>,
@@ -124,7 +126,7 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// The mount that leads to `dentry`.
+    /// The mount that leads to `dentry`, if there is one.
     pub(in crate::vfs) fn mount_around(&self, dentry: &Arc<Dentry<H>>) -> Option<Arc<Mount<H>>> {
         let Some(at) = dentry.through() else { return self.mount_of(&Dentry::top(dentry)?) };
         if !Dentry::is_below(&at.dentry, &at.bind.source) {
@@ -133,7 +135,7 @@ impl<H: Host> Vfs<H> {
         self.mount_numbered(at.bind.id)
     }
 
-    /// What lies below all mounts at `root`.
+    /// The dentry below all mounts at `root`.
     pub(super) fn beneath(&self, root: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         let mut at = root.clone();
         while at.mounted {
@@ -162,13 +164,14 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// The entry `name`, seen through a bind mount.
+    /// The entry `name` of a directory that is seen through a bind mount.
     fn child_through(&self, at: &Through<H>, name: &[u8]) -> Result<Option<Arc<Dentry<H>>>, FsError> {
         let mut ended: Option<Arc<Dentry<H>>> = None;
         loop {
             let Some(there) = self.own_child(&at.dentry, name)? else { return Ok(None) };
             let Some(seen) = self.beneath(&there) else {
-                // A mount that has just ended gave the entry back to what it hid.
+                // A mount that has just ended gave the entry back to the hidden directory. So the lookup is repeated
+                // once.
                 if ended.is_some_and(|ended| Arc::ptr_eq(&ended, &there)) {
                     return Err(FsError::NotFound);
                 }
@@ -196,12 +199,12 @@ impl<H: Host> Mount<H> {
         Ok(path)
     }
 
-    /// The uses that it refuses.
+    /// The uses that the mount refuses.
     pub fn restrictions(&self) -> Restrictions {
         self.root.restrictions()
     }
 
-    /// Changes them for this mount.
+    /// Changes the uses that this mount refuses.
     pub(super) fn restrict(&self, uses: Restrictions) {
         match self.root.through() {
             Some(through) => through.bind.restrict(uses),
@@ -289,7 +292,7 @@ mod tests {
         assert_eq!(end(&vfs, b"/m"), Err(FsError::Busy));
         vfs.unmount(&at(&vfs, b"/m").unwrap(), true, &|_| Ok(false)).unwrap();
         assert_eq!(paths(&vfs).len(), 1);
-        // Its name is free again.
+        // The mount point can be removed again.
         let found = vfs.walk(&view, vfs.root(), b"/a/c/d", Final::Name).unwrap();
         vfs.rmdir(&view, &found).unwrap();
     }
@@ -324,7 +327,7 @@ mod tests {
         assert_eq!((path(&vfs, &one), path(&vfs, &other)), (b"/a/b/c".to_vec(), b"/m/c".to_vec()));
         let up = vfs.find(&vfs.view(), &other, b"../..", true).unwrap();
         assert!(Arc::ptr_eq(&up, vfs.root()));
-        // Names are made and removed at both.
+        // Names are made and removed at both places.
         make(&vfs, b"/m/new", Create::File).unwrap();
         at(&vfs, b"/a/b/new").unwrap();
         let name = |p| vfs.walk(&vfs.view(), vfs.root(), p, Final::Name).unwrap();
@@ -372,7 +375,7 @@ mod tests {
         assert_eq!(vfs.rmdir(&vfs.view(), &name(b"/a/b")), Err(FsError::Busy));
         assert_eq!(rename(&vfs, b"/a/b", b"/a/x"), Err(FsError::Busy));
         assert_eq!(path(&vfs, &at(&vfs, b"/m/b/inner").unwrap()), b"/m/b/inner");
-        // Another on the same, and the ends of both.
+        // Another mount on the same dentry, and then the ends of both.
         bind(&vfs, b"/n", b"/m/b", false).unwrap();
         assert_eq!(at(&vfs, b"/m/b/inner").err(), Some(FsError::NotFound));
         end(&vfs, b"/m/b").unwrap();
@@ -394,7 +397,7 @@ mod tests {
         bind(&vfs, b"/a", b"/n", true).unwrap();
         at(&vfs, b"/n/b/inner/most").unwrap();
         assert_eq!(path(&vfs, &at(&vfs, b"/n/b/inner/most").unwrap()), b"/n/b/inner/most");
-        // A bind mount keeps the file system, whose own mount ends.
+        // A bind mount keeps the file system in use after the file system's own mount has ended.
         end(&vfs, b"/a/b/inner").unwrap();
         end(&vfs, b"/a/b").unwrap();
         at(&vfs, b"/n/b/inner/most").unwrap();
@@ -458,7 +461,7 @@ mod tests {
         assert_eq!(go(b"/m", b"/there"), Err(FsError::Invalid));
         bind(&vfs, b"/a", b"/n", false).unwrap();
         let inside = at(&vfs, b"/m/x/y").unwrap();
-        // Onto a directory that a bind mount shows.
+        // Moves onto a directory that a bind mount shows.
         go(b"/m", b"/n/b").unwrap();
         assert_eq!(path(&vfs, &inside), b"/n/b/x/y");
         assert_eq!(
@@ -466,7 +469,7 @@ mod tests {
             (Some(FsError::NotFound), Some(FsError::NotFound))
         );
         assert_eq!(end(&vfs, b"/n"), Err(FsError::Busy));
-        // A bind mount, with the mounts on it.
+        // Moves a bind mount, with the mounts on it.
         go(b"/n", b"/m").unwrap();
         assert_eq!(path(&vfs, &inside), b"/m/b/x/y");
         at(&vfs, b"/m/b/c").err().unwrap();

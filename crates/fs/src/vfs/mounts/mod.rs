@@ -1,16 +1,16 @@
 //! Mounts: file systems at a directory of another one.
 //!
-//! A mounted root takes the place of its directory's entry in the parent directory. So a walk meets it as any other
-//! entry, at no cost. The directory that it hides stays with the [`Mount`], and gets its place back at the end. Two
-//! directories cannot be mount points: the root of the tree, and those of generated file systems, whose entries are
-//! made for each lookup.
+//! The root of a mount replaces the entry of its directory in the parent directory. So a walk meets the root like any
+//! other entry, at no cost. The hidden directory stays with the [`Mount`], and gets its place back when the mount ends.
+//! Two kinds of directories cannot be mount points. One is the root of the tree. The other are directories of generated
+//! file systems, because their entries are made at each lookup.
 //!
-//! A bind mount ([`bind`]) sees the entries of another mount. Mounts on such entries are kept by the bind
-//! mount, because only its paths lead to them.
+//! A bind mount ([`bind`]) shows the entries of another mount. Mounts on such entries are kept by the bind mount,
+//! because only its paths lead to them.
 //!
-//! A file system in memory holds its own tree: each entry refers to its directory, and each directory to its entries.
-//! So the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount is on the
-//! list of detached ones, which each later mount or unmount looks at again.
+//! A file system in memory keeps its own tree alive: each entry refers to its directory, and each directory to its
+//! entries. So the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount
+//! is on the list of detached mounts, which each later mount or unmount checks again.
 
 mod attach;
 mod bind;
@@ -29,14 +29,14 @@ use quire_sync::atomic::Ordering;
 use table::Changes;
 pub use table::{FIRST_MOUNT, MOUNTS_MAX, Mount, MountChanges};
 
-/// Whether any process uses a tree: as a working directory, by an open file, or by a mapping.
+/// Returns whether any process uses a tree: as a working directory, by an open file, or by a mapping.
 pub type InUse<'a, H> = &'a dyn Fn(&Arc<Dentry<H>>) -> Result<bool, FsError>;
 
 /// A file system to mount.
 pub enum Content<H: Host> {
-    /// An empty one in memory.
+    /// An empty file system in memory.
     Memory {
-        /// Its limits; a limit may be unset.
+        /// The limits of the file system; a limit may be unset.
         limits: Limits,
         /// The permission bits, user and group of its root.
         root: NewAttr,
@@ -71,7 +71,7 @@ impl<H: Host> Vfs<H> {
         let source = Arc::try_copy(source)?;
         let system = match changes.spare.iter().position(|system| system.kind == kind) {
             Some(at) => changes.spare.swap_remove(at),
-            // Its limits are set below. A file system without any counts nothing, and never gets one.
+            // Limits are set below. A file system without limits counts nothing, and cannot get limits later.
             None => {
                 let limits = if matches!(content, Content::Memory { .. }) { Limits::UNSET } else { Limits::NONE };
                 self.new_system(kind, limits)?
@@ -111,7 +111,7 @@ impl<H: Host> Vfs<H> {
         self.attach(parent, &name, target, id, root, source).map(drop)
     }
 
-    /// Makes room for one more mount, and for its end.
+    /// Makes room for a further mount, and for its end.
     pub(super) fn one_more(&self, changes: &mut Changes<H>) -> Result<(), FsError> {
         if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
             return Err(FsError::NoSpace);
@@ -120,9 +120,9 @@ impl<H: Host> Vfs<H> {
         Ok(changes.spare.try_reserve(1)?)
     }
 
-    /// Ends the mount whose root is `root`. [`FsError::Busy`] if it is in use, or another mount lies below it.
-    /// `lazily`, both do not matter: the mounts below end too, and users keep their files. [`FsError::Invalid`] if
-    /// `root` is no root of a mount.
+    /// Ends the mount whose root is `root`. Fails with [`FsError::Busy`] if the mount is in use, or another mount is
+    /// below it. With `lazily` it ends nevertheless: the mounts below end too, and users keep their files. Fails with
+    /// [`FsError::Invalid`] if `root` is not the root of a mount.
     pub fn unmount(&self, root: &Arc<Dentry<H>>, lazily: bool, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut changes = self.changes.lock();
         let own = self.mount_of(root).ok_or(FsError::Invalid)?;
@@ -143,8 +143,8 @@ impl<H: Host> Vfs<H> {
         swept
     }
 
-    /// `own`, then the mounts on it that are `wanted`, and all mounts on these. Each comes after the mount that it is
-    /// on.
+    /// Returns `own`, the mounts on it that are `wanted`, and all mounts on these. Each mount comes after the mount
+    /// that it is on.
     pub(super) fn with_carried(
         &self,
         own: &Arc<Mount<H>>,
@@ -169,12 +169,12 @@ impl<H: Host> Vfs<H> {
         Ok(family)
     }
 
-    /// The announcer of changes of the mounts.
+    /// The announcements of changes of the mounts.
     pub fn mount_changes(&self) -> &MountChanges {
         &self.mount_changes
     }
 
-    /// Changes the restrictions of `mount`; `with_system`: and whether its file system takes changes.
+    /// Changes the restrictions of `mount`. With `with_system`, also sets whether its file system takes changes.
     pub fn restrict_mount(&self, mount: &Mount<H>, uses: Restrictions, with_system: bool) {
         if with_system {
             mount.system().set_read_only(uses.contains(Restrictions::READ_ONLY));
@@ -183,7 +183,8 @@ impl<H: Host> Vfs<H> {
         self.mount_changes.announce();
     }
 
-    /// Takes the trees of detached mounts apart that are used no more, and keeps their file systems for later mounts.
+    /// Takes the trees of detached mounts apart if no process uses them any more. Keeps their file systems for later
+    /// mounts.
     pub(super) fn sweep(&self, changes: &mut Changes<H>, in_use: InUse<'_, H>) -> Result<(), FsError> {
         let mut at = 0;
         while let Some(mount) = changes.detached.get(at) {
@@ -192,7 +193,7 @@ impl<H: Host> Vfs<H> {
                 continue;
             }
             match mount.root.through() {
-                // The way up from its top ends here.
+                // From now on the way up from the bind mount's top ends there.
                 Some(through) => {
                     through.bind.set_place(None);
                     mount.system().count_bind(false);
@@ -205,7 +206,7 @@ impl<H: Host> Vfs<H> {
             let gone = changes.detached.swap_remove(at);
             drop(gone);
         }
-        // A removed directory is counted until no lookup can still be in it.
+        // A removed directory stays counted until no lookup can use it any more.
         self.host.epoch().drain();
         let mut at = 0;
         while let Some(system) = changes.emptying.get(at).copied() {
@@ -219,7 +220,7 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// Removes all entries below `root`, without memory for a list of them.
+    /// Removes all entries below `root`. Needs no memory for a list of them.
     fn take_apart(&self, root: &Arc<Dentry<H>>) {
         let now = self.host.realtime();
         let mut at = root.clone();
@@ -227,7 +228,7 @@ impl<H: Host> Vfs<H> {
             let InodeContent::Directory(directory) = &at.inode.node else { return };
             let taken = {
                 let mut entries = directory.lock();
-                // No name can be added any more.
+                // From now on no name can be added.
                 entries.kill();
                 let taken = entries.first().and_then(|name| entries.take(&name));
                 taken.inspect(|(child, _)| child.unlist())
@@ -242,7 +243,7 @@ impl<H: Host> Vfs<H> {
                     continue;
                 }
                 None if Arc::ptr_eq(&at, root) => return,
-                // Its parent was left with it taken out.
+                // The directory is empty now, and was removed from its parent before. The loop continues in the parent.
                 None => at.directory().unwrap_or_else(|| root.clone()),
             };
             at = next;
@@ -272,12 +273,12 @@ impl<H: Host> Vfs<H> {
 
     /// Sets the limits of each mounted file system to its present contents plus `more`, if it has limits at all.
     pub fn set_room(&self, more: Limits) {
-        // A mounted-over directory is counted until no lookup can still be in it.
+        // A directory under a mount stays counted until no lookup can use it any more.
         self.host.epoch().drain();
         self.all_mounts().filter(|mount| mount.is_first()).for_each(|mount| mount.system().set_room(more));
     }
 
-    /// All mounts, one after the other. Mounts that come or go meanwhile may be left out.
+    /// All mounts, one after the other. Mounts that begin or end meanwhile may be left out.
     pub(super) fn all_mounts(&self) -> impl Iterator<Item = Arc<Mount<H>>> {
         let mut next = 0;
         core::iter::from_fn(move || {
@@ -295,20 +296,20 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// Inodes of all mounted file systems that count them.
+    /// The number of inodes of all mounted file systems that count them.
     pub fn inodes(&self) -> u64 {
         self.all_mounts().filter(|mount| mount.is_first()).map(|mount| mount.system().inodes()).sum()
     }
 
     /// The space of the file system of `inode`. The caller holds no lock.
     pub fn space(&self, inode: &Inode<H>) -> Space {
-        // A removed directory is counted until no lookup can still be in it.
+        // A removed directory stays counted until no lookup can use it any more.
         self.host.epoch().drain();
         inode.system().space()
     }
 }
 
-/// A file system of generated files, with `root` as its root directory.
+/// The root inode of a file system of generated files, whose provider is `root`.
 pub(super) fn root_inode<H: Host>(
     host: &H,
     system: &'static FileSystem,
@@ -383,7 +384,7 @@ mod tests {
         mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
         make(&vfs, b"/m/below").unwrap();
         mount(&vfs, b"/m/below", 5, Restrictions::empty()).unwrap();
-        // On the same directory again.
+        // Mounts on the same directory again.
         mount(&vfs, b"/m/below", 5, Restrictions::empty()).unwrap();
         assert_eq!(unmount(&vfs, b"/m", false, false), Err(FsError::Busy));
         let mut count = 0;
@@ -412,7 +413,7 @@ mod tests {
         let vfs = tree();
         mount(&vfs, b"/other", 5, Restrictions::empty()).unwrap();
         mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
-        // On the same directory again, and below that.
+        // Mounts on the same directory again, and below that.
         mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
         make(&vfs, b"/m/below").unwrap();
         mount(&vfs, b"/m/below", 5, Restrictions::empty()).unwrap();
@@ -420,7 +421,7 @@ mod tests {
         assert_eq!(vfs.mount_id(&at(&vfs, b"/m/below").unwrap()), Some(25));
         unmount(&vfs, b"/other", false, false).unwrap();
         assert_eq!(numbers(&vfs), [(21, 1), (23, 21), (24, 23), (25, 24)]);
-        // Onto a later one: its number stays, and the mount on it stays there.
+        // Moves a mount onto a later mount: its number stays, and the mount on it stays there.
         make(&vfs, b"/late").unwrap();
         mount(&vfs, b"/late", 5, Restrictions::empty()).unwrap();
         make(&vfs, b"/late/place").unwrap();
@@ -429,7 +430,7 @@ mod tests {
         assert_eq!(numbers(&vfs), [(21, 1), (23, 21), (24, 26), (25, 24), (26, 21)]);
         assert_eq!(vfs.mount_id(&at(&vfs, b"/late/place/below").unwrap()), Some(25));
         drop((place, top));
-        // The lower mount carries none now. The later one does, and takes all with it.
+        // The lower mount carries no mount now. The later one does, and its lazy unmount ends all of them.
         unmount(&vfs, b"/m", false, false).unwrap();
         assert_eq!(unmount(&vfs, b"/late", false, false), Err(FsError::Busy));
         unmount(&vfs, b"/late", true, false).unwrap();
@@ -441,7 +442,7 @@ mod tests {
     fn all_mounts_that_there_may_be_come_and_go() {
         let vfs = tree();
         for n in 1..MOUNTS_MAX {
-            // Some lie on one another, the rest on directories of their own.
+            // Some mounts are on one another, the others on directories of their own.
             let path = std::format!("/m{}", n / 4);
             if n % 4 == 0 || n == 1 {
                 make(&vfs, path.as_bytes()).unwrap();

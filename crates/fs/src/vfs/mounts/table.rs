@@ -1,4 +1,4 @@
-//! The mounts of a tree by their numbers, and those that have ended but are still in use.
+//! The list of a tree's mounts by their numbers, and the mounts that have ended but are still in use.
 
 use crate::FsError;
 use crate::host::Host;
@@ -11,64 +11,64 @@ use quire_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// The most mounts at once, as Linux's `fs.mount-max`.
 pub const MOUNTS_MAX: usize = 100_000;
 
-/// The number of the first mount; Linux's are low numbers, too.
+/// The number of the first mount. Linux's numbers are low, too.
 pub const FIRST_MOUNT: u64 = 21;
 
 /// A mounted file system.
 pub struct Mount<H: Host> {
-    /// Its number, which no other mount gets later. A move keeps it.
+    /// The mount's number, which no later mount gets. A move of the mount keeps it.
     pub id: u64,
-    /// The number of the mount that its place is in; 1 for the root of the tree.
+    /// The number of the mount in which it is mounted; 1 for the root of the tree.
     pub on: u64,
-    /// The mounts that have their place in it. Written under the lock of [`Changes`].
+    /// The number of mounts that are mounted in it. Written under the lock of [`Changes`].
     carried: AtomicUsize,
-    /// Its root.
+    /// The root of the mount.
     pub root: Arc<Dentry<H>>,
-    /// The name that the mounting program gave to its source.
+    /// The name of the mount's source, as the mounting program gave it.
     pub source: Arc<[u8]>,
     /// The hidden directory or file; `None` for the root of the tree.
     pub(in crate::vfs) hidden: Option<Arc<Dentry<H>>>,
-    /// A mount of boot, which stays.
+    /// Whether the mount was made at boot, and stays.
     pub(in crate::vfs) permanent: bool,
 }
 
-/// The mounts by their numbers, so in the order in which they were made.
+/// The mounts by their numbers, which is the order in which they were made.
 pub(in crate::vfs) struct Mounts<H: Host> {
     all: Map<u64, Arc<Mount<H>>>,
     next: u64,
 }
 
-/// The memory of a place among the mounts.
+/// The memory of an entry in the list of mounts.
 pub(super) type MountMemory<H> = SpareEntry<u64, Arc<Mount<H>>>;
 
-/// A place among the mounts, taken out.
+/// An entry that was removed from the list of mounts, with its memory.
 pub(super) type Listed<H> = (MountMemory<H>, u64, Arc<Mount<H>>);
 
 impl<H: Host> Mounts<H> {
-    /// The root of the tree alone.
+    /// A list with only the root of the tree.
     pub fn new(first: Arc<Mount<H>>) -> Result<Self, FsError> {
         let mut all = Map::new();
         all.try_insert(first.id, first)?;
         Ok(Mounts { all, next: FIRST_MOUNT + 1 })
     }
 
-    /// The number of a new mount.
+    /// Takes the number of a new mount.
     pub fn number(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// How many there are.
+    /// The number of mounts.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// All of them.
+    /// All mounts.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Mount<H>>> {
         self.all.values()
     }
 
-    /// Mount `id`.
+    /// The mount `id`, if there is one.
     pub fn numbered(&self, id: u64) -> Option<Arc<Mount<H>>> {
         self.all.get(&id).cloned()
     }
@@ -78,7 +78,7 @@ impl<H: Host> Mounts<H> {
         self.all.iter_from(&id).next().map(|(_, mount)| mount.clone())
     }
 
-    /// Whether `mount` is the one of its number.
+    /// Whether the list has `mount` under its number.
     pub fn lists(&self, mount: &Arc<Mount<H>>) -> bool {
         self.all.get(&mount.id).is_some_and(|listed| Arc::ptr_eq(listed, mount))
     }
@@ -88,7 +88,7 @@ impl<H: Host> Mounts<H> {
         self.all.take(&id)
     }
 
-    /// Lists `mount` instead of the earlier one of its number, and returns that.
+    /// Lists `mount` in place of the earlier mount with its number, and returns the earlier one.
     pub fn relist(&mut self, mount: Arc<Mount<H>>) -> Option<Arc<Mount<H>>> {
         self.all.get_mut(&mount.id).map(|listed| core::mem::replace(listed, mount))
     }
@@ -100,12 +100,12 @@ impl<H: Host> Mounts<H> {
     }
 }
 
-/// The mounts that users change, under one lock.
+/// The state that mounts and unmounts by users change, under one lock.
 pub(crate) struct Changes<H: Host> {
     pub(in crate::vfs) detached: Vec<Arc<Mount<H>>>,
-    /// File systems of ended mounts, of which a thread may still hold a file that it has looked up.
+    /// File systems of ended mounts that may still have files, because a thread holds a file that it has looked up.
     pub(super) emptying: Vec<&'static FileSystem>,
-    /// Those without files. They are never freed, and serve the next mounts of their kind.
+    /// File systems without files. They are never freed, and serve the next mounts of their kind.
     pub(super) spare: Vec<&'static FileSystem>,
 }
 
@@ -128,12 +128,12 @@ impl MountChanges {
         self.count.load(Ordering::Acquire)
     }
 
-    /// The announcer.
+    /// The readiness that is notified of each change.
     pub fn readiness(&self) -> &Readiness {
         &self.readiness
     }
 
-    /// Announces a change that is visible. The caller holds no lock.
+    /// Announces a change, which is visible already. The caller holds no lock.
     pub(super) fn announce(&self) {
         self.count.fetch_add(1, Ordering::AcqRel);
         self.readiness.notify();
@@ -148,7 +148,7 @@ impl<H: Host> Mount<H> {
         Ok(Arc::try_new(Mount::new(FIRST_MOUNT, 1, root.clone(), source, None, true))?)
     }
 
-    /// Mount `id` of a root, with the name of its source, in the place of `hidden` in mount `on`.
+    /// The mount `id` with root `root`, in the place of `hidden` in mount `on`. `source` is the name of its source.
     pub(in crate::vfs) fn new(
         id: u64,
         on: u64,
@@ -160,28 +160,28 @@ impl<H: Host> Mount<H> {
         Mount { id, on, carried: AtomicUsize::new(0), root, source, hidden, permanent }
     }
 
-    /// Whether mounts have their place in it.
+    /// Whether other mounts are mounted in this mount.
     pub(in crate::vfs) fn carries(&self) -> bool {
         self.carried.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts a mount that gets or leaves a place in it.
+    /// Counts a mount that begins in it, or uncounts a mount that leaves.
     pub(in crate::vfs) fn carry(&self, comes: bool) {
         let now = self.carried.load(Ordering::Relaxed);
         self.carried.store(if comes { now + 1 } else { now - 1 }, Ordering::Relaxed);
     }
 
-    /// Takes over what `earlier` carries.
+    /// Takes over the count of the mounts that are mounted in `earlier`.
     pub(super) fn take_carried(&self, earlier: &Self) {
         self.carried.store(earlier.carried.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Whether it is the first mount of its file system, and no bind mount.
+    /// Whether this is the first mount of its file system, and no bind mount.
     pub fn is_first(&self) -> bool {
         self.root.through().is_none()
     }
 
-    /// Its file system.
+    /// The mount's file system.
     pub fn system(&self) -> &'static FileSystem {
         self.root.inode.system()
     }
