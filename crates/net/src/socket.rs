@@ -315,7 +315,7 @@ impl<H: Host> Stream for Socket<H> {
             }
             Phase::Connecting => return ready,
             Phase::Idle if stream => return ready | Ready::WRITE | Ready::HANGUP,
-            // A refused connection looks like one that has ended in both directions.
+            // A refused socket looks like a connection that has ended in both directions.
             Phase::Refused => return ready | Ready::WRITE | Ready::HANGUP | Ready::READ | Ready::READ_HANGUP,
             _ => {}
         }

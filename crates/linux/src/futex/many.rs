@@ -60,7 +60,8 @@ impl<M: Machine> Listed<'_, M> {
         })
     }
 
-    /// Takes all waiters except `but` off the table. Returns the first one that a wake-up has chosen meanwhile.
+    /// Takes all waiters except `but` off the table. Returns the index of the first waiter that a wake-up has chosen
+    /// meanwhile.
     fn take_off(&mut self, but: Option<usize>) -> Option<usize> {
         let mut chosen = None;
         for at in (0..core::mem::take(&mut self.listed)).filter(|at| Some(*at) != but) {

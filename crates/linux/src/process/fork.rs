@@ -499,8 +499,7 @@ fn adopt_into_family<M: Machine>(
             if !family.closed {
                 if let Some(sibling) = sibling {
                     // A reaper that adopts the caller changes the caller's parent and then its signal, under this lock.
-                    // Without the lock, the signal that is read here could be the one that was chosen for an earlier
-                    // parent.
+                    // Without the lock, the signal that is read here could belong to an earlier parent.
                     let signal = sibling.exit_signal.load(Ordering::Relaxed);
                     process.exit_signal.store(signal, Ordering::Relaxed);
                 }

@@ -45,7 +45,7 @@ pub fn interpreted(base: u64, path: &str) -> Vec<u8> {
 /// A program header: its type, its flags, and its other words.
 type Header = (u32, u32, [u64; 6]);
 
-/// Makes an executable file of two pages: one with the headers, and one that begins with `first`.
+/// Makes an executable file of two pages: a page with the headers, and a page that begins with `first`.
 fn program(entry: u64, first: &[u8], headers: &[Header]) -> Vec<u8> {
     assert!(first.len() <= PAGE_SIZE as usize);
     let mut file = b"\x7fELF\x02\x01\x01".to_vec();

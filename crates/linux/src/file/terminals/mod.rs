@@ -191,7 +191,7 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
 }
 
 /// Frees the terminal of a session whose leader has ended, and sends SIGHUP to the foreground group. If the terminal
-/// was hung up before, the group is that which was in the foreground at that time.
+/// was hung up before, the foreground group of that time gets the signal.
 pub fn session_ends<M: Machine>(linux: &'static Linux<M>, session: &Session) {
     let (foreground, goes_on) = match of_session(linux, session) {
         Some(terminal) => {
