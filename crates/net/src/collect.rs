@@ -26,9 +26,9 @@
 //! - The last round counted these inboxes again, and found all references to all unreached sockets there. So these
 //!   sockets are garbage.
 //!
-//! The first count alone is not enough. After the inbox was counted, a thread may take a message out and then drop its
-//! own last reference to the inbox's socket. The collector would see that socket as garbage, although the thread now
-//! has the file from the message.
+//! The first count alone is not enough. A thread may take a message out of an inbox after that was counted, and then
+//! drop the last outside reference to the inbox's socket. If the collector counts the references to that socket
+//! afterwards, it finds no root, although the thread gets the message's files.
 //!
 //! A call may look a descriptor up while another thread closes it. If only garbage refers to the file then, the call
 //! may find the socket's inbox empty.

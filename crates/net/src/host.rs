@@ -44,7 +44,7 @@ impl Header {
 /// The header of a datagram, for its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// The address to which it was sent.
+    /// The address to which the datagram was sent.
     pub to: IpAddr,
     /// The header fields that the sender chose.
     pub header: Header,
@@ -57,7 +57,7 @@ pub struct Choice {
     pub hops: Option<u8>,
     /// See [`Header::class`].
     pub class: Option<u8>,
-    /// The address from which it is sent. It must be of the destination's family.
+    /// The address from which the datagram is sent. It must be of the destination's family.
     pub from: Option<IpAddr>,
 }
 

@@ -332,8 +332,8 @@ fn become_program<M: Machine>(
     Ok(())
 }
 
-/// Gives the thread the credentials in `new`. If its rights change, the new address space is not dumpable already, so
-/// others cannot access it.
+/// Gives the thread the credentials in `new`. If the thread's rights change, the caller has already made the new
+/// address space not dumpable, so other processes cannot access it.
 fn take_credentials<M: Machine>(me: &Thread<M>, new: Transformed) {
     /// Flags of `personality` that make a program easier to attack (Linux's PER_CLEAR_ON_SETID).
     const WEAKENING: u32 = 0x0040_0000 | 0x0004_0000 | 0x0020_0000 | 0x0010_0000;

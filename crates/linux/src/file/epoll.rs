@@ -137,8 +137,8 @@ impl<M: Machine> Listener for Watch<M> {
     fn changed_for_one(&self) -> bool {
         // Returns false if this watch does not wait for the event. Then another listener is notified.
         let Some(file) = self.file.upgrade() else { return false };
-        // This runs in the notifying thread. For such a stream, only the waiter can check the state, so the watch
-        // counts as readable.
+        // The state of some streams (signal files) depends on the calling thread, and this code runs in the notifying
+        // thread. Such a stream counts as readable, and the waiter checks the state.
         let own = file.stream().is_some_and(|stream| stream.is_ready_for_caller_alone());
         let ready = if own { Ready::READ } else { file.ready() };
         drop(file);
