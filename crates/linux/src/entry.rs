@@ -34,7 +34,7 @@ pub fn syscall<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Ser
     let number = regs.orig_rax;
     #[cfg(debug_assertions)]
     thread.refusals.begin();
-    // SAFETY: the thread that runs, at its only entry.
+    // SAFETY: `thread` is the running thread, and this is its only context, because it has just entered the kernel.
     let mut ctx = unsafe { Ctx::new(linux, thread, regs) };
     let result = match syscall::dispatch(&mut ctx, number) {
         Some(result) => result,
@@ -70,7 +70,7 @@ pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Serve
     // SAFETY: the thread itself runs this, and nothing borrows the value.
     let how = unsafe { thread.sleep.replace(None) };
     let of_stream = matches!(how, Some(Sleep::Stream(_)));
-    // SAFETY: the thread that runs, at its only entry.
+    // SAFETY: `thread` is the running thread, and this is its only context, because it has just entered the kernel.
     let mut ctx = unsafe { Ctx::new(linux, thread, regs) };
     let result = match how {
         Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
@@ -277,7 +277,7 @@ fn fault_signal<M: Machine>(
         Access::Exec => 0x14,
     };
     let trap = Trap { vector: 14, error: bits | u32::from(error == FaultError::Protection), address };
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     unsafe { thread.trap.replace(trap) };
     let info = match error {
         FaultError::NotMapped => SigInfo::fault(Signal::SEGV, code::SEGV_MAPERR, address),
@@ -307,10 +307,10 @@ fn fault_signal<M: Machine>(
 /// Serves an exception of a program other than a page fault, with its vector and error code.
 pub fn exception<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs, vector: u8, error: u64) {
     let thread = linux.current();
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let address = unsafe { thread.trap.get() }.address;
-    // The CPU's error codes have 32 bits. SAFETY: the running thread owns its trap, and the view of the old one has
-    // ended: the address is a copy.
+    // The CPU's error codes have 32 bits.
+    // SAFETY: the running thread owns its trap, and the view of the old one has ended: the address is a copy.
     unsafe { thread.trap.replace(Trap { vector: u32::from(vector), error: error as u32, address }) };
     let info = quire_linux_state::signal::send::of_exception(vector, error, regs.rip, || float_state(linux));
     linux.force_signal(thread, info);

@@ -198,7 +198,7 @@ pub fn start<M: Machine>(linux: &'static Linux<M>, boot: Boot<'_>) -> Result<(),
     .map_err(|e| StartError::Step("opening the standard files", e))?;
     linux.files.set_limits(linux.vm, boot.limits);
     if let Some(thread) = task.payload() {
-        // SAFETY: the thread does not run yet, so its maker acts as the owner.
+        // SAFETY: the thread does not run yet, so the thread that made it may access the value as its owner.
         drop(unsafe { thread.files.replace(Some(files)) });
     }
     linux.scheduler.spawn(task);

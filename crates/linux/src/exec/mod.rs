@@ -345,7 +345,7 @@ fn take_credentials<M: Machine>(me: &Thread<M>, new: Transformed) {
     if new.secure {
         process.parent_death_signal.store(0, Ordering::Relaxed);
     }
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let same = *unsafe { me.credentials.get() } == new.credentials;
     if !same {
         me.become_user(new.credentials);
@@ -375,7 +375,7 @@ fn shares_directories<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
 
 /// Adds the peak memory of the old address space to the process's accounts.
 fn note_peak<M: Machine>(process: &Process<M>, me: &Thread<M>) {
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let peak = unsafe { me.space.get() }.map_or(0, |s| s.peak_resident());
     let mut accounts = process.accounts.lock();
     accounts.ended_threads.peak_pages = accounts.ended_threads.peak_pages.max(peak);
@@ -394,7 +394,7 @@ fn exec<M: Machine>(
     // `setuid` may have moved the thread to a user with too many processes. As on Linux, exec then fails until the user
     // has fewer.
     if ctx.thread.over_limit.load(Ordering::Relaxed) {
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
         if unsafe { ctx.thread.user_charge.get() }.exceeds(process.soft_limit(which::NPROC)) {
             return Err(Errno::EAGAIN);
         }

@@ -238,7 +238,7 @@ impl Stream for Notifier {
 /// `inotify_init1`
 pub fn sys_inotify_init1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::O_CLOEXEC | raw::O_NONBLOCK)?;
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let limits = &ctx.linux.files.notify_limits;
     let most = limits.instances.load(Ordering::Relaxed);

@@ -34,7 +34,7 @@ pub(crate) fn stack_may_grow<M: Machine>(thread: &Thread<M>, memory: &AddressSpa
         }
         false
     });
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let free = || unsafe { thread.credentials.get() }.may(cap::IPC_LOCK);
     more == 0 || memory.wired_bytes().saturating_add(more) <= limit || free()
 }

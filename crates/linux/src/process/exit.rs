@@ -50,8 +50,8 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let tid = thread.tid();
     let mut used = usage::of_thread(linux, &linux.scheduler.current());
     if process.threads.lock().last_leaves(thread) {
-        // The peak must be read now, because the last thread leaves the address space below. SAFETY: the thread itself
-        // runs this.
+        // The peak must be read now, because the last thread leaves the address space below.
+        // SAFETY: the value belongs to the calling thread.
         used.peak_pages = unsafe { thread.space.get() }.map_or(0, |space| space.peak_resident());
     }
     leave_memory(linux, thread);
@@ -98,7 +98,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 /// Leaves the address space, and releases a vfork parent.
 fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     notify_memory_waiters(linux, thread, true);
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let space = unsafe { thread.space.get() }.map(|space| &**space);
     // SAFETY: the thread itself runs this. Its view of the space is not used after `leave_memory` has recorded it, and
     // the space is dropped after the call.
@@ -111,7 +111,7 @@ fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 pub(crate) fn notify_memory_waiters<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, ends: bool) {
     futex::robust::walk(linux, thread, ends);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let shared = unsafe { thread.space.get() }.is_some_and(|space| Arc::strong_count(space) > 1);
     if clear != 0 && shared {
         // As on Linux, an invalid address is ignored.

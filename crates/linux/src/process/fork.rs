@@ -274,7 +274,7 @@ fn allocate<'a, M: Machine>(
         let free = own.real_user == 0 || own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN);
         if free { limits::INFINITY } else { parent.soft_limit(limits::which::NPROC) }
     };
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let user_charge = unsafe { me.user_charge.get() }.another(limit)?;
     linux.check_threads()?;
     let id = NewId { linux, id: linux.ids.allocate()? };
@@ -283,8 +283,8 @@ fn allocate<'a, M: Machine>(
     let fs = if request.has(FS) { FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
     let undos = crate::ipc::undos_of_new(ctx, request.has(SYSVSEM), request.has(THREAD))?;
     if request.has(SIGHAND) {
-        // Frozen (shared) actions need a copy, because only processes with one thread may share them. SAFETY: a context
-        // is of a thread of its process, and this function has no view of the actions.
+        // Frozen (shared) actions need a copy, because only processes with one thread may share them.
+        // SAFETY: a context is of a thread of its process, and this function has no view of the actions.
         unsafe { parent.own_actions() }?;
     }
     let process = process_of_new(ctx, request, id.id, group)?;

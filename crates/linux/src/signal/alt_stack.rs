@@ -31,7 +31,7 @@ impl RawStack {
     }
 }
 
-// SAFETY: words, and the padding between them is a separate field, so all bytes are set.
+// SAFETY: the fields are words, and the padding between them is a field too, so all bytes are set.
 unsafe impl Plain for RawStack {}
 
 /// `sigaltstack`

@@ -105,7 +105,7 @@ struct Frame {
     info: [u8; SIGINFO_LEN],
 }
 
-// SAFETY: words and bytes, whose order leaves no padding (asserted below).
+// SAFETY: the fields are words and bytes, and their order leaves no padding (asserted below).
 unsafe impl Plain for Frame {}
 
 const _: () = assert!(size_of::<Context>() == 256);
@@ -203,7 +203,7 @@ pub(crate) fn push<M: Machine>(
     info: &SigInfo,
 ) -> Result<(), Errno> {
     let memory = UserMemory(linux.machine);
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let alt = *unsafe { thread.alt_stack.get() };
     let on_alt = alt.holds(regs.rsp) && alt.flags & SS_AUTODISARM == 0;
     let mut top = regs.rsp.wrapping_sub(RED_ZONE);
@@ -223,7 +223,7 @@ pub(crate) fn push<M: Machine>(
 
     save_float(linux, &at)?;
 
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let mask = unsafe { thread.saved_mask.replace(None) }.map_or(thread.blocked(), SavedMask::get);
     thread.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
     let stack_flags = if alt.size == 0 {

@@ -100,7 +100,7 @@ fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<InFli
         // As on Linux, the last message may exceed the limit.
         false => ctx.process().soft_limit(which::NOFILE).saturating_add(files as u64),
     };
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let user_charge = unsafe { ctx.thread.user_charge.get() };
     let charge =
         ctx.linux.users.charge(user_charge, Account::FilesInFlight, files as u64, most).ok_or(Errno::ETOOMANYREFS)?;

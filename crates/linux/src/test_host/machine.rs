@@ -442,8 +442,8 @@ unsafe impl quire_task::Machine for One {
             thread.switched_away();
         }
         refusal::for_host(|| {
-            // The contexts are cloned, because `prev` may be freed as soon as `next` runs. SAFETY: by the trait's
-            // contract, this call may access both contexts.
+            // The contexts are cloned, because `prev` may be freed as soon as `next` runs.
+            // SAFETY: by the trait's contract, this call may access both contexts.
             let (own, them) = unsafe { ((*prev.context()).clone(), (*next.context()).clone()) };
             // SAFETY: this is the switch to `next` on the only CPU.
             match next.payload().as_ref().and_then(|t| unsafe { t.pmap() }) {

@@ -87,8 +87,8 @@ pub fn sys_restart_syscall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Er
         Some(Restart::Poll { fds, count, deadline }) => crate::file::restart_poll(ctx, fds, count, deadline),
     };
     if done == Err(Errno::ENOMEM) {
-        // The state is stored again, so that a repetition resumes the same call. SAFETY: only the owning thread has a
-        // context, and nothing borrows the value, which was taken out above.
+        // The state is stored again, so that a repetition resumes the same call.
+        // SAFETY: only the owning thread has a context, and nothing borrows the value, which was taken out above.
         unsafe { ctx.thread.restart.replace(how) };
     }
     done

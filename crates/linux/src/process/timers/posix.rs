@@ -69,7 +69,7 @@ pub fn sys_timer_create<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, event: u64
     let clock = clock_of(ctx, clock)?;
     let process = ctx.process();
     let limit = process.soft_limit(which::SIGPENDING);
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let user_charge = unsafe { ctx.thread.user_charge.get() };
     let charge = ctx.linux.users.charge(user_charge, Account::Signals, 1, limit).ok_or(Errno::EAGAIN)?;
     let (notify, value) = match event {
