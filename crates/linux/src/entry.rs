@@ -1,4 +1,4 @@
-//! The ways in from the kernel: system calls, faults, exceptions, and the way back to user mode.
+//! Entry points for the kernel: system calls, page faults, exceptions, and the return to user mode.
 
 use crate::file::{epoll, io, poll, select};
 use crate::process::wait;
@@ -19,28 +19,28 @@ use quire_sync::atomic::Ordering;
 use quire_sync::hooks::{current_thread, unpark};
 use quire_vm::{Access, FaultError, FaultKind};
 
-/// How often a fault is repeated after a victim's end freed memory. A fault fails so often only if that memory does not
-/// help it.
+/// How often a fault is repeated after an OOM victim has freed memory. Only a fault that this memory does not help can
+/// fail so often.
 const DEFEATS: u32 = 64;
 
 /// The return value of a call that failed with ENOMEM.
 const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
 
-/// Serves the system call in `regs`; its result is in `regs.rax` afterwards, unless the thread has to sleep. The
-/// kernel has put the call's number in both `rax` and `orig_rax`.
+/// Serves the system call in `regs`. Afterwards `regs.rax` has the result, unless the thread must sleep. The kernel has
+/// put the call's number in both `rax` and `orig_rax`.
 #[inline(never)]
 pub fn syscall<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Served {
     let thread = linux.current();
     let number = regs.orig_rax;
     #[cfg(debug_assertions)]
     thread.refusals.begin();
-    // SAFETY: the thread that runs, at its only entry.
+    // SAFETY: `thread` is the running thread, and this is its only context, because it has just entered the kernel.
     let mut ctx = unsafe { Ctx::new(linux, thread, regs) };
     let result = match syscall::dispatch(&mut ctx, number) {
         Some(result) => result,
         None => encode(unknown_call(linux, number)),
     };
-    // `rt_sigreturn` and exec leave whole register sets behind.
+    // `rt_sigreturn` and exec have replaced all registers, so `rax` is not overwritten.
     let (replaced, asleep) = (ctx.regs_replaced, ctx.asleep);
     if !replaced && !asleep {
         regs.rax = result;
@@ -59,18 +59,18 @@ pub fn syscall<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Ser
     Served::Done
 }
 
-/// When the calling thread's sleep ends at the latest, in nanoseconds since boot.
+/// The deadline of the calling thread's sleep, in nanoseconds since boot. `None`: no deadline.
 pub fn sleeps_until<M: Machine>(linux: &Linux<M>) -> Option<u64> {
     linux.current().park.deadline()
 }
 
-/// Goes on with the sleeping call of the calling thread, whose registers are `regs`.
+/// Continues the call in which the calling thread slept. `regs` are the thread's registers.
 pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Served {
     let thread = linux.current();
     // SAFETY: the thread itself runs this, and nothing borrows the value.
     let how = unsafe { thread.sleep.replace(None) };
     let of_stream = matches!(how, Some(Sleep::Stream(_)));
-    // SAFETY: the thread that runs, at its only entry.
+    // SAFETY: `thread` is the running thread, and this is its only context, because it has just entered the kernel.
     let mut ctx = unsafe { Ctx::new(linux, thread, regs) };
     let result = match how {
         Some(Sleep::Futex(wait)) => futex::go_on(&mut ctx, wait),
@@ -93,14 +93,14 @@ pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Serve
         linux.vm.forget_injected();
         return Served::Done;
     }
-    // As for a call on the stack, the repetition is a new call, with all its arguments.
+    // A failed stream call is repeated from its start, as it is when the thread keeps its stack.
     if of_stream && regs.rax == NO_MEMORY {
         return syscall_again(linux, regs);
     }
     Served::Done
 }
 
-/// Makes a call on a stream again, whose thread was woken.
+/// Repeats a call on a stream after its thread was woken.
 fn again<M: Machine>(ctx: &mut Ctx<'_, M>, wait: StreamWait<M>) -> Result<usize, Errno> {
     let StreamWait { file, call } = wait;
     ctx.thread.park.again(|| match call {
@@ -116,30 +116,31 @@ fn again<M: Machine>(ctx: &mut Ctx<'_, M>, wait: StreamWait<M>) -> Result<usize,
     })
 }
 
-/// The end of a call that sleeps. Since the thread was listed, a lock on the way out may have used up the token of its
-/// wake-up, or of a signal.
+/// Ends a call whose thread must sleep. The thread is already listed as a waiter, so a wake-up or signal may have given
+/// it an unpark token. A lock that the call acquired after that may have consumed the token. So this function renews
+/// it.
 #[cold]
 fn falls_asleep<M: Machine>(thread: &Thread<M>) -> Served {
     let listing = thread.park.listing();
     if !listing.queue().is_null() {
-        // This look may sleep, too.
+        // The check for signals may itself sleep on a lock and consume a token.
         if thread.interrupted() {
             unpark(current_thread());
         }
-        // Last: from here to the sleep no lock is taken.
+        // This is last, because the thread acquires no lock between this point and its sleep.
         listing.renew_token();
     }
     Served::Asleep
 }
 
-/// Repeats a call that failed with ENOMEM, while memory is short and pageout makes room. A call is not repeated if
-/// the failed attempt may have left effects that a second would meet ([`Repeat`]), or if its thread must end.
+/// Repeats a call that failed with ENOMEM, as long as memory is low and pageout frees some. A call is not repeated if
+/// effects of the failed attempt could disturb the next one ([`Repeat`]), or if its thread must end.
 #[cold]
 fn syscall_again<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Served {
     let thread = linux.current();
     let again = &thread.again;
     if again.load(Ordering::Relaxed) != Again::NO {
-        // One of the attempts below.
+        // This failure is one of the attempts of the loop below, which must not begin another loop.
         again.store(Again::FAILED, Ordering::Relaxed);
         return Served::Done;
     }
@@ -148,7 +149,7 @@ fn syscall_again<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> S
     }
     let mut served = Served::Done;
     for _ in 0..ATTEMPTS {
-        // An ending thread needs no result, and must not wait for memory.
+        // A thread that must end needs no result, and must not wait for memory.
         if thread.killed() || !linux.has_made_room() {
             break;
         }
@@ -173,8 +174,9 @@ fn unknown_call<M: Machine>(linux: &Linux<M>, number: u64) -> Result<usize, Errn
     Err(Errno::ENOSYS)
 }
 
-/// Serves a page fault at `address`. `from_user`: the program itself faulted, and gets a signal if the fault cannot
-/// be repaired. Otherwise the kernel faulted on a user address, and takes its fix-up path if this returns `false`.
+/// Serves a page fault at `address`. If `from_user` is set, the program faulted in user mode, and gets a signal if the
+/// fault cannot be served. Otherwise the kernel faulted on a user address. If the call returns `false`, the kernel
+/// continues at its fix-up address.
 pub fn page_fault<M: Machine>(
     linux: &'static Linux<M>,
     regs: &mut UserRegs,
@@ -194,13 +196,13 @@ pub fn page_fault<M: Machine>(
     }
 }
 
-/// As [`page_fault`] for a fault of the kernel itself on user memory.
+/// Serves a fault of the kernel on user memory, like [`page_fault`]. Returns whether the fault was served.
 pub fn kernel_fault<M: Machine>(linux: &'static Linux<M>, address: u64, access: Access) -> bool {
     repair(linux, address, access).is_ok()
 }
 
-/// Serves a fault; if memory is out, serves it again after a victim has ended. [`FaultError::OutOfMemory`]: the
-/// calling thread ends.
+/// Serves a fault. If memory is exhausted, the fault is repeated after an OOM victim has ended.
+/// [`FaultError::OutOfMemory`] means that the calling thread must end.
 fn repair<M: Machine>(linux: &'static Linux<M>, address: u64, access: Access) -> Result<(), FaultError> {
     #[cfg(debug_assertions)]
     if linux.current().refusals.misses(address / quire_vm::PAGE_SIZE) {
@@ -229,7 +231,7 @@ fn repair_again<M: Machine>(linux: &'static Linux<M>, address: u64, access: Acce
                 done => return done,
             }
         }
-        // Each time memory was free, and the fault still failed.
+        // Memory was free before each of these attempts, and the fault still failed.
         if !linux.end_for_defeats("a fault", DEFEATS) {
             return Err(FaultError::OutOfMemory);
         }
@@ -243,7 +245,7 @@ fn repair_once<M: Machine>(linux: &Linux<M>, address: u64, access: Access) -> Re
     // either.
     let Some(space) = (unsafe { thread.space.get() }) else { return Err(FaultError::NotMapped) };
     let kind = match space.fault(address, access) {
-        // A miss below a stack that may grow: once it has grown, the fault is like any other.
+        // The address may be below a stack that can grow. After the stack has grown, the fault is served as usual.
         Err(FaultError::NotMapped) => {
             if !crate::memory::lock::stack_may_grow(thread, space, address) {
                 return Err(FaultError::NotMapped);
@@ -254,7 +256,7 @@ fn repair_once<M: Machine>(linux: &Linux<M>, address: u64, access: Access) -> Re
         other => other?,
     };
     let count = if kind == FaultKind::PagedIn { &thread.major_faults } else { &thread.minor_faults };
-    // Only this thread writes it.
+    // Only this thread writes the counter, so a load and a store are enough.
     count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     Ok(())
 }
@@ -268,14 +270,14 @@ fn fault_signal<M: Machine>(
     error: FaultError,
 ) {
     let thread = linux.current();
-    // The error code as the CPU has it: present, write, user, instruction fetch.
+    // The error code of the CPU. Bits: present (1), write (2), user (4), instruction fetch (16).
     let bits = match access {
         Access::Read => 4,
         Access::Write => 6,
         Access::Exec => 0x14,
     };
     let trap = Trap { vector: 14, error: bits | u32::from(error == FaultError::Protection), address };
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     unsafe { thread.trap.replace(trap) };
     let info = match error {
         FaultError::NotMapped => SigInfo::fault(Signal::SEGV, code::SEGV_MAPERR, address),
@@ -283,10 +285,10 @@ fn fault_signal<M: Machine>(
         FaultError::BeyondEnd | FaultError::Pager | FaultError::NoRoom | FaultError::Foreign => {
             SigInfo::fault(Signal::BUS, code::BUS_ADRERR, address)
         }
-        // It ends, on its way back to its program.
+        // The thread ends on its return to user mode.
         FaultError::OutOfMemory => return,
     };
-    // Garbage collectors and sandboxes fault on purpose: a handled signal is no crash.
+    // Garbage collectors and sandboxes fault on purpose, so a fault with a signal handler is not logged.
     if linux.machine.verbose() && !linux.handles(thread, info.signal) {
         let name = *thread.name.lock();
         linux.machine.log(format_args!(
@@ -302,12 +304,12 @@ fn fault_signal<M: Machine>(
     linux.force_signal(thread, info);
 }
 
-/// Serves an exception other than a page fault that a program raised: its vector and error code.
+/// Serves an exception of a program other than a page fault, with its vector and error code.
 pub fn exception<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs, vector: u8, error: u64) {
     let thread = linux.current();
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let address = unsafe { thread.trap.get() }.address;
-    // The processor's error codes have 32 bits.
+    // The CPU's error codes have 32 bits.
     // SAFETY: the running thread owns its trap, and the view of the old one has ended: the address is a copy.
     unsafe { thread.trap.replace(Trap { vector: u32::from(vector), error: error as u32, address }) };
     let info = quire_linux_state::signal::send::of_exception(vector, error, regs.rip, || float_state(linux));
@@ -324,8 +326,8 @@ fn float_state<M: Machine>(linux: &Linux<M>) -> (u16, u16, u32) {
     (half(0), half(2), u32::from(half(24)) | u32::from(half(26)) << 16)
 }
 
-/// Does the [work](has_work) that is due before a return to user mode: signals, stops, the end of the
-/// process. Interrupts are on.
+/// Does the [work](has_work) that must be done before a return to user mode: signals, stops, the end of the process.
+/// The caller has interrupts enabled.
 pub fn return_to_user<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) {
     let thread = linux.current();
     let mut flags = thread.work.load(Ordering::Acquire);
@@ -335,7 +337,7 @@ pub fn return_to_user<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs)
     if flags & !work::RSEQ != 0 {
         work(linux, thread, regs);
     }
-    // A handler, if one runs, has ended the critical section already.
+    // If a signal handler was set up above, the critical section was aborted there already.
     if thread.work.load(Ordering::Acquire) & work::RSEQ != 0 {
         rseq::resume(linux, thread, regs);
     }
@@ -343,7 +345,8 @@ pub fn return_to_user<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs)
 
 #[cold]
 fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs) {
-    // A handler's frame and the end of a process may use the last part of the reserve.
+    // The setup of a signal frame and the end of a process may allocate from the floor, the last part of the memory
+    // reserve.
     thread.ending(|| crate::signal::deliver::work(linux, thread, regs));
 }
 
@@ -353,7 +356,7 @@ pub fn first_return<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) {
     if thread.process.pid == 1 {
         fill_first_stack(linux, thread);
     }
-    // Finds signals sent after the process became known by its id and before this thread joined it.
+    // Finds signals that were sent before this thread joined its process, but after the process id was visible.
     thread.look_for_signals();
     if thread.process.is_exiting() {
         thread.work.fetch_or(work::KILL, Ordering::AcqRel);
@@ -378,7 +381,7 @@ fn fill_first_stack<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     }
 }
 
-/// Whether `thread` has anything to do before it may go to user mode.
+/// Whether `thread` has work to do before it may return to user mode.
 #[inline(always)]
 pub fn has_work<M: Machine>(thread: &Thread<M>) -> bool {
     thread.work.load(Ordering::Acquire) != 0

@@ -1,9 +1,9 @@
-//! Linux's system calls over Quire's memory core, scheduler and file layer. [`quire_linux_state`] has the state behind
-//! them, one file a subject, under the name that the subject has here.
+//! Linux's system calls over Quire's memory core, scheduler and file layer. [`quire_linux_state`] has the state that
+//! they work on, with the same folder and file names.
 //!
 //! # Principles
-//! - **This crate translates; it decides no policy.** This crate, the state and procfs alone use errnos and Linux
-//!   constants. The layers below define address spaces, schedule threads and keep the bytes of files.
+//! - **This crate translates; it decides no policy.** Only this crate, `quire_linux_state` and procfs use errnos and
+//!   Linux constants. The layers below implement address spaces, the scheduler and files.
 //! - **Everything that a program passes is checked once, at the edge** ([`user`](quire_linux_state::user),
 //!   [`syscall::Arg`]), and bounded before anything is allocated for it. A bad argument is an error (C10).
 //! - **Every handler is an ordinary function**
@@ -15,7 +15,7 @@
 //! [`process::fork`]. A signal: [`signal`].
 //!
 //! # Entry points for the kernel
-//! [`Linux::new`](quire_linux_state::Linux::new), [`start::start`] make process 1. [`entry::syscall`],
+//! [`Linux::new`](quire_linux_state::Linux::new), [`start::start`] start process 1. [`entry::syscall`],
 //! [`entry::page_fault`], [`entry::exception`] serve traps. The kernel calls [`entry::return_to_user`] before every
 //! return to user mode, with interrupts on. For a new thread it calls [`entry::first_return`] instead.
 #![cfg_attr(not(any(test, loom, shuttle, feature = "test-host")), no_std)]

@@ -13,7 +13,7 @@ use quire_linux_state::{Ctx, Errno, Linux, Machine};
 use quire_vm::PAGE_SIZE;
 
 // Flags of `mount`, from Linux's mount.h.
-/// The first four restrict the uses of the file system.
+/// The first four flags restrict the use of the file system.
 const RESTRICTIONS: u64 = 15;
 const REMOUNT: u64 = 32;
 const BIND: u64 = 4096;
@@ -23,9 +23,9 @@ const UNBINDABLE: u64 = 1 << 17;
 const PRIVATE: u64 = 1 << 18;
 const SLAVE: u64 = 1 << 19;
 const SHARED: u64 = 1 << 20;
-/// There is one set of mounts, which nothing else sees.
+/// The flags of mount propagation. They have no effect, because there is only one mount namespace.
 const PROPAGATION: u64 = UNBINDABLE | PRIVATE | SLAVE | SHARED;
-/// A number that old programs add to the flags.
+/// A number that old programs put into the high half of the flags.
 const MAGIC: u64 = 0xc0ed_0000;
 const MAGIC_MASK: u64 = 0xffff_0000;
 
@@ -35,27 +35,27 @@ const DETACH: u32 = 2;
 const EXPIRE: u32 = 4;
 const NO_FOLLOW: u32 = 8;
 
-/// The type of the file system of pseudo-terminals.
+/// The name of the file system type of pseudo-terminals.
 const TERMINALS: &str = "devpts";
-/// The most bytes of the options, as on Linux.
+/// The most bytes of the option string, as on Linux.
 const OPTIONS: usize = PAGE_SIZE as usize;
-/// The most bytes of a type's name.
+/// The most bytes of the name of a file system type.
 const KIND: usize = 64;
 
-/// The uses that [`in_use`] looks for.
+/// The uses for which [`in_use`] searches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Uses {
     /// A directory, an open file or a mapping below the root.
     All,
     /// An open file below the root that may be written to.
     Writes,
-    /// An open file below the root that may be written to, by whatever mount of the file system.
+    /// An open file of the file system that may be written to, through any of its mounts.
     SystemWrites,
 }
 
 /// Whether a process uses the tree below `root`.
 fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, uses: Uses) -> Result<bool, FsError> {
-    /// Descriptors that are looked at together.
+    /// The number of descriptors that are checked in one step.
     const BATCH: usize = 64;
     let writes = uses != Uses::All;
     let below = |dentry: &Arc<Dentry<M>>| match uses {
@@ -63,7 +63,7 @@ fn in_use<M: Machine>(linux: &Linux<M>, root: &Arc<Dentry<M>>, uses: Uses) -> Re
         Uses::SystemWrites => core::ptr::eq(dentry.inode.system(), root.inode.system()),
     };
     let device = root.inode.ident.device;
-    // A mapping has the file's identity, and not the mount by which it was opened.
+    // A mapping records the identity of its file, but not the mount through which the file was opened.
     let first = !root.is_view();
     for process in linux.ids.processes() {
         for task in &process.all_threads().map_err(|_| FsError::OutOfMemory)? {
@@ -104,7 +104,8 @@ struct Options {
     root: NewAttr,
 }
 
-/// A number of bytes or inodes: `k`, `m` and `g` multiply it, and `%` makes it a part of `whole`.
+/// Parses a number of bytes or inodes. A suffix `k`, `m` or `g` multiplies the number, and `%` means a percentage of
+/// `whole`.
 fn amount(text: &[u8], whole: u64) -> Result<u64, Errno> {
     let (digits, unit) = match text.split_last() {
         Some((unit, digits)) if !unit.is_ascii_digit() => (digits, unit.to_ascii_lowercase()),
@@ -130,7 +131,8 @@ fn number(digits: &[u8], base: u32) -> Result<u64, Errno> {
 impl Options {
     /// Applies `text` to these options. `pages` is the memory of the machine.
     fn read(&mut self, text: &[u8], pages: u64) -> Result<(), Errno> {
-        // No limit is written as 0, but a file system that counts nothing would never get one.
+        // A value of 0 means no limit. It is stored as the largest number, because a file system with `None` does not
+        // count, and could get no limit later.
         let limit = |n: u64| Some(if n == 0 { u64::MAX } else { n });
         for option in text.split(|byte| *byte == b',').filter(|option| !option.is_empty()) {
             let at = option.iter().position(|byte| *byte == b'=').unwrap_or(option.len());
@@ -146,7 +148,8 @@ impl Options {
                 b"mode" => self.root.mode = number(value?, 8)? as u16 & 0o7777,
                 b"uid" => self.root.uid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
                 b"gid" => self.root.gid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
-                // There are no large pages, and swap is the machine's choice.
+                // Large pages are not supported, so `huge=never` is accepted. Other options, as those for swap, are
+                // refused.
                 b"huge" if value? == b"never" => {}
                 _ => return Err(Errno::EINVAL),
             }
@@ -155,7 +158,7 @@ impl Options {
     }
 }
 
-/// A string argument; none for a null pointer.
+/// Reads a string argument. A null pointer gives an empty string.
 fn string<M: Machine>(ctx: &Ctx<'_, M>, at: u64, most: usize) -> Result<Vec<u8>, Errno> {
     if at == 0 { Ok(Vec::new()) } else { ctx.user().read_string(at, most, Errno::EINVAL) }
 }
@@ -177,7 +180,7 @@ pub fn sys_mount<M: Machine>(
     if !ctx.credentials().may(cap::SYS_ADMIN) {
         return Err(Errno::EPERM);
     }
-    // Nothing is mounted on a link, to which a descriptor's link in `/proc` may lead.
+    // A link in `/proc/PID/fd` may lead to a symbolic link, on which nothing can be mounted.
     if target.inode.kind() == FileKind::Symlink {
         return Err(Errno::ENOENT);
     }
@@ -236,12 +239,12 @@ pub fn sys_mount<M: Machine>(
     Ok(0)
 }
 
-/// The name of a source.
+/// The name of a mount's source in the list of mounts: `none` if it is empty.
 fn named(source: &[u8]) -> &[u8] {
     if source.is_empty() { b"none" } else { source }
 }
 
-/// Checks the options of `devpts`, which change nothing: all its mounts show the same nodes.
+/// Checks the options of `devpts`. They have no effect, because all mounts of `devpts` show the same nodes.
 fn check_terminal_options(text: &[u8]) -> Result<(), Errno> {
     for option in text.split(|byte| *byte == b',').filter(|option| !option.is_empty()) {
         let at = option.iter().position(|byte| *byte == b'=');
@@ -274,7 +277,7 @@ fn remount<M: Machine>(
     if matches!(system.kind, "tmpfs" | "devtmpfs") && !options.is_empty() {
         let mut new = Options { limits: system.limits(), root: NewAttr { mode: 0, uid: 0, gid: 0 } };
         new.read(options, pages)?;
-        // Contents that are there have to fit.
+        // The present contents must fit within the new limits.
         let (taken, inodes) = system.taken();
         let fits = |limit: Option<u64>, taken: u64| limit.is_none_or(|limit| limit >= taken);
         if !fits(new.limits.pages, taken) || !fits(new.limits.inodes, inodes) {
@@ -286,7 +289,8 @@ fn remount<M: Machine>(
     Ok(0)
 }
 
-/// Refuses to make a mount read-only that has an open file to write to. `new`: the restrictions that it had not.
+/// Refuses to make a mount read-only while a file is open for writing. `new` are the restrictions that the mount did
+/// not have before.
 fn may_restrict<M: Machine>(
     linux: &Linux<M>,
     mount: &quire_fs::mounts::Mount<FileHost<M>>,
@@ -308,20 +312,20 @@ pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) ->
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
     if flags & EXPIRE != 0 {
-        // Nothing marks a mount as unused.
+        // The mark for an expired mount is not implemented, so a mount is always busy.
         return Err(if flags & (FORCE | DETACH) != 0 || vfs.mount_of(&target).is_none() {
             Errno::EINVAL
         } else {
             Errno::EAGAIN
         });
     }
-    // The reference of the walk must not keep the tree.
+    // The reference of the path walk must not make the tree busy.
     let root = target.counted();
     vfs.unmount(&root, flags & DETACH != 0, &|root| in_use(linux, root, Uses::All))?;
     Ok(0)
 }
 
-// The numbers of Linux are those of the file layer.
+// The file layer uses Linux's numbers for restrictions, so no conversion is needed.
 const _: () = assert!(
     Restrictions::READ_ONLY.bits() as u32 == raw::MS_RDONLY
         && Restrictions::NO_SET_IDS.bits() as u32 == raw::MS_NOSUID

@@ -1,11 +1,11 @@
 //! Restartable sequences: `rseq`.
 //!
-//! A thread registers an area of its memory. The kernel stores there on which CPU the thread runs, and reads which
-//! critical section it is in. A critical section that the thread is switched away from, or in which a signal handler
-//! begins, continues at its abort address.
+//! A thread registers an area of its memory. The kernel stores the number of the thread's CPU there, and reads which
+//! critical section the thread is in. If the thread is switched away or gets a signal in a critical section, it
+//! continues at the section's abort address.
 //!
-//! A switch away from a registered thread sets a [work bit](quire_linux_state::process::thread::work). Only then the
-//! return to user mode reads the area, and it stores the CPU's number only if that has changed.
+//! A switch away from a registered thread sets a [work bit](quire_linux_state::process::thread::work). The return to
+//! user mode reads the area only if that bit is set. It stores the CPU's number only if that has changed.
 
 use core::mem::size_of;
 use quire_linux_state::base::plain::Plain;
@@ -18,9 +18,9 @@ use quire_linux_state::user::{USER_END, UserMemory, in_user_space};
 use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 
-/// Bytes of the first `struct rseq`, and the alignment of every one.
+/// The size of the original `struct rseq` in bytes, which is the least length that a program may register.
 const FIRST_LEN: u32 = 32;
-/// Bytes of `struct rseq` that the kernel uses: `AT_RSEQ_FEATURE_SIZE`.
+/// The number of bytes of `struct rseq` that the kernel uses: `AT_RSEQ_FEATURE_SIZE`.
 pub(crate) const FEATURE_LEN: u64 = 28;
 /// `AT_RSEQ_ALIGN`.
 pub(crate) const ALIGN: u64 = 32;
@@ -40,7 +40,7 @@ struct Section {
     version: u32,
     flags: u32,
     start: u64,
-    /// Bytes up to the commit.
+    /// The length in bytes, up to the commit.
     len: u64,
     abort: u64,
 }
@@ -50,7 +50,8 @@ unsafe impl Plain for Section {}
 const _: () = assert!(size_of::<Section>() == 32);
 
 impl Section {
-    /// Refuses what Linux refuses: addresses outside user space, an abort address within the section.
+    /// Checks the section as Linux does. Refuses addresses outside user space, an abort address within the section, and
+    /// an unknown version.
     fn check(&self) -> Result<(), Errno> {
         let end = self.start.checked_add(self.len);
         let in_user = [Some(self.start), end, Some(self.abort)].iter().all(|at| at.is_some_and(|at| at < USER_END));
@@ -63,7 +64,7 @@ impl Section {
     }
 }
 
-/// Whether an area may be registered: EINVAL for its length or alignment, EFAULT outside of user space.
+/// Checks that an area may be registered. EINVAL for a wrong length or alignment, EFAULT outside user space.
 fn check_area(at: u64, len: u32) -> Result<(), Errno> {
     if len < FIRST_LEN || !at.is_multiple_of(ALIGN) {
         return Err(Errno::EINVAL);
@@ -99,7 +100,7 @@ pub fn sys_rseq<M: Machine>(
         return Err(Errno::EINVAL);
     }
     check_area(at, len)?;
-    // An old address there would end the program at the next switch.
+    // An old pointer to a critical section in that field could end the program at the next switch, so it is cleared.
     if ctx.read::<u64>(at + SECTION)? != 0 {
         ctx.write(at + SECTION, &0u64)?;
     }
@@ -119,7 +120,7 @@ fn store_cpu<M: Machine>(
     Ok(())
 }
 
-/// Ends the critical section at `section`, if `regs` are in it.
+/// Aborts the critical section that `section` describes, if `regs` are in it, and clears the pointer in the area.
 fn abort<M: Machine>(memory: &UserMemory<'_, M>, area: Rseq, section: u64, regs: &mut UserRegs) -> Result<(), Errno> {
     if section >= USER_END {
         return Err(Errno::EINVAL);
@@ -131,7 +132,7 @@ fn abort<M: Machine>(memory: &UserMemory<'_, M>, area: Rseq, section: u64, regs:
         return Err(Errno::EINVAL);
     }
     if found.holds(regs.rip) {
-        // Flags would let the section go on; they are obsolete, and an error.
+        // The obsolete flags, which let a section continue, are an error.
         if found.flags != 0 || memory.read::<u32>(area.at + FLAGS)? != 0 {
             return Err(Errno::EINVAL);
         }
@@ -141,9 +142,9 @@ fn abort<M: Machine>(memory: &UserMemory<'_, M>, area: Rseq, section: u64, regs:
     Ok(())
 }
 
-/// Called on the way to user mode, after a switch: ends a critical section, and stores the CPU.
+/// Aborts a critical section, and stores the CPU's number. Called before the return to user mode after a switch.
 pub(crate) fn resume<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs) {
-    // Cleared first: a switch from here on sets it again.
+    // The bit is cleared first, because a later switch must set it again.
     thread.work.fetch_and(!work::RSEQ, Ordering::AcqRel);
     let area = thread.rseq.get();
     if area.at == 0 {
@@ -157,7 +158,7 @@ pub(crate) fn resume<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, r
         }
         let cpu = quire_sync::current_cpu() as u32;
         if cpus != u64::from(cpu) | u64::from(cpu) << 32 {
-            // A CPU runs one thread at a time, so its number is a concurrency id, too.
+            // The CPU's number also serves as the concurrency id, because a CPU runs one thread at a time.
             store_cpu(&memory, area.at, [cpu, cpu], [0, cpu])?;
         }
         Ok(())
@@ -167,7 +168,7 @@ pub(crate) fn resume<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, r
     }
 }
 
-/// Called before a handler's frame is pushed: ends a critical section. An error if the area is bad.
+/// Aborts a critical section. Called before a signal frame is pushed. Fails if the area is invalid.
 pub(crate) fn before_handler<M: Machine>(
     linux: &'static Linux<M>,
     thread: &Thread<M>,
@@ -210,7 +211,7 @@ mod tests {
         ] {
             assert_eq!(bad.check(), Err(Errno::EINVAL), "{bad:?}");
         }
-        // Directly before and behind it.
+        // Abort addresses directly before and after the section are valid.
         for abort in [0xfff, 0x1010] {
             assert_eq!(Section { abort, ..GOOD }.check(), Ok(()));
         }

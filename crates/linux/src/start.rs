@@ -1,4 +1,4 @@
-//! The start of the first process: the root file system, the order of the program to run, and its execution.
+//! The start of the first process: the root file system, the file that names the program (the *order*), and exec.
 
 use crate::exec;
 use crate::exec::Identity;
@@ -25,17 +25,17 @@ use quire_linux_state::signal::{Actions, SigSet};
 use quire_linux_state::{FirstProgram, Linux};
 use quire_task::ThreadRef;
 
-/// The kernel's findings at boot.
+/// The parts of the machine that the kernel passes at boot.
 pub struct Boot<'a> {
     /// The initial file system: a cpio archive.
     pub initramfs: &'a mut dyn Archive,
     /// The program's standard input and output.
     pub io: Arc<dyn Port>,
-    /// Its standard error.
+    /// The program's standard error.
     pub error: Arc<dyn Port>,
     /// The terminal's size, if the program gets a terminal.
     pub size: Size,
-    /// The limits of the file systems in memory, beside the files that boot puts there; may be unset.
+    /// The limits of the in-memory file systems, in addition to the files from the archive. Limits may be unset.
     pub limits: Limits,
 }
 
@@ -66,7 +66,8 @@ impl fmt::Display for StartError {
 }
 
 impl StartError {
-    /// The status that a shell reports for it: 127 if the program is missing, 126 if it cannot be run.
+    /// The exit status that a shell reports for this error: 127 if the program is missing, 126 if it cannot be run, 125
+    /// otherwise.
     pub fn status(&self) -> u8 {
         match self {
             StartError::Program(_, Errno::ENOENT | Errno::ENOTDIR) => 127,
@@ -76,21 +77,21 @@ impl StartError {
     }
 }
 
-/// The path of the order.
+/// The path of the order file.
 const ORDER: &str = "/.quire/run";
 /// The search path of programs without a slash in their name if the environment has no PATH.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The order is written by the command that boots the kernel; longer ones are damaged.
+/// The most bytes of an order. The command that boots the kernel writes it, so a longer order is damaged.
 const LONGEST_ORDER: u64 = 16 << 20;
 
-/// The program to run: lines `arg HEX`, `env HEX`, `cwd HEX`, `out HEX`, `tty 0` or `tty 1`, `size ROWS COLUMNS`;
-/// others are skipped.
+/// The program to run: lines `arg HEX`, `env HEX`, `cwd HEX`, `out HEX`, `tty 0` or `tty 1`, `size ROWS COLUMNS`; other
+/// lines are skipped.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Order {
     arguments: Vec<Vec<u8>>,
     environment: Vec<Vec<u8>>,
     directory: Vec<u8>,
-    /// Paths whose trees the host wants at the end.
+    /// Paths of the files and directories that the host receives at the end.
     results: Vec<Vec<u8>>,
     terminal: bool,
     size: Option<Size>,
@@ -197,7 +198,7 @@ pub fn start<M: Machine>(linux: &'static Linux<M>, boot: Boot<'_>) -> Result<(),
     .map_err(|e| StartError::Step("opening the standard files", e))?;
     linux.files.set_limits(linux.vm, boot.limits);
     if let Some(thread) = task.payload() {
-        // SAFETY: the thread does not run yet, so its maker acts as the owner.
+        // SAFETY: the thread does not run yet, so the thread that made it may access the value as its owner.
         drop(unsafe { thread.files.replace(Some(files)) });
     }
     linux.scheduler.spawn(task);
@@ -205,7 +206,7 @@ pub fn start<M: Machine>(linux: &'static Linux<M>, boot: Boot<'_>) -> Result<(),
     Ok(())
 }
 
-/// Makes process 1, whose only thread starts with `regs`; the caller spawns it.
+/// Makes process 1 with one thread, which the caller spawns.
 fn first_process<M: Machine>(
     linux: &'static Linux<M>,
     program: exec::Prepared<M>,

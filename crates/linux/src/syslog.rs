@@ -1,7 +1,7 @@
 //! `syslog`: the kernel's log, for programs.
 //!
-//! The machine keeps the last lines. A line may come from an interrupt or a panic, which wakes no thread. So a reader
-//! that waits for the next line looks for it in intervals.
+//! The machine stores the last lines. Lines may come from an interrupt or a panic, which cannot wake a thread. So a
+//! reader that waits for the next line polls for it.
 
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::system::log::{CONSOLE, LEAST, LOG_LINES, LOG_TEXT, Shown};
@@ -11,7 +11,7 @@ use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::WaitOutcome;
 use quire_sync::atomic::Ordering;
 
-/// Nanoseconds until a waiting reader looks again.
+/// The nanoseconds after which a waiting reader polls again.
 const AGAIN: u64 = 200_000_000;
 
 /// Waits for the next line.
@@ -29,7 +29,7 @@ fn wait<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
     }
 }
 
-/// Reads the lines that no reader has read, and waits for the first.
+/// Reads the lines that no reader has read, and waits until there is one. Returns the number of bytes.
 fn read<M: Machine>(ctx: &Ctx<'_, M>, to: u64, size: usize) -> Result<usize, Errno> {
     let (log, mut done) = (&ctx.linux.log, 0);
     while done < size {
@@ -38,7 +38,7 @@ fn read<M: Machine>(ctx: &Ctx<'_, M>, to: u64, size: usize) -> Result<usize, Err
         }
         let mut at = log.positions.lock();
         let Some(line) = ctx.linux.machine.log_line(at.next) else {
-            // Another reader was faster.
+            // Another reader has taken the line.
             if done == 0 { continue } else { break }
         };
         if line.number != at.next {
@@ -66,7 +66,7 @@ fn read<M: Machine>(ctx: &Ctx<'_, M>, to: u64, size: usize) -> Result<usize, Err
     Ok(done)
 }
 
-/// Calls `each` for the lines from `first` to before `end`.
+/// Calls `each` for the lines from `first` up to, but not including, `end`.
 fn lines<M: Machine>(
     ctx: &Ctx<'_, M>,
     first: u64,
@@ -81,7 +81,7 @@ fn lines<M: Machine>(
     Ok(())
 }
 
-/// Reads the last lines that fit and were not cleared.
+/// Reads the last lines that fit into `size` bytes, without those that were cleared.
 fn read_all<M: Machine>(ctx: &Ctx<'_, M>, to: u64, size: usize, clear: bool) -> Result<usize, Errno> {
     let first = ctx.linux.log.positions.lock().clear;
     let (mut total, mut end) = (0, first);
@@ -105,7 +105,7 @@ fn read_all<M: Machine>(ctx: &Ctx<'_, M>, to: u64, size: usize, clear: bool) -> 
     Ok(done)
 }
 
-// What to do, from Linux's syslog.h.
+// The actions, from Linux's syslog.h.
 const CLOSE: i32 = 0;
 const OPEN: i32 = 1;
 const READ: i32 = 2;

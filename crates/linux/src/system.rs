@@ -1,4 +1,4 @@
-//! About the machine as a whole: `uname` and its names, `sysinfo`, `getrandom`, `reboot`.
+//! Calls about the whole machine: `uname` and its names, `sysinfo`, `getrandom`, `reboot`.
 
 use linux_raw_sys::general as raw;
 use quire_linux_state::Ctx;
@@ -10,7 +10,7 @@ use quire_linux_state::system::host_name::{NAME_LEN, name};
 use quire_linux_state::system::random::STEP;
 use quire_vm::PAGE_SIZE;
 
-/// The version of Linux whose interface this is: programs compare it with the version that they need.
+/// The version of Linux whose interface Quire implements. Programs compare it with the version that they need.
 pub const RELEASE: &str = "6.12.0-quire";
 /// The version of `uname -v`.
 pub const VERSION: &str = concat!("#1 SMP Quire ", env!("CARGO_PKG_VERSION"));
@@ -23,7 +23,7 @@ struct Names([[u8; NAME_LEN]; 6]);
 // SAFETY: arrays of bytes have no padding, and every byte is a value.
 unsafe impl Plain for Names {}
 
-/// The names that cannot be set; the node's and the domain's are empty.
+/// The names of `uname` that cannot be set. The names of the node and the domain are empty here.
 static FIXED: Names = {
     const EMPTY: [u8; NAME_LEN] = [0; NAME_LEN];
     Names([name(b"Linux"), EMPTY, name(RELEASE.as_bytes()), name(VERSION.as_bytes()), name(b"x86_64"), EMPTY])
@@ -80,7 +80,7 @@ struct Info {
     tail: u32,
 }
 
-// SAFETY: its padding is made of fields.
+// SAFETY: all padding is declared as fields, and every bit pattern is a value.
 unsafe impl Plain for Info {}
 const _: () = assert!(core::mem::size_of::<Info>() == 112);
 
@@ -96,7 +96,7 @@ pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, E
         shared: linux.vm.stats().shared_pages() * PAGE_SIZE,
         swap: swap.total() * PAGE_SIZE,
         free_swap: swap.free() * PAGE_SIZE,
-        // As on Linux, threads count, those of the kernel included.
+        // As on Linux, this is the number of threads, including kernel threads.
         processes: linux.scheduler.threads().min(u64::from(u16::MAX)) as u16,
         unit: 1,
         ..Info::default()
@@ -105,7 +105,7 @@ pub fn sys_sysinfo<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64) -> Result<usize, E
     Ok(0)
 }
 
-/// `reboot`: every command that ends the machine ends it.
+/// `reboot`. Every command that halts, restarts or powers off the machine powers it off.
 pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, command: u32) -> Result<usize, Errno> {
     const MAGIC: u32 = 0xfee1_dead;
     const SECOND_MAGICS: [u32; 4] = [672_274_793, 85_072_278, 369_367_448, 537_993_216];
@@ -116,7 +116,7 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
         return Err(Errno::EINVAL);
     }
     match command {
-        // Ctrl-Alt-Del on and off: there is none.
+        // These commands switch Ctrl-Alt-Del on and off, which does not exist here.
         0 | 0x89ab_cdef => Ok(0),
         0x0123_4567 | 0xcdef_0123 | 0x4321_fedc | 0xa1b2_c3d4 => ctx.linux.finish(End::PowerOff),
         _ => Err(Errno::EINVAL),
@@ -126,8 +126,8 @@ pub fn sys_reboot<M: Machine>(ctx: &mut Ctx<'_, M>, magic: u32, second: u32, com
 /// Bits of entropy in the kernel's pool, which is always full.
 pub const POOL_BITS: i32 = 256;
 
-/// A request to `/dev/random` or `/dev/urandom`. Bytes that a program adds are read and not used: the kernel has its
-/// own.
+/// A request to `/dev/random` or `/dev/urandom`. Bytes that a program adds are read but not used, because the kernel
+/// has its own source.
 pub fn random_ioctl<M: Machine>(ctx: &Ctx<'_, M>, request: u32, argument: u64) -> Result<usize, Errno> {
     // From Linux's random.h.
     const RNDZAPENTCNT: u32 = 0x5204;
@@ -167,7 +167,7 @@ pub fn random_ioctl<M: Machine>(ctx: &Ctx<'_, M>, request: u32, argument: u64) -
 
 /// `getrandom`
 pub fn sys_getrandom<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize, flags: u32) -> Result<usize, Errno> {
-    /// The most bytes of a call, as on Linux.
+    /// The most bytes that one call returns, as on Linux.
     const MOST: usize = 0x7fff_f000;
     if flags & !(raw::GRND_NONBLOCK | raw::GRND_RANDOM | raw::GRND_INSECURE) != 0 {
         return Err(Errno::EINVAL);
@@ -182,7 +182,7 @@ pub fn sys_getrandom<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize, flag
         let n = STEP.min(len - done);
         ctx.linux.random.fill(&mut part[..n]);
         if let Err(bad) = ctx.user().write_bytes(to.wrapping_add(done as u64), &part[..n]) {
-            // Up to the first byte without memory.
+            // Counts the bytes before the first address that is not mapped.
             done += n - bad.left.min(n);
             return if done > 0 { Ok(done) } else { Err(Errno::EFAULT) };
         }

@@ -1,11 +1,12 @@
-//! Checks that each call that reaches another process, user or inode has a line in the table of `programs/isolation.c`,
-//! which is compared with Linux. A call added to the dispatch table must be put into one of these lists, or get a line.
+//! Checks that each call that reaches another process, user or inode has a line in the table of `programs/isolation.c`.
+//! That table is compared with Linux. A call that is added to the dispatch table must be added to one of these lists,
+//! or get a line.
 
 use quire_linux::syscall::SUPPORTED;
 use std::collections::BTreeSet;
 
-/// They name only the caller's own memory, threads, descriptors and time. The lines `ids` and `step` cover those that
-/// change the caller's rights.
+/// Calls that reach only the caller's own memory, threads, descriptors and time. The lines `ids` and `step` of the
+/// table cover the calls that change the caller's rights.
 const OWN: &str = "
     socket fsetxattr fgetxattr flistxattr fremovexattr splice tee vmsplice
     read close fstat poll mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn ioctl pread64 readv
@@ -23,7 +24,7 @@ const OWN: &str = "
     mq_timedreceive mq_notify mq_getsetattr membarrier futex_waitv open_by_handle_at
 ";
 
-/// They use the same check as another call.
+/// Calls that use the same check as another call.
 const AS_ANOTHER: &[(&str, &str)] = &[
     ("lstat", "stat"),
     ("newfstatat", "stat"),
@@ -75,7 +76,8 @@ fn table() -> String {
     std::fs::read_to_string(path).expect("the table's program")
 }
 
-/// Whether the program has a line that begins with the call's name, on its own or before a colon or a dash.
+/// Whether the program has a line that begins with the call's name. The name must be the whole line, or be followed by
+/// a colon or a dash.
 fn has_line(table: &str, call: &str) -> bool {
     ["", "user-", "bare-"]
         .iter()

@@ -11,18 +11,18 @@ pub enum Family {
     Unix,
     /// IPv4.
     Inet4,
-    /// IPv6, and IPv4 by mapped addresses.
+    /// IPv6, and IPv4 by IPv4-mapped addresses.
     Inet6,
 }
 
 /// How a socket moves data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Connected, bytes in order.
+    /// A connection with a stream of bytes.
     Stream,
-    /// Separate messages.
+    /// Single messages, without a connection.
     Datagram,
-    /// Connected, messages in order. Unix only.
+    /// A connection with messages in order. Unix only.
     SeqPacket,
 }
 
@@ -90,7 +90,7 @@ pub enum Destination<'a> {
     Inet(SocketAddr),
 }
 
-/// The address with IPv4 in IPv6's form.
+/// The address, with an IPv4 address as an IPv4-mapped IPv6 address.
 fn mapped(at: SocketAddr) -> SocketAddr {
     match at.ip() {
         IpAddr::V4(ip) => SocketAddr::new(IpAddr::V6(ip.to_ipv6_mapped()), at.port()),

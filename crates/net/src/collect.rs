@@ -1,42 +1,47 @@
-//! Files in flight, and sockets that only messages in each other's inboxes keep alive.
+//! Files in flight, and the collector of sockets that only messages in each other's inboxes keep alive.
 //!
 //! # The collector
-//! A socket whose file is in a message is *in flight*. Its file is garbage if all references to it are in inboxes of
-//! garbage. A listener's inbox includes those of the connections in its backlog. The collector works in rounds:
+//! A socket whose file is in a message is *in flight*. Its file is garbage if all references to the file are in the
+//! inboxes of other garbage. Here the inboxes of the connections in a listener's backlog belong to the listener. The
+//! collector works in rounds:
 //!
 //! 1. Count, for each unreached socket in flight, the references to its file that unreached inboxes hold.
-//! 2. Sockets with further references are roots: a table of files, a thread, or a reached inbox has them.
-//! 3. All that roots lead to is reached.
+//! 2. A socket with further references is a root, because a file table, a thread or a reached inbox has these
+//!    references.
+//! 3. All sockets to which messages lead from the roots are marked as reached.
 //!
-//! A round without new roots ends that, unless it is the first. The messages and the backlogs of the unreached sockets
-//! are dropped, and with them the sockets.
+//! The rounds end with a round without new roots, but never with the first round. The messages and the backlogs of the
+//! unreached sockets are then dropped, and so are these sockets.
 //!
 //! ## Why no live socket is emptied
-//! Other threads move messages meanwhile: they read, accept, shut down, and queue.
+//! Other threads change inboxes meanwhile: they read, accept, shut down, and queue messages.
 //!
-//! - The references of messages are neither made, taken out, copied nor dropped during the rounds, because all that
-//!   takes the collector's lock. A thread that takes a message out of an inbox waits for that lock before it has the
-//!   file. A found reference exists until the rounds are over.
-//! - Suppose that a count finds as many references as there are. Then no thread and no table has the file. None gets
-//!   it until the rounds are over, because a reference is made only from another reference.
-//! - So behind the first count, no thread is in a call on an unreached socket. Its inbox and
-//!   its backlog lose nothing any more. Earlier losses are visible behind the fence.
-//! - The last round counted these inboxes again. It found all references to all unreached sockets there. So these
+//! - The references in messages stay the same during the rounds. To make, take out, copy or drop such a reference, a
+//!   thread needs the collector's lock. A thread that takes a message out of an inbox waits for that lock before it has
+//!   the file. So a reference that the collector has counted exists until the rounds are over.
+//! - Suppose that the count equals the file's reference count. Then no thread and no file table has the file. None gets
+//!   it before the rounds are over, because a reference is made only from another reference.
+//! - So after the first count, no thread is in a call on an unreached socket. The inbox and the backlog of that socket
+//!   lose nothing any more. Earlier losses are visible after the fence.
+//! - The last round counted these inboxes again, and found all references to all unreached sockets there. So these
 //!   sockets are garbage.
 //!
-//! The first count alone would not do. A message may leave an inbox behind the count, and then the inbox loses its last
-//! reference from a thread before that is counted.
+//! The first count alone is not enough. A thread may take a message out of an inbox after that was counted, and then
+//! drop the last outside reference to the inbox's socket. If the collector counts the references to that socket
+//! afterwards, it finds no root, although the thread gets the message's files.
 //!
-//! A call may look a descriptor up while another thread closes it. If only garbage has the file then, the call may find
-//! its inbox empty.
+//! A call may look a descriptor up while another thread closes it. If only garbage refers to the file then, the call
+//! may find the socket's inbox empty.
 //!
 //! ## One collector at a time
-//! Dropping garbage closes sockets, which calls the collector again. That call returns at once, because the depth of
-//! calls must be constant. The collector repeats its work if enough sockets have closed meanwhile.
+//! Dropping garbage closes sockets, and each close calls the collector again. Such a nested call returns at once, so
+//! that the depth of calls stays constant. The outer collector repeats its work if enough sockets have closed
+//! meanwhile.
 //!
 //! # Graves
-//! Dropping a message may close a socket, with messages in turn. To keep the depth of calls constant, a closing socket
-//! with such messages goes to a list. The first thread that finds no other one at work drops the messages of all.
+//! Dropping a message may close a socket, whose inbox has messages too. To keep the depth of calls constant, a closing
+//! socket with messages that carry files is put on a list (`graves`). One thread at a time drops the messages of all
+//! sockets on the list.
 
 use crate::address::Credentials;
 use crate::host::{Ancillary, FILES_MAX, Host};
@@ -48,12 +53,12 @@ use quire_heap::{Arc, Box, Vec};
 use quire_sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use quire_sync::{Mutex, Rank, SpinLock};
 
-/// The least number of sockets in flight at which sending looks for garbage. It does so whenever the number has doubled
-/// since the last time.
+/// The least number of sockets in flight at which a sender runs the collector. A sender runs it again each time the
+/// number has doubled.
 const MANY: usize = 1024;
 
-/// The collector runs when a sixteenth as many Unix sockets have closed as are in flight. So its work for each closing
-/// socket is bounded.
+/// The collector runs when the number of closed Unix sockets is a sixteenth of the number in flight. So its work for
+/// each closing socket is bounded.
 const RATIO: usize = 16;
 
 /// The shared part of a socket, as the collector sees it.
@@ -63,19 +68,19 @@ pub(crate) trait Member: Sized + 'static {
     /// Connections that wait to be accepted.
     type Backlog;
 
-    /// The collector of its network.
+    /// The collector of the socket's network.
     fn collector(&self) -> &'static Collector<Self>;
-    /// Its part of the state of the collector.
+    /// The socket's part of the collector's state.
     fn marks(&self) -> &CollectorMarks<Self>;
-    /// The messages that wait at it.
+    /// The messages that wait at the socket.
     fn inbox(&self) -> &Inbox<InFlight<Self>>;
-    /// Whether files in messages can reach it.
+    /// Whether messages to the socket can carry files.
     fn is_unix(&self) -> bool;
-    /// The Unix socket that `file` is.
+    /// The Unix socket that `file` opens, or `None` for another file.
     fn of_file(file: &FileOf<Self>) -> Option<&Arc<Self>>;
-    /// Calls `f` for the server's end of each connection in its backlog, under the lock of its connection.
+    /// Calls `f` for the server's end of each connection in the backlog, with the lock of the socket's state held.
     fn each_unaccepted(&self, f: impl FnMut(&Self));
-    /// Takes its backlog.
+    /// Takes the backlog out of the socket.
     fn take_backlog(&self) -> Option<Self::Backlog>;
     /// Drops connections that no call has accepted.
     fn abort_all(backlog: Option<Self::Backlog>);
@@ -95,9 +100,9 @@ pub(crate) struct InFlight<M: Member> {
 
 /// The sockets in flight.
 struct SocketsInFlight<M: Member> {
-    /// Each once.
+    /// The sockets, without duplicates.
     all: Vec<Arc<M>>,
-    /// The number of them at which sending looks for garbage.
+    /// The number of sockets in flight at which a sender runs the collector.
     due: usize,
 }
 
@@ -113,25 +118,25 @@ pub(crate) struct Collector<M: Member> {
     sockets: Mutex<SocketsInFlight<M>>,
     /// The first closed endpoint whose messages must be dropped.
     graves: SpinLock<Option<Arc<M>>>,
-    /// A thread drops the messages of closed endpoints.
+    /// Set while a thread drops the messages of closed endpoints.
     digging: AtomicBool,
-    /// A thread looks for garbage, or drops it.
+    /// Set while a thread looks for garbage or drops it.
     collecting: AtomicBool,
     /// The number of sockets in flight, readable without the lock.
     number: AtomicUsize,
-    /// Unix sockets that closed since the collector began.
+    /// The number of Unix sockets that have closed since the collector began.
     closed: AtomicUsize,
 }
 
-/// An endpoint's part of the state of the collector. All but `next` is guarded by the lock of [`SocketsInFlight`].
+/// An endpoint's part of the collector's state. The lock of [`SocketsInFlight`] guards all fields except `next`.
 pub(crate) struct CollectorMarks<M: Member> {
     in_flight: AtomicUsize,
-    /// Its place in the list of sockets in flight.
+    /// The index of the socket in [`SocketsInFlight::all`].
     at: AtomicUsize,
     found: AtomicUsize,
     references: AtomicUsize,
     reachable: AtomicBool,
-    /// The next closed endpoint; guarded by the lock of `graves`.
+    /// The next closed endpoint on the list. The lock of `graves` guards the list.
     next: SpinLock<Option<Arc<M>>>,
 }
 
@@ -197,15 +202,15 @@ impl<M: Member> InFlight<M> {
         Ok(Some(attached))
     }
 
-    /// Takes the files out for a receiver.
+    /// Takes the files and credentials out for a receiver. The files are in flight no more.
     pub(crate) fn take_out(mut self) -> Ancillary<M::Host> {
         self.uncount();
         Ancillary { files: mem::take(&mut self.files), credentials: self.credentials.take(), ..Ancillary::none() }
     }
 
-    /// A copy for a receiver that leaves the message where it is.
+    /// A copy of the files and credentials, for a receiver that leaves the message in the inbox.
     pub(crate) fn copy(&self) -> Result<Ancillary<M::Host>, FsError> {
-        // The collector relies on that no file comes out of a message meanwhile.
+        // The lock keeps the collector's counts correct: no reference leaves a message while the collector counts.
         let _listed = self.counted.map(|collector| collector.sockets.lock());
         let files = Vec::try_from_iter(self.files.iter().cloned())?;
         Ok(Ancillary { files, credentials: self.credentials, ..Ancillary::none() })
@@ -242,7 +247,7 @@ impl<M: Member> Drop for InFlight<M> {
 }
 
 impl<M: Member> Attached for InFlight<M> {
-    /// A file has a place here. If it is a socket, it has a place in the list of those in flight, too.
+    /// Each file needs a slot in `files`. If it is a socket, it also needs one in the list of sockets in flight.
     fn memory(&self) -> usize {
         self.files.len() * (size_of::<FileOf<M>>() + size_of::<Arc<M>>())
     }
@@ -276,8 +281,8 @@ impl<M: Member> Collector<M> {
         }
     }
 
-    /// Drops the messages of sockets that only such messages keep alive. Without memory for its lists, or while another
-    /// thread does the same, it does nothing.
+    /// Drops the messages of sockets that only such messages keep alive. The call does nothing if memory for its lists
+    /// is exhausted, or while another thread collects.
     pub(crate) fn collect(&self) {
         loop {
             if self.collecting.swap(true, Ordering::AcqRel) {
@@ -289,7 +294,8 @@ impl<M: Member> Collector<M> {
                 M::abort_all(backlog);
                 drop(messages);
             }
-            // A thread that saw the mark has counted its socket before. This swap reads its swap, so the count is seen.
+            // A thread that found `collecting` set has added to `closed` before. This swap reads the value of that
+            // thread's swap, so `is_due` sees the addition.
             self.collecting.swap(false, Ordering::AcqRel);
             if !self.is_due() {
                 return;
@@ -297,7 +303,8 @@ impl<M: Member> Collector<M> {
         }
     }
 
-    /// Takes all from the sockets that are garbage, to be dropped without a lock. `None` without memory.
+    /// Takes the messages and backlogs of all garbage sockets. The caller drops them without a lock. `None` if memory
+    /// is exhausted.
     fn take_garbage(&self) -> Option<Vec<Garbage<M>>> {
         let mut listed = self.sockets.lock();
         let all = &listed.all;
@@ -323,8 +330,9 @@ impl<M: Member> Collector<M> {
                     set(&marks.references, M::Host::references(file));
                 });
             }
-            // The counts were read without order. From here on, all that threads did before they dropped references is
-            // seen. No model can refute this fence, because both checkers run a thread's steps in their order.
+            // The reference counts were read without an ordering. After this fence, the collector sees all that threads
+            // did before they dropped references. No model can show that the fence is needed, because both checkers run
+            // the steps of a thread in program order.
             fence(Ordering::Acquire);
             for endpoint in unreached() {
                 let found = get(&endpoint.marks().found);
@@ -357,13 +365,13 @@ impl<M: Member> Collector<M> {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Whether enough sockets have closed for another look.
+    /// Whether enough sockets have closed to run the collector again.
     fn is_due(&self) -> bool {
         let (sockets, closed) = (self.number.load(Ordering::Relaxed), self.closed.load(Ordering::Relaxed));
         sockets > 0 && closed > 0 && closed >= sockets / RATIO
     }
 
-    /// Drops the messages of a closed endpoint.
+    /// Drops the messages of a closed endpoint. If they carry files, the endpoint is put on the list of `graves`.
     pub(crate) fn bury(endpoint: &Arc<M>) {
         let collector = endpoint.collector();
         let (removed, deep) = {
@@ -377,7 +385,7 @@ impl<M: Member> Collector<M> {
             *graves = Some(endpoint.clone());
         }
         drop(removed);
-        // Without a message that carries files there is nothing to dig, and no line to share with other closes.
+        // If no message carries files, `graves` needs no visit. So such closes write to no shared cache line.
         let dug = if deep { collector.dig() } else { !collector.digging.load(Ordering::Acquire) };
         if !endpoint.is_unix() || collector.number.load(Ordering::Relaxed) == 0 {
             return;
@@ -388,7 +396,8 @@ impl<M: Member> Collector<M> {
         }
     }
 
-    /// Drops the messages of all closed endpoints, unless another thread, or a caller of this call, does so.
+    /// Drops the messages of all closed endpoints on the list. Returns false if another thread, or an outer call of
+    /// this thread, does so already.
     fn dig(&self) -> bool {
         loop {
             if self.digging.compare_exchange(false, true, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -399,8 +408,9 @@ impl<M: Member> Collector<M> {
                 drop(removed);
             }
             self.digging.store(false, Ordering::Release);
-            // A thread that saw the mark has listed its endpoint before, and this thread takes the lock after it. Had
-            // it taken the lock after this thread, it would have seen the mark gone.
+            // No endpoint is left behind. A thread that found `digging` set has listed its endpoint before that, under
+            // the lock of `graves`. If it had the lock before this thread, this thread finds the endpoint. If it had
+            // the lock later, it would have found `digging` clear.
             if mutant(Mutant::GraveUnseen) || self.graves.lock().is_none() {
                 return true;
             }

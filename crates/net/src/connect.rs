@@ -12,21 +12,21 @@ use quire_fs::{FsError, Io};
 use quire_heap::{Arc, Deque};
 use quire_sync::atomic::Ordering;
 
-/// The largest backlog. A larger one counts as this, so that a listener's memory is bounded.
+/// The largest backlog. Larger values are reduced to this one, so that a listener's memory is bounded.
 const BACKLOG_MAX: u32 = 65_535;
 /// The most clients of a TCP listener that wait for a place in its backlog.
 const WAITING_MAX: usize = 1024;
 
 /// The result of an attempt to queue a connection.
 enum Queued {
-    /// The listener can accept it.
+    /// The backlog has a place for the connection, so its client is connected.
     Within,
-    /// The connection waits for room in the backlog.
+    /// The connection waits for a place in the backlog.
     Beyond,
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Starts to take connections, or changes the length of the backlog.
+    /// Makes the socket a listener, or changes the length of its backlog.
     pub(crate) fn listen(this: &Arc<Self>, backlog: u32, me: Credentials) -> Result<(), FsError> {
         let _calls = this.is_tcp().then(|| this.calls.lock());
         match this.state().phase {
@@ -54,7 +54,7 @@ impl<H: Host> Endpoint<H> {
                 }
             }
         };
-        // A longer backlog has room for connections that wait.
+        // A longer backlog has places for connections that wait.
         for at in before..most {
             let server = this.state().backlog.as_ref().and_then(|backlog| backlog.queue.get(at).cloned());
             let Some(server) = server else { break };
@@ -64,7 +64,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection, and returns the server's end of it.
     pub(crate) fn accept(&self, io: &Io<'_>) -> Result<Arc<Self>, FsError> {
         let next = || {
             let mut state = self.state();
@@ -80,18 +80,19 @@ impl<H: Host> Endpoint<H> {
                 self.announce_room();
             }
         } else {
-            // The server's own client too: it may have come into reach while `listen` notified others.
+            // The client of `server` is also checked. `listen` may have made the backlog longer, and not have notified
+            // this client yet.
             within.iter().chain([&server]).for_each(Endpoint::within_backlog);
         }
         Ok(server)
     }
 
-    /// The listener of `server` has a place for it, so its client is connected.
+    /// Makes the client of `server` connected, because the listener's backlog has a place for `server`.
     fn within_backlog(server: &Arc<Self>) {
         let Some(client) = server.peer() else { return };
         {
             let mut state = client.state();
-            // The client may have given up, and connect elsewhere.
+            // The client may have ended this attempt, and may connect to another listener.
             if state.phase != Phase::Connecting || !state.is_peer(server) {
                 return;
             }
@@ -100,7 +101,7 @@ impl<H: Host> Endpoint<H> {
         client.readiness.notify();
     }
 
-    /// Connects a stream or a sequence of packets.
+    /// Connects a stream or sequenced-packet socket.
     pub(crate) fn connect_stream(
         this: &Arc<Self>,
         io: &Io<'_>,
@@ -139,7 +140,7 @@ impl<H: Host> Endpoint<H> {
             Ok(Queued::Within) if this.is_unix() || !io.nonblock => {
                 {
                     let mut state = this.state();
-                    // The listener may have closed meanwhile, and then it has undone the connection.
+                    // If the listener has closed meanwhile, it has undone the connection.
                     let refused = matches!(state.phase, Phase::Refused | Phase::Idle);
                     if refused && !mutant(Mutant::ConnectedUnchecked) {
                         return Err(this.end_attempt(&mut state));
@@ -172,7 +173,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Undoes the start of a connection, which ended in `error`. `later`: a later call reports the error.
+    /// Undoes an attempt to connect that failed with `error`. If `later` is set, the error is stored for a later call.
     fn unlink(&self, error: FsError, later: bool) {
         let mut state = self.state();
         if later {
@@ -186,7 +187,8 @@ impl<H: Host> Endpoint<H> {
         port.into_iter().for_each(|port| self.free_port(port));
     }
 
-    /// Waits for a place in the backlog. As on Linux, a disconnect since then breaks the pipe.
+    /// Waits for a place in the backlog. As on Linux, the call fails with [`FsError::BrokenPipe`] if the socket was
+    /// disconnected after `since` was read.
     pub(crate) fn wait_connected(&self, io: &Io<'_>, since: u32) -> Result<(), FsError> {
         let mut limited = None;
         let io = self.writing(io, &mut limited);
@@ -211,7 +213,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// The other end of a new connection, for the listener.
+    /// Makes the server's end of a new connection, for the listener's backlog.
     fn server(
         this: &Arc<Self>,
         listener: &Endpoint<H>,
@@ -236,7 +238,7 @@ impl<H: Host> Endpoint<H> {
         Ok(server)
     }
 
-    /// Queues `server` at this listener.
+    /// Queues `server` in the backlog of this listener.
     fn enqueue(&self, server: &Arc<Self>) -> Result<Queued, FsError> {
         let (queued, left) = {
             let mut state = self.state();
@@ -245,7 +247,8 @@ impl<H: Host> Endpoint<H> {
             if !within && self.is_unix() {
                 return Err(FsError::WouldBlock);
             }
-            // Clients that wait for a place may have closed. One goes for each that comes, so that few stay.
+            // Clients that wait for a place may have closed. Each new connection removes one of these, so that few
+            // stay.
             let waiting = backlog.most..backlog.queue.len();
             let closed = |at: &usize| backlog.queue.get(*at).is_some_and(|server| server.inbox.queue().ended);
             let left = waiting.rev().find(closed).and_then(|at| backlog.queue.remove(at));
@@ -329,7 +332,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Ends directions of a connection.
+    /// Shuts down one or both directions of a connection.
     pub(crate) fn shutdown(this: &Arc<Self>, read: bool, write: bool) -> Result<(), FsError> {
         let calls = this.is_tcp().then(|| this.calls.lock());
         let (phase, peer, backlog) = {
@@ -361,8 +364,8 @@ impl<H: Host> Endpoint<H> {
             queue.ended |= read;
             queue.receive_shutdown |= match self.is_tcp() {
                 false => read && self.is_unix(),
-                // TCP takes bytes in until it has ended in both directions. Of two calls at once, the call that locks
-                // the inbox last sees both ends.
+                // TCP accepts bytes until both directions have ended. If two calls run at once, the call that locks the
+                // inbox last sees both ends.
                 true => {
                     let both = queue.ended && self.shut.load(Ordering::Acquire);
                     both && matches!(phase, Phase::Connected | Phase::Unreported)

@@ -1,4 +1,4 @@
-//! Messages: datagrams, and the packets of connected sockets.
+//! Sending and receiving messages: datagrams, and the packets of connected sockets.
 
 use crate::address::{Address, Destination, Place};
 use crate::collect::InFlight;
@@ -12,9 +12,10 @@ use quire_fs::{FsError, Io, Readiness, Sink, Source};
 use quire_heap::{Arc, Box, Vec};
 use quire_sync::atomic::Ordering;
 
-/// The most bytes of a UDP datagram in IPv4 (65,535, less the headers of IP and UDP), and in IPv6 (less that of UDP).
+/// The most data bytes of a UDP datagram in IPv4 and in IPv6: 65,535 less the headers. For IPv6, only the UDP header
+/// counts.
 const UDP_MAX: [usize; 2] = [65_507, 65_527];
-/// Bytes of a sender's buffer that a message cannot have, as on Linux.
+/// Bytes of a sender's buffer that a message cannot use, as on Linux.
 const RESERVE: usize = 32;
 
 impl<H: Host> Endpoint<H> {
@@ -35,7 +36,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// The Unix datagram socket at `to`, if it takes messages of this one.
+    /// The Unix datagram socket at `to`. Fails if that socket does not accept messages of this socket.
     fn receiver_at(this: &Arc<Self>, to: &Destination<'_>) -> Result<Arc<Self>, FsError> {
         let receiver = this.network.find_unix(to)?;
         if receiver.kind != this.kind {
@@ -48,7 +49,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Sends a datagram.
+    /// Sends a datagram, and returns the number of its bytes.
     pub(crate) fn send_datagram(
         this: &Arc<Self>,
         io: &Io<'_>,
@@ -77,7 +78,8 @@ impl<H: Host> Endpoint<H> {
         attached: Option<Box<InFlight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
-        // The receiver announces room, and may be gone before the thread wakes.
+        // The thread keeps its stack while it waits, because only the stack keeps the receiver alive, which announces
+        // room.
         let io = &this.writing(io, &mut limited).on_stack();
         let receiver = match to {
             Some(to) => Endpoint::receiver_at(this, to)?,
@@ -85,7 +87,7 @@ impl<H: Host> Endpoint<H> {
         };
         if this.options.has(Flags::PASS_CREDENTIALS) && this.state().name.is_none() {
             match Endpoint::bind_unix(this, Place::Auto) {
-                // Another call was faster.
+                // Another call has bound the socket meanwhile.
                 Ok(()) | Err(FsError::Invalid) => {}
                 Err(e) => return Err(e),
             }
@@ -95,7 +97,8 @@ impl<H: Host> Endpoint<H> {
         message.from = Some(from);
         let sent = Endpoint::deliver(this, io, &receiver, &receiver.room, message, 0, FsError::Refused);
         match sent {
-            // The receiver has closed. Its socket is no peer any more, or has ceased to be the peer already.
+            // The receiver has closed, so this call removes it as the peer. If it was no longer the peer, the error is
+            // that of a lost connection.
             Err(FsError::Refused) if !Endpoint::lose_peer(this, &receiver) && to.is_none() => Err(FsError::Reset),
             sent => sent,
         }
@@ -140,7 +143,7 @@ impl<H: Host> Endpoint<H> {
         {
             let mut queue = receiver.inbox.queue();
             let full = queue.charge + bytes + OVERHEAD > this.limit(&receiver) && !queue.is_empty();
-            // A datagram for which there is no room is lost.
+            // The inbox has no room, so the datagram is lost, and the call succeeds.
             if full || queue.receive_shutdown || queue.reserve(1).is_err() {
                 drop(queue);
                 return Ok(bytes);
@@ -151,7 +154,8 @@ impl<H: Host> Endpoint<H> {
         Ok(bytes)
     }
 
-    /// No socket is at `to`. A connected sender learns that by its next call.
+    /// Handles a datagram to `to`, where no socket is. If `to` is the peer of this socket, its next call fails with
+    /// [`FsError::Refused`].
     fn refuse(&self, to: SocketAddr) {
         if self.state().remote == Some(Address::Inet(to)) {
             self.fail(FsError::Refused);
@@ -174,7 +178,7 @@ impl<H: Host> Endpoint<H> {
         Endpoint::deliver(this, io, &peer, &this.readiness, message, since, FsError::BrokenPipe)
     }
 
-    /// Queues a message at `receiver`, waiting for room, which `room` announces.
+    /// Queues a message at `receiver`. The call waits for room in the inbox, which `room` announces.
     fn deliver(
         this: &Arc<Self>,
         io: &Io<'_>,
@@ -189,15 +193,15 @@ impl<H: Host> Endpoint<H> {
         let mut queued = || {
             let limit = this.limit(receiver);
             let mut queue = receiver.inbox.queue();
-            // A reader that only shut down makes the pipe broken; a closed receiver of datagrams is gone.
+            // A receiver that is shut down for receiving gives a broken pipe. A closed receiver gives the error `gone`.
             if queue.receive_shutdown {
                 return Some(Err(if queue.closed { gone } else { FsError::BrokenPipe }));
             }
             if this.shut.load(Ordering::Acquire) {
                 return Some(Err(FsError::BrokenPipe));
             }
-            // As on Linux, a message has room where the buffer is not full, and may fill it beyond its size. An empty
-            // inbox takes any message, because the buffers may have become smaller.
+            // As on Linux, a message has room if the buffer is not full, and may then exceed its size. An empty inbox
+            // accepts any message, because the buffers may have become smaller.
             if !queue.is_empty() && !queue.is_below(limit.saturating_sub(1)) {
                 return None;
             }
@@ -208,7 +212,8 @@ impl<H: Host> Endpoint<H> {
             Some(Ok(()))
         };
         match room.wait_in(since, io, &mut queued) {
-            // The next announcement of room is for this socket's polls too. There may be room since the look.
+            // From now on, announcements of room also notify polls of this socket. The call tries again, because room
+            // may have come before the registration.
             Err(FsError::WouldBlock) if this.is_datagram() => {
                 let _listed = Endpoint::poll_room(this, receiver);
                 queued().unwrap_or(Err(FsError::WouldBlock))
@@ -219,7 +224,7 @@ impl<H: Host> Endpoint<H> {
         Ok(bytes)
     }
 
-    /// Copies a message into chunks. Its bytes and [`RESERVE`] must not exceed `most`.
+    /// Copies a message into chunks. Fails if its bytes and [`RESERVE`] exceed `most`.
     fn message(
         &self,
         source: &mut dyn Source,
@@ -258,8 +263,8 @@ impl<H: Host> Endpoint<H> {
         flags: ReceiveFlags,
     ) -> Result<Received<H>, FsError> {
         let since = self.reads_since(io)?;
-        // The error comes before the messages that arrived earlier, as on Linux. The wait of an earlier attempt finds
-        // later errors.
+        // As on Linux, a stored error is returned before messages, even before messages that arrived earlier. A
+        // repeated attempt skips this, because the wait below finds errors.
         if io.earlier().is_none()
             && let Some(error) = self.take_error()
         {
@@ -277,7 +282,7 @@ impl<H: Host> Endpoint<H> {
                 false => self.take_message(sink, flags),
             };
             drop(readers);
-            // `None`: another reader was faster.
+            // `None`: another reader has taken the message.
             if let Some(result) = done {
                 return result;
             }
@@ -326,17 +331,17 @@ impl<H: Host> Endpoint<H> {
         }))
     }
 
-    /// The sender of a message, as this socket sees it.
+    /// The sender's address of a message, as this socket sees it.
     fn sender(&self, from: Option<Address>, flags: ReceiveFlags) -> Option<Address> {
         match self.is_datagram() {
-            // A Unix socket without a name is no sender, as on Linux.
+            // As on Linux, no sender is reported for a Unix socket without a name.
             true => from.filter(|from| !matches!(from, Address::Unnamed)).map(|from| from.seen_by(self.family)),
             false => self.connected_sender(flags),
         }
     }
 }
 
-/// Copies a message to `sink`, as far as that has room.
+/// Copies as much of a message to `sink` as fits.
 fn copy<H: Host>(
     first: &[u8],
     more: &[Vec<u8>],

@@ -1,8 +1,9 @@
-//! The end of a peer's role: `connect` to no address, and datagram sockets whose peers change or close.
+//! Disconnecting: `connect` with no address (`AF_UNSPEC`), and datagram sockets whose peers change or close.
 //!
-//! A disconnected TCP socket may connect or listen again. So its endpoint meets two peers, and calls on the first peer
-//! may still be under way. Such a call finds that it is not the inbox's [only sender](crate::inbox::Queue::sender).
-//! Calls on this socket that began before compare the number of disconnects.
+//! A disconnected TCP socket may connect or listen again. So its endpoint can have a second peer while calls on the
+//! first peer are still under way. Such a call finds that the first peer is no longer the inbox's [only
+//! sender](crate::inbox::Queue::sender). Calls on this socket that began before the disconnect find that the number of
+//! disconnects has changed.
 
 use crate::address::Address;
 use crate::collect::{InFlight, Member};
@@ -19,7 +20,7 @@ use quire_sync::MutexGuard;
 use quire_sync::atomic::Ordering;
 
 impl<H: Host> Endpoint<H> {
-    /// Takes the peer away.
+    /// Removes the peer, or ends the connection; see [`Socket::disconnect`](crate::Socket::disconnect).
     pub(crate) fn disconnect(this: &Arc<Self>) -> Result<(), FsError> {
         if this.is_tcp() {
             Endpoint::end_connection(this, &this.calls.lock(), true);
@@ -43,29 +44,30 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Frees a port that was taken away. Otherwise the entry of the socket's port has no peer any more.
+    /// Frees the port `taken`. With `None`, the socket keeps its port, and the port's table entry loses its peer.
     pub(crate) fn free_port(&self, taken: Option<u16>) {
         match taken {
             Some(port) => self.forget_port(port),
-            // An entry that does not listen meets no conflict.
+            // The change cannot fail, because an entry that does not listen meets no conflict.
             None => drop(self.change_port(false, None)),
         }
     }
 
-    /// Takes the parts of its address away that no program chose. The caller frees the returned port, without locks.
+    /// Clears the parts of the address that the program did not choose. The caller frees the returned port without
+    /// locks.
     pub(crate) fn leave_address(&self, state: &mut State<H>) -> Option<u16> {
         let port = state.take_port();
         if let Some(at) = state.inet()
             && !state.fixed_address
         {
-            // The port stays visible, as on Linux.
+            // As on Linux, the socket still reports its port.
             state.local = Some(Address::Inet(SocketAddr::new(self.wildcard().ip(), at.port())));
         }
         port
     }
 
-    /// Ends the connection, the attempt to connect or the listening of a TCP socket. `counted`: calls that wait fail,
-    /// as those of a disconnect do.
+    /// Ends the connection, the attempt to connect or the listening of a TCP socket. If `counted` is set, this counts
+    /// as a disconnect, so waiting calls fail.
     pub(crate) fn end_connection(this: &Arc<Self>, _calls: &MutexGuard<'_, Calls>, counted: bool) {
         let (phase, peer) = {
             let mut state = this.state();
@@ -80,7 +82,7 @@ impl<H: Host> Endpoint<H> {
         };
         let connected = matches!(phase, Phase::Connected | Phase::Unreported);
         let open = connected && this.stage() != Stage::Closed;
-        // The peer learns of the reset before its next write can find that this inbox takes no more bytes.
+        // The peer gets its error before its next write can find that this inbox refuses bytes.
         if let Some(peer) = &peer {
             peer.hang_up(this, if open { this.reset_of(peer) } else { None });
         }
@@ -97,7 +99,7 @@ impl<H: Host> Endpoint<H> {
             if open {
                 this.fail_anew(FsError::Reset);
             }
-            // Of an attempt it is counted above, because waiting calls look at the phase.
+            // The disconnect of an attempt was counted above, because waiting calls check the phase.
             this.count_disconnect(&queue, counted && phase != Phase::Connecting);
             (backlog, (messages, link), port)
         };
@@ -134,7 +136,8 @@ impl<H: Host> Endpoint<H> {
         this.readiness.notify();
     }
 
-    /// Forgets the peer of a Unix datagram socket if it is `closed`, which has closed. Whether it was the peer.
+    /// Removes the peer of a Unix datagram socket if it is `closed`, an endpoint that has closed. Returns whether it
+    /// was the peer.
     pub(crate) fn lose_peer(this: &Arc<Self>, closed: &Arc<Self>) -> bool {
         let link = {
             let mut state = this.state();
@@ -150,8 +153,8 @@ impl<H: Host> Endpoint<H> {
         true
     }
 
-    /// Drops the messages that wait at a Unix datagram socket which has left `peer`. As on Linux, all go, and a peer
-    /// that is connected to this socket gets an error.
+    /// Drops all messages that wait at a Unix datagram socket that has left `peer`, as Linux does. If `peer` is
+    /// connected to this socket, it gets an error.
     fn drop_messages_of(this: &Arc<Self>, peer: &Arc<Self>) {
         let messages = {
             let mut queue = this.inbox.queue();

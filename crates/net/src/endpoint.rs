@@ -1,12 +1,13 @@
 //! The part of a socket that other sockets reach.
 //!
 //! # Locks
-//! A thread holds the connection of one endpoint at a time (`state`), and below it at most one inbox. Both are released
-//! before a notification, and before messages, files or other endpoints are dropped.
+//! A thread locks the `state` of at most one endpoint at a time, and while it holds that, the lock of at most one
+//! inbox. It releases both before it notifies waiters, and before it drops messages, files or other endpoints.
 //!
-//! The calls that start or end connections of a TCP socket, and those that give a UDP socket a peer or take it away,
-//! are serial by a sleeping lock (`calls`), which is taken first. A call releases it before it waits. Other sockets'
-//! calls do not take it: they look under `state` whether the socket is still their peer.
+//! The sleeping lock `calls` serialises the calls that start or end a connection of a TCP socket. It does the same for
+//! those that change the peer of a UDP socket. A call acquires `calls` before all other locks, and releases it before
+//! it waits. Calls on other sockets do not acquire it. They lock `state` and check whether this socket is still their
+//! peer.
 
 use crate::address::{Address, Credentials, Family, Kind};
 use crate::collect::{Collector, CollectorMarks, InFlight, Member};
@@ -27,12 +28,12 @@ use quire_sync::{Mutex, Rank, SpinGuard, SpinLock};
 pub(crate) enum Phase {
     /// Not connected yet.
     Idle,
-    /// Takes connections.
+    /// The socket is listening.
     Listening,
-    /// A call is connecting it, or it waits for a place at a listener.
+    /// A call of `connect` is under way, or the socket waits for a place in a listener's backlog.
     Connecting,
-    /// Refused while no call waited for it. The next call of `connect` says so, and makes the socket idle. The error is
-    /// left before this state can be seen.
+    /// The attempt was refused while no call waited. The next call of `connect` returns the error and makes the socket
+    /// idle. The error is stored before the phase becomes `Refused`.
     Refused,
     /// Connected, but the next call of `connect` must report it.
     Unreported,
@@ -42,7 +43,8 @@ pub(crate) enum Phase {
 
 /// Connections that wait for `accept`.
 pub(crate) struct Backlog<H: Host> {
-    /// The servers' ends. Those behind the first `most` belong to internet sockets that are still connecting.
+    /// The servers' ends of the connections. The clients of the first `most` are connected. The clients of the others
+    /// are TCP sockets that are still connecting.
     pub queue: Deque<Arc<Endpoint<H>>>,
     pub most: usize,
 }
@@ -50,27 +52,30 @@ pub(crate) struct Backlog<H: Host> {
 /// The connection and the names of an endpoint.
 pub(crate) struct State<H: Host> {
     pub phase: Phase,
-    /// Cleared by this endpoint's own calls, and where its listener closes before it has a place.
+    /// The connected peer. This endpoint's own calls clear the field. A listener also clears it if the listener closes
+    /// before the endpoint has a place in the backlog.
     pub peer: Option<Arc<Endpoint<H>>>,
     pub local: Option<Address>,
     pub remote: Option<Address>,
     pub peer_credentials: Option<Credentials>,
     pub backlog: Option<Backlog<H>>,
-    /// The name by which it is in a table of the network.
+    /// The key of this endpoint in a table of the network.
     pub name: Option<Name>,
     pub node: Option<H::Node>,
-    /// The program chose the address, or the port, of an internet socket. A TCP socket keeps it when it disconnects.
+    /// The program chose the address (or the port) of this internet socket. A TCP socket keeps a chosen address when it
+    /// disconnects.
     pub fixed_address: bool,
     pub fixed_port: bool,
 }
 
-/// The number of an error that waits.
+/// The number that stands for `error` in `Endpoint::error`: 1 or more.
 fn number(error: FsError) -> u8 {
     ERRORS.iter().position(|e| *e == error).map_or(0, |at| at as u8 + 1)
 }
 
 impl<H: Host> State<H> {
-    /// Takes the port of an internet socket away, unless the program chose it. The caller frees it without the lock.
+    /// Clears and returns the port of an internet socket. Returns `None` if the program chose the port. The caller
+    /// frees the port after it has released the lock.
     pub(crate) fn take_port(&mut self) -> Option<u16> {
         match self.name {
             Some(Name::Port(port)) if !self.fixed_port => {
@@ -81,7 +86,7 @@ impl<H: Host> State<H> {
         }
     }
 
-    /// Its own internet address.
+    /// The endpoint's own internet address.
     pub(crate) fn inet(&self) -> Option<SocketAddr> {
         match self.local {
             Some(Address::Inet(at)) => Some(at),
@@ -101,39 +106,39 @@ pub struct Endpoint<H: Host> {
     pub(crate) family: Family,
     pub(crate) kind: Kind,
     pub(crate) options: Options,
-    /// Announces every change, for readers, writers and polls of this socket.
+    /// Notifies readers, writers and polls of this socket of every change.
     pub(crate) readiness: Readiness,
-    /// Announces room in the backlog or, for datagrams, in the inbox, to other sockets.
+    /// Notifies other sockets of room in the backlog or, for datagram sockets, in the inbox.
     pub(crate) room: Readiness,
-    /// Datagram sockets whose polls wait for room here: each once, in the order of their addresses.
+    /// Datagram sockets whose polls wait for room in this inbox. The list is sorted by address and has no duplicates.
     pub(crate) polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
     pub(crate) inbox: Inbox<InFlight<Self>>,
     error: AtomicU8,
-    /// This socket sends no more.
+    /// This socket is shut down for sending.
     pub(crate) shut: AtomicBool,
-    /// The endpoint waits in a listener's queue. Its program may ask for credentials once it has it.
+    /// The endpoint waits in a listener's backlog. The program that accepts it may still ask for credentials.
     pub(crate) unaccepted: AtomicBool,
-    /// Calls that start or end connections of this TCP socket, or change this UDP socket's peer, one at a time.
+    /// Serialises calls that start or end connections of this TCP socket, or that change the peer of this UDP socket.
     pub(crate) calls: Mutex<Calls>,
-    /// Counts the disconnects of a TCP socket. It changes under `state` and the inbox's lock. A call that waits
-    /// compares it, because the socket may have another connection already.
+    /// The number of disconnects of a TCP socket. A change needs both the lock of `state` and that of the inbox. A call
+    /// that slept compares the number, because the socket may have a new connection already.
     pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
     pub(crate) marks: CollectorMarks<Self>,
-    /// The number of its inode, and the user that made it, for the list of sockets.
+    /// The inode number, and the user that made the socket. The list of sockets shows them.
     pub(crate) inode: AtomicU64,
     pub(crate) uid: AtomicU32,
 }
 
-/// A socket. Dropping it closes it.
+/// A socket. Dropping the value closes the socket.
 pub struct Socket<H: Host> {
     pub(crate) endpoint: Arc<Endpoint<H>>,
 }
 
-/// The order of the calls that start or end connections.
+/// The content of the lock `Endpoint::calls`, which guards no data.
 pub(crate) struct Calls;
 
-/// The errors that wait for a call, with their numbers.
+/// The errors that may wait for the next call. The number of an error is its index here, plus 1.
 const ERRORS: [FsError; 3] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe];
 
 impl<H: Host> Endpoint<H> {
@@ -179,17 +184,17 @@ impl<H: Host> Endpoint<H> {
         self.family == Family::Unix
     }
 
-    /// Whether it waits to be accepted.
+    /// Whether the endpoint waits in a backlog to be accepted.
     pub(crate) fn is_unaccepted(&self) -> bool {
         self.unaccepted.load(Ordering::Relaxed)
     }
 
-    /// Whether it is a stream of the internet.
+    /// Whether the socket is a TCP socket.
     pub(crate) fn is_tcp(&self) -> bool {
         self.kind == Kind::Stream && !self.is_unix()
     }
 
-    /// Whether messages have no connection.
+    /// Whether the socket sends datagrams, which need no connection.
     pub(crate) fn is_datagram(&self) -> bool {
         self.kind == Kind::Datagram
     }
@@ -198,7 +203,8 @@ impl<H: Host> Endpoint<H> {
         self.state().peer.clone()
     }
 
-    /// Whether the credentials of senders are for it. As on Linux, an accepted socket may ask for them later.
+    /// Whether senders must attach their credentials to messages for this endpoint. An unaccepted endpoint counts too,
+    /// because as on Linux its program may ask for credentials later.
     pub(crate) fn takes_credentials(&self) -> bool {
         self.options.has(Flags::PASS_CREDENTIALS) || self.is_unaccepted()
     }
@@ -207,17 +213,17 @@ impl<H: Host> Endpoint<H> {
         self.state().peer.as_ref().is_some_and(|peer| peer.takes_credentials())
     }
 
-    /// Whether credentials go with its messages to its peer.
+    /// Whether messages from this endpoint to its peer carry credentials.
     pub(crate) fn passes_credentials(&self) -> bool {
         self.is_unix() && (self.options.has(Flags::PASS_CREDENTIALS) || self.peer_takes_credentials())
     }
 
-    /// Leaves an error for the next call, unless an earlier one waits.
+    /// Stores an error for the next call. An earlier error stays.
     pub(crate) fn fail(&self, error: FsError) {
         let _earlier = self.error.compare_exchange(0, number(error), Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Leaves an error for the next call, whatever waits.
+    /// Stores an error for the next call, and replaces an earlier error.
     pub(crate) fn fail_anew(&self, error: FsError) {
         self.error.store(number(error), Ordering::Release);
     }
@@ -226,7 +232,7 @@ impl<H: Host> Endpoint<H> {
         self.error.load(Ordering::Acquire) != 0
     }
 
-    /// The error that waits for a call. It stays.
+    /// The error that waits for the next call, without clearing it.
     pub(crate) fn error(&self) -> Option<FsError> {
         ERRORS.get(usize::from(self.error.load(Ordering::Acquire)).checked_sub(1)?).copied()
     }
@@ -236,7 +242,8 @@ impl<H: Host> Endpoint<H> {
         ERRORS.get(usize::from(number).checked_sub(1)?).copied()
     }
 
-    /// The end of an attempt to connect, for the call that reports it to the program. `state` is this endpoint's.
+    /// Ends a failed attempt to connect, and returns the error that `connect` reports. `state` is this endpoint's
+    /// state.
     pub(crate) fn end_attempt(&self, state: &mut State<H>) -> FsError {
         if state.phase == Phase::Refused {
             state.phase = Phase::Idle;
@@ -244,22 +251,22 @@ impl<H: Host> Endpoint<H> {
         self.take_error().unwrap_or(FsError::Aborted)
     }
 
-    /// Whether a connection was refused, and `connect` has not said so yet.
+    /// Whether a connection was refused, and no call of `connect` has reported the refusal yet.
     pub(crate) fn is_refused(&self) -> bool {
         self.is_tcp() && self.state().phase == Phase::Refused
     }
 
-    /// How long a read waits. `limited` keeps the options, if they are others than the caller's.
+    /// The `io` of a read, with the socket's receive timeout. If the timeout applies, the result is in `limited`.
     pub(crate) fn reading<'i, 'a>(&self, io: &'i Io<'a>, limited: &'i mut Option<Io<'a>>) -> &'i Io<'a> {
         within(io, self.options.receive_timeout(), limited)
     }
 
-    /// How long a write waits; see [`reading`](Self::reading).
+    /// The `io` of a write, with the socket's send timeout; see [`reading`](Self::reading).
     pub(crate) fn writing<'i, 'a>(&self, io: &'i Io<'a>, limited: &'i mut Option<Io<'a>>) -> &'i Io<'a> {
         within(io, self.options.send_timeout(), limited)
     }
 
-    /// The charge up to which this socket may fill `receiver`'s inbox.
+    /// The charge, in bytes, up to which this socket may fill `receiver`'s inbox.
     pub(crate) fn limit(&self, receiver: &Endpoint<H>) -> usize {
         if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
     }
@@ -269,12 +276,13 @@ impl<H: Host> Endpoint<H> {
         core::ptr::from_ref(self).addr()
     }
 
-    /// The disconnects of this socket, for a call that may wait.
+    /// The number of disconnects of this socket. A call that may wait compares it afterwards.
     pub(crate) fn disconnects(&self) -> u32 {
         self.disconnects.load(Ordering::Acquire)
     }
 
-    /// `peer` has closed the connection. `reset` is the error if it lost data.
+    /// Ends the inbox, because `peer` has closed the connection. `reset` is the error for this socket, if data was
+    /// lost.
     pub(crate) fn hang_up(&self, peer: &Endpoint<H>, reset: Option<FsError>) {
         if mutant(Mutant::NotifiedBeforeEnd) {
             self.readiness.notify();
@@ -291,7 +299,7 @@ impl<H: Host> Endpoint<H> {
                 self.shut.store(true, Ordering::Release);
             }
             queue.ended = true;
-            // A call on the peer may still send.
+            // A call on the peer may still send bytes, which must be refused.
             queue.receive_shutdown |= self.is_tcp();
         }
         if !mutant(Mutant::NotifiedBeforeEnd) {
@@ -299,7 +307,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Notifies polls of connected datagram sockets of room.
+    /// Notifies senders, and polls of connected datagram sockets, of room in the inbox.
     pub(crate) fn announce_room(&self) {
         self.room.notify();
         let polls = core::mem::take(&mut *self.polls.lock());
@@ -308,11 +316,12 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Has `receiver` notify this socket when it makes room. False where there is no memory for that.
+    /// Registers this socket with `receiver`, which notifies it when the inbox has room. Returns false if memory for
+    /// the list is exhausted.
     pub(crate) fn poll_room(this: &Arc<Self>, receiver: &Endpoint<H>) -> bool {
         let this = Arc::downgrade(this);
         let mut polls = receiver.polls.lock();
-        // A weak reference keeps the memory of its endpoint, so no other endpoint gets the address meanwhile.
+        // A weak reference keeps the memory of its endpoint allocated, so no other endpoint can have that address.
         let place = |polls: &[Weak<Endpoint<H>>]| {
             polls.binary_search_by_key(&this.as_ptr().addr(), |poll| poll.as_ptr().addr())
         };
@@ -324,8 +333,8 @@ impl<H: Host> Endpoint<H> {
         polls.try_insert(at, this).is_ok()
     }
 
-    /// Closes it, when its socket is dropped and its name is free. No call on it is under way; other sockets may still
-    /// reach it.
+    /// Closes the endpoint, after its socket was dropped and its name was freed. No call on this socket is under way,
+    /// but other sockets may still reach the endpoint.
     pub(crate) fn close(this: &Arc<Self>) {
         let (peer, backlog, node) = {
             let mut state = this.state();
@@ -343,8 +352,9 @@ impl<H: Host> Endpoint<H> {
         Collector::bury(this);
     }
 
-    /// The error of `peer` if this socket closes and loses data. After this socket's end of writing, TCP gives the
-    /// error of a pipe. If both have ended, the connection is over and has none.
+    /// The error that `peer` gets if this socket closes while it has unread data. If this socket was shut down for
+    /// sending, a TCP peer gets [`FsError::BrokenPipe`]. If both sides were, there is no error, because the connection
+    /// is over.
     pub(crate) fn reset_of(&self, peer: &Endpoint<H>) -> Option<FsError> {
         let ended = |side: &Endpoint<H>| self.is_tcp() && side.shut.load(Ordering::Acquire);
         match (ended(self), ended(peer)) {
@@ -354,7 +364,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Takes no more messages, and removes none. Returns whether there are any.
+    /// Closes the inbox for new messages, and leaves the old ones there. Returns whether there are old ones.
     fn end(&self) -> bool {
         let mut queue = self.inbox.queue();
         (queue.ended, queue.receive_shutdown, queue.closed) = (true, true, true);
@@ -366,7 +376,7 @@ impl<H: Host> Endpoint<H> {
         let peer = this.state().peer.take();
         this.end();
         if let Some(client) = peer {
-            // The client may still wait for a place in the backlog.
+            // The client may still be connecting, without a place in the backlog. Then its attempt is refused.
             let link = {
                 let mut state = client.state();
                 match state.phase {
@@ -433,11 +443,12 @@ impl<H: Host> Member for Endpoint<H> {
     }
 }
 
-/// `io` with a deadline, if it has none and `timeout` is not 0. Mostly it is 0, and nothing is copied.
+/// Returns `io` with a deadline after `timeout` nanoseconds, unless it has a deadline or `timeout` is 0. The usual
+/// `timeout` is 0, and then nothing is copied.
 #[inline]
 fn within<'i, 'a>(io: &'i Io<'a>, timeout: u64, limited: &'i mut Option<Io<'a>>) -> &'i Io<'a> {
     let deadline = match io.earlier() {
-        // The first attempt has set the time limit.
+        // A call that is repeated keeps the deadline of its first attempt.
         Some(earlier) => earlier.deadline,
         None if timeout == 0 => return io,
         None => Some(now().saturating_add(timeout)),

@@ -1,26 +1,26 @@
-//! The system beneath the sockets, and the parts of a message that it knows.
+//! The interface of the sockets to the system below them, and the parts of a message that are not bytes.
 
 use crate::address::{Address, Credentials};
 use core::net::IpAddr;
 use quire_fs::Stream;
 use quire_heap::{Arc, Vec};
 
-/// The files a message can carry, and random numbers.
+/// The files that a message can carry, the caller's credentials, and random numbers.
 pub trait Host: Clone + Send + Sync + 'static {
     /// A file that a message can carry.
     type File: Clone + Send + Sync + 'static;
     /// Keeps the inode to which a Unix socket is bound.
     type Node: Send + Sync + 'static;
-    /// A charge to the sender of files, until the message has arrived or is lost.
+    /// The charge for files in flight to their sender. It is dropped when the message has arrived or is lost.
     type Charge: Send + Sync + 'static;
 
-    /// The stream that `file` opens, such as a [`Socket`](crate::Socket).
+    /// The stream that `file` opens, such as a [`Socket`](crate::Socket). `None` for other files.
     fn stream_of(file: &Self::File) -> Option<&dyn Stream>;
     /// The number of references to the file, this one included. A socket has one file.
     fn references(file: &Self::File) -> usize;
     /// The calling thread's credentials.
     fn caller(&self) -> Credentials;
-    /// A random number, where a search for a free port or name starts.
+    /// A random number, with which a search for a free port or name starts.
     fn random(&self) -> u32;
 }
 
@@ -37,27 +37,27 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of a datagram whose sender says nothing.
+    /// The header of a datagram whose sender and socket choose nothing.
     pub const USUAL: Header = Header { hops: 64, class: 0 };
 }
 
 /// The header of a datagram, for its receiver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// The address to which it was sent.
+    /// The address to which the datagram was sent.
     pub to: IpAddr,
-    /// The sender's choice.
+    /// The header fields that the sender chose.
     pub header: Header,
 }
 
-/// A sender's choices for one internet datagram. They go before its socket's options.
+/// A sender's choices for one internet datagram. They override the options of its socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Choice {
     /// See [`Header::hops`].
     pub hops: Option<u8>,
     /// See [`Header::class`].
     pub class: Option<u8>,
-    /// The address from which it is sent. It must be of the destination's family.
+    /// The address from which the datagram is sent. It must be of the destination's family.
     pub from: Option<IpAddr>,
 }
 
@@ -67,14 +67,14 @@ pub struct Ancillary<H: Host> {
     pub files: Vec<H::File>,
     /// The charge to the sender of the files.
     pub charge: Option<H::Charge>,
-    /// The sender.
+    /// The identity of the sender.
     pub credentials: Option<Credentials>,
-    /// The header of an internet datagram.
+    /// The sender's choices for an internet datagram.
     pub choice: Choice,
 }
 
 impl<H: Host> Ancillary<H> {
-    /// Nothing.
+    /// A value without files, credentials and choices.
     pub const fn none() -> Self {
         let choice = Choice { hops: None, class: None, from: None };
         Ancillary { files: Vec::new(), charge: None, credentials: None, choice }
@@ -87,27 +87,28 @@ bitflags::bitflags! {
     pub struct ReceiveFlags: u32 {
         /// The data stays in the queue.
         const PEEK = 1;
-        /// A read of a stream waits for all bytes; with [`PEEK`](Self::PEEK), only that of a TCP socket.
+        /// A read of a stream waits until the buffer is full. With [`PEEK`](Self::PEEK), only a read of a TCP socket
+        /// does so.
         const WAIT_ALL = 1 << 1;
-        /// Report a message's real length, also where only a part of it fits. A TCP socket drops the bytes instead of
-        /// storing them.
+        /// The result is the real length of a message, also if only a part of it fits. A TCP socket drops the bytes
+        /// instead of storing them.
         const TRUNCATE = 1 << 2;
-        /// Report the sender also where it is the peer of a connection between Unix sockets.
+        /// The result names the sender also if it is the peer of a connection between Unix sockets.
         const SENDER = 1 << 3;
     }
 }
 
 /// A received message, or a part of a stream.
 pub struct Received<H: Host> {
-    /// Received bytes, or the real length with [`ReceiveFlags::TRUNCATE`].
+    /// The number of received bytes, or the real length with [`ReceiveFlags::TRUNCATE`].
     pub bytes: usize,
-    /// A datagram or a packet came, perhaps without bytes. Nothing comes at an end.
+    /// Whether a datagram or a packet was received, perhaps an empty one. False at the end of a connection.
     pub is_message: bool,
     /// The rest of the message did not fit, and is lost.
     pub truncated: bool,
     /// The sender of a datagram, or the peer with [`ReceiveFlags::SENDER`] if it has a name.
     pub from: Option<Address>,
-    /// The header of an internet datagram.
+    /// The header of a received internet datagram.
     pub arrival: Option<Arrival>,
     /// Files and credentials.
     pub ancillary: Ancillary<H>,
@@ -120,5 +121,5 @@ impl<H: Host> Received<H> {
     }
 }
 
-/// The path or abstract name of a Unix socket, counted.
+/// The path or abstract name of a Unix socket, with a reference count.
 pub(crate) type NameBytes = Arc<[u8]>;

@@ -1,15 +1,16 @@
-//! The messages that wait at an endpoint.
+//! Inboxes: the messages that wait at an endpoint.
 //!
-//! Writers fill chunks without a lock and put them in under the spin lock. Readers are in order by a sleeping lock. The
-//! reader that holds it *borrows* the chunks of a message: it takes them out under the spin lock, copies without it,
-//! and returns or removes them. Only that reader removes messages, so the place of a borrowed message stays the same. A
-//! disconnect purges the inbox meanwhile. Then the purge counter differs from the borrowed one, and the chunks do not
-//! go back. A borrowed chunk has left no spare room behind, so no writer adds to it.
+//! Writers fill chunks without a lock, and queue them under the spin lock. A sleeping lock serialises readers. The
+//! reader that holds it *borrows* the chunks of a message in three steps. It takes them out under the spin lock, copies
+//! without that lock, and puts the chunks back or removes the message. Only that reader removes messages, so the
+//! position of a borrowed message stays the same. The exception is a disconnect, which purges the inbox and raises the
+//! purge counter. The reader then finds that the counter has changed, and drops the chunks. No writer can add bytes to
+//! a borrowed chunk, because the message in the queue has an empty chunk without capacity.
 //!
-//! An inbox of TCP knows its only sender, because a disconnected socket may connect again. Bytes and ends from an
-//! earlier peer may still be under way then, and are refused.
+//! The inbox of a TCP socket records its only sender, because a disconnected socket may connect again. A call on the
+//! earlier peer may still send bytes or end the connection. The inbox refuses both.
 //!
-//! An inbox without messages has no memory of its own.
+//! An empty inbox uses no heap memory.
 
 use crate::address::Address;
 use crate::host::Arrival;
@@ -17,21 +18,21 @@ use core::mem;
 use quire_heap::{Box, Deque, OutOfMemory, Vec};
 use quire_sync::{Mutex, MutexGuard, Rank, SpinGuard, SpinLock};
 
-/// The largest chunk.
+/// The size of the largest chunk, in bytes.
 pub(crate) const CHUNK: usize = 4096;
-/// The charge of a message beside its bytes and its attached data: at least the memory of its place and of its
-/// allocations.
+/// The charge, in bytes, of a message without its bytes and its attached data. It covers the memory of the message's
+/// slot and of its allocations.
 pub(crate) const OVERHEAD: usize = 256;
-/// Places that a queue of more than one message gets at first.
+/// The number of slots that are first allocated for a queue of more than one message.
 const PLACES: usize = 8;
 
 /// A message, or a piece of a stream. `C` is its attached data: files and credentials.
 pub(crate) struct Message<C> {
-    /// The first chunk; of a stream's piece the only one.
+    /// The first chunk. A piece of a stream has only this one.
     pub data: Vec<u8>,
     /// The other chunks.
     pub more: Vec<Vec<u8>>,
-    /// Bytes of a stream's piece that were read.
+    /// The number of bytes of a stream's piece that were read.
     pub start: usize,
     /// The sender of a datagram.
     pub from: Option<Address>,
@@ -39,13 +40,15 @@ pub(crate) struct Message<C> {
     pub arrival: Option<Arrival>,
     /// Files and credentials.
     pub attached: Option<Box<C>>,
-    /// Its charge beside its bytes. It stays the same when the attached data is taken out of a piece of a stream.
+    /// The charge of the message without its bytes. It stays the same when the attached data of a stream's piece is
+    /// taken out.
     overhead: usize,
 }
 
-/// The part of a message beside its bytes.
+/// The part of a message that is not bytes.
 pub(crate) trait Attached {
-    /// The bytes of memory of its parts. An inbox has a limit, so it bounds the files that wait there.
+    /// The memory of the parts, in bytes. It is part of the charge, so the limit of an inbox also bounds the files in
+    /// it.
     fn memory(&self) -> usize;
 }
 
@@ -62,72 +65,72 @@ impl<C> Message<C> {
         Message { data, more: Vec::new(), start: 0, from: None, arrival: None, attached, overhead }
     }
 
-    /// Whether it has no memory, no attached data and no sender.
+    /// Whether the message has no memory, no attached data and no sender.
     fn is_bare(&self) -> bool {
         self.data.capacity() + self.more.capacity() == 0 && self.attached.is_none() && self.from.is_none()
     }
 
-    /// Unread bytes.
+    /// The number of unread bytes.
     pub(crate) fn len(&self) -> usize {
         self.data.len() - self.start + self.more.iter().map(|chunk| chunk.len()).sum::<usize>()
     }
 }
 
-/// The chunks and the attached data of a message that a reader looks at.
+/// The chunks and the attached data of a message that a reader has borrowed.
 pub(crate) struct Borrowed<C> {
     pub data: Vec<u8>,
     pub more: Vec<Vec<u8>>,
     pub start: usize,
     pub attached: Option<Box<C>>,
-    /// The purges of the queue when they were taken out.
+    /// The value of `purges` when the chunks were taken out.
     purges: u32,
-    /// There was no other message then.
+    /// The queue had no other message at that time.
     alone: bool,
 }
 
 impl<C> Borrowed<C> {
-    /// Whether it was alone and carries no attached data.
+    /// Whether the message was the only one in the queue and has no attached data.
     pub(crate) fn is_last(&self) -> bool {
         self.alone && self.attached.is_none()
     }
 
-    /// Drops a piece of a stream that carried nothing: its chunk.
+    /// Drops the chunk of a stream's piece that has no attached data.
     #[inline]
     pub(crate) fn drop_chunk(self) {
         let Borrowed { data, more, attached, .. } = self;
         debug_assert!(more.capacity() == 0 && attached.is_none());
         drop(data);
-        // There is nothing to drop, which the compiler does not see.
+        // Both are empty. `forget` avoids the drop code that the compiler would generate.
         mem::forget((more, attached));
     }
 }
 
 /// The queue, under the inbox's spin lock.
 pub(crate) struct Queue<C> {
-    /// The first message has its place here, so that a queue of one message needs no ring.
+    /// The first message, which is stored here so that a queue of one message needs no ring.
     first: Option<Message<C>>,
     rest: Deque<Message<C>>,
     /// Unread bytes.
     pub bytes: usize,
-    /// Unread bytes, and the overhead of each message.
+    /// The number of unread bytes, plus the overhead of each message.
     pub charge: usize,
-    /// Writers wait until the charge is no more than this.
+    /// Writers wait until the charge is at most this value. `None`: no writer waits.
     wanted: Option<usize>,
     /// No more messages come.
     pub ended: bool,
-    /// No more messages are taken in.
+    /// The inbox refuses new messages.
     pub receive_shutdown: bool,
-    /// Its socket has closed.
+    /// The socket of this inbox has closed.
     pub closed: bool,
-    /// The only endpoint that may send to a socket of TCP, by its address.
+    /// The address of the only endpoint that may send to this TCP socket. `None`: any endpoint may send.
     pub sender: Option<usize>,
     purges: u32,
 }
 
-/// The address of no endpoint, for [`Queue::sender`].
+/// A value of [`Queue::sender`] that is the address of no endpoint, so that no endpoint may send.
 pub(crate) const NO_SENDER: usize = 0;
 
-/// Messages out of their queue, to be dropped without its lock.
+/// Messages that were removed from a queue. The caller drops them after it has released the lock.
 pub(crate) type Removed<C> = (Option<Message<C>>, Deque<Message<C>>);
 
 impl<C> Queue<C> {
@@ -151,7 +154,7 @@ impl<C> Queue<C> {
         self.first.iter().chain(self.rest.iter())
     }
 
-    /// Makes room for `more` messages.
+    /// Allocates slots for `more` messages.
     pub(crate) fn reserve(&mut self, more: usize) -> Result<(), OutOfMemory> {
         let places = (more + self.len()).saturating_sub(1);
         match places.saturating_sub(self.rest.len()) {
@@ -161,7 +164,7 @@ impl<C> Queue<C> {
         }
     }
 
-    /// Adds a message for which there is room.
+    /// Adds a message. The caller has allocated its slot with [`reserve`](Self::reserve).
     pub(crate) fn push_reserved(&mut self, message: Message<C>) {
         let bytes = message.len();
         self.bytes += bytes;
@@ -172,18 +175,19 @@ impl<C> Queue<C> {
         }
     }
 
-    /// Adds a piece of a stream without attached data, for which there is room.
+    /// Adds a piece of a stream without attached data. The caller has allocated its slot with
+    /// [`reserve`](Self::reserve).
     pub(crate) fn push_piece(&mut self, data: Vec<u8>) {
         self.bytes += data.len();
         self.charge += data.len() + OVERHEAD;
         match self.first {
-            // Made in its place.
+            // The message is built in its slot, without a copy.
             None => self.first = Some(Message::of(data, None, OVERHEAD)),
             Some(_) => self.rest.push_back_reserved(Message::of(data, None, OVERHEAD)),
         }
     }
 
-    /// Adds bytes to the last chunk, if that has room and no attached data.
+    /// Adds bytes to the last chunk. Returns false if that has too little room, or attached data.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
         let last = if self.rest.is_empty() { self.first.as_mut() } else { self.rest.get_mut(self.rest.len() - 1) };
         let Some(last) = last else { return false };
@@ -196,7 +200,7 @@ impl<C> Queue<C> {
         true
     }
 
-    /// Takes the chunks of message `at` out, for the reader that holds the readers' lock.
+    /// Takes the chunks of message `at` out. The caller holds the readers' lock.
     pub(crate) fn borrow(&mut self, at: usize) -> Option<Borrowed<C>> {
         let alone = self.rest.is_empty();
         let message = self.get_mut(at)?;
@@ -205,13 +209,13 @@ impl<C> Queue<C> {
         Some(Borrowed { data, more, start, attached, purges, alone })
     }
 
-    /// Whether the message of these chunks is still here.
+    /// Whether the message of these chunks is still in the queue.
     pub(crate) fn lent(&self, borrowed: &Borrowed<C>) -> bool {
         borrowed.purges == self.purges
     }
 
-    /// Puts the chunks back, of which another `read` bytes were read. Those of a purged message return to the caller,
-    /// which drops them without the lock.
+    /// Puts borrowed chunks back after the reader has read another `read` bytes of them. If the message was purged, the
+    /// chunks are returned, and the caller drops them without the lock.
     pub(crate) fn give_back(&mut self, at: usize, borrowed: Borrowed<C>, read: usize) -> Option<Borrowed<C>> {
         if !self.lent(&borrowed) {
             return Some(borrowed);
@@ -226,15 +230,16 @@ impl<C> Queue<C> {
         None
     }
 
-    /// Removes the first message, of whose [lent](Self::lent) chunks `unread` bytes were not read before.
+    /// Removes the first message, whose chunks are [lent](Self::lent). `unread` is the number of its bytes that were
+    /// unread when they were lent.
     pub(crate) fn remove_borrowed(&mut self, unread: usize) -> Removed<C> {
         self.bytes -= unread;
         self.charge -= unread + self.first.as_ref().map_or(0, |message| message.overhead);
         self.shift()
     }
 
-    /// Removes the first piece of a stream, if no other has come. Its chunk is lent, it carries nothing, and `unread`
-    /// of its bytes were not read before.
+    /// Removes the first piece of a stream, if it is the only one. Its chunk is lent, and it has no attached data.
+    /// `unread` is the number of its bytes that were unread when they were lent.
     #[inline]
     pub(crate) fn forget_last_piece(&mut self, unread: usize) -> bool {
         if !self.rest.is_empty() {
@@ -244,30 +249,30 @@ impl<C> Queue<C> {
         if let Some(piece) = self.first.take() {
             self.charge -= unread + piece.overhead;
             debug_assert!(piece.is_bare());
-            // It has nothing to drop, which the compiler does not see.
+            // The piece owns nothing. `forget` avoids the drop code that the compiler would generate.
             mem::forget(piece);
         }
         true
     }
 
-    /// Takes the first message.
+    /// Removes and returns the first message, and the memory of the ring if that is empty now.
     pub(crate) fn pop(&mut self) -> (Option<Message<C>>, Deque<Message<C>>) {
         let Some(unread) = self.first.as_ref().map(Message::len) else { return (None, Deque::new()) };
         self.remove_borrowed(unread)
     }
 
-    /// Takes all messages, also under readers that borrow chunks.
+    /// Removes all messages, also while a reader borrows chunks.
     pub(crate) fn purge(&mut self) -> Removed<C> {
         self.purges = self.purges.wrapping_add(1);
         self.take_all()
     }
 
-    /// Whether the endpoint at `sender` is not the peer of this socket of TCP, or not any more.
+    /// Whether this TCP socket has another peer than the endpoint at address `sender`.
     pub(crate) fn is_foreign(&self, sender: usize) -> bool {
         self.sender.is_some_and(|only| only != sender)
     }
 
-    /// Whether messages from the endpoint at `sender` are not taken in.
+    /// Whether the inbox refuses messages from the endpoint at address `sender`.
     pub(crate) fn refuses(&self, sender: usize) -> bool {
         self.receive_shutdown || self.is_foreign(sender)
     }
@@ -278,13 +283,14 @@ impl<C> Queue<C> {
         (first, memory)
     }
 
-    /// Takes all messages, where no reader can have borrowed chunks.
+    /// Removes all messages. The caller knows that no reader borrows chunks.
     pub(crate) fn take_all(&mut self) -> Removed<C> {
         (self.bytes, self.charge) = (0, 0);
         (self.first.take(), mem::replace(&mut self.rest, Deque::new()))
     }
 
-    /// Whether the charge is at most `level`. If not, [`made_room`](Self::made_room) will report when it is.
+    /// Whether the charge is at most `level`. If not, [`made_room`](Self::made_room) returns true when the charge has
+    /// fallen to `level`.
     pub(crate) fn is_below(&mut self, level: usize) -> bool {
         let below = self.charge <= level;
         if !below {
@@ -293,16 +299,16 @@ impl<C> Queue<C> {
         below
     }
 
-    /// Whether a waiting writer may continue. This is reported once.
+    /// Whether waiting writers may continue. The call returns true once, and the caller notifies the writers.
     pub(crate) fn made_room(&mut self) -> bool {
         self.wanted.is_some_and(|level| self.charge <= level) && self.wanted.take().is_some()
     }
 }
 
-/// The order of readers.
+/// The content of the readers' lock, which guards no data.
 pub(crate) struct Readers;
 
-/// An inbox.
+/// The messages of an endpoint, and the lock that serialises their readers.
 pub(crate) struct Inbox<C> {
     queue: SpinLock<Queue<C>>,
     readers: Mutex<Readers>,

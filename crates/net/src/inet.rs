@@ -1,6 +1,6 @@
 //! Ports of IPv4 and IPv6 on the loopback.
 //!
-//! The tables keep a mapped IPv4 address as the IPv4 address. The wildcard address of an IPv6 socket also stands for
+//! The tables store an IPv4-mapped IPv6 address as the IPv4 address. The wildcard address of an IPv6 socket also covers
 //! IPv4, unless the socket has [`Flags::V6_ONLY`].
 
 use crate::address::{Address, Family, Kind, Place};
@@ -25,7 +25,8 @@ fn overlap<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>) -> bool {
     a.at.port() == b.at.port() && (takes(a, b.at.ip()) || takes(b, a.at.ip()))
 }
 
-/// How well an entry's address fits a destination: exactly, by the wildcard of its family, or by IPv6's for IPv4.
+/// How well an entry's address matches a destination. Higher is better: an equal address, the wildcard of its family,
+/// the IPv6 wildcard for IPv4. `None` if it does not match.
 fn score<H: Host>(entry: &PortEntry<H>, ip: IpAddr) -> Option<u32> {
     match (entry.at.ip(), ip) {
         (mine, ip) if mine == ip => Some(3),
@@ -38,11 +39,11 @@ fn score<H: Host>(entry: &PortEntry<H>, ip: IpAddr) -> Option<u32> {
     }
 }
 
-/// The user of an automatically bound port, which joins no group.
+/// The user id in the entry of an automatically bound port, which shares its address with no `REUSE_PORT` group.
 const AUTOMATIC: u32 = u32::MAX;
 
-/// Whether entry `a` keeps entry `b` from being made, or from listening. With `shares`, both may have options that let
-/// them share a port.
+/// Whether entry `a` prevents that entry `b` is made or listens. Options that let both share a port count only if
+/// `shares` is set.
 fn conflict<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>, shares: bool) -> bool {
     let both = |flag| shares && a.endpoint.options.has(flag) && b.endpoint.options.has(flag);
     let datagrams = a.endpoint.kind == Kind::Datagram;
@@ -53,7 +54,7 @@ fn conflict<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>, shares: bool) -> bool {
         && !(connections && a.remote != b.remote)
 }
 
-/// The entry of `table` for a message or connection from `from` to `to`.
+/// The endpoint in `table` that receives a message or connection from `from` to `to`.
 fn find<H: Host>(table: &Table<PortEntry<H>>, from: SocketAddr, to: SocketAddr) -> Option<Arc<Endpoint<H>>> {
     let fits = |entry: &PortEntry<H>| {
         let there = entry.at.port() == to.port() && (entry.listening || entry.endpoint.is_datagram());
@@ -68,7 +69,8 @@ fn find<H: Host>(table: &Table<PortEntry<H>>, from: SocketAddr, to: SocketAddr) 
     let best = bucket.iter().filter_map(fits).max()?;
     let all = || bucket.iter().filter(|entry| fits(entry) == Some(best));
     let grouped = all().all(|entry| entry.endpoint.options.has(Flags::REUSE_PORT));
-    // Without a group, the latest entry gets all. Only datagram sockets can share an address without a group.
+    // A group shares the messages by the sender's port. Without a group, the latest entry gets all of them. Only
+    // datagram sockets can share an address without a group.
     let at = if grouped { mix(u64::from(from.port())) as usize % all().count() } else { all().count() - 1 };
     all().nth(at).map(|entry| entry.endpoint.clone())
 }
@@ -78,14 +80,14 @@ impl<H: Host> Network<H> {
         if kind == Kind::Datagram { &self.udp } else { &self.tcp }
     }
 
-    /// The listener or the datagram socket that takes messages from `from` to `to`.
+    /// The listener or the datagram socket that receives from `from` at the address `to`.
     pub(crate) fn find_inet(&self, kind: Kind, from: SocketAddr, to: SocketAddr) -> Option<Arc<Endpoint<H>>> {
         find(self.ports(kind), from, to)
     }
 }
 
 impl<H: Host> Endpoint<H> {
-    /// The wildcard address of its family.
+    /// The wildcard address of the endpoint's family, with port 0.
     pub(crate) fn wildcard(&self) -> SocketAddr {
         match self.family {
             Family::Inet6 => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
@@ -93,12 +95,12 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Its address; the wildcard with port 0 if it is not bound.
+    /// The endpoint's address, or the wildcard with port 0 if it is not bound.
     pub(crate) fn inet(&self) -> SocketAddr {
         self.state().inet().unwrap_or_else(|| self.wildcard())
     }
 
-    /// Its address as a peer at `to` sees it.
+    /// The endpoint's address as a peer at `to` sees it.
     pub(crate) fn inet_towards(&self, to: IpAddr) -> SocketAddr {
         let local = self.inet();
         let ip = match (local.ip().is_unspecified(), to) {
@@ -109,7 +111,8 @@ impl<H: Host> Endpoint<H> {
         SocketAddr::new(ip, local.port())
     }
 
-    /// The address in the tables of an address that a caller gave. The wildcard stays.
+    /// Converts an address of a caller to the form of the tables. The wildcard stays the wildcard.
+    /// [`FsError::WrongFamily`] if the socket has another family.
     fn checked(&self, at: SocketAddr) -> Result<SocketAddr, FsError> {
         match (self.family, at) {
             (Family::Inet4, SocketAddr::V4(_)) | (Family::Inet6, SocketAddr::V6(_)) => Ok(canonical(at)),
@@ -117,12 +120,14 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Whether `to` is an IPv4 address without a mapping for an IPv6 socket. Only datagram sockets take them.
+    /// Whether this is an IPv6 datagram socket and `to` is a plain (not mapped) IPv4 address. Other IPv6 sockets refuse
+    /// such addresses.
     fn is_plain(&self, to: SocketAddr) -> bool {
         self.family == Family::Inet6 && self.is_datagram() && to.is_ipv4()
     }
 
-    /// The address of a datagram socket's peer. As on Linux, IPv6 sockets that cannot use IPv4 do not know its family.
+    /// The address of a datagram socket's peer. As on Linux, IPv6 sockets that cannot use IPv4 refuse a plain IPv4
+    /// address with [`FsError::WrongFamily`].
     pub(crate) fn peer_address(&self, to: SocketAddr) -> Result<SocketAddr, FsError> {
         if self.is_plain(to) && (self.options.has(Flags::V6_ONLY) || self.is_only_ipv6()) {
             return Err(FsError::WrongFamily);
@@ -130,13 +135,13 @@ impl<H: Host> Endpoint<H> {
         self.destination(to)
     }
 
-    /// Whether it is bound to an address of IPv6 that is not the wildcard.
+    /// Whether the endpoint is bound to an IPv6 address that is not the wildcard.
     fn is_only_ipv6(&self) -> bool {
         let local = self.inet().ip();
         local.is_ipv6() && !local.is_unspecified()
     }
 
-    /// A destination: as [`checked`](Self::checked), with the loopback address for the wildcard.
+    /// Converts a destination like [`checked`](Self::checked), and replaces the wildcard by the loopback address.
     pub(crate) fn destination(&self, to: SocketAddr) -> Result<SocketAddr, FsError> {
         let to = if self.is_plain(to) { to } else { self.checked(to)? };
         let ip = match to.ip() {
@@ -171,22 +176,23 @@ impl<H: Host> Endpoint<H> {
         Endpoint::claim(this, at, uid, None, FsError::AddressInUse)
     }
 
-    /// Binds the socket to a free port, if it is not bound.
+    /// Binds an unbound socket to a free port, for traffic with `remote`.
     pub(crate) fn bind_for(this: &Arc<Self>, remote: Option<SocketAddr>) -> Result<(), FsError> {
         if this.state().name.is_some() {
             return Ok(());
         }
         let mut at = remote.map_or(this.inet(), |to| this.inet_towards(to.ip()));
-        // A socket that has disconnected reports the port that it had. Now it gets another one.
+        // A socket that has disconnected still reports its old port. It gets a new one now.
         at.set_port(0);
         match Endpoint::claim(this, at, AUTOMATIC, remote, FsError::AddressUnavailable) {
-            // Another call was faster.
+            // Another call has bound the socket meanwhile.
             Err(FsError::Invalid) => Ok(()),
             other => other,
         }
     }
 
-    /// Enters an unbound socket at `at`, or at a free port if its port is 0, which `none` says that there is not.
+    /// Enters an unbound socket in the table at address `at`. If the port of `at` is 0, a free port is searched. `none`
+    /// is the error if no port is free.
     fn claim(
         this: &Arc<Self>,
         at: SocketAddr,
@@ -258,7 +264,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Changes its entry: whether it listens, and its only peer.
+    /// Changes the endpoint's table entry: whether it listens, and its only peer.
     pub(crate) fn change_port(&self, listening: bool, remote: Option<SocketAddr>) -> Result<(), FsError> {
         let Some(Name::Port(port)) = self.state().name.clone() else { return Ok(()) };
         let mut bucket = self.network.ports(self.kind).bucket(u64::from(port));
@@ -274,7 +280,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Frees its port.
+    /// Frees the endpoint's port.
     pub(crate) fn forget_port(&self, port: u16) {
         let is = |entry: &PortEntry<H>| entry.at.port() == port && ptr::eq(&*entry.endpoint, self);
         self.network.ports(self.kind).remove(u64::from(port), is);

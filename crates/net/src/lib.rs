@@ -4,7 +4,7 @@
 //! - **No packets.** A sender copies bytes into chunks and puts them into the receiver's [inbox]. TCP has no segments,
 //!   no timers and no acknowledgements here, because no byte can be lost.
 //! - **User memory is accessed with no spin lock held.** A sender fills its chunks first and queues them then. A reader
-//!   takes a chunk out, copies, and puts the unread rest back. So a fault loses no byte of a stream.
+//!   takes a chunk out, copies it, and puts the unread rest back. So a page fault loses no byte of a stream.
 //! - **No wake-up is lost.** An endpoint changes its state before it notifies. A waiter registers before it looks
 //!   ([`Readiness`](quire_fs::Readiness)). A writer that finds an inbox full leaves a mark under the inbox's lock. The
 //!   reader that makes room finds the mark under the same lock.

@@ -15,50 +15,50 @@ use quire_sync::atomic::Ordering;
 pub enum Stage {
     /// The socket has no peer.
     Unconnected,
-    /// The socket takes connections.
+    /// The socket is a listener.
     Listening,
     /// The socket waits for a place in a backlog.
     Connecting,
     /// The socket has a peer.
     Connected,
-    /// The socket has a peer, and sends no more.
+    /// The socket has a peer, and is shut down for sending.
     Finished,
-    /// Its peer sends no more.
+    /// The peer is shut down for sending.
     PeerFinished,
-    /// Neither side sends more.
+    /// Both sides are shut down for sending.
     Closed,
 }
 
 /// A socket in the list.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its family.
+    /// The family of the socket's addresses.
     pub family: Family,
-    /// Its kind.
+    /// The socket's kind.
     pub kind: Kind,
-    /// Its state.
+    /// The socket's state.
     pub stage: Stage,
-    /// Its own name.
+    /// The socket's own name.
     pub local: Address,
-    /// Its peer's name.
+    /// The peer's name.
     pub remote: Address,
-    /// The number of its inode, or 0 if no file has it yet.
+    /// The inode number, or 0 if the socket has no file yet.
     pub inode: u64,
     /// The user that made it.
     pub uid: u32,
-    /// Bytes that wait in its inbox; connections, if it listens.
+    /// The number of bytes in the inbox, or of connections in the backlog of a listener.
     pub received: usize,
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Adds it to the list. It leaves the list when it is freed.
+    /// Adds the endpoint to the list of sockets. Its `drop` removes it.
     pub(crate) fn list(this: &Arc<Self>) -> Result<(), FsError> {
         let at = this.place();
         let mut bucket = this.network.all.bucket(mix(at as u64));
         Ok(bucket.try_push(Listed { at, endpoint: Arc::downgrade(this) })?)
     }
 
-    /// Its row, unless it has closed.
+    /// The endpoint's row, or `None` if it has closed.
     fn row(&self) -> Option<Row> {
         let (phase, local, remote, peer, waiting) = {
             let state = self.state();
@@ -88,7 +88,7 @@ impl<H: Host> Endpoint<H> {
         })
     }
 
-    /// Its state.
+    /// The endpoint's state.
     pub(crate) fn stage(&self) -> Stage {
         let (phase, peer) = {
             let state = self.state();
@@ -114,7 +114,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Whether `peer` sends no more. A TCP socket that only reads no more has not learnt that.
+    /// Whether `peer` is known to send no more. A TCP socket that was only shut down for receiving does not know that.
     fn is_finished_by(&self, peer: Option<&Self>) -> bool {
         let ended = self.inbox.queue().ended;
         let sends = |peer: &Self| !peer.shut.load(Ordering::Acquire) && !peer.inbox.queue().refuses(self.place());
@@ -130,7 +130,8 @@ impl<H: Host> Drop for Endpoint<H> {
 }
 
 impl<H: Host> Network<H> {
-    /// Calls `each` with each socket until it fails. Sockets that are made or closed meanwhile may be left out.
+    /// Calls `each` with the row of each socket until `each` fails. Sockets that are made or closed meanwhile may be
+    /// left out.
     pub fn each(&self, mut each: impl FnMut(&Row) -> Result<(), FsError>) -> Result<(), FsError> {
         for hash in 0..crate::table::BUCKETS as u64 {
             for at in 0.. {

@@ -9,7 +9,7 @@ use quire_fs::{FsError, Io, SliceSink, SliceSource, Stream};
 use quire_sync::explore::thread;
 use quire_sync::protocol;
 
-/// A machine whose files are no sockets.
+/// A host for models, whose messages carry no files.
 #[derive(Clone)]
 struct ModelHost;
 
@@ -36,7 +36,7 @@ type Socket = crate::Socket<ModelHost>;
 type Network = &'static crate::Network<ModelHost>;
 
 const ME: Credentials = Credentials { pid: 1, uid: 2, gid: 3 };
-/// Fills the smallest buffer.
+/// A number of bytes that fills the smallest buffer.
 const FULL: usize = 4096;
 
 fn network() -> Network {
@@ -52,10 +52,11 @@ fn read(socket: &Socket) -> Result<usize, FsError> {
     socket.read(&Io::WAIT, &mut SliceSink::new(&mut [0; 2 * FULL]))
 }
 
-/// A writer waits for room, while the reader makes some.
+/// A writer waits for room while the reader makes room.
 fn room_against_read() {
     let (writer, reader) = Socket::pair(network(), Kind::Stream, ME).unwrap();
-    // No thread closes them. A checker that reports a deadlock drops the values of its model.
+    // The sockets must never be closed. A checker that reports a deadlock drops the values of its model, and a close
+    // would then run.
     let (writer, reader) = (ManuallyDrop::new(writer), ManuallyDrop::new(reader));
     writer.options().set_send_buffer(1);
     assert_eq!(write(&writer, FULL), Ok(FULL));
@@ -73,7 +74,7 @@ protocol! {
     RoomUnannounced;
 }
 
-/// A reader waits, while its peer closes.
+/// A reader waits while its peer closes.
 fn read_against_close() {
     let (reader, peer) = Socket::pair(network(), Kind::Stream, ME).unwrap();
     let closing = thread::spawn(move || drop(peer));
@@ -86,7 +87,8 @@ protocol! {
     NotifiedBeforeEnd;
 }
 
-/// A reader of a client waits for two bytes, while the client leaves its connection for another one. Each has one byte.
+/// A reader of a client waits for two bytes while the client leaves its connection for another one. Each connection has
+/// one byte.
 fn read_against_disconnect() {
     let network = network();
     let at: SocketAddr = "127.0.0.1:5000".parse().unwrap();
@@ -119,7 +121,7 @@ protocol! {
     DisconnectUncounted: "a read gave bytes of two connections";
 }
 
-/// A client connects, while the listener closes.
+/// A client connects while the listener closes.
 fn connect_against_close() {
     let network = network();
     let at: SocketAddr = "127.0.0.1:5000".parse().unwrap();
@@ -131,7 +133,7 @@ fn connect_against_close() {
     let connected = client.connect(&Io::WAIT, &Destination::Inet(at), ME);
     closing.join().unwrap();
     match connected {
-        // It was made, and has ended since.
+        // The connection was made, and has ended since.
         Ok(()) => assert!(matches!(read(&client), Err(FsError::Reset)), "a refused connection was reported as made"),
         refused => assert_eq!(refused, Err(FsError::Refused)),
     }
@@ -142,10 +144,10 @@ protocol! {
     ConnectedUnchecked: "a refused connection was reported as made";
 }
 
-/// A client waits for a place at a listener, while another client is accepted.
+/// A client waits for a place at a listener while another client is accepted.
 fn connect_against_accept() {
     let network = network();
-    // None closes: the end of a socket is another model's.
+    // No socket closes, because other models cover closing.
     let socket = || ManuallyDrop::new(Socket::new(network, Family::Unix, Kind::Stream).unwrap());
     let (listener, first, second) = (socket(), socket(), socket());
     listener.bind(Place::Abstract(b"a"), ME).unwrap();

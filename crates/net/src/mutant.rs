@@ -1,7 +1,7 @@
 //! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
 
 quire_sync::mutants! {
-    /// A step that can be left out; each names the protocol and the step.
+    /// A step that can be left out. Each description names the protocol and the step.
     pub enum Mutant {
         /// Connections: `accept` notifies no client of the place that it has made.
         BacklogUnannounced,
@@ -11,9 +11,10 @@ quire_sync::mutants! {
         CountedOnce,
         /// Streams: a disconnect does not end the calls that began before it.
         DisconnectUncounted,
-        /// Files in flight: the thread that has dropped the messages of closed sockets does not look for further ones.
+        /// Files in flight: a thread that has dropped the messages of closed sockets does not look for further closed
+        /// sockets.
         GraveUnseen,
-        /// Streams: the end of a peer is announced before it can be seen.
+        /// Streams: readers are notified of the end of a peer before the end is visible.
         NotifiedBeforeEnd,
         /// Streams: a reader notifies no writer of the room that it has made.
         RoomUnannounced,

@@ -1,4 +1,4 @@
-//! The names and ports of one machine.
+//! The tables of names and ports of one machine.
 
 use crate::collect::Collector;
 use crate::endpoint::Endpoint;
@@ -31,24 +31,25 @@ pub(crate) struct NameEntry<H: Host> {
 
 /// A socket that has a port.
 pub(crate) struct PortEntry<H: Host> {
-    /// Its address; mapped addresses are IPv4 ones here.
+    /// The socket's address. An IPv4-mapped address is stored as the IPv4 address.
     pub at: SocketAddr,
-    /// The user that bound it.
+    /// The user that bound the socket.
     pub uid: u32,
     pub listening: bool,
-    /// The only peer. A TCP port with a peer was chosen by `connect`, and other connections may share it.
+    /// The only peer, or `None`. If a TCP entry has a peer, `connect` chose the port, and other connections may share
+    /// it.
     pub remote: Option<SocketAddr>,
     pub endpoint: Arc<Endpoint<H>>,
 }
 
-/// An entry of the list of all sockets. It does not keep the endpoint.
+/// An entry of the list of all sockets. The entry does not keep the endpoint alive.
 pub(crate) struct Listed<H: Host> {
     /// The address of the endpoint.
     pub at: usize,
     pub endpoint: Weak<Endpoint<H>>,
 }
 
-/// The sockets of one machine, by their names.
+/// The tables of the sockets of one machine, by their names.
 ///
 /// An endpoint is in a table until it is closed or disconnects, so the tables keep no endpoint alive.
 pub struct Network<H: Host> {
@@ -59,12 +60,13 @@ pub struct Network<H: Host> {
     pub(crate) collector: Collector<Endpoint<H>>,
     /// All endpoints.
     pub(crate) all: Table<Listed<H>>,
-    /// The first and the last port that a search for a free one gives, as its halves.
+    /// The range of ports in which a search for a free port looks. The high half is the first port, the low half the
+    /// last.
     ports: AtomicU32,
 }
 
 impl<H: Host> Network<H> {
-    /// A machine without sockets. It is never freed, so that a socket need not count itself among its users.
+    /// A network without sockets. The network is never freed, so sockets need no reference count for it.
     pub fn new(host: H) -> Result<&'static Self, FsError> {
         Ok(try_leak(Network {
             host,
@@ -77,19 +79,20 @@ impl<H: Host> Network<H> {
         })?)
     }
 
-    /// Drops the messages of sockets that only such messages keep alive. Closing a Unix socket does so, too. Without
-    /// memory for its lists, or while another thread does the same, it does nothing.
+    /// Drops the messages of sockets that only such messages keep alive. Closing a Unix socket does the same. The call
+    /// does nothing if memory for its lists is exhausted, or while another thread collects.
     pub fn collect(&self) {
         self.collector.collect();
     }
 
-    /// The ports that `bind` and `connect` choose.
+    /// The range of ports from which `bind` and `connect` choose.
     pub fn automatic_ports(&self) -> RangeInclusive<u16> {
         let both = self.ports.load(Ordering::Relaxed);
         (both >> 16) as u16..=both as u16
     }
 
-    /// Changes them. [`FsError::Invalid`] for none, or if port 0 is among them.
+    /// Changes [`automatic_ports`](Self::automatic_ports). [`FsError::Invalid`] if the range is empty or begins with
+    /// port 0.
     pub fn set_automatic_ports(&self, ports: RangeInclusive<u16>) -> Result<(), FsError> {
         if *ports.start() == 0 || ports.is_empty() {
             return Err(FsError::Invalid);

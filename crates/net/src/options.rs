@@ -7,9 +7,9 @@ bitflags::bitflags! {
     /// Options that are on or off.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Flags: u32 {
-        /// Share an address with sockets that do not listen.
+        /// The socket may share its address with sockets that do not listen.
         const REUSE_ADDRESS = 1;
-        /// Share an address and its connections within a user's group.
+        /// Sockets of one user may share an address. Connections and messages are distributed among them.
         const REUSE_PORT = 1 << 1;
         /// Stored, without effect.
         const KEEP_ALIVE = 1 << 2;
@@ -17,9 +17,9 @@ bitflags::bitflags! {
         const NO_DELAY = 1 << 3;
         /// Stored, without effect: the loopback has no broadcasts.
         const BROADCAST = 1 << 4;
-        /// Messages carry the sender's credentials.
+        /// The socket receives the sender's credentials with each message.
         const PASS_CREDENTIALS = 1 << 5;
-        /// An IPv6 socket that takes no IPv4.
+        /// The IPv6 socket does not use IPv4.
         const V6_ONLY = 1 << 6;
         /// Stored, without effect: there is no urgent data.
         const INLINE_URGENT = 1 << 7;
@@ -28,18 +28,18 @@ bitflags::bitflags! {
     }
 }
 
-/// Bytes of a buffer at first.
+/// The initial size of a buffer, in bytes.
 const BUFFER: usize = 212_992;
-/// The smallest buffer.
+/// The smallest size of a buffer, in bytes.
 const LEAST: usize = 2_304;
-/// No lingering.
+/// The value of `linger` without lingering.
 const OFF: u64 = u64::MAX;
 
 const fn word(header: Header) -> u32 {
     u32::from_le_bytes([header.class, header.hops, 0, 0])
 }
 
-/// The options of a socket. Each is read and changed for itself.
+/// The options of a socket. Each is an atomic that is read and changed independently of the others.
 pub struct Options {
     flags: AtomicU32,
     send_buffer: AtomicUsize,
@@ -48,12 +48,12 @@ pub struct Options {
     receive_timeout: AtomicU64,
     send_timeout: AtomicU64,
     linger: AtomicU64,
-    /// The headers of datagrams: of IPv4, and of IPv6.
+    /// The default headers of datagrams in IPv4 and in IPv6.
     headers: [AtomicU32; 2],
     kept: [AtomicU32; KEPT],
 }
 
-/// Values of options without effect that a socket keeps for its user.
+/// The number of options without effect whose values a socket stores for the program.
 pub const KEPT: usize = 27;
 
 macro_rules! value {
@@ -62,7 +62,7 @@ macro_rules! value {
         pub fn $get(&self) -> $type {
             self.$get.load(Ordering::Relaxed)
         }
-        /// Changes it.
+        /// Changes the value.
         pub fn $set(&self, value: $type) {
             self.$get.store(value.max($least), Ordering::Relaxed);
         })*
@@ -110,7 +110,7 @@ impl Options {
         new
     }
 
-    /// The header of a datagram in IPv6 or in IPv4, if its sender chooses none.
+    /// The header of a datagram whose sender chooses none, in IPv6 if `six` is set, otherwise in IPv4.
     pub fn header(&self, six: bool) -> Header {
         let [class, hops, ..] = self.headers[usize::from(six)].load(Ordering::Relaxed).to_le_bytes();
         Header { hops, class }
@@ -121,12 +121,12 @@ impl Options {
         self.headers[usize::from(six)].store(word(header), Ordering::Relaxed);
     }
 
-    /// The value that was kept at `place`, below [`KEPT`]; 0 at first.
+    /// The value that is stored at `place`, which is below [`KEPT`]. The initial value is 0.
     pub fn kept(&self, place: usize) -> u32 {
         self.kept.get(place).map_or(0, |value| value.load(Ordering::Relaxed))
     }
 
-    /// Keeps a value at `place`, below [`KEPT`].
+    /// Stores a value at `place`, which is below [`KEPT`].
     pub fn keep(&self, place: usize, value: u32) {
         if let Some(to) = self.kept.get(place) {
             to.store(value, Ordering::Relaxed);
@@ -147,19 +147,19 @@ impl Options {
     }
 
     value! {
-        /// Bytes that a Unix socket sends ahead of its readers.
+        /// The most bytes that a Unix socket sends before they are read.
         send_buffer set_send_buffer usize: LEAST;
-        /// Bytes that wait at an internet socket.
+        /// The most bytes that wait at an internet socket.
         receive_buffer set_receive_buffer usize: LEAST;
-        /// Bytes for which a read of a stream waits.
+        /// The number of bytes for which a read of a stream waits.
         low_water set_low_water usize: 1;
-        /// Nanoseconds that a read waits; 0 for any time.
+        /// The most nanoseconds that a read waits. 0: no limit.
         receive_timeout set_receive_timeout u64: 0;
-        /// Nanoseconds that a write waits; 0 for any time.
+        /// The most nanoseconds that a write waits. 0: no limit.
         send_timeout set_send_timeout u64: 0;
     }
 
-    /// Seconds that closing may wait. `Some(0)` makes closing a TCP connection a reset.
+    /// The seconds that closing may wait. With `Some(0)`, closing a TCP connection resets it. `None`: no lingering.
     pub fn linger(&self) -> Option<u32> {
         u32::try_from(self.linger.load(Ordering::Relaxed)).ok()
     }

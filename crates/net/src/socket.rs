@@ -32,45 +32,45 @@ impl<H: Host> Socket<H> {
         Ok((one, other))
     }
 
-    /// The family of its addresses.
+    /// The family of the socket's addresses.
     pub fn family(&self) -> Family {
         self.endpoint.family
     }
 
-    /// Sets the inode and the maker's user, which the list of sockets shows.
+    /// Sets the inode number and the user that made the socket. The list of sockets shows both.
     pub fn set_file(&self, inode: u64, uid: u32) {
         self.endpoint.inode.store(inode, Ordering::Relaxed);
         self.endpoint.uid.store(uid, Ordering::Relaxed);
     }
 
-    /// How it moves data.
+    /// Whether the socket moves a stream, datagrams or packets.
     pub fn kind(&self) -> Kind {
         self.endpoint.kind
     }
 
-    /// Changes the bytes for which a read of a stream waits. Polls of TCP sockets wait for them too, so they are
-    /// notified.
+    /// Sets the number of bytes for which a read of a stream waits. Polls of TCP sockets depend on it too, so the call
+    /// notifies them.
     pub fn set_low_water(&self, bytes: usize) {
         self.options().set_low_water(bytes);
         self.endpoint.readiness.notify();
     }
 
-    /// Its options.
+    /// The socket's options.
     pub fn options(&self) -> &Options {
         &self.endpoint.options
     }
 
-    /// Whether it has a name or a port, or a call is giving it one.
+    /// Whether the socket has a name or a port, or a call is binding it.
     pub fn is_bound(&self) -> bool {
         self.endpoint.state().name.is_some()
     }
 
-    /// Whether it takes connections.
+    /// Whether the socket is a listener.
     pub fn is_listening(&self) -> bool {
         self.endpoint.state().phase == Phase::Listening
     }
 
-    /// Gives it a name. [`FsError::Invalid`] if it has one.
+    /// Binds the socket to a name. [`FsError::Invalid`] if it is bound already.
     pub fn bind(&self, at: Place<'_, H::Node>, me: Credentials) -> Result<(), FsError> {
         match self.endpoint.is_unix() {
             true => Endpoint::bind_unix(&self.endpoint, at),
@@ -78,7 +78,7 @@ impl<H: Host> Socket<H> {
         }
     }
 
-    /// Takes connections from now on, of which up to `backlog + 1` wait for [`accept`](Self::accept).
+    /// Makes the socket a listener. Up to `backlog + 1` connections can wait for [`accept`](Self::accept).
     pub fn listen(&self, backlog: u32, me: Credentials) -> Result<(), FsError> {
         match self.endpoint.is_datagram() {
             true => Err(FsError::Unsupported),
@@ -86,7 +86,7 @@ impl<H: Host> Socket<H> {
         }
     }
 
-    /// Takes the next connection, waiting for it as `io` allows.
+    /// Accepts the next connection. The call waits for one as `io` allows.
     pub fn accept(&self, io: &Io<'_>) -> Result<Arc<Self>, FsError> {
         if self.endpoint.is_datagram() {
             return Err(FsError::Unsupported);
@@ -96,8 +96,8 @@ impl<H: Host> Socket<H> {
         Ok(room.fill(Socket { endpoint: accepted }))
     }
 
-    /// Connects to `to`. A nonblocking TCP socket gets [`FsError::InProgress`], also if the connection is made already;
-    /// a later call then succeeds once.
+    /// Connects to `to`. A nonblocking call on a TCP socket returns [`FsError::InProgress`], also if the connection is
+    /// made already. A later call then succeeds once.
     pub fn connect(&self, io: &Io<'_>, to: &Destination<'_>, me: Credentials) -> Result<(), FsError> {
         match self.endpoint.is_datagram() {
             true => Endpoint::connect_datagram(&self.endpoint, to),
@@ -105,24 +105,25 @@ impl<H: Host> Socket<H> {
         }
     }
 
-    /// Goes on with a [`connect`](Self::connect) that slept without a stack.
+    /// Continues a [`connect`](Self::connect) whose thread gave up its kernel stack while it slept.
     pub fn wait_connected(&self, io: &Io<'_>) -> Result<(), FsError> {
         limited(self.endpoint.wait_connected(io, self.endpoint.began(io)), self.options().send_timeout())
     }
 
-    /// Takes the peer of a datagram socket away, or ends the connection, the attempt or the listening of a TCP socket.
-    /// [`FsError::Invalid`] for Unix sockets with connections.
+    /// Removes the peer of a datagram socket. For a TCP socket, ends the connection, the attempt to connect, or the
+    /// listening. [`FsError::Invalid`] for connection-based Unix sockets.
     pub fn disconnect(&self) -> Result<(), FsError> {
         Endpoint::disconnect(&self.endpoint)
     }
 
-    /// Ends directions of a connection. A listener that reads no more takes no more connections.
+    /// Shuts down one or both directions of a connection. A listener that is shut down for receiving accepts no more
+    /// connections.
     pub fn shutdown(&self, read: bool, write: bool) -> Result<(), FsError> {
         Endpoint::shutdown(&self.endpoint, read, write)
     }
 
-    /// Sends bytes, or a message, which `source` has. Files and credentials reach only Unix sockets. An error only if
-    /// no byte was sent.
+    /// Sends the bytes of `source`, or a message with them, and returns the number of bytes. Files and credentials
+    /// reach only Unix sockets. The call fails only if it sent no byte.
     pub fn send(
         &self,
         io: &Io<'_>,
@@ -145,7 +146,8 @@ impl<H: Host> Socket<H> {
         limited(done, endpoint.options.send_timeout())
     }
 
-    /// The part of a message that is not bytes. Credentials stay in it only if a side has asked for them.
+    /// The files and credentials of a message. The credentials are left out unless one of the two sockets has asked for
+    /// them.
     fn attached(
         &self,
         to: Option<&Destination<'_>>,
@@ -163,7 +165,7 @@ impl<H: Host> Socket<H> {
         InFlight::put_in_flight(&self.endpoint.network.collector, ancillary)
     }
 
-    /// Receives bytes or a message. No bytes from a connection mean its end.
+    /// Receives bytes or a message. Zero bytes from a connection mean its end.
     pub fn receive(&self, io: &Io<'_>, sink: &mut dyn Sink, flags: ReceiveFlags) -> Result<Received<H>, FsError> {
         let done = match self.endpoint.kind {
             Kind::Stream => self.endpoint.receive_stream(io, sink, flags),
@@ -172,7 +174,7 @@ impl<H: Host> Socket<H> {
         limited(done, self.options().receive_timeout())
     }
 
-    /// Its own name.
+    /// The socket's own name.
     pub fn local(&self) -> Address {
         let endpoint = &self.endpoint;
         if endpoint.is_unix() {
@@ -184,13 +186,14 @@ impl<H: Host> Socket<H> {
         };
         let at = remote.map_or_else(|| endpoint.inet(), |to: IpAddr| endpoint.inet_towards(to));
         match at.ip() {
-            // The wildcard of IPv4 is not an address of an IPv6 socket's own, unless it was bound to it.
+            // An IPv6 socket shows the IPv4 wildcard only if it was bound to that. Otherwise it shows the wildcard of
+            // IPv6.
             ip if at.port() == 0 && ip.is_unspecified() => Address::Inet(endpoint.wildcard()),
             _ => Address::Inet(at).seen_by(endpoint.family),
         }
     }
 
-    /// Its peer's name.
+    /// The peer's name. [`FsError::NotConnected`] without a peer.
     pub fn remote(&self) -> Result<Address, FsError> {
         let state = self.endpoint.state();
         match state.phase {
@@ -201,7 +204,8 @@ impl<H: Host> Socket<H> {
         }
     }
 
-    /// Its peer's name, unless its TCP connection is over: then it has none any more.
+    /// Like [`remote`](Self::remote), but [`FsError::NotConnected`] also if a TCP connection has ended in both
+    /// directions.
     pub fn peer_name(&self) -> Result<Address, FsError> {
         match self.endpoint.is_tcp() && self.stage() == Stage::Closed {
             true => Err(FsError::NotConnected),
@@ -209,33 +213,34 @@ impl<H: Host> Socket<H> {
         }
     }
 
-    /// The identity of the peer when it connected, listened, or made the pair.
+    /// The identity of the peer's process when it connected, listened, or made the pair.
     pub fn peer_credentials(&self) -> Option<Credentials> {
         self.endpoint.state().peer_credentials
     }
 
-    /// Takes the error that waits for a call.
+    /// Returns and clears the error that waits for the next call.
     pub fn take_error(&self) -> Option<FsError> {
         self.endpoint.take_error()
     }
 
-    /// The length of the first message.
+    /// The length of the first message in bytes, or 0 without one.
     pub fn next_datagram(&self) -> usize {
         self.endpoint.inbox.queue().get(0).map_or(0, |message| message.len())
     }
 
-    /// Its state as a table shows it.
+    /// The socket's state as a table shows it.
     pub fn stage(&self) -> Stage {
         self.endpoint.stage()
     }
 
-    /// Sent bytes that have not arrived, or, for Unix sockets, that the peer has not read. Those of TCP arrive at once.
+    /// For a connection-based Unix socket, the number of sent bytes that the peer has not read. Otherwise 0, because
+    /// bytes and datagrams arrive at once.
     pub fn unsent(&self) -> usize {
         let peer = if self.endpoint.is_unix() && !self.endpoint.is_datagram() { self.endpoint.peer() } else { None };
         peer.map_or(0, |peer| peer.inbox.queue().bytes)
     }
 
-    /// Frees its name or port.
+    /// Frees the socket's name or port.
     fn forget_name(&self) {
         let name = self.endpoint.state().name.take();
         match name {
@@ -245,7 +250,7 @@ impl<H: Host> Socket<H> {
         }
     }
 
-    /// Whether a write needs no wait.
+    /// Whether a write could proceed without a wait.
     fn is_writable(&self) -> bool {
         let endpoint = &self.endpoint;
         let Some(peer) = endpoint.peer() else { return true };
@@ -253,26 +258,28 @@ impl<H: Host> Socket<H> {
             let mut queue = peer.inbox.queue();
             queue.refuses(endpoint.place()) || queue.is_below(endpoint.limit(&peer) / 2)
         };
-        // A datagram socket is not its peer's peer, so it asks to be notified, and looks again.
+        // The receiver of a datagram socket does not know this socket as its peer. So this socket registers for a
+        // notification, and checks again.
         endpoint.shut.load(Ordering::Acquire)
             || below()
             || endpoint.is_datagram() && (!Endpoint::poll_room(endpoint, &peer) || below())
     }
 }
 
-/// The result of a call that waited no longer than `timeout`, or for ever if that is 0. With a time limit, an
-/// interrupted call must not begin again.
+/// The result of a call that waited at most `timeout` nanoseconds, or without a limit if that is 0. An interrupted call
+/// with a limit must not be restarted, so its error becomes [`FsError::Stopped`].
 fn limited<T>(done: Result<T, FsError>, timeout: u64) -> Result<T, FsError> {
     done.map_err(|e| if e == FsError::Interrupted && timeout != 0 { FsError::Stopped } else { e })
 }
 
 impl<H: Host> Stream for Socket<H> {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
-        // As on Linux, only `recv` takes an empty message, or a message without its bytes.
+        // As on Linux, `read` with an empty buffer leaves the messages in the queue. Only `recv` takes a message in
+        // that case.
         if sink.room() == 0 {
             return Ok(0);
         }
-        // Files that come with the bytes are closed.
+        // `read` closes files that come with the bytes.
         let endpoint = &self.endpoint;
         if endpoint.kind == Kind::Stream {
             let mut received = Received::nothing();
@@ -308,14 +315,15 @@ impl<H: Host> Stream for Socket<H> {
             }
             Phase::Connecting => return ready,
             Phase::Idle if stream => return ready | Ready::WRITE | Ready::HANGUP,
-            // It has ended in both directions.
+            // A refused socket looks like a connection that has ended in both directions.
             Phase::Refused => return ready | Ready::WRITE | Ready::HANGUP | Ready::READ | Ready::READ_HANGUP,
             _ => {}
         }
         let (data, ended) = {
             let queue = endpoint.inbox.queue();
             let few = endpoint.is_tcp() && queue.bytes < endpoint.options.low_water();
-            // Beyond half of the buffer, a writer may wait until there is room.
+            // If more than half of the buffer is filled, a writer may wait for room. Then the socket is readable with
+            // fewer bytes too.
             let enough = !few || queue.charge > endpoint.options.receive_buffer() / 2;
             (!queue.is_empty() && enough, queue.ended)
         };

@@ -1,4 +1,4 @@
-//! The bytes of streams.
+//! Sending and receiving the bytes of streams.
 
 use crate::address::{Address, Kind};
 use crate::collect::InFlight;
@@ -11,25 +11,25 @@ use quire_fs::{FsError, Io, Sink, Source};
 use quire_heap::{Arc, Box, Vec};
 use quire_sync::atomic::Ordering;
 
-/// Chunks that a writer queues at once.
+/// The most chunks that a writer queues with the lock acquired once.
 const BATCH: usize = 8;
-/// Bytes that a writer copies to its stack first, to add them to a chunk.
+/// The most bytes of a write that is copied to the writer's stack first, and then added to the last chunk.
 const SMALL: usize = 256;
-/// The most bytes of a write that is copied by the smaller of two buffers.
+/// The most bytes of a write that uses the smaller of two buffers on the stack.
 const TINY: usize = 32;
-/// A chunk for small writes that follow others.
+/// The capacity, in bytes, of a chunk for small writes, if the queue has other chunks.
 const SHARED: usize = 1024;
 
-/// A piece of a write, which is queued at once.
+/// A piece of a write that is queued with the lock acquired once.
 struct Round<'p, H: Host> {
     peer: &'p Endpoint<H>,
-    /// The most bytes.
+    /// The most bytes of the piece.
     most: usize,
     /// This socket's disconnects when the write began.
     since: u32,
 }
 
-/// How a call looks for messages.
+/// The progress of a receiving call when it looks for messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Look {
     /// The call has received nothing. A waiting error is its result.
@@ -41,7 +41,8 @@ pub(crate) enum Look {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// The peer that takes this socket's bytes. `since` is the number of disconnects when the call began.
+    /// Waits until the socket is connected, and returns the peer that takes its bytes. `since` is the number of
+    /// disconnects when the call began.
     pub(crate) fn writable_peer(&self, io: &Io<'_>, since: u32) -> Result<Arc<Self>, FsError> {
         loop {
             let shut = self.shut.load(Ordering::Acquire);
@@ -56,7 +57,7 @@ impl<H: Host> Endpoint<H> {
             let (phase, peer) = {
                 let state = self.state();
                 if self.disconnects() != since {
-                    // Below, an error that the disconnect has left goes first.
+                    // The call returns the error that the disconnect has stored, if there is one.
                     (Phase::Idle, None)
                 } else {
                     (state.phase, state.peer.clone())
@@ -89,7 +90,7 @@ impl<H: Host> Endpoint<H> {
         self.readiness.wait_in(since, io, state)
     }
 
-    /// Writes the bytes of `source` to a stream. `attached` goes with the first of them.
+    /// Writes the bytes of `source` to a stream, and returns their number. `attached` is queued with the first byte.
     pub(crate) fn send_stream(
         &self,
         io: &Io<'_>,
@@ -105,7 +106,7 @@ impl<H: Host> Endpoint<H> {
             if done > 0 && (left == 0 || self.has_error()) {
                 return Ok(done);
             }
-            // Sent bytes cannot be taken back, so the rest of the call keeps its stack.
+            // Sent bytes cannot be taken back, so the call cannot begin again. If it must wait now, it keeps its stack.
             let stack;
             let io = match done {
                 0 => io,
@@ -133,7 +134,7 @@ impl<H: Host> Endpoint<H> {
                 } else {
                     self.put_chunks(round, source, attached.as_deref_mut())
                 };
-                // Fewer bytes than wanted: the source's memory has ended.
+                // Fewer bytes than requested mean that the memory of `source` could not be read further.
                 put.map(|put| (put, put < n))
             });
             match put {
@@ -149,16 +150,17 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Adds a few bytes to the last chunk at the peer, if chunks are `queued` there, or as a chunk of their own.
+    /// Sends at most [`SMALL`] bytes. If chunks are `queued` at the peer, the bytes are added to the last chunk.
+    /// Otherwise, or if it has no room, they become a new chunk.
     fn put_small(&self, round: Round<'_, H>, source: &mut dyn Source, queued: bool) -> Result<usize, FsError> {
-        // A buffer is filled with zeroes first.
+        // The buffer is zeroed first, so a tiny write uses a smaller one.
         match round.most {
             ..=TINY => self.put_small_by::<TINY>(round, source, queued),
             _ => self.put_small_by::<SMALL>(round, source, queued),
         }
     }
 
-    /// Adds a few bytes by a buffer of `ROOM` bytes.
+    /// Does the work of [`put_small`](Self::put_small) with a buffer of `ROOM` bytes.
     fn put_small_by<const ROOM: usize>(
         &self,
         round: Round<'_, H>,
@@ -172,7 +174,7 @@ impl<H: Host> Endpoint<H> {
         if n == 0 {
             return Ok(0);
         }
-        // An empty queue has no chunk for them.
+        // An empty queue has no chunk to which bytes could be added.
         let added = queued && {
             let mut queue = peer.inbox.queue();
             !queue.refuses(self.place()) && queue.append(bytes)
@@ -192,7 +194,7 @@ impl<H: Host> Endpoint<H> {
         Ok(n)
     }
 
-    /// Copies bytes into chunks and queues them at the peer. `attached` goes with the first chunk.
+    /// Copies bytes into chunks and queues these at the peer. `attached` is queued with the first chunk.
     fn put_chunks(
         &self,
         round: Round<'_, H>,
@@ -225,7 +227,7 @@ impl<H: Host> Endpoint<H> {
         self.queue_chunks(round, messages, used, copied)
     }
 
-    /// Queues a `number` of chunks with `bytes` bytes at the peer.
+    /// Queues `number` chunks, which have `bytes` bytes together, at the peer.
     fn queue_chunks(
         &self,
         round: Round<'_, H>,
@@ -247,14 +249,15 @@ impl<H: Host> Endpoint<H> {
         Ok(bytes)
     }
 
-    /// The peer takes no more bytes. A TCP socket learns that by its first write, which seems to succeed.
+    /// The result of a write to a peer that accepts no more bytes. As with real TCP, the first such write seems to
+    /// succeed, and the socket is ended for the next calls.
     fn put_in_vain(&self, bytes: usize, since: u32) -> Result<usize, FsError> {
         if self.is_unix() {
             return Err(FsError::BrokenPipe);
         }
         {
             let mut queue = self.inbox.queue();
-            // This socket's own disconnect has ended that connection. The next one is not concerned.
+            // This socket's own disconnect has ended that connection. The next connection must not be ended too.
             if self.disconnects() != since {
                 return Ok(bytes);
             }
@@ -281,8 +284,8 @@ impl<H: Host> Endpoint<H> {
         Ok(out)
     }
 
-    /// The sender of bytes or a packet that came over a connection: as on Linux, the name that the peer has now. A peer
-    /// that has closed keeps its name.
+    /// The sender of bytes or of a packet that came over a connection. As on Linux, this is the present name of the
+    /// peer, also after the peer has closed.
     pub(crate) fn connected_sender(&self, flags: ReceiveFlags) -> Option<Address> {
         if !flags.contains(ReceiveFlags::SENDER) || !self.is_unix() {
             return None;
@@ -298,7 +301,7 @@ impl<H: Host> Endpoint<H> {
         flags: ReceiveFlags,
         out: &mut Received<H>,
     ) -> Result<(), FsError> {
-        // A socket with bytes has been connected. A call that slept has found it so, and looks for bytes first.
+        // A socket with bytes has been connected, and a call that slept has checked this before. Both skip the check.
         let filled = io.earlier().is_some() || !self.inbox.queue().is_empty();
         let since = if filled { self.began(io) } else { self.is_readable()? };
         let mut limited = None;
@@ -318,7 +321,7 @@ impl<H: Host> Endpoint<H> {
             if self.is_tcp() && flags.contains(ReceiveFlags::TRUNCATE) { &mut discard } else { sink };
         loop {
             if peeks {
-                // The call ends with the bytes that are there, however this wait ends.
+                // The call returns the present bytes, also if this wait fails.
                 let _ended = self.wait_for_bytes(&io.on_stack(), target, all, since);
             }
             let stop = match self.take_bytes(sink, flags, since, out) {
@@ -339,7 +342,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Waits until that many bytes have come, or no more come. Unless it waits for `all`, half of a buffer is enough.
+    /// Waits until the inbox has `bytes` bytes, or until no more can come. Unless `all` is set, more than half of the
+    /// buffer is enough.
     fn wait_for_bytes(&self, io: &Io<'_>, bytes: usize, all: bool, since: u32) -> Result<(), FsError> {
         let come = || {
             let over = self.has_error() || self.is_refused() || self.never_readable();
@@ -350,7 +354,7 @@ impl<H: Host> Endpoint<H> {
         self.readiness.wait(io, come)
     }
 
-    /// Whether a socket of connections has none.
+    /// Whether a connection-based socket has no connection, so that no bytes can come.
     pub(crate) fn never_readable(&self) -> bool {
         !self.is_datagram() && matches!(self.state().phase, Phase::Idle | Phase::Listening)
     }
@@ -361,11 +365,11 @@ impl<H: Host> Endpoint<H> {
         io.earlier().map_or_else(|| self.disconnects(), |earlier| earlier.generation)
     }
 
-    /// The same for a read. An error if the socket was never connected.
+    /// Like [`began`](Self::began), for a read. Fails if the socket was never connected.
     #[inline]
     pub(crate) fn reads_since(&self, io: &Io<'_>) -> Result<u32, FsError> {
         match io.earlier() {
-            // A disconnect since then is for the wait to find.
+            // The wait reports a disconnect that came later.
             Some(earlier) => Ok(earlier.generation),
             None => self.is_readable(),
         }
@@ -383,8 +387,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Waits for messages. `Ok(false)` at the end. As on Linux, a disconnect breaks the pipe for calls that wait, and
-    /// its error stays for the next one.
+    /// Waits for messages. Returns `Ok(false)` at the end of the stream. As on Linux, a disconnect makes waiting calls
+    /// fail with [`FsError::BrokenPipe`], and the disconnect's own error stays for the next call.
     pub(crate) fn wait_readable(&self, io: &Io<'_>, look: Look, since: u32) -> Result<bool, FsError> {
         let state = || {
             let queue = self.inbox.queue();
@@ -396,18 +400,19 @@ impl<H: Host> Endpoint<H> {
             }
             let ended = queue.ended;
             drop(queue);
-            // Before the error, which another reader may have taken.
+            // This is read before the error, because another reader may take the error meanwhile.
             let ended = ended || self.is_refused();
             if self.has_error() && look == Look::Later {
                 return Some(Ok(false));
             }
-            // At the end, the error of a write is not the reader's, and stays for the writer.
+            // A broken pipe is the error of a write. A reader sees the end of the stream, and the error stays for the
+            // writer.
             if self.error() == Some(FsError::BrokenPipe) {
                 return Some(Ok(false));
             }
             match self.take_error() {
                 Some(e) => Some(Err(e)),
-                // None, or another reader has taken it.
+                // There was no error, or another reader has taken it.
                 None if ended => Some(Ok(false)),
                 // The attempt to connect has ended.
                 None if self.is_tcp() && self.never_readable() => Some(Err(FsError::NotConnected)),
@@ -417,12 +422,12 @@ impl<H: Host> Endpoint<H> {
         match look {
             Look::First => self.readiness.wait_in(since, io, state)?,
             Look::Done => self.readiness.wait_again(since, io, state)?,
-            // Received bytes are with the program, so the rest of the call keeps its stack.
+            // The program has received bytes, so the call cannot begin again. It keeps its stack while it waits.
             Look::Later => self.readiness.wait(&io.on_stack(), state)?,
         }
     }
 
-    /// Copies the bytes that are there. Returns whether the call ends with them.
+    /// Copies the bytes in the inbox to `sink`. Returns whether the call ends with these bytes.
     fn take_bytes(
         &self,
         sink: &mut dyn Sink,
@@ -442,7 +447,7 @@ impl<H: Host> Endpoint<H> {
             let n = *moved.as_ref().unwrap_or(&0);
             failed = moved.map(drop);
             stop = n < length;
-            // Mostly nothing of the piece is left, it carried nothing, and no other has come.
+            // The usual case: the piece was read to its end, it has no attached data, and no other piece has come.
             if !stop && !peek && borrowed.is_last() {
                 let forgotten = {
                     let mut queue = self.inbox.queue();
@@ -490,7 +495,7 @@ impl<H: Host> Endpoint<H> {
         failed.map(|()| stop)
     }
 
-    /// Takes out chunk `at`. If other credentials belong to it than to the bytes before, it sets `stop` instead.
+    /// Takes out chunk `at`. If its credentials differ from those of the bytes before, the call sets `stop` instead.
     fn borrow(
         &self,
         at: usize,
@@ -499,7 +504,7 @@ impl<H: Host> Endpoint<H> {
         stop: &mut bool,
     ) -> Option<Borrowed<InFlight<Endpoint<H>>>> {
         let mut queue = self.inbox.queue();
-        // The bytes are those of another connection.
+        // The socket was disconnected, so the inbox has bytes of another connection.
         if self.disconnects() != since {
             return None;
         }
@@ -514,7 +519,7 @@ impl<H: Host> Endpoint<H> {
     }
 }
 
-/// A sink that drops this many bytes.
+/// A sink that drops the bytes. Its field is the number of bytes that it still takes.
 struct Discard(usize);
 
 impl Sink for Discard {
@@ -529,7 +534,7 @@ impl Sink for Discard {
     }
 }
 
-/// Fills a new chunk with up to `size` bytes.
+/// Fills a new chunk with up to `size` bytes, and returns their number.
 pub(crate) fn fill(source: &mut dyn Source, chunk: &mut Vec<u8>, size: usize) -> Result<usize, FsError> {
     chunk.try_reserve_exact(size)?;
     chunk.resize_reserved(size, 0);
@@ -538,7 +543,8 @@ pub(crate) fn fill(source: &mut dyn Source, chunk: &mut Vec<u8>, size: usize) ->
     taken
 }
 
-/// Adds the files and credentials of a message. Returns whether there were files, behind which a read ends.
+/// Adds the files and credentials of a message to `out`. Returns whether there were files, because a read ends after
+/// bytes with files.
 fn deliver<H: Host>(out: &mut Received<H>, ancillary: Option<Ancillary<H>>) -> bool {
     let Some(ancillary) = ancillary else { return false };
     out.ancillary.credentials = out.ancillary.credentials.or(ancillary.credentials);

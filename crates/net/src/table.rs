@@ -1,12 +1,13 @@
-//! A hash table whose buckets have a lock and a cache line each.
+//! A hash table. Each bucket has its own lock and its own cache line.
 
 use quire_heap::{OutOfMemory, Vec};
 use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
 
-/// Buckets of a table; a power of two. A model has one, because hashes of addresses differ between its executions.
+/// The number of buckets of a table, a power of two. A model has one bucket, because hashes of addresses differ between
+/// its executions.
 pub(crate) const BUCKETS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 256 };
 
-/// Entries by hash. A bucket without entries has no memory.
+/// A table of entries by hash. An empty bucket has no heap memory.
 pub(crate) struct Table<E> {
     buckets: Vec<CachePadded<SpinLock<Vec<E>>>>,
 }
@@ -17,12 +18,13 @@ impl<E> Table<E> {
         Ok(Table { buckets: Vec::try_from_iter((0..BUCKETS).map(bucket))? })
     }
 
-    /// The entries whose hash has the same low bits.
+    /// Locks the bucket of `hash`. It has all entries whose hash has the same low bits.
     pub(crate) fn bucket(&self, hash: u64) -> SpinGuard<'_, Vec<E>> {
         self.buckets[hash as usize & (BUCKETS - 1)].lock()
     }
 
-    /// Removes the entry that `is` selects. It and the memory of an empty bucket are dropped without the lock.
+    /// Removes the entry that `is` selects. The entry, and the memory of an empty bucket, are dropped after the lock is
+    /// released.
     pub(crate) fn remove(&self, hash: u64, is: impl Fn(&E) -> bool) {
         let mut bucket = self.bucket(hash);
         let gone = bucket.iter().position(is).map(|at| bucket.swap_remove(at));

@@ -1,4 +1,4 @@
-//! A system for tests: a file is a socket or a number.
+//! A host for tests. A file is a socket, a number, or a holder of another file.
 
 use crate::{Credentials, Host, Socket};
 use quire_fs::Stream;
@@ -7,7 +7,7 @@ use std::boxed::Box;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The system.
+/// The host for tests.
 #[derive(Clone)]
 pub struct TestHost;
 
@@ -18,7 +18,7 @@ pub enum TestFile {
     Socket(Arc<Opened>),
     /// Another file.
     Number(Arc<u32>),
-    /// A file that keeps others open.
+    /// A file that keeps another file open.
     Holder(Arc<Holder>),
 }
 
@@ -34,7 +34,7 @@ impl Drop for Holder {
     }
 }
 
-/// A call of the test.
+/// A function that a test supplies.
 type OnCount = Box<dyn Fn(&TestFile)>;
 
 std::thread_local! {

@@ -9,7 +9,7 @@ use core::ptr;
 use quire_fs::{FsError, Ident};
 use quire_heap::Arc;
 
-/// Names that `bind` chooses: this many, of five digits.
+/// The number of names from which `bind` chooses: all of five hexadecimal digits.
 const AUTOMATIC: u32 = 1 << 20;
 
 impl Name {
@@ -43,7 +43,7 @@ impl<H: Host> Network<H> {
 }
 
 impl<H: Host> Endpoint<H> {
-    /// Gives an unbound Unix socket a name.
+    /// Binds an unbound Unix socket to a name.
     pub(crate) fn bind_unix(this: &Arc<Self>, at: Place<'_, H::Node>) -> Result<(), FsError> {
         match at {
             Place::Path { path, ident, node } => {
@@ -59,7 +59,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Gives it a free abstract name of five hexadecimal digits.
+    /// Binds the socket to a free abstract name of five hexadecimal digits.
     fn name_automatically(this: &Arc<Self>) -> Result<(), FsError> {
         let start = this.network.host.random();
         for i in 0..AUTOMATIC {
@@ -103,7 +103,7 @@ impl<H: Host> Endpoint<H> {
         Ok(())
     }
 
-    /// Takes its name out of the table.
+    /// Removes the endpoint's name from the table.
     pub(crate) fn forget_unix(&self, name: &Name) {
         self.network.names.remove(name.hash(), |entry| ptr::eq(&*entry.endpoint, self));
     }

@@ -1,17 +1,17 @@
-//! Reads ELF headers. Every field is checked here, so that the loader can rely on it.
+//! Reads ELF headers. Every field is checked here, so that the loader can rely on valid fields.
 
 use quire_heap::Vec;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::user::USER_END;
 use quire_vm::{PAGE_SIZE, Prot};
 
-/// Bytes of the file header.
+/// The size of the ELF header in bytes.
 pub const HEADER_LEN: usize = 64;
-/// Bytes of one program header.
+/// The size of a program header in bytes.
 pub const SEGMENT_LEN: usize = 56;
-/// As Linux: program headers fit in 64 KiB.
+/// The most program headers. As on Linux, they must fit in 64 KiB.
 const MOST_SEGMENTS: usize = 65_536 / SEGMENT_LEN;
-/// An interpreter's path.
+/// The most bytes of an interpreter's path.
 const LONGEST_PATH: u64 = 4096;
 
 const TYPE_EXECUTABLE: u16 = 2;
@@ -27,39 +27,40 @@ const GNU_STACK: u32 = 0x6474_e551;
 pub struct Header {
     /// Loadable at any address (a shared object, a position-independent program), not at fixed addresses.
     pub relocatable: bool,
-    /// The address of its first instruction.
+    /// The address of the program's first instruction, before the load bias.
     pub entry: u64,
-    /// Where its program headers are in the file.
+    /// The offset of the program headers in the file.
     pub segments_at: u64,
-    /// How many there are.
+    /// The number of program headers.
     pub segment_count: usize,
 }
 
 /// A loadable segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment {
-    /// Its address, before the load bias.
+    /// The segment's address, before the load bias.
     pub address: u64,
-    /// Bytes in memory.
+    /// The segment's size in memory, in bytes.
     pub memory_len: u64,
-    /// Bytes of the file in it; the rest is zero.
+    /// The number of bytes that come from the file. The rest of the segment is zero.
     pub file_len: u64,
-    /// Their offset in the file.
+    /// The offset of these bytes in the file.
     pub offset: u64,
-    /// Its protection.
+    /// The segment's protection.
     pub prot: Prot,
 }
 
 /// The contents of the program headers.
 #[derive(PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// The segments to map: at least one, none empty, ascending, each beginning in a later page than the one before.
+    /// The segments to map: at least one, none empty, in ascending order. Each begins in a later page than the segment
+    /// before.
     pub segments: Vec<Segment>,
-    /// Where in the file the interpreter's path is: offset and length.
+    /// The offset and the length of the interpreter's path in the file.
     pub interpreter: Option<(u64, usize)>,
-    /// The stack is to be executable.
+    /// Whether the stack must be executable.
     pub executable_stack: bool,
-    /// Where the program headers are in memory, before the load bias.
+    /// The address of the program headers in memory, before the load bias. `None` if no segment contains them.
     pub headers: Option<u64>,
     /// The largest alignment of a segment.
     pub align: u64,
@@ -76,12 +77,12 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Header {
-    /// Reads the file's first bytes. ENOEXEC where this is no program for this machine.
+    /// Parses the first bytes of the file. ENOEXEC if the file is no program for this machine.
     pub fn parse(bytes: &[u8]) -> Result<Header, Errno> {
         if bytes.len() < HEADER_LEN || bytes[..4] != *b"\x7fELF" {
             return Err(Errno::ENOEXEC);
         }
-        // 64-bit, little-endian, version 1.
+        // The file must be 64-bit, little-endian, and version 1.
         if bytes[4] != 2 || bytes[5] != 1 || bytes[6] != 1 {
             return Err(Errno::ENOEXEC);
         }
@@ -102,14 +103,14 @@ impl Header {
         })
     }
 
-    /// Bytes of the program headers.
+    /// The size of all program headers in bytes.
     pub fn segments_len(&self) -> usize {
         self.segment_count * SEGMENT_LEN
     }
 }
 
 impl Layout {
-    /// Reads the program headers: `bytes` has [`Header::segments_len`] of them.
+    /// Parses the program headers. `bytes` has [`Header::segments_len`] bytes.
     pub fn parse(header: &Header, bytes: &[u8]) -> Result<Layout, Errno> {
         let mut out = Layout {
             segments: Vec::new(),
@@ -156,7 +157,7 @@ impl Layout {
         if out.segments.is_empty() { Err(Errno::ENOEXEC) } else { Ok(out) }
     }
 
-    /// First page and end (page-aligned) of everything that is mapped, before the load bias.
+    /// The start of the first page and the page-aligned end of all mapped segments, before the load bias.
     pub fn span(&self) -> (u64, u64) {
         let start = self.segments.first().map_or(0, Segment::map_start);
         let end = self.segments.last().map_or(0, |s| (s.address + s.memory_len).next_multiple_of(PAGE_SIZE));
@@ -183,23 +184,23 @@ impl Segment {
         Ok(())
     }
 
-    /// The first byte of its first page, before the load bias.
+    /// The address of the segment's first page, before the load bias.
     pub fn map_start(&self) -> u64 {
         self.address & !(PAGE_SIZE - 1)
     }
-    /// The end (page-aligned) of the pages that show the file.
+    /// The page-aligned end of the pages that map the file, before the load bias.
     pub fn file_map_end(&self) -> u64 {
         if self.file_len == 0 { self.map_start() } else { (self.address + self.file_len).next_multiple_of(PAGE_SIZE) }
     }
-    /// The end (page-aligned) of everything.
+    /// The page-aligned end of the segment, before the load bias.
     pub fn map_end(&self) -> u64 {
         (self.address + self.memory_len).next_multiple_of(PAGE_SIZE)
     }
-    /// The offset of its first page in the file.
+    /// The offset of the segment's first page in the file.
     pub fn map_offset(&self) -> u64 {
         self.offset & !(PAGE_SIZE - 1)
     }
-    /// The part of its last file page that must read as zero: start and length; before the load bias.
+    /// The part of the last file page that must be zeroed: its start, before the load bias, and its length.
     pub fn tail(&self) -> Option<(u64, usize)> {
         if self.file_len == 0 || self.memory_len == self.file_len {
             return None;

@@ -1,4 +1,4 @@
-//! Mapping a program's segments into a new address space.
+//! Maps a program's segments into a new address space.
 
 use crate::exec::elf::{Header, Layout};
 use crate::exec::strings::{Stack, aux};
@@ -14,11 +14,11 @@ use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER, Wire};
 use quire_vm::object::ObjectRef;
 use quire_vm::{PAGE_SIZE, Prot, Space, SpaceRef};
 
-/// A program file, read and checked.
+/// A program file whose headers were read and checked.
 pub struct Program {
-    /// Its file header.
+    /// The ELF header.
     pub header: Header,
-    /// Its program headers.
+    /// The contents of the program headers.
     pub layout: Layout,
 }
 
@@ -27,7 +27,7 @@ impl Program {
     pub fn read<M: Machine>(object: &ObjectRef<M>, head: &[u8]) -> Result<Program, Errno> {
         let header = Header::parse(head)?;
         let len = header.segments_len();
-        // Linkers put them right behind the file header, in the bytes already read.
+        // Linkers usually put the program headers directly after the ELF header, so `head` has them already.
         let start = usize::try_from(header.segments_at).map_err(|_| Errno::ENOEXEC)?;
         if let Some(near) = start.checked_add(len).and_then(|end| head.get(start..end)) {
             return Ok(Program { header, layout: Layout::parse(&header, near)? });
@@ -40,7 +40,7 @@ impl Program {
         Ok(Program { header, layout: Layout::parse(&header, &bytes)? })
     }
 
-    /// The path of its interpreter.
+    /// Reads the path of the program's interpreter. `None` if the program has none.
     pub fn interpreter_path<M: Machine>(&self, object: &ObjectRef<M>) -> Result<Option<Vec<u8>>, Errno> {
         let Some((offset, len)) = self.layout.interpreter else { return Ok(None) };
         let mut path = Vec::new();
@@ -55,76 +55,78 @@ impl Program {
     }
 }
 
-/// The addresses of stack, mappings and heap, where the program does not fix them.
+/// The addresses of stack, mappings and heap that the kernel chooses for a program.
 ///
-/// One random base serves all. Mappings go up from it, and the stack grows down from a little below it. The two pages
-/// of the [`vdso`] lie in between. So a small process's stack, program and libraries share page tables. The heap starts
-/// at the gigabyte boundary below, under the same directory.
+/// All of them follow from one random base. Mappings are placed upwards from the base. The stack grows down from a
+/// little below the base. The two pages of the [`vdso`] are in between. So the stack, program and libraries of a small
+/// process share page tables. The heap starts at the gigabyte boundary below the base, in the same page directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
-    /// One past the stack's highest byte.
+    /// The address after the stack's highest byte.
     pub stack_top: u64,
-    /// Where the clock page and the shared object of the kernel are: two pages.
+    /// The address of the two pages of the vDSO: the clock page and the shared object.
     pub vdso: u64,
-    /// Where mappings start.
+    /// The address from which mappings are placed.
     pub base: u64,
-    /// Where the heap of a position-independent program starts.
+    /// The start of the heap of a position-independent program.
     pub heap: u64,
-    /// The gap between a program at fixed addresses and its heap: whole pages, below 32 MiB, as in Linux.
+    /// The gap in bytes between a program at fixed addresses and its heap. As on Linux, it is whole pages and less than
+    /// 32 MiB.
     pub heap_gap: u64,
 }
 
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
-/// The bases: 16 TiB of them, so that 48 TiB lie above the highest.
+/// The lowest base. The range of bases has 16 TiB, so 48 TiB are above the highest base.
 const LOWEST: u64 = 0x4000_0000_0000;
-/// The stack limit above which the heap goes elsewhere.
+/// The stack limit in bytes above which the heap is placed far below the stack.
 const NEAR_STACK: u64 = 512 * MIB;
-/// The bases beside a program at fixed addresses: the upper half of the range that the first root entry covers.
+/// The lowest base for a program at fixed addresses. These bases are in the upper half of the range of the first root
+/// table entry.
 const LOWEST_NEAR: u64 = 256 * GIB;
 
-/// Places of the kernel's shared object between stack and mappings, a page apart.
+/// The number of possible places of the vDSO between stack and mappings. They are one page apart.
 const VDSO_PLACES: u64 = 16;
-/// The range of all these places.
+/// The size of the range of these places in bytes.
 const VDSO_ROOM: u64 = (VDSO_PLACES - 1 + vdso::PAGES) * PAGE_SIZE;
 
-/// The gap chosen by `random` bits that choose nothing else.
+/// The gap between program and heap, from bits of `random` that are not used for other choices.
 fn heap_gap(random: u64) -> u64 {
     (random >> 40 & 0x1fff) * PAGE_SIZE
 }
 
 impl Places {
-    /// Whether `program` uses the bases of [`near_from_bits`](Self::near_from_bits): it lies at fixed addresses far
-    /// below them, and its stack is bounded. A program with an interpreter does not, because it may bring a sanitizer,
-    /// which reserves all addresses below 17 TiB.
+    /// Whether `program` gets a base of [`near_from_bits`](Self::near_from_bits). The program must be at fixed
+    /// addresses far below these bases, and its stack must be bounded. It must have no interpreter, because its
+    /// libraries could include a sanitizer, which reserves all addresses below 17 TiB.
     fn are_near(program: &Program, interpreter: bool, stack_limit: u64) -> bool {
         let (_, end) = program.layout.span();
         !program.header.relocatable && !interpreter && end <= LOWEST_NEAR / 2 && stack_limit <= NEAR_STACK
     }
 
-    /// Places chosen by `random` bits for a program that lies at low, fixed addresses with its heap behind it. It has
-    /// tables there in any case. Stack and mappings share its directory of directories, so that a small process has one
-    /// table less. The heap has at least 128 GiB.
+    /// Places by `random` bits for a program at low, fixed addresses, whose heap follows it. Such a program needs page
+    /// tables there in any case. Stack and mappings share the entry of the root table with the program, so a small
+    /// process needs one table page less. The heap can grow to at least 128 GiB.
     fn near_from_bits(random: u64) -> Places {
-        // 8 bits choose a gigabyte, 9 bits a table in it (nothing else is in that gigabyte), 7 bits a page as below.
-        // That is two bits less than elsewhere.
+        // 8 bits choose a gigabyte. 9 bits choose a page table in it, because the gigabyte is otherwise empty. 7 bits
+        // choose a page, as in `from_bits`. That is two bits less than there.
         let table = LOWEST_NEAR + (random & 0xff) * GIB + (random >> 8 & 0x1ff) * 2 * MIB;
         let base = table + MIB / 2 + (random >> 17 & 0x7f) * PAGE_SIZE;
         // The heap follows the program, so `heap` is unused.
         Places::around(base, base, random)
     }
 
-    /// Places around `base`. 4 bits choose the page of the kernel's shared object.
+    /// Places around `base`. 4 bits choose the place of the vDSO.
     fn around(base: u64, heap: u64, random: u64) -> Places {
         let stack_top = base - VDSO_ROOM;
         let vdso = stack_top + (random >> 56 & (VDSO_PLACES - 1)) * PAGE_SIZE;
         Places { stack_top, vdso, base, heap, heap_gap: heap_gap(random) }
     }
 
-    /// Places chosen by `random` bits.
+    /// Places by `random` bits, for all other programs.
     fn from_bits(random: u64, stack_limit: u64) -> Places {
-        // 14 bits choose a gigabyte, 5 bits a table in its last 64 MiB, 7 bits a page in the middle of the table. The
-        // table then has room for the stack below and for mappings above.
+        // 14 bits choose a gigabyte, and 5 bits choose a page table in its last 64 MiB. 7 bits choose a page in the
+        // middle of that table. So the table has room for the stack below the base and for mappings above it.
         let gigabyte = LOWEST + (random & 0x3fff) * GIB;
         let table = gigabyte + GIB - 64 * MIB + (random >> 14 & 0x1f) * 2 * MIB;
         let base = table + MIB / 2 + (random >> 19 & 0x7f) * PAGE_SIZE;
@@ -133,7 +135,8 @@ impl Places {
         Places::around(base, heap, random)
     }
 
-    /// Places for `program`, with an interpreter or without: random ones if they are to be `chosen`, else the first.
+    /// Places for `program`. They are random if `chosen` is set, otherwise always the same. `interpreter` says whether
+    /// the program has an interpreter.
     pub(crate) fn random<M: Machine>(
         linux: &Linux<M>,
         program: &Program,
@@ -156,24 +159,24 @@ impl Places {
 
 /// A loaded program.
 pub struct Loaded<M: Machine> {
-    /// The new space.
+    /// The new address space.
     pub space: SpaceRef<M>,
-    /// The first instruction: the interpreter's where there is one.
+    /// The address of the first instruction. If there is an interpreter, it is the interpreter's.
     pub entry: u64,
-    /// The heap, empty.
+    /// The heap, which is still empty.
     pub heap: Heap,
-    /// From the first to the last byte of code.
+    /// The start and the end of the program's code.
     pub code: (u64, u64),
     /// The ranges that must be zeroed.
     pub tails: [Option<(u64, usize)>; 2],
     /// The load bias, added to the program's addresses.
     bias: u64,
     interpreter: u64,
-    /// The kernel's shared object, where it is mapped.
+    /// The address of the vDSO, or `None` if it is not mapped.
     vdso: Option<u64>,
 }
 
-/// Maps `program`, its interpreter, and the kernel's shared object, into a new space.
+/// Maps `program`, its interpreter and the vDSO into a new address space.
 pub(crate) fn load<M: Machine>(
     linux: &'static Linux<M>,
     places: &Places,
@@ -204,19 +207,20 @@ pub(crate) fn load<M: Machine>(
     let code = code.fold((u64::MAX, 0), |(lo, hi), s| (lo.min(s.start), hi.max(s.end)));
     let heap = Heap { start: heap, end: heap };
     let code = (code.0.min(code.1), code.1);
-    // Last, because it gives way to the program.
+    // The vDSO is mapped last, because it must not take addresses that the program needs.
     let vdso = linux.vdso.map(&space, places.vdso)?;
     Ok(Loaded { space, entry, heap, code, tails, bias, interpreter: interpreter_bias, vdso })
 }
 
-/// The range behind the last segment's file bytes that must be zero, where the program may see it.
+/// The range after the last segment's file bytes that must be zeroed. `None` if the program cannot write there.
 fn tail(program: &Program, bias: u64) -> Option<(u64, usize)> {
     let segment = program.layout.segments.iter().rfind(|s| s.tail().is_some())?;
     let (at, len) = segment.tail()?;
     segment.prot.contains(Prot::WRITE).then_some((at.wrapping_add(bias), len))
 }
 
-/// Maps all segments; returns the load bias. Position-independent files go to the first fitting place from `base` on.
+/// Maps all segments, and returns the load bias. A position-independent file is mapped at the first free range from
+/// `base` on.
 fn map_segments<M: Machine>(
     space: &SpaceRef<M>,
     base: u64,
@@ -270,10 +274,10 @@ fn private<'o, M: Machine>(prot: Prot) -> MapRequest<'o, M> {
     }
 }
 
-/// Bytes of a stack that are mapped from the start; faults grow the rest.
+/// The bytes of a stack that are mapped at first. Faults grow the stack.
 const FIRST_STACK: u64 = 132 << 10;
 
-/// Maps the range that `stack` will be written to.
+/// Maps the range to which `stack` will be written.
 pub(crate) fn map_stack<M: Machine>(
     space: &SpaceRef<M>,
     places: &Places,

@@ -1,9 +1,9 @@
-//! New programs: `execve`, and process 1.
+//! Execution of programs: `execve`, and process 1.
 //!
-//! Every step that can fail with an error to the caller happens first, in a new address space that no thread uses yet.
-//! There files are opened and read, arguments collected, and segments mapped. Only then the other threads are ended and
-//! the old memory is left. No page is copied: text and data are mapped from the file's object. An ordinary private
-//! write zeroes the last data page behind the file's bytes.
+//! All steps that can fail with an error to the caller come first. They open and read files, collect arguments, and map
+//! segments in a new address space that no thread uses yet. Then the other threads are ended, and the old memory is
+//! left. Text and data are mapped from the file's object, so no page is copied. The rest of the last data page, after
+//! the file's bytes, is zeroed by an ordinary private write.
 
 pub mod elf;
 pub mod load;
@@ -32,43 +32,43 @@ use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 use strings::{Stack, Strings};
 
-/// Linux's default limit of a stack.
+/// Linux's default limit of a stack, in bytes.
 const USUAL_STACK: u64 = 8 << 20;
 
-/// How long a chain of `#!` lines may be, as in Linux.
+/// The most scripts in a chain of `#!` lines, as on Linux.
 const MOST_SCRIPTS: usize = 5;
 
 /// A program that is ready to run.
 pub struct Prepared<M: Machine> {
-    /// Its memory.
+    /// The program's address space.
     pub space: Arc<AddressSpace<M>>,
-    /// Its first registers.
+    /// The initial registers.
     pub regs: UserRegs,
-    /// Its name.
+    /// The program's name.
     pub name: Name,
-    /// The contents of its stack, written once the space is active.
+    /// The contents of the stack. They are written when the address space is active.
     stack: Stack,
-    /// Ranges that must read as zero although their page shows a file.
+    /// Ranges that must be zeroed, because their pages map a file.
     tails: [Option<(u64, usize)>; 2],
 }
 
-/// The user of a new program, for its auxiliary vector and for access to its memory.
+/// The ids of a new program for its auxiliary vector, and its rights and layout.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Identity {
     pub user: u32,
     pub effective_user: u32,
     pub group: u32,
     pub effective_group: u32,
-    /// The program must not trust the program that started it.
+    /// The program must not trust the program that started it (`AT_SECURE`).
     pub secure: bool,
-    /// Its owner's other processes may read its memory.
+    /// Other processes of the same user may read the program's memory.
     pub dumpable: bool,
-    /// Its process wants it at the same addresses each time.
+    /// The process has disabled random addresses by its personality.
     pub fixed: bool,
 }
 
 impl Identity {
-    /// Of a thread that has `old` credentials and gets `new` ones with the program.
+    /// The identity of a program whose thread had the credentials `old` and gets `new`.
     fn of(old: &Credentials, new: &Transformed) -> Identity {
         let c = &new.credentials;
         let plain = old.effective_user == old.real_user && old.effective_group == old.real_group;
@@ -84,18 +84,19 @@ impl Identity {
     }
 }
 
-/// The limits of an address space's size.
+/// The size limits of an address space.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
-    /// Bytes of stack.
+    /// The limit of the stack in bytes.
     pub stack: u64,
-    /// Bytes in all.
+    /// The limit of the address space in bytes.
     pub bytes: u64,
-    /// Bytes of data.
+    /// The limit of data in bytes.
     pub data: u64,
 }
 
-/// Finds the program that `path` leads to: through scripts, whose lines change `strings`.
+/// Finds the program for `path`. For a script, its `#!` line is followed, and the line's arguments are added to
+/// `strings`.
 fn resolve<M: Machine>(
     mut open: impl FnMut(&[u8], bool) -> Result<Executable<M>, Errno>,
     path: &[u8],
@@ -119,7 +120,7 @@ fn resolve<M: Machine>(
     Err(Errno::ELOOP)
 }
 
-/// Prepares the program at `path`, opened by `open` (whose flag says whether it is the caller's own path argument).
+/// Prepares the program at `path`. The second argument of `open` says whether the path is the caller's own argument.
 pub(crate) fn prepare<M: Machine>(
     linux: &'static Linux<M>,
     mut open: impl FnMut(&[u8], bool) -> Result<Executable<M>, Errno>,
@@ -131,12 +132,12 @@ pub(crate) fn prepare<M: Machine>(
     let (file, head) = resolve(&mut open, path, &mut strings)?;
     let identity = identity(&file);
     if identity.secure {
-        // The caller's stack limit decides the layout of the new space, so a larger limit than the usual one does not
-        // count.
+        // The stack limit decides the layout of the new address space. The caller sets the limit, so for a secure
+        // program it is reduced to the default.
         limits.stack = limits.stack.min(USUAL_STACK);
     }
     if strings.argument_count() == 0 {
-        // As Linux does since 5.18: a program may rely on having a name.
+        // As on Linux since 5.18, an empty name is added, because programs may rely on having an argument.
         strings.prepend(&[], b"")?;
     }
     let program = Program::read(file.object()?, &head)?;
@@ -187,7 +188,7 @@ pub(crate) fn prepare<M: Machine>(
 }
 
 impl<M: Machine> FirstProgram<M> for Prepared<M> {
-    /// Writes the stack and zeroes what must be zero. The space is active.
+    /// Writes the stack, and zeroes the ranges in `tails`. The address space must be active.
     fn fill(&self, machine: &M) -> Result<(), Errno> {
         let memory = UserMemory(machine);
         for (at, len) in self.tails.iter().flatten() {
@@ -198,8 +199,8 @@ impl<M: Machine> FirstProgram<M> for Prepared<M> {
     }
 }
 
-/// Ends the other threads of the caller's process, and makes the caller its first thread. Fails if the process ends
-/// meanwhile, or another thread execs. Returns whether the caller was the only thread.
+/// Ends the other threads of the caller's process, and makes the caller its first thread. Returns whether the caller
+/// was the only thread. Fails if the process is ending, or if another thread executes a program.
 fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     let process = ctx.process();
     let me = ctx.thread;
@@ -222,7 +223,7 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     let mut threads = process.threads.lock();
     let tid = me.tid();
     if tid != process.pid {
-        // The first thread is gone. Its id, which is the process's id, passes to the caller.
+        // The first thread has ended. The caller gets its id, which is the process's id.
         if let Some(task) = threads.remove(tid) {
             me.tid.store(process.pid, Ordering::Relaxed);
             threads.begin(task);
@@ -240,36 +241,40 @@ fn end_other_threads<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     Ok(false)
 }
 
-/// Own copies of resources that a process shared, for its new program. They are made before the old program is left.
+/// Private copies of resources that the process shares with others, for its new program. They are made before the old
+/// program is left.
 struct Unshared<M: Machine> {
     files: Option<Arc<quire_linux_state::file::Files<M>>>,
     actions: Option<Arc<Actions>>,
     fs: Option<Arc<quire_linux_state::file::FsState<M>>>,
 }
 
-/// Copies shared resources. `sets_ids`: another process must not change the new program's directories either.
+/// Copies resources that are shared with other processes. With `sets_ids`, the working and root directories are copied
+/// too, because another process must not change them.
 ///
 /// # Requires
 /// The caller is the only thread of its process.
 fn unshare<M: Machine>(ctx: &Ctx<'_, M>, sets_ids: bool) -> Result<Unshared<M>, Errno> {
     let (files, fs) = (ctx.files()?, ctx.fs()?);
-    // SAFETY: the only thread is here, and lets go of this before it replaces it.
+    // SAFETY: the only thread of the process runs this, and this view ends before the thread replaces the actions.
     let actions = unsafe { ctx.process().actions.get() };
     Ok(Unshared {
         files: if Arc::strong_count(files) > 1 { Some(files.fork()?) } else { None },
-        // A reader from outside raises the count for a moment: then a copy is made in vain.
+        // A reader in another process may raise the count for a moment. Then an unnecessary copy is made, which is
+        // harmless.
         actions: if actions.is_frozen() || Arc::strong_count(actions) > 1 {
             Some(Arc::try_new(actions.try_clone()?)?)
         } else {
             None
         },
-        // Since the count, another thread may have made a process that shares them.
+        // `shares_directories` has counted before. Another thread may have made a process since then that shares the
+        // directories.
         fs: if sets_ids && Arc::strong_count(fs) > 1 { Some(fs.fork()?) } else { None },
     })
 }
 
-/// Leaves the old program for `prepared`. There is no way back: a failure from here on ends the process. Only access to
-/// the new program's own memory can fail.
+/// Replaces the old program by `prepared`. A failure from here on ends the process. Only accesses to the new program's
+/// own memory can fail.
 fn become_program<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     prepared: Prepared<M>,
@@ -284,8 +289,7 @@ fn become_program<M: Machine>(
     if let Ok(old) = ctx.space() {
         prepared.space.core_filter.store(old.core_filter.load(Ordering::Relaxed), Ordering::Relaxed);
     }
-    // SAFETY: the thread itself runs this; `ctx` is borrowed exclusively, so nothing of the old space is borrowed from
-    // it.
+    // SAFETY: the thread itself runs this. `ctx` is borrowed exclusively, so no view of the old address space exists.
     let old = unsafe { me.space.enter(linux.machine, Some(prepared.space.clone())) };
     crate::process::exit::release_parent(me);
     drop(old);
@@ -310,7 +314,7 @@ fn become_program<M: Machine>(
     me.rseq.set(Rseq::NONE);
     take_credentials(me, new);
     process.execed.store(true, Ordering::Release);
-    // As Linux: the exit signal given to `clone` was for the old program.
+    // As on Linux, the exit signal that was given to `clone` was for the old program.
     process.exit_signal.store(quire_linux_state::signal::Signal::CHLD.number(), Ordering::Relaxed);
     if let Some(own) = unshared.fs {
         ctx.replace_fs(own);
@@ -328,11 +332,12 @@ fn become_program<M: Machine>(
     Ok(())
 }
 
-/// Gives the thread the credentials in `new`. If its powers change, its new memory is closed already.
+/// Gives the thread the credentials in `new`. If the thread's rights change, the caller has already made the new
+/// address space not dumpable, so other processes cannot access it.
 fn take_credentials<M: Machine>(me: &Thread<M>, new: Transformed) {
     /// Flags of `personality` that make a program easier to attack (Linux's PER_CLEAR_ON_SETID).
     const WEAKENING: u32 = 0x0040_0000 | 0x0004_0000 | 0x0020_0000 | 0x0010_0000;
-    /// Makes readable memory executable. No program inherits the flag.
+    /// The flag that makes readable memory executable. No program inherits it.
     const READ_IMPLIES_EXEC: u32 = 0x0040_0000;
     let process = &me.process;
     let cleared = if new.sets_ids { WEAKENING } else { READ_IMPLIES_EXEC };
@@ -340,15 +345,16 @@ fn take_credentials<M: Machine>(me: &Thread<M>, new: Transformed) {
     if new.secure {
         process.parent_death_signal.store(0, Ordering::Relaxed);
     }
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let same = *unsafe { me.credentials.get() } == new.credentials;
     if !same {
         me.become_user(new.credentials);
     }
 }
 
-/// Whether another process shares the caller's directories. It could change them under a program that gets powers.
-/// Readers raise the count for a moment, so a count that is too high is read again.
+/// Whether another process shares the caller's working and root directories. Such a process could change them while a
+/// program with more rights runs. Readers raise the reference count for a moment, so a count that is too high is read
+/// again.
 fn shares_directories<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     const LOOKS: u32 = 64;
     let fs = ctx.fs()?;
@@ -367,9 +373,9 @@ fn shares_directories<M: Machine>(ctx: &Ctx<'_, M>) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Adds the old space's peak of memory to the process's accounts.
+/// Adds the peak memory of the old address space to the process's accounts.
 fn note_peak<M: Machine>(process: &Process<M>, me: &Thread<M>) {
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let peak = unsafe { me.space.get() }.map_or(0, |s| s.peak_resident());
     let mut accounts = process.accounts.lock();
     accounts.ended_threads.peak_pages = accounts.ended_threads.peak_pages.max(peak);
@@ -385,9 +391,10 @@ fn exec<M: Machine>(
 ) -> Result<usize, Errno> {
     let linux = ctx.linux;
     let process = ctx.process();
-    // A thread whose new user already had too many processes is refused here, as on Linux, until the user has fewer.
+    // `setuid` may have moved the thread to a user with too many processes. As on Linux, exec then fails until the user
+    // has fewer.
     if ctx.thread.over_limit.load(Ordering::Relaxed) {
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
         if unsafe { ctx.thread.user_charge.get() }.exceeds(process.soft_limit(which::NPROC)) {
             return Err(Errno::EAGAIN);
         }
@@ -414,10 +421,10 @@ fn exec<M: Machine>(
         limits,
         |file| {
             let set = file.set_ids();
-            // Most files set no ids, and then no sharers have to be counted.
+            // Most files set no ids. Then sharing of the directories does not matter, and is not checked.
             let shared = set != SetIds::default() && shares_directories(ctx).unwrap_or(true);
             let transformed = old.transform(set, confined, shared);
-            /// The flag of `personality` for a program that lies at the same addresses each time.
+            /// The flag of `personality` that disables random addresses.
             const NO_RANDOM_ADDRESSES: u32 = 0x4_0000;
             let fixed = ctx.process().personality.load(Ordering::Relaxed) & NO_RANDOM_ADDRESSES != 0;
             let identity = Identity { fixed, ..Identity::of(old, &transformed) };
@@ -426,8 +433,8 @@ fn exec<M: Machine>(
         },
     )?;
     let new = new.ok_or(Errno::ENOEXEC)?;
-    // If there are other threads, their end is the point of no return. Resources shared with other processes are copied
-    // behind it, because until then they may change.
+    // If there are other threads, exec cannot fail after they were ended. Resources that are shared with other
+    // processes are copied after that point, because the other threads may change them until then.
     let alone = end_other_threads(ctx)?;
     let unshared = match unshare(ctx, new.sets_ids) {
         Err(error) if alone => return Err(error),

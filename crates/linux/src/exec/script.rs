@@ -1,9 +1,9 @@
-//! `#!` lines.
+//! The `#!` lines of scripts.
 
 use quire_heap::Vec;
 use quire_linux_state::errno::Errno;
 
-/// Bytes at a file's start that decide its format.
+/// The number of bytes at a file's start that decide its format.
 pub const HEAD_LEN: usize = 256;
 
 /// The contents of a `#!` line.
@@ -11,7 +11,7 @@ pub const HEAD_LEN: usize = 256;
 pub struct Line {
     /// The interpreter.
     pub interpreter: Vec<u8>,
-    /// Everything after it, as one argument.
+    /// The rest of the line, as one argument.
     pub argument: Option<Vec<u8>>,
 }
 
@@ -19,8 +19,8 @@ fn is_blank(byte: &u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// The line at the start of `head` (a file's first bytes, at most [`HEAD_LEN`]); `None` if it is no script. ENOEXEC if
-/// the line has no name, or the name does not end within the head.
+/// Parses the line at the start of `head`, which has a file's first bytes, at most [`HEAD_LEN`]. `None` if the file is
+/// no script. ENOEXEC if the line has no name, or if the name does not end within `head`.
 pub fn parse(head: &[u8]) -> Result<Option<Line>, Errno> {
     let Some(rest) = head.strip_prefix(b"#!") else { return Ok(None) };
     let end = rest.iter().position(|b| matches!(b, b'\n' | b'\0'));
@@ -28,7 +28,7 @@ pub fn parse(head: &[u8]) -> Result<Option<Line>, Errno> {
     let line = &line[line.iter().take_while(|b| is_blank(b)).count()..];
     let name_len = line.iter().position(is_blank);
     if name_len.is_none() && end.is_none() && head.len() >= HEAD_LEN {
-        // The name is cut off: running another program would be worse.
+        // The name is cut off, and a program with the shorter name must not be run.
         return Err(Errno::ENOEXEC);
     }
     let (name, rest) = line.split_at(name_len.unwrap_or(line.len()));

@@ -1,35 +1,37 @@
-//! Arguments and environment: collected from the old program's memory, laid out on the new one's stack.
+//! Arguments and environment, which are collected from the old program's memory and laid out on the new program's
+//! stack.
 
 use quire_heap::Vec;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::UserAccess;
 use quire_linux_state::user::UserMemory;
 
-/// The longest argument (Linux's MAX_ARG_STRLEN).
+/// The most bytes of a string (Linux's MAX_ARG_STRLEN).
 const LONGEST: usize = 128 << 10;
-/// Bytes of all of them together, with their pointers, whatever the stack's limit is (Linux: three quarters of 8 MiB).
+/// The most bytes of all strings together with their pointers, for any stack limit. As on Linux, three quarters of 8
+/// MiB.
 const MOST: usize = 6 << 20;
-/// Bytes that they may always take.
+/// The bytes that are allowed for any stack limit.
 const LEAST: usize = 128 << 10;
 
-/// Strings, each with its zero byte, and where each begins.
+/// The strings, each with its zero byte, and the offset at which each begins.
 #[derive(Default)]
 pub struct Strings {
     bytes: Vec<u8>,
     starts: Vec<u32>,
-    /// How many of them are arguments; the rest is the environment.
+    /// The number of arguments. The other strings are the environment.
     arguments: usize,
     budget: usize,
 }
 
 impl Strings {
-    /// None; `stack` is the soft limit of the stack, a quarter of which they may take.
+    /// An empty list. `stack` is the soft limit of the stack in bytes, a quarter of which the strings may use.
     pub fn new(stack: u64) -> Strings {
         let budget = (stack / 4).clamp(LEAST as u64, MOST as u64) as usize;
         Strings { budget, ..Strings::default() }
     }
 
-    /// Number of arguments.
+    /// The number of arguments.
     pub fn argument_count(&self) -> usize {
         self.arguments
     }
@@ -52,12 +54,12 @@ impl Strings {
         self.charge()
     }
 
-    /// Ends the arguments; strings added later are the environment.
+    /// Ends the arguments. Strings that are added later are the environment.
     pub fn arguments_end(&mut self) {
         self.arguments = self.starts.len();
     }
 
-    /// Puts a script's interpreter and its argument before the arguments, and `name` in place of the first one.
+    /// Inserts a script's interpreter and its argument before the arguments, and replaces the first argument by `name`.
     pub fn prepend(&mut self, before: &[&[u8]], name: &[u8]) -> Result<(), Errno> {
         let mut new = Strings { budget: self.budget, ..Strings::default() };
         for string in before {
@@ -81,7 +83,8 @@ impl Strings {
         Ok(())
     }
 
-    /// Adds the strings that a null-terminated array of pointers at user address `array` names; none where it is null.
+    /// Adds the strings of the null-terminated array of pointers at user address `array`. A null `array` has no
+    /// strings.
     pub fn collect<A: UserAccess>(&mut self, memory: &UserMemory<'_, A>, array: u64) -> Result<(), Errno> {
         if array == 0 {
             return Ok(());
@@ -111,7 +114,7 @@ impl Strings {
             let got = memory.read_string_step(at, &mut self.bytes, STEP)?;
             self.charge()?;
             if got < STEP {
-                // The string ended before the buffer's room did.
+                // The string has ended within this step.
                 self.bytes.push_reserved(0);
                 return Ok(());
             }
@@ -125,9 +128,9 @@ pub struct Stack {
     pub bytes: Vec<u8>,
     /// The stack pointer.
     pub pointer: u64,
-    /// Where the arguments' strings are.
+    /// The start and the end of the arguments' strings.
     pub arguments: (u64, u64),
-    /// Where the environment's strings are.
+    /// The start and the end of the environment's strings.
     pub environment: (u64, u64),
 }
 
@@ -158,8 +161,9 @@ pub mod aux {
     pub const MINSIGSTKSZ: u64 = 51;
 }
 
-/// Lays the stack out below `top` after the x86-64 ABI: count, arguments, environment, auxiliary vector (each ended by
-/// zero), 16 random bytes, then the strings. Entries that point to the stack complete `vector`.
+/// Lays the stack out below `top`, by the x86-64 ABI. From the stack pointer up, there are the argument count, the
+/// arguments, the environment and the auxiliary vector, each list ended by zero. Then follow 16 random bytes and the
+/// strings. The entries of `vector` that point to the stack are added here.
 pub fn lay_out(
     strings: &Strings,
     top: u64,

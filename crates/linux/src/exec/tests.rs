@@ -6,7 +6,7 @@ use quire_linux_state::signal::{SigSet, Signal};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The arguments on the stack of a new program.
+/// Reads the arguments on the stack of a new program.
 fn arguments(task: &mut Task) -> std::vec::Vec<String> {
     let stack = task.regs.rsp;
     let count: u64 = task.get(stack);
@@ -20,7 +20,7 @@ fn arguments(task: &mut Task) -> std::vec::Vec<String> {
     texts.collect()
 }
 
-/// Executes a program in a child, which must run it. Gives the child's status.
+/// Executes a program in a child, which must succeed. Returns the child's status.
 fn executed(task: &mut Task, path: &'static str, arguments: &'static [&'static str]) -> u32 {
     let child = task.fork(move |task| {
         let why = task.execute(path, arguments);
@@ -110,7 +110,7 @@ fn arguments_are_limited_one_by_one_and_together() {
             task.exit_group(count as u32)
         });
         let path = task.text("/tmp/program");
-        // A string of a little less than 128 KiB, and its end.
+        // A string of a little less than 128 KiB, with its terminator.
         const LEN: u64 = 128 << 10;
         let flags = u64::from(MAP_PRIVATE | MAP_ANONYMOUS);
         let prot = u64::from(PROT_READ | PROT_WRITE);
@@ -167,7 +167,7 @@ fn the_other_threads_end_and_the_program_has_the_process_id() {
                 task.sleep(10 * SECOND).unwrap();
                 task.exit_group(6)
             });
-            // Threads that sleep, that wait for memory to change, and that have not run yet.
+            // Other threads of the process: one sleeps, one waits on a futex, and one has not run yet.
             task.thread(|task| panic!("{:?}", task.sleep(5 * SECOND))).unwrap();
             let word = task.put(0u32);
             task.thread(move |task| panic!("{:?}", task.call(__NR_futex, [word, 0, 0, 0]))).unwrap();
@@ -249,8 +249,8 @@ fn a_program_that_finds_no_memory_is_refused_and_the_old_one_goes_on() {
     run(|task| {
         task.program("/tmp/program", |task| task.exit_group(5));
         let word = task.put(77u64);
-        // Refusals before the old memory is left are errors. Later ones end the process. A refusal of an allocation
-        // that is not made changes nothing.
+        // A refused allocation before the old memory is left gives an error. A later refusal ends the process. If the
+        // call makes fewer than `n` allocations, nothing is refused.
         let (mut refused, mut ended) = (0, 0);
         for n in 1.. {
             let child = task.fork(move |task| {

@@ -1,4 +1,4 @@
-//! Changing modes, owners and times.
+//! Calls that change modes, owners and times of files.
 
 use crate::file::path::{AT_FDCWD, find, only};
 use linux_raw_sys::general as raw;
@@ -7,7 +7,7 @@ use quire_linux_state::file::host::{Dentry, View};
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_lookup::Hold;
 
-/// The dentry of a descriptor, for calls that change it; refuses O_PATH files.
+/// The dentry of a descriptor's file, for calls that change the inode. Fails for O_PATH files.
 fn of_descriptor<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {
     Ok((ctx.view()?, ctx.file(fd)?.dentry.clone().into()))
 }
@@ -142,7 +142,7 @@ pub fn sys_utimensat<M: Machine>(
         };
         [time(a, an), time(m, mn)]
     };
-    // With nothing to change, nothing is checked, as on Linux. Bad times are refused after bad paths.
+    // As on Linux, if both times stay, the path is not checked. Invalid times are refused after invalid paths.
     if times == [Ok(Time::Keep); 2] {
         return Ok(0);
     }

@@ -1,4 +1,4 @@
-//! Closing and duplicating descriptors.
+//! Calls that close and duplicate descriptors.
 
 use crate::file::path::only;
 use linux_raw_sys::general as raw;

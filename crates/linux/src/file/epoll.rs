@@ -1,11 +1,11 @@
-//! `epoll`: a set of files that collects those that changed.
+//! `epoll`: sets of files, which report the files that have become ready.
 //!
-//! A `Watch` listens to its file and, notified of a change, puts itself on the set's list. A waiter takes watches off
-//! that list and checks their files: O(changed), not O(watched). Level-triggered watches that were ready go back on the
-//! list. The lock `looking` admits one thread at a time, so that no thread misses a watch that another has taken off
-//! for a check.
+//! A `Watch` listens to its file. When the file changes, the watch puts itself on the set's list of changed watches. A
+//! waiter takes watches off that list and checks their files, so a call costs O(changed), not O(watched).
+//! Level-triggered watches that were ready are put back on the list. The lock `looking` admits one thread at a time.
+//! Without it, a thread could miss a watch that another thread has taken off for a check.
 //!
-//! A notification needs no memory: the set reserves room on its list when a watch is added.
+//! A notification allocates no memory, because the set reserves a slot on its list when a watch is added.
 //!
 //! A set may be in a set, as on Linux no more than [`MOST_NESTS`] deep, and never in itself. The room `nests` bounds the
 //! paths from a file up to the outermost sets, because a change of the file takes all of them.
@@ -36,15 +36,15 @@ const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLWAKEUP
     | raw::EPOLLET
     | raw::EPOLLEXCLUSIVE;
-/// A set's list may hold as many removed watches as the set has watches, and so many more.
+/// A set's list may have as many removed watches as the set has watches, plus this number.
 const FEW: usize = 16;
 /// Events that every watch waits for.
 const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;
 
-/// One file in a set.
+/// The registration of one file in a set.
 struct Watch<M: Machine> {
     itself: Weak<Watch<M>>,
-    /// The descriptor under which it was put in.
+    /// The descriptor with which the file was added.
     fd: i32,
     epoll: Weak<Epoll<M>>,
     file: Weak<File<M>>,
@@ -52,33 +52,35 @@ struct Watch<M: Machine> {
     data: AtomicU64,
     /// The watch is on the list of changed watches.
     listed: AtomicBool,
-    /// The watch was taken out of the set. Set under the list's lock; from then on it is not listed again.
+    /// The watch was removed from the set. The flag is set under the list's lock. From then on the watch is not listed
+    /// again.
     gone: AtomicBool,
     /// The file is a set itself.
     is_set: bool,
-    /// Its set was put into another one. That may wait for edges, so each change counts, also of a listed watch.
+    /// The watch's set was added to another set. The outer set may be edge-triggered, so it is notified of each change,
+    /// also if the watch is listed already.
     nested: AtomicBool,
-    /// The charge to the set's user, as long as it is in the set.
+    /// The charge to the set's user while the watch is in the set.
     charge: SpinLock<Option<Charge>>,
 }
 
 /// A set of files.
 pub struct Epoll<M: Machine> {
-    /// By descriptor, as at the time of adding.
+    /// The watches, by the descriptor with which each was added.
     watches: Mutex<Map<i32, Arc<Watch<M>>>>,
-    /// Changed watches. Has room for all watches in the set, since a notification cannot fail.
+    /// The changed watches. The list has a slot for each watch of the set, because a notification cannot fail.
     changed: SpinLock<ChangedWatches<M>>,
     /// Watches removed from the set since the list was last compacted. Some are still on the list.
     left: AtomicUsize,
     /// Held by a thread that checks the files of changed watches.
     looking: Mutex<()>,
     readiness: Readiness,
-    /// The set was put into another set once. Set under the lock of `watches`.
+    /// The set was once added to another set. The flag is set under the lock of `watches`.
     nested: AtomicBool,
     /// What the last walk over nested sets found.
     walked: nests::Walked,
     itself: Weak<Epoll<M>>,
-    /// The user who made it, and is charged for its watches.
+    /// The user that made the set, who is charged for its watches.
     payer: Payer,
 }
 
@@ -87,11 +89,11 @@ struct New {
     events: u32,
     data: u64,
     is_set: bool,
-    /// How many watches its user may have.
+    /// The most watches that the user may have.
     most: u64,
 }
 
-/// Changed watches: each watch of the set at most once, and some removed ones.
+/// The list of changed watches. It has each watch of the set at most once, and some removed watches.
 type ChangedWatches<M> = Deque<Arc<Watch<M>>>;
 
 impl<M: Machine> Listener for Watch<M> {
@@ -115,7 +117,7 @@ impl<M: Machine> Listener for Watch<M> {
     fn closed(&self) {
         let Some(epoll) = self.epoll.upgrade() else { return };
         let mut watches = epoll.watches.lock();
-        // The descriptor may name another file by now.
+        // The descriptor may name another file now, with another watch.
         let own = watches.get(&self.fd).is_some_and(|watch| core::ptr::eq(&raw const **watch, self));
         let watch = if own { watches.remove(&self.fd) } else { None };
         let old = watch.as_ref().and_then(|watch| epoll.forget(watch, watches.len()));
@@ -132,9 +134,10 @@ impl<M: Machine> Listener for Watch<M> {
     }
 
     fn changed_for_one(&self) -> bool {
-        // Another listener may wait for events that this one does not. A closed end concerns all listeners.
+        // Returns false if this watch does not wait for the event. Then another listener is notified.
         let Some(file) = self.file.upgrade() else { return false };
-        // A sender must not ask for the state of the waiter: then the waiter looks itself.
+        // The state of some streams (signal files) depends on the calling thread, and this code runs in the notifying
+        // thread. Such a stream counts as readable, and the waiter checks the state.
         let own = file.stream().is_some_and(|stream| stream.is_ready_for_caller_alone());
         let ready = if own { Ready::READ } else { file.ready() };
         drop(file);
@@ -165,7 +168,7 @@ impl<M: Machine> Epoll<M> {
         })
     }
 
-    /// Lists a watch that is not listed, and notifies the waiters. Returns whether it did.
+    /// Puts a watch on the list and notifies the waiters. Returns false if the watch was listed already.
     fn list(&self, watch: Arc<Watch<M>>) -> bool {
         let lists = !watch.listed.swap(true, Ordering::AcqRel);
         if lists {
@@ -175,7 +178,7 @@ impl<M: Machine> Epoll<M> {
         lists
     }
 
-    /// Puts a watch on the list. Its `listed` is set already.
+    /// Puts a watch on the list. The caller has set its `listed`.
     fn put(&self, watch: Arc<Watch<M>>, in_front: bool) {
         let mut changed = self.changed.lock();
         if watch.gone.load(Ordering::Relaxed) {
@@ -185,8 +188,8 @@ impl<M: Machine> Epoll<M> {
         if in_front { changed.push_front_reserved(watch) } else { changed.push_back_reserved(watch) }
     }
 
-    /// Marks a removed watch so that it is not listed again. The caller holds the lock of the `watches` remaining
-    /// watches, and drops the returned list after it.
+    /// Marks a removed watch so that it is not listed again. `watches` is the number of remaining watches. The caller
+    /// holds their lock, and drops the returned list after it has released the lock.
     #[must_use]
     fn forget(&self, watch: &Watch<M>, watches: usize) -> Option<ChangedWatches<M>> {
         let changed = self.changed.lock();
@@ -194,12 +197,12 @@ impl<M: Machine> Epoll<M> {
         drop(changed);
         let charge = watch.charge.lock().take();
         drop(charge);
-        // Removed watches take memory as long as they are listed. So there are at most as many as the set has watches,
-        // and a few.
+        // Removed watches use memory as long as they are listed. So their number is limited to that of the set's
+        // watches plus [`FEW`].
         if self.left.fetch_add(1, Ordering::Relaxed) < watches + FEW {
             return None;
         }
-        // Without memory the next removal tries again.
+        // If memory is exhausted, the next removal tries again.
         let mut old = Deque::try_with_capacity(2 * watches.max(1)).ok()?;
         exchange(&mut self.changed.lock(), &mut old, |watch| watch.gone.load(Ordering::Relaxed));
         self.left.store(0, Ordering::Relaxed);
@@ -240,7 +243,7 @@ impl<M: Machine> Epoll<M> {
             if let Some(readiness) = file.readiness() {
                 readiness.listen(&listener)?;
             }
-            // A watch found there is of another file, which had the descriptor and is still open elsewhere.
+            // An existing watch is one of another file, which had this descriptor and is still open elsewhere.
             let before = watches.insert(entry, fd, watch.clone());
             let old = before.as_ref().and_then(|before| self.forget(before, watches.len()));
             (before, old)
@@ -275,7 +278,7 @@ impl<M: Machine> Epoll<M> {
                 return Err(Errno::ENOENT);
             }
             let watch = watches.remove(&fd).ok_or(Errno::ENOENT)?;
-            // Under the lock, because the list has room only for the watches in the set.
+            // This is done under the lock, because the list has slots only for the watches in the set.
             let old = self.forget(&watch, watches.len());
             (watch, old)
         };
@@ -284,12 +287,13 @@ impl<M: Machine> Epoll<M> {
         Ok(())
     }
 
-    /// Takes up to `most` events off the list. `out` gets the number of the event, its bits and its data. An event that
-    /// it refuses stays; the error counts only if it was the first.
+    /// Takes up to `most` events off the list, and returns their number. `out` is called with the event's index, its
+    /// bits and its data. If `out` fails, the event stays on the list. Its error is returned only if it was the first
+    /// event.
     fn collect(&self, most: usize, out: &mut impl FnMut(usize, u32, u64) -> Result<(), Errno>) -> Result<usize, Errno> {
         let mut n = 0;
         let _alone = self.looking.lock();
-        // Watches that go back on the list are not checked twice.
+        // The loop ends after the initial length, so that watches that are put back are not checked twice.
         let mut left = self.changed.lock().len();
         while n < most && left > 0 {
             left -= 1;
@@ -306,7 +310,8 @@ impl<M: Machine> Epoll<M> {
             }
             n += 1;
             if events & raw::EPOLLONESHOT != 0 {
-                // Fails if `EPOLL_CTL_MOD` has set new events since: those are for the next event.
+                // The exchange fails if `EPOLL_CTL_MOD` has set new events since. These are for the next event, so they
+                // stay.
                 let _set_anew = watch.events.compare_exchange(events, 0, Ordering::AcqRel, Ordering::Relaxed);
             } else if events & raw::EPOLLET == 0 && !watch.listed.swap(true, Ordering::AcqRel) {
                 self.put(watch, false);
@@ -334,27 +339,28 @@ impl<M: Machine> Epoll<M> {
     }
 }
 
-/// Makes room on a set's list for `watches` watches: all of the set, and the new one. The caller holds the lock of the
-/// set's watches. Without memory the list stays as it is.
+/// Reserves slots on a set's list for `watches` watches: all watches of the set, and the new one. The caller holds the
+/// lock of the set's watches. If memory is exhausted, the list stays unchanged.
 fn make_room<T>(list: &SpinLock<Deque<T>>, watches: usize, is_gone: impl Fn(&T) -> bool) -> Result<(), OutOfMemory> {
     let has_room = {
         let list = list.lock();
-        // A listed watch may leave the list and come back, so there is room for all beside the listed ones.
+        // A watch that is being checked has left the list and may come back. Some listed watches are removed ones. So
+        // there must be `watches` free slots besides the listed watches.
         list.capacity() - list.len() >= watches
     };
     if has_room {
         return Ok(());
     }
-    // Four times as many as needed: a growing set comes here seldom.
+    // The capacity is four times the need, so that a growing set seldom allocates.
     let mut old = Deque::try_with_capacity(watches.saturating_mul(4))?;
     exchange(&mut list.lock(), &mut old, is_gone);
-    // After the list's lock.
+    // The old list is dropped after the list's lock is released.
     drop(old);
     Ok(())
 }
 
-/// Moves the elements of `list` to `other`, which has room for them, and exchanges the two. Gone elements stay in the
-/// old list, which is `other` afterwards. Needs no memory.
+/// Moves the elements of `list` to `other`, which has room for them, and then exchanges the two lists. Gone elements
+/// stay in the old list, which is `other` afterwards. The function allocates no memory.
 fn exchange<T>(list: &mut Deque<T>, other: &mut Deque<T>, is_gone: impl Fn(&T) -> bool) {
     for _ in 0..list.len() {
         let Some(element) = list.pop_front() else { break };
@@ -365,10 +371,10 @@ fn exchange<T>(list: &mut Deque<T>, other: &mut Deque<T>, is_gone: impl Fn(&T) -
 }
 
 impl<M: Machine> Watch<M> {
-    /// Checks its file, for the thread that has taken it off the list. Returns the ready events among the awaited ones,
-    /// and the awaited ones.
+    /// Checks the watch's file. The caller has taken the watch off the list. Returns the awaited events that are ready,
+    /// and all awaited events.
     fn look(&self) -> (u32, u32) {
-        // Unlisted before the look: a change after the look lists it again.
+        // `listed` is cleared before the check, so that a change after the check lists the watch again.
         self.listed.store(false, Ordering::SeqCst);
         let events = self.events.load(Ordering::Acquire);
         // A closed file's watch stays in the set until its descriptor is added again, and reports nothing.
@@ -420,7 +426,7 @@ impl<M: Machine> Stream for Epoll<M> {
 pub fn sys_epoll_create1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::EPOLL_CLOEXEC)?;
     let both = OpenFlags::READ | OpenFlags::WRITE;
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let set = Epoll::<M>::new(payer)?;
     let file = ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[eventpoll]", unsize!(set), both, false)?;
@@ -493,7 +499,7 @@ pub fn sys_epoll_ctl<M: Machine>(
 /// Collects events of the set. If there are none, the thread waits without a kernel stack.
 fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, Errno> {
     let epoll = wait.file.stream_as::<Epoll<M>>().ok_or(Errno::EINVAL)?;
-    // Events go straight to the caller, so that an event which does not reach it stays in the set.
+    // Events are written to user memory at once. If that fails, the event stays in the set.
     let collect = || {
         let found = epoll.collect((wait.most as usize).min(MOST), &mut |n, ready, data| {
             ctx.write(wait.to + 12 * n as u64, &[ready, data as u32, (data >> 32) as u32])
@@ -504,7 +510,7 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, E
         Some(found) => found,
         None if wait.deadline.is_some_and(|d| d == AT_ONCE || d <= ctx.now()) => Ok(0),
         None => {
-            // The stored state keeps the set until `go_on` has taken the thread off its queue.
+            // The stored `wait` keeps the set alive until `go_on` has taken the thread off its queue.
             let (listing, queue) = (ctx.thread.park.listing(), epoll.readiness.sleepers());
             match listing.wait(queue, wait.deadline, || ctx.interrupted(), collect) {
                 None => {
@@ -519,13 +525,13 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: EpollWait<M>) -> Result<usize, E
     }
 }
 
-/// Ends the wait, or sleeps on.
+/// Continues after a wake-up: returns events, or sleeps again.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, mut sleep: EpollWait<M>) -> Result<usize, Errno> {
     ctx.thread.park.listing().unlist();
     let EpollWait { to, most, deadline, .. } = sleep;
     let file = sleep.file.clone();
     let mut outcome = wait(ctx, sleep);
-    // To collect takes memory. The call cannot be repeated, because its deadline may be relative.
+    // Collecting events allocates memory. The whole call cannot be repeated, because its deadline may be relative.
     for _ in 0..ATTEMPTS {
         if outcome != Err(Errno::ENOMEM) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;
@@ -533,11 +539,11 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, mut sleep: EpollWait<M>) -
         sleep = EpollWait { file: file.clone(), to, most, deadline };
         outcome = wait(ctx, sleep);
     }
-    // Without a temporary mask this does nothing.
+    // This does nothing if the call has no temporary mask.
     end_temporary_mask(ctx, outcome)
 }
 
-/// A wait for events of the set with descriptor `set`.
+/// Waits for events of the set with descriptor `set`.
 fn begin<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     set: i32,
@@ -631,7 +637,7 @@ mod tests {
         let list = list_of(&[]);
         for watches in 1..200 {
             make_room(&list, watches, |_| false).unwrap();
-            // All watches of the set are on the list, and each leaves it and comes back.
+            // All watches of the set are on the list. Each leaves the list and comes back.
             let made = allocations(|| {
                 let mut list = list.lock();
                 list.push_back_reserved(watches as u32);
@@ -642,8 +648,7 @@ mod tests {
             });
             assert_eq!((made, list.lock().len()), (0, watches));
         }
-        // No watch is listed until all are in the set. Then all are notified at once, with three removed ones still
-        // listed.
+        // Watches are added first, and then all are listed at once. Three removed watches are still on the list.
         let list = list_of(&[0, 0, 0]);
         (1..200).for_each(|watches| make_room(&list, watches, |n| *n == 0).unwrap());
         assert_eq!(allocations(|| (1..200).for_each(|n| list.lock().push_back_reserved(n))), 0);

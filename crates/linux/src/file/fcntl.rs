@@ -19,8 +19,8 @@ use quire_linux_state::{Ctx, Errno, Machine};
 const F_DUPFD_QUERY: u32 = 1024 + 3;
 const F_CREATED_QUERY: u32 = 1024 + 4;
 
-/// Whether the file signals its readiness. As on Linux, other nameless files store `O_ASYNC` alone. A `signalfd` must
-/// not: it becomes ready by a signal, so that each signal would send another.
+/// Whether the file sends signals when it becomes ready (`O_ASYNC`). As on Linux, other nameless files only store the
+/// flag. A `signalfd` must not send signals: it becomes ready by a signal, so each signal would cause another.
 fn signals_readiness<M: Machine>(file: &File<M>) -> bool {
     match file.dentry.inode.kind() {
         FileKind::Fifo | FileKind::Socket | FileKind::CharDevice => true,
@@ -28,7 +28,7 @@ fn signals_readiness<M: Machine>(file: &File<M>) -> bool {
     }
 }
 
-/// Changes `O_ASYNC`.
+/// Switches signals for the readiness of `file` on or off, for a change of `O_ASYNC`.
 pub(super) fn set_async<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, on: bool) -> Result<(), Errno> {
     if signals_readiness(file) { notices::set_async(ctx, file, fd, on) } else { Ok(()) }
 }
@@ -53,7 +53,7 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
             let close = command == raw::F_DUPFD_CLOEXEC;
             Ok(ctx.files()?.insert(file, close, argument as u32, limit)? as usize)
         }
-        // Whether another descriptor has the same open file.
+        // Returns 1 if the other descriptor refers to the same open file.
         F_DUPFD_QUERY => Ok(usize::from(Arc::ptr_eq(&file, &ctx.any_file(argument as i32)?))),
         F_CREATED_QUERY => Ok(usize::from(file.flags().contains(OpenFlags::CREATED))),
         raw::F_GETFD => Ok(usize::from(ctx.files()?.closes_on_exec(number)?)),
@@ -122,7 +122,7 @@ pub fn sys_fcntl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, command: u32, argume
     }
 }
 
-/// `struct flock`.
+/// A checked `struct flock`: the kind of the lock, and the range of bytes.
 struct Flock {
     kind: u32,
     start: u64,
@@ -207,7 +207,7 @@ fn set_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: bool
 
 /// `flock`
 pub fn sys_flock<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, operation: u32) -> Result<usize, Errno> {
-    /// Mandatory locks: Linux has dropped them, and returns success.
+    /// Mandatory locks. Linux supports them no more, and returns success.
     const LOCK_MAND: u32 = 32;
     if operation & LOCK_MAND != 0 {
         return Ok(0);

@@ -1,8 +1,8 @@
-//! `inotify`: files that read as the events of watched inodes.
+//! `inotify`: files from which programs read the events of watched inodes.
 //!
-//! A notifier has a queue of events and the watches by their numbers. The file layer notifies it of events with no lock
-//! held. The last event of the queue absorbs an equal one. An event that finds no room, or no memory, is lost: the next
-//! reader of the emptied queue finds the record of an overflow.
+//! A notifier (an inotify instance) has a queue of events, and watches by number. The file layer calls it for each
+//! event, with no lock held. A new event that equals the last event of the queue is dropped. An event is lost if the
+//! queue is full or memory is exhausted. A reader gets an overflow record after it has emptied the queue.
 
 use crate::file::path::{AT_FDCWD, find, only};
 use core::any::Any;
@@ -17,7 +17,7 @@ use quire_lookup::Hold;
 use quire_sync::atomic::Ordering;
 use quire_sync::{Mutex, Rank, SpinLock};
 
-/// Bytes of `struct inotify_event` before the name.
+/// The size of `struct inotify_event` without the name, in bytes.
 const HEADER: usize = 16;
 const OVERFLOW: u32 = 0x4000;
 const IGNORED: u32 = 0x8000;
@@ -29,7 +29,7 @@ const MASK_ADD: u32 = 0x2000_0000;
 const ISDIR: u32 = 0x4000_0000;
 const ONESHOT: u32 = 0x8000_0000;
 const EVENTS: u32 = Happening::EVENTS.bits();
-/// Every bit that a mask may have; one of them it must.
+/// The bits that a mask may have. At least one of them must be set.
 const ALL: u32 = EVENTS
     | OVERFLOW
     | IGNORED
@@ -50,7 +50,7 @@ struct Event {
 }
 
 impl Event {
-    /// Bytes of its name with the zeroes behind it.
+    /// The length of the name in the record, in bytes, with the zero bytes after it.
     fn name_room(&self) -> usize {
         if self.name.is_empty() { 0 } else { (self.name.len() + 1).next_multiple_of(HEADER) }
     }
@@ -58,22 +58,22 @@ impl Event {
 
 struct Queue {
     events: Deque<Event>,
-    /// The bytes of all events for a reader.
+    /// The size of all events in bytes, as a reader gets them.
     bytes: usize,
     /// Events were lost.
     overflowed: bool,
 }
 
-/// Watches by their numbers, and the charges for them.
+/// The watches by number, each with its charge.
 type Watches = Map<i32, (Arc<Watch>, Charge)>;
 
-/// A notifier.
+/// An inotify instance.
 pub struct Notifier {
     itself: Weak<Notifier>,
     queue: SpinLock<Queue>,
     /// A spin lock, because the end of an inode may be reported from a callback that must not sleep.
     watches: SpinLock<Watches>,
-    /// Held while a watch is made or changed. Guards the number of the next one.
+    /// Held while a watch is made or changed. The value is the number of the next watch.
     making: Mutex<i32>,
     most: usize,
     readiness: Readiness,
@@ -104,7 +104,8 @@ impl Notifier {
         self.readiness.notify();
     }
 
-    /// The next event, if it fits into `room` bytes. An error if it does not.
+    /// Takes the next event off the queue. Fails if the event does not fit into `room` bytes. `None` if the queue is
+    /// empty.
     fn take(&self, room: usize) -> Option<Result<Event, FsError>> {
         let mut queue = self.queue.lock();
         let Some(first) = queue.events.front() else {
@@ -124,9 +125,9 @@ impl Notifier {
 }
 
 impl Notifier {
-    /// Its watches at some time each, the newest first.
+    /// A copy of the watches, the newest first. The copy is made in steps, so it may mix several states.
     pub fn watches(&self) -> Result<Vec<Arc<Watch>>, FsError> {
-        /// The most that are copied under the lock.
+        /// The most watches that are copied while the lock is held.
         const BATCH: usize = 64;
         let (mut all, mut from) = (Vec::<Arc<Watch>>::new(), 0);
         loop {
@@ -148,7 +149,7 @@ impl Notifier {
     }
 }
 
-/// The mask of `watch`, as a program gave it.
+/// The mask of `watch` as the program set it.
 pub fn mask_of(watch: &Watch) -> u32 {
     let wanted = watch.wanted();
     let how = [(Happening::ONCE, ONESHOT), (Happening::LISTED_ONLY, EXCL_UNLINK)];
@@ -186,7 +187,7 @@ impl Stream for Notifier {
         loop {
             let room = sink.room();
             let event = match done {
-                // An overflow's record has no name.
+                // A record without a name, such as that of an overflow, must fit.
                 0 if room < HEADER => return Err(FsError::Invalid),
                 0 => self.readiness.wait(io, || self.take(room))??,
                 _ if room < HEADER => return Ok(done),
@@ -204,7 +205,7 @@ impl Stream for Notifier {
             record[HEADER..HEADER + name.len()].copy_from_slice(name);
             match sink.put(&record[..HEADER + len]) {
                 Ok(n) if n == HEADER + len => done += n,
-                // The event is lost, as on Linux.
+                // As on Linux, an event that could not be copied is lost.
                 _ if done > 0 => return Ok(done),
                 _ => return Err(FsError::Fault),
             }
@@ -237,7 +238,7 @@ impl Stream for Notifier {
 /// `inotify_init1`
 pub fn sys_inotify_init1<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usize, Errno> {
     only(flags, raw::O_CLOEXEC | raw::O_NONBLOCK)?;
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let payer = ctx.linux.users.payer(unsafe { ctx.thread.user_charge.get() });
     let limits = &ctx.linux.files.notify_limits;
     let most = limits.instances.load(Ordering::Relaxed);
@@ -263,7 +264,7 @@ pub fn sys_inotify_init<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno
     sys_inotify_init1(ctx, 0)
 }
 
-/// The notifier of descriptor `fd`, as the file layer knows it.
+/// The notifier of descriptor `fd`. EINVAL for other files.
 fn notifier<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<Arc<Notifier>, Errno> {
     let file = ctx.file(fd)?;
     let stream = file.stream().ok_or(Errno::EINVAL)?;
@@ -307,7 +308,7 @@ pub fn sys_inotify_add_watch<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, path: u6
     *last = id;
     let mut watches = notifier.watches.lock();
     let old = watches.insert(entry, id, (watch.clone(), charge));
-    // It may have ended before it was listed.
+    // The watch may have ended before it was in `watches`.
     let ended = if watch.is_gone() { watches.take(&id) } else { None };
     drop(watches);
     drop((old, ended));
@@ -317,7 +318,7 @@ pub fn sys_inotify_add_watch<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, path: u6
 /// `inotify_rm_watch`
 pub fn sys_inotify_rm_watch<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, watch: i32) -> Result<usize, Errno> {
     let notifier = notifier(ctx, fd)?;
-    // The memory of the entry goes without the lock.
+    // The entry's memory is freed after the lock is released.
     let (_memory, _, (ended, _charge)) = notifier.watches.lock().take(&watch).ok_or(Errno::EINVAL)?;
     if ended.end() {
         notifier.queue(watch, IGNORED, 0, b"");

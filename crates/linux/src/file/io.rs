@@ -1,4 +1,4 @@
-//! Reading, writing, seeking, and moving data between files.
+//! Calls that read, write and seek, and calls that copy data between files.
 
 use crate::file::park::{attempt, sleep};
 use crate::file::path::{AT_FDCWD, find, only};
@@ -36,7 +36,7 @@ pub(super) fn write_with<M: Machine>(
 ) -> Result<usize, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    // The limit on sizes and the right to keep set-id bits concern regular files only.
+    // The size limit and the right to keep set-id bits matter only for regular files.
     let io = match file.stream() {
         Some(_) => Io { interrupted: &interrupted, ..Io::WAIT },
         None => writing(ctx, &interrupted),
@@ -44,7 +44,7 @@ pub(super) fn write_with<M: Machine>(
     write(&io, &mut from.transfer(ctx.user())).map_err(|e| failed_write(ctx, file, e))
 }
 
-/// The errno of a failed write, for which its thread may get a signal.
+/// The errno of a failed write. The thread may also get a signal (SIGPIPE or SIGXFSZ).
 #[cold]
 fn failed_write<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, e: FsError) -> Errno {
     match e {
@@ -53,7 +53,7 @@ fn failed_write<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, e: FsError) -> Err
     }
 }
 
-/// Whether a write to it raises no SIGPIPE: a socket of messages.
+/// Whether writes to the file raise no SIGPIPE: the file is a socket for datagrams or packets.
 #[cold]
 fn is_silent<M: Machine>(file: &File<M>) -> bool {
     file.stream_as::<Socket<M>>().is_some_and(|socket| socket.kind() != quire_net::Kind::Stream)
@@ -65,7 +65,7 @@ pub(super) fn writing<'a, M: Machine>(ctx: &Ctx<'_, M>, interrupted: &'a dyn Fn(
     Io { interrupted, keeps_set_ids: ctx.keeps_set_ids(), most, ..Io::WAIT }
 }
 
-/// A write to a pipe without readers raises SIGPIPE in the writer, a write beyond its limit SIGXFSZ.
+/// The errno of a failed write, after its signal: SIGPIPE for a broken pipe, SIGXFSZ for a write beyond the size limit.
 pub(super) fn refused_write<M: Machine>(ctx: &Ctx<'_, M>, e: FsError) -> Errno {
     let signal = match e {
         FsError::BrokenPipe => Signal::PIPE,
@@ -96,7 +96,7 @@ pub fn sys_read<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) ->
     read(ctx, file, to)
 }
 
-/// An attempt to read from `file`.
+/// Makes an attempt to read from `file`. If the file has no data, the thread sleeps without a kernel stack.
 #[inline(always)]
 pub(crate) fn read<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, to: Vectors) -> Result<usize, Errno> {
     match attempt(ctx, false, |io| Ok(file.read(io, &mut to.transfer(ctx.user()))?)) {
@@ -113,7 +113,7 @@ pub fn sys_write<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: u64) -
     write(ctx, file, from)
 }
 
-/// An attempt to write to `file`.
+/// Makes an attempt to write to `file`. If a stream has no room, the thread sleeps without a kernel stack.
 #[inline(always)]
 pub(crate) fn write<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, from: Vectors) -> Result<usize, Errno> {
     if file.stream().is_none() {
@@ -208,17 +208,17 @@ pub fn sys_lseek<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: i64, whence: u32
     Ok(file.seek(to, whence)? as usize)
 }
 
-/// Bytes that [`copy_apart`] reads before it writes them.
+/// The most bytes that [`copy_apart`] reads before it writes them.
 const APART: usize = 64 << 10;
 
-/// Writes the bytes read from one file straight to another.
+/// A sink that writes the bytes read from one file directly to another file.
 struct IntoFile<'a, M: Machine> {
     file: &'a File<M>,
     io: Io<'a>,
-    /// Where to write, if not at the file's position.
+    /// The offset at which to write. `None`: the file's position.
     at: Option<u64>,
     left: usize,
-    /// Why writing ended.
+    /// The error that ended the writing.
     failed: Option<FsError>,
 }
 
@@ -260,8 +260,8 @@ impl<M: Machine> Sink for IntoFile<'_, M> {
     }
 }
 
-/// Copies from `input` at `from` to `output`; both offsets optional (else the files' positions). Returns the count and
-/// the offset behind the last byte read.
+/// Copies from `input` at offset `from` to `output` at offset `to`. An offset of `None` means the file's position.
+/// Returns the number of bytes and the offset after the last byte read.
 fn copy<M: Machine>(
     ctx: &Ctx<'_, M>,
     input: &File<M>,
@@ -273,7 +273,7 @@ fn copy<M: Machine>(
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = writing(ctx, &interrupted);
-    // Not by `read`, which locks the position: input and output may share it.
+    // The input is not read by `read`, which locks the position, because input and output may share the position.
     let start = from.unwrap_or_else(|| input.position());
     let same = input.dentry.inode.ident == output.dentry.inode.ident;
     let mut failed = None;
@@ -297,9 +297,9 @@ fn copy<M: Machine>(
     Ok((n, end))
 }
 
-/// Copies by way of a buffer. A copy within one file needs it, because bytes may not be read while they are written. So
-/// does generated text, because its lock may not be held while waiting for the output's. An error after the first bytes
-/// ends the copy, and is `failed`.
+/// Copies through a buffer. A copy within one file needs the buffer, because bytes must not be read while they are
+/// written. Generated text needs it too, because its lock must not be held during a wait for the output's lock. An
+/// error after the first bytes ends the copy and is stored in `failed`.
 fn copy_apart<M: Machine>(
     io: &Io<'_>,
     (input, start): (&File<M>, u64),
@@ -351,7 +351,7 @@ pub fn sys_sendfile<M: Machine>(ctx: &mut Ctx<'_, M>, out: i32, from: i32, at: u
     if let Some(sent) = splice::stream_to_pipe(ctx, &input, &output, len) {
         return sent;
     }
-    // From a file with positions, as on Linux, because bytes of another one could be lost.
+    // As on Linux, the input must have positions, because bytes read from other files could be lost.
     let fits = match input.body() {
         Body::File | Body::Text(..) => true,
         Body::Stream(stream) => stream.seekable(),
@@ -399,7 +399,7 @@ pub fn sys_copy_file_range<M: Machine>(
     if a.checked_add(len).is_none() || b.checked_add(len).is_none() {
         return Err(Errno::EOVERFLOW);
     }
-    // The length at this moment: within one file the copy may extend it.
+    // The length is limited by the present size of the input, because a copy within one file may make the file longer.
     let len = len.min(MOST as u64).min(input.dentry.inode.status().size.saturating_sub(a));
     let most = ctx.process().soft_limit(which::FSIZE);
     if b >= most {
@@ -418,7 +418,8 @@ pub fn sys_copy_file_range<M: Machine>(
     Ok(n)
 }
 
-/// `fsync`: files in memory need nothing; others are written back. A failed write is reported once for each open file.
+/// `fsync`. Dirty pages are written back, and in-memory files need no work. A failed write is reported once to each
+/// open file.
 pub fn sys_fsync<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32) -> Result<usize, Errno> {
     let file = ctx.file(fd)?;
     if let Body::Stream(_) = file.body() {
@@ -471,7 +472,7 @@ pub fn sys_sync_file_range<M: Machine>(
     Ok(0)
 }
 
-/// `fadvise64`: the bytes of files are in memory already.
+/// `fadvise64`. The advice has no effect, because the contents of files are in memory already.
 pub fn sys_fadvise64<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     fd: i32,
@@ -509,7 +510,7 @@ pub fn sys_truncate<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, size: i64) -> R
         return Err(Errno::EISDIR);
     }
     view.credentials.may_at(&dentry, Want::WRITE)?;
-    // It may wait for the end of a lease.
+    // The call may wait until a lease of the file ends.
     let interrupted = || ctx.thread.interrupted();
     let truncated = dentry.inode.truncate_by_name(ctx.vfs().host(), size, &writing(ctx, &interrupted));
     truncated.map_err(|e| refused_write(ctx, e))?;

@@ -1,4 +1,4 @@
-//! `preadv2` and `pwritev2`: reads and writes with flags of their own.
+//! `preadv2` and `pwritev2`: reads and writes with flags for the single call.
 
 use crate::file::inotify::Notifier;
 use crate::file::io::{offset, read_with, readable, writable, write_with};
@@ -13,7 +13,7 @@ use quire_linux_state::{Ctx, Errno, Machine};
 
 /// Linux's RWF_NOAPPEND, which the generated constants leave out.
 const NOAPPEND: u32 = 0x20;
-/// The flags that need nothing done: files in memory are always synchronous.
+/// The flags without effect, because in-memory files are always synchronous.
 const NO_EFFECT: u32 = raw::RWF_HIPRI | raw::RWF_DSYNC | raw::RWF_SYNC;
 
 /// The checked flags of a call.
@@ -43,7 +43,8 @@ impl Flags {
     }
 }
 
-/// Whether calls on it may have RWF_NOWAIT. As on Linux, files in memory, terminals and notifiers may not.
+/// Whether calls on the file may use RWF_NOWAIT. As on Linux, in-memory files, terminals and inotify instances refuse
+/// it.
 fn may_not_wait<M: Machine>(file: &File<M>) -> bool {
     let waits = file.stream_as::<Terminal>().is_some()
         || file.stream_as::<Master<M>>().is_some()
@@ -51,7 +52,7 @@ fn may_not_wait<M: Machine>(file: &File<M>) -> bool {
     matches!(file.body(), Body::Stream(_)) && !waits
 }
 
-/// The position of a call: -1 stands for that of the file.
+/// The offset of a call. `None` (given as -1) means the file's position.
 fn position(at: i64) -> Result<Option<u64>, Errno> {
     if at == -1 { Ok(None) } else { offset(at).map(Some) }
 }

@@ -1,4 +1,4 @@
-//! `ioctl`: terminals, and the few requests that every file knows.
+//! `ioctl`: requests to terminals, and the few requests that all files support.
 
 use crate::file::ptys::{Master, open_peer};
 use crate::file::terminals;
@@ -84,12 +84,12 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
             ctx.write(argument, &readable_bytes(&file)?)?;
             return Ok(0);
         }
-        // For a socket, SIOCOUTQ.
+        // This number is SIOCOUTQ for sockets.
         TIOCOUTQ if let Some(socket) = file.stream_as::<Socket<M>>() => {
             ctx.write(argument, &i32::try_from(socket.unsent()).unwrap_or(i32::MAX))?;
             return Ok(0);
         }
-        // No data is urgent, so none is marked.
+        // There is no urgent data, so the mark is never reached.
         SIOCATMARK if file.stream_as::<Socket<M>>().is_some_and(|socket| has_mark(socket.family(), socket.kind())) => {
             ctx.write(argument, &0i32)?;
             return Ok(0);
@@ -127,12 +127,12 @@ pub fn sys_ioctl<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, request: u32, argume
     }
 }
 
-/// Whether sockets of that kind can know whether urgent data comes next.
+/// Whether sockets of that family and kind support SIOCATMARK, which asks about urgent data.
 fn has_mark(family: Family, kind: Kind) -> bool {
     family == Family::Unix || kind == Kind::Stream
 }
 
-/// Requests to a master. Those that it does not know itself go to its terminal.
+/// Requests to the master of a pseudo-terminal. Requests that the master does not know are passed to its terminal.
 fn of_master<M: Machine>(ctx: &Ctx<'_, M>, master: &Master<M>, request: u32, argument: u64) -> Result<usize, Errno> {
     let (pty, terminal) = (&master.pty, master.pty.terminal());
     match request {
@@ -169,7 +169,7 @@ fn readable_bytes<M: Machine>(file: &File<M>) -> Result<i32, Errno> {
     let bytes = match file.stream() {
         Some(stream) => stream.queued()?,
         None if file.regular().is_some() => {
-            // Negative behind the end, and truncated to the result's width, as on Linux.
+            // As on Linux, the result is negative if the position is after the end, and it is truncated to 32 bits.
             return Ok(file.dentry.inode.status().size.wrapping_sub(file.position()) as i32);
         }
         None => return Err(Errno::ENOTTY),
@@ -236,7 +236,7 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
             let [rows, columns, width, height] = ctx.read::<[u16; 4]>(argument)?;
             terminal.set_size(Size { rows, columns, width, height });
         }
-        // As where `dev.tty.legacy_tiocsti` is 0.
+        // TIOCSTI is refused, as on a Linux whose `dev.tty.legacy_tiocsti` is 0.
         TIOCSTI => return Err(Errno::EIO),
         TIOCGPTPEER => return Err(Errno::EIO),
         TIOCGETD => ctx.write(argument, &0i32)?,
@@ -251,7 +251,8 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
     Ok(0)
 }
 
-/// Changes the settings, perhaps after the output has left the terminal, and perhaps with the typed bytes discarded.
+/// Changes the settings. With `drained`, the call first waits until the output has left the terminal. With `flush`, it
+/// discards typed bytes.
 fn set<M: Machine>(
     ctx: &Ctx<'_, M>,
     terminal: &Terminal,
@@ -280,5 +281,5 @@ fn drain<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), Errno>
     Ok(())
 }
 
-/// `O_NONBLOCK` as it is on x86-64: the two numbers that programs pass for it must agree.
+/// The value of `O_NONBLOCK` on x86-64.
 const _: () = assert!(raw::O_NONBLOCK == 0o4000);

@@ -12,10 +12,10 @@ use quire_linux_state::machine::Machine;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::{Ctx, Linux};
 
-/// Whether another open file than `file` is of the same inode. An open that is under way on another CPU is not seen,
-/// nor is a file that only a message holds.
+/// Whether the inode of `file` has another open file. The search misses an open that is under way on another CPU, and a
+/// file that is only in a message.
 fn is_open_elsewhere<M: Machine>(linux: &Linux<M>, file: &Arc<File<M>>) -> Result<bool, Errno> {
-    /// Descriptors that are looked at together.
+    /// The number of descriptors that are checked in one step.
     const BATCH: usize = 64;
     for process in linux.ids.processes() {
         for task in &process.all_threads()? {
@@ -65,7 +65,8 @@ pub(super) fn set<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, ki
     let regular = file.regular().ok_or(Errno::EINVAL)?;
     let had = inode.lease_of(own);
     inode.set_lease(own, kind, Leased::of(ctx, file, fd)?).map_err(refused)?;
-    // Other openers count themselves first, then look for leases. So either they find this one, or it finds them.
+    // Other openers count themselves before they look for leases. So either they find this lease, or this call finds
+    // them.
     let own_write = u64::from(file.flags().contains(OpenFlags::WRITE));
     let in_use = match kind {
         LeaseKind::Read => Ok(regular.writing.writers() > 0),
@@ -75,7 +76,7 @@ pub(super) fn set<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, fd: i32, ki
     if matches!(in_use, Ok(false)) {
         return Ok(());
     }
-    // The lease that it had stays, if there was one.
+    // The lease is refused. An earlier lease of the file is restored.
     match had {
         Some(Some(before)) => inode.set_lease(own, before, Leased::of(ctx, file, fd)?).map_err(refused)?,
         _ => {

@@ -2,8 +2,8 @@
 //!
 //! # Where to start reading
 //! [`path`] finds the dentries of path arguments, and `park` lets calls on streams sleep without a stack. [`start`]
-//! sets up the tree; [`terminals`] ties terminals to sessions and process groups. Each other module is one family of
-//! calls. The table of descriptors and this kernel's types of files are in [`quire_linux_state::file`].
+//! sets up the file tree, and [`terminals`] connects terminals with sessions and process groups. Each other module has
+//! one family of calls. The table of descriptors and this kernel's types of files are in [`quire_linux_state::file`].
 
 pub mod attributes;
 pub mod descriptors;

@@ -10,7 +10,7 @@ use quire_linux_state::{Ctx, Errno, Machine};
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// Gives two files two descriptors and stores them at `to`; on failure none stays.
+/// Installs two files and stores their descriptors at `to`. On failure, neither descriptor stays.
 pub(crate) fn install_two<M: Machine>(
     ctx: &Ctx<'_, M>,
     files: (Arc<File<M>>, Arc<File<M>>),
@@ -63,7 +63,7 @@ pub fn sys_eventfd<M: Machine>(ctx: &mut Ctx<'_, M>, count: u32) -> Result<usize
 
 /// `memfd_create`
 pub fn sys_memfd_create<M: Machine>(ctx: &mut Ctx<'_, M>, name: u64, flags: u32) -> Result<usize, Errno> {
-    /// Linux's NAME_MAX without its "memfd:".
+    /// The most bytes of a name: Linux's NAME_MAX without the prefix "memfd:".
     const NAME: usize = 249;
     const MFD_NOEXEC_SEAL: u32 = 8;
     const MFD_EXEC: u32 = 16;

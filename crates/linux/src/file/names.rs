@@ -1,4 +1,4 @@
-//! Making, moving, removing and listing names; the working and root directories of a process.
+//! Calls that make, move, remove and list names, and calls for a process's working and root directories.
 
 use crate::file::path::{AT_FDCWD, find, find_path, only, walk};
 use crate::file::stat::type_bits;
@@ -40,7 +40,7 @@ pub fn sys_mknodat<M: Machine>(
         _ => return Err(Errno::EINVAL),
     };
     let (view, found) = walk(ctx, dir, path, Final::Name)?;
-    // Any user may make a white-out: device 0:0, which stands for no device.
+    // Any user may make a white-out. That is character device 0:0, which is no device.
     let is_device = match content {
         Create::CharDevice(number) => number != DeviceNumber { major: 0, minor: 0 },
         Create::BlockDevice(_) => true,
@@ -127,7 +127,7 @@ pub fn sys_linkat<M: Machine>(
     let path = ctx.path(old)?;
     let (_, target) = find_path(ctx, old_dir, &path, (flags & raw::AT_EMPTY_PATH) | nofollow)?;
     if path.is_empty() && !ctx.file_credentials().has(Powers::READ_SEARCH) {
-        // A descriptor received from another user is no right to give its file a name.
+        // A process may have received the descriptor from another user. That does not entitle it to name the file.
         return Err(Errno::ENOENT);
     }
     let (view, found) = walk(ctx, new_dir, new, Final::Name)?;
@@ -182,7 +182,7 @@ pub fn sys_readlink<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64, size: 
 
 /// `getdents64`
 pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: u32) -> Result<usize, Errno> {
-    /// Bytes of a record before its name.
+    /// The size of a record without its name, in bytes.
     const HEAD: usize = 19;
     let file = ctx.file(fd)?;
     let (user, thread) = (ctx.user(), ctx.thread);
@@ -200,7 +200,7 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
         record[18] = (type_bits(entry.kind) >> 12) as u8;
         let Some(name) = record.get_mut(HEAD..HEAD + entry.name.len()) else { return true };
         name.copy_from_slice(entry.name);
-        // The zero byte, and those up to the next record. An earlier record may have been longer.
+        // Clears the terminating zero byte and the padding, because an earlier record may have been longer.
         record[HEAD + entry.name.len()..len].fill(0);
         match user.write_bytes(to + done as u64, &record[..len]) {
             Ok(()) => {
@@ -214,7 +214,8 @@ pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: 
         }
     });
     match (listed, failed) {
-        // Returned entries are not returned again. If memory ran out after some, the next call fails.
+        // Entries that were returned are not returned again. If memory was exhausted after some entries, the call
+        // succeeds, and the next one fails.
         (Err(e), _) if e != FsError::OutOfMemory || done == 0 => Err(e.into()),
         (_, Some(e)) if done == 0 => Err(e),
         _ => Ok(done),
@@ -228,7 +229,7 @@ pub fn sys_getcwd<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, size: u64) -> Resul
     if !exists {
         return Err(Errno::ENOENT);
     }
-    // The working directory is not below the root.
+    // As on Linux, a path outside the root gets a prefix.
     if !inside {
         let mut outside = quire_heap::Vec::try_copy(b"(unreachable)")?;
         outside.try_extend_from_slice(&path)?;

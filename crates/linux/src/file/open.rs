@@ -1,4 +1,4 @@
-//! Opening files, also for exec and mmap.
+//! Calls that open files, and the opening of files for exec and mmap.
 
 use crate::file::path::{AT_FDCWD, Base, base, find_path};
 use crate::file::terminals;
@@ -17,12 +17,12 @@ use quire_lookup::Hold;
 use quire_vm::Prot;
 use quire_vm::object::ObjectRef;
 
-/// Linux's O_LARGEFILE on x86-64: every `open` sets it, and F_GETFL shows it.
+/// Linux's O_LARGEFILE. On x86-64 every `open` sets it, and F_GETFL shows it.
 const LARGE: u32 = 0o100_000;
-/// The one bit of O_TMPFILE that is not O_DIRECTORY.
+/// The bit of O_TMPFILE that is not part of O_DIRECTORY.
 const TMPFILE_BIT: u32 = 0o20_000_000;
 
-/// The bits of [`PAIRS`].
+/// All bits of Linux in [`PAIRS`].
 const IN_PAIRS: u32 = {
     let (mut all, mut at) = (0, 0);
     while at < PAIRS.len() {
@@ -32,7 +32,8 @@ const IN_PAIRS: u32 = {
     all
 };
 
-/// Flags beside those of the access mode and of large files, which [`open_flags`] always sets.
+/// Linux's flags with ours. The access mode and the flag for large files are not here, because [`open_flags`] always
+/// sets them.
 const PAIRS: [(u32, OpenFlags); 13] = [
     (raw::O_APPEND, OpenFlags::APPEND),
     (raw::O_NONBLOCK, OpenFlags::NONBLOCK),
@@ -49,7 +50,7 @@ const PAIRS: [(u32, OpenFlags); 13] = [
     (raw::FASYNC, OpenFlags::ASYNC),
 ];
 
-/// Linux's open flags as ours.
+/// Converts Linux's open flags to ours.
 pub fn open_flags(flags: u32) -> Result<OpenFlags, Errno> {
     if flags & raw::O_PATH != 0 {
         let mut out = OpenFlags::PATH;
@@ -63,7 +64,7 @@ pub fn open_flags(flags: u32) -> Result<OpenFlags, Errno> {
         raw::O_RDWR => OpenFlags::READ | OpenFlags::WRITE,
         _ => OpenFlags::empty(),
     };
-    // Most calls have none of them.
+    // Most calls have none of these flags, so the loop is skipped.
     if flags & IN_PAIRS != 0 {
         for (bit, ours) in PAIRS {
             out.set(ours, flags & bit != 0);
@@ -82,7 +83,7 @@ pub fn open_flags(flags: u32) -> Result<OpenFlags, Errno> {
     Ok(out)
 }
 
-/// Our flags as F_GETFL shows them.
+/// Converts our flags to Linux's, as F_GETFL shows them.
 pub fn linux_flags(flags: OpenFlags) -> u32 {
     let access = match (flags.contains(OpenFlags::READ), flags.contains(OpenFlags::WRITE)) {
         (true, true) => raw::O_RDWR,
@@ -112,8 +113,8 @@ pub fn sys_openat<M: Machine>(
     open_at(ctx, &view, base, &path, (flags, ours), mode)
 }
 
-/// Opens `path` in `view`, from `base` on, which is looked at after the path is. Without a base, it is the working
-/// directory.
+/// Opens `path` in `view`, and returns the descriptor. A relative path begins at `base`. An error in `base` is reported
+/// after errors of the earlier checks, as on Linux.
 pub(super) fn open_at<M: Machine>(
     ctx: &Ctx<'_, M>,
     view: &View<M>,
@@ -125,8 +126,8 @@ pub(super) fn open_at<M: Machine>(
     if path.is_empty() {
         return Err(Errno::ENOENT);
     }
-    // The descriptor is reserved before the path is walked, as on Linux: without one no file is made, truncated, or
-    // waited for.
+    // As on Linux, the descriptor is reserved before the path is walked. If no descriptor is free, the call does not
+    // make, truncate or wait for a file.
     let files = ctx.files()?;
     let descriptor = files.reserve(flags & raw::O_CLOEXEC != 0, descriptor_limit(ctx.thread))?;
     let base = base?;
@@ -134,7 +135,7 @@ pub(super) fn open_at<M: Machine>(
     let interrupted = || thread.interrupted();
     let io = Io { interrupted: &interrupted, keeps_set_ids: ctx.keeps_set_ids(), ..Io::WAIT };
     let file = ctx.vfs().open(view, base.of(view), path, ours, (mode & 0o7777) as u16, &io)?;
-    // Only an open pipe supports `O_DIRECT`, which gives it packets.
+    // `O_DIRECT` is supported only for open pipes, which then transfer packets.
     if ours.contains(OpenFlags::DIRECT) && file.regular().is_none() {
         return Err(Errno::EINVAL);
     }
@@ -154,7 +155,7 @@ pub fn sys_creat<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Resu
     sys_openat(ctx, AT_FDCWD, path, raw::O_CREAT | raw::O_WRONLY | raw::O_TRUNC, mode)
 }
 
-/// The executable file that `path` leads to. `flags` as for `execveat`.
+/// The executable file at `path`. `flags` are those of `execveat`.
 pub fn open_executable<M: Machine>(
     ctx: &Ctx<'_, M>,
     directory: i32,
@@ -166,7 +167,7 @@ pub fn open_executable<M: Machine>(
     executable(&view, dentry)
 }
 
-/// As [`open_executable`] before any process runs: for the first process, which may do everything.
+/// Does the work of [`open_executable`] for the first process. That process has all rights, and no process runs yet.
 pub fn first_executable<M: Machine>(linux: &Linux<M>, cwd: &FsState<M>, path: &[u8]) -> Result<Executable<M>, Errno> {
     let places = Arc::try_new(cwd.places())?;
     let view = View { places, credentials: FileCredentials::ROOT, umask: cwd.umask(), resolve: Resolve::empty() };
@@ -188,26 +189,26 @@ fn executable<M: Machine>(view: &View<M>, dentry: Hold<Dentry<M>>) -> Result<Exe
     Ok(Executable { dentry: Program::new(dentry)?, root: view.places.root.clone(), readable })
 }
 
-/// A file's contribution to a mapping.
+/// An open file that a process maps.
 pub struct Mappable<M: Machine> {
     file: Arc<File<M>>,
-    /// The most permissive protection that the mapping may ever get.
+    /// The maximum protection of the mapping, also for later `mprotect`.
     pub max_prot: Prot,
 }
 
 impl<M: Machine> Mappable<M> {
-    /// The object, borrowed as an [`Executable`]'s; `None`: fresh zeroes, as of `/dev/zero`.
+    /// The file's memory object. `None` means anonymous memory, as for `/dev/zero`.
     pub fn object(&self) -> Option<&ObjectRef<M>> {
         self.file.regular().map(|f| &f.object.0)
     }
 
-    /// Announces a shared mapping that may store, as [`quire_fs::inode::RegularFile::to_store`].
+    /// Announces a shared mapping that may be written to; see [`quire_fs::inode::RegularFile::to_store`].
     pub fn to_store(&self) -> Result<Option<ToStore<'_>>, Errno> {
         Ok(self.file.regular().map_or(Ok(None), |file| file.to_store())?)
     }
 }
 
-/// The mappable object of descriptor `fd`, for a mapping that is `write` and `shared` or not.
+/// The file of descriptor `fd`, for a mapping. `write` and `shared` say whether the mapping is writable and shared.
 pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool) -> Result<Mappable<M>, Errno> {
     let file = ctx.file(fd)?;
     let flags = file.flags();
@@ -226,7 +227,7 @@ pub fn mappable<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, write: bool, shared: bool
     }
 }
 
-/// The errno for calls that are not repeated after a signal interrupted them before they did anything.
+/// The errno for calls that are not restarted after a signal.
 pub fn no_restart(e: FsError) -> Errno {
     match e {
         FsError::Interrupted => Errno::EINTR,

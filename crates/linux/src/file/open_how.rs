@@ -1,4 +1,4 @@
-//! `openat2`: `openat` with limits on the walk, and without unknown flags.
+//! `openat2`: `openat` with restrictions on the path walk, which refuses unknown flags.
 
 use crate::file::open::{open_at, open_flags};
 use crate::file::path::{Base, base};
@@ -8,10 +8,10 @@ use quire_heap::Arc;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::{Ctx, Errno, Machine};
 
-/// Bytes of an `open_how` of the first version, and the most that programs may pass.
+/// The size of the first version of `open_how`, and the largest size that programs may pass, in bytes.
 const SIZE: u64 = 24;
 const MOST: u64 = 4096;
-/// Flags that `open` knows. `openat2` refuses all others.
+/// The flags that `open` supports. `openat2` refuses all others.
 const FLAGS: u64 = (raw::O_ACCMODE
     | raw::O_CREAT
     | raw::O_EXCL
@@ -30,9 +30,9 @@ const FLAGS: u64 = (raw::O_ACCMODE
     | raw::O_CLOEXEC
     | raw::O_PATH
     | raw::O_TMPFILE) as u64;
-/// The flags that may stand beside O_PATH.
+/// The flags that may be combined with O_PATH.
 const BESIDE_PATH: u64 = (raw::O_DIRECTORY | raw::O_NOFOLLOW | raw::O_PATH | raw::O_CLOEXEC) as u64;
-/// The one bit of O_TMPFILE that is not O_DIRECTORY.
+/// The bit of O_TMPFILE that is not part of O_DIRECTORY.
 const TMPFILE_BIT: u64 = (raw::O_TMPFILE & !raw::O_DIRECTORY) as u64;
 
 const NO_CROSSING: u64 = 1;
@@ -42,7 +42,7 @@ const BENEATH: u64 = 8;
 const IN_ROOT: u64 = 0x10;
 const CACHED: u64 = 0x20;
 
-/// The checked arguments: flags, mode, and limits.
+/// Checks the arguments, and returns the flags, the mode, and the restrictions of the walk.
 fn checked(flags: u64, mode: u64, resolve: u64) -> Result<(u32, u32, Resolve), Errno> {
     let makes = flags & (u64::from(raw::O_CREAT) | TMPFILE_BIT) != 0;
     let known = NO_CROSSING | NO_MAGIC_LINKS | NO_LINKS | BENEATH | IN_ROOT | CACHED;
@@ -56,7 +56,7 @@ fn checked(flags: u64, mode: u64, resolve: u64) -> Result<(u32, u32, Resolve), E
     if flags & u64::from(raw::O_PATH) != 0 && flags & !BESIDE_PATH != 0 {
         return Err(Errno::EINVAL);
     }
-    // Every walk here is one in memory, so only a change of the tree has to be refused.
+    // RESOLVE_CACHED asks for a walk without I/O, as every walk is here. So only changes of the tree are refused.
     if resolve & CACHED != 0 && (makes || flags & u64::from(raw::O_TRUNC) != 0) {
         return Err(Errno::EAGAIN);
     }
@@ -78,7 +78,7 @@ pub fn sys_openat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, how: u
         return Err(Errno::E2BIG);
     }
     let [flags, mode, resolve] = ctx.read::<[u64; 3]>(how)?;
-    // A longer structure of a later version must not say more.
+    // A longer structure of a later version must have only zeroes after the first version.
     let rest = how.checked_add(SIZE).ok_or(Errno::EFAULT)?;
     if !ctx.user().is_zero(rest, (size - SIZE) as usize)? {
         return Err(Errno::E2BIG);
@@ -88,7 +88,7 @@ pub fn sys_openat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, how: u
     let path = ctx.path(path)?;
     let mut view = ctx.view()?;
     if limits.contains(Resolve::IN_ROOT) {
-        // An absolute path begins at the directory too.
+        // An absolute path also begins at the directory, so the directory is the root of the view.
         let base = match dir {
             crate::file::path::AT_FDCWD => view.cwd().clone(),
             fd => ctx.any_file(fd)?.dentry.clone(),
@@ -103,7 +103,7 @@ pub fn sys_openat2<M: Machine>(ctx: &mut Ctx<'_, M>, dir: i32, path: u64, how: u
     open_at(ctx, &view, base, &path, (flags, ours), mode)
 }
 
-/// `name_to_handle_at`: no file system gives handles.
+/// `name_to_handle_at`. No file system supports handles, so the call fails after the checks.
 pub fn sys_name_to_handle_at<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     dir: i32,
@@ -121,7 +121,7 @@ pub fn sys_name_to_handle_at<M: Machine>(
 /// Linux's AT_HANDLE_FID and AT_HANDLE_MNT_ID_UNIQUE.
 const AT_HANDLE_FLAGS: u32 = 0x201;
 
-/// `open_by_handle_at`: no file system gives handles, so none is valid.
+/// `open_by_handle_at`. No file system supports handles, so no handle is valid.
 pub fn sys_open_by_handle_at<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     mount: i32,

@@ -1,4 +1,4 @@
-//! Calls on streams, which sleep without a stack where the stream lets them.
+//! Calls on streams. While such a call sleeps, its thread needs no kernel stack if the stream supports that.
 
 use quire_fs::Io;
 use quire_heap::Arc;
@@ -6,8 +6,8 @@ use quire_linux_state::file::host::File;
 use quire_linux_state::process::sleep::{Sleep, StreamCall, StreamWait};
 use quire_linux_state::{Ctx, Errno, Machine};
 
-/// Makes an attempt of a call on a stream, which does not wait if it is `nonblock`. After [`Errno::WOULD_SLEEP`] the
-/// thread is listed at the stream, and has to [`sleep`].
+/// Makes an attempt of a call on a stream. With `nonblock` the call does not wait. If the result is
+/// [`Errno::WOULD_SLEEP`], the stream has listed the thread as a waiter, and the caller must call [`sleep`].
 #[inline(always)]
 pub(crate) fn attempt<M: Machine, R>(
     ctx: &Ctx<'_, M>,
@@ -16,7 +16,7 @@ pub(crate) fn attempt<M: Machine, R>(
 ) -> Result<R, Errno> {
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
-    // A call that has waited goes on to wait, as on Linux.
+    // As on Linux, a call that has waited already continues to wait, although its file became nonblocking.
     let nonblock = nonblock && thread.park.earlier().is_none();
     let done = call(&Io { nonblock, interrupted: &interrupted, park: Some(&thread.park), ..Io::WAIT });
     debug_assert!(
@@ -26,11 +26,11 @@ pub(crate) fn attempt<M: Machine, R>(
     done
 }
 
-/// Stores the state of a call that sleeps after an [`attempt`]. Returns the error that the call returns at once.
+/// Stores the state of a call that must sleep after an [`attempt`]. Returns the error that the handler must return.
 #[cold]
 pub(crate) fn sleep<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, call: StreamCall) -> Errno {
     let park = &ctx.thread.park;
-    // The file keeps its own queue. Another one may be gone before the thread wakes.
+    // The stored file keeps only its own wait queue alive. Another queue may be freed before the thread wakes.
     assert!(
         file.readiness().is_some_and(|own| park.is_on(own.sleepers())),
         "a stream lists a thread at another's queue"

@@ -7,10 +7,10 @@ use quire_linux_state::file::host::{Dentry, File, FileHost, View};
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_lookup::Hold;
 
-/// Stands for the working directory in place of a directory descriptor.
+/// The value of a directory descriptor that means the working directory.
 pub const AT_FDCWD: i32 = raw::AT_FDCWD;
 
-/// The starting directory of relative path `path`, for directory descriptor `fd`.
+/// The starting directory for `path`, given the directory descriptor `fd`.
 pub fn base<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, path: &[u8]) -> Result<Base<M>, Errno> {
     if fd == AT_FDCWD || path.first() == Some(&b'/') {
         return Ok(Base::WorkingDirectory);
@@ -27,7 +27,7 @@ pub enum Base<M: Machine> {
 }
 
 impl<M: Machine> Base<M> {
-    /// The directory, in `view`.
+    /// The directory's dentry. `view` supplies the working directory.
     pub fn of<'a>(&'a self, view: &'a View<M>) -> &'a Arc<Dentry<M>> {
         match self {
             Base::WorkingDirectory => view.cwd(),
@@ -46,7 +46,7 @@ pub fn walk<M: Machine>(
     walk_path(ctx, fd, &ctx.path(at)?, end)
 }
 
-/// As [`walk`], for a path already in kernel memory.
+/// Does the work of [`walk`] for a path in kernel memory.
 pub fn walk_path<M: Machine>(
     ctx: &Ctx<'_, M>,
     fd: i32,
@@ -59,14 +59,14 @@ pub fn walk_path<M: Machine>(
     Ok((view, found))
 }
 
-/// Finds the dentry of the path at user address `at`. With AT_SYMLINK_NOFOLLOW a link at its end is not followed. With
-/// AT_EMPTY_PATH an empty path means the descriptor's file.
+/// Finds the dentry of the path at user address `at`. With AT_SYMLINK_NOFOLLOW, a symbolic link as the last component
+/// is not followed. With AT_EMPTY_PATH, an empty path means the descriptor's file.
 pub fn find<M: Machine>(ctx: &Ctx<'_, M>, fd: i32, at: u64, flags: u32) -> Result<(View<M>, Hold<Dentry<M>>), Errno> {
     let path = ctx.path(at)?;
     find_path(ctx, fd, &path, flags)
 }
 
-/// As [`find`], for a path already in kernel memory.
+/// Does the work of [`find`] for a path in kernel memory.
 pub fn find_path<M: Machine>(
     ctx: &Ctx<'_, M>,
     fd: i32,
@@ -83,7 +83,7 @@ pub fn find_path<M: Machine>(
     Ok((view, dentry))
 }
 
-/// The absolute path of a dentry as the caller sees it; `(deleted)` where the name is gone.
+/// The absolute path of a dentry, from `root`. It has the suffix ` (deleted)` if the name was removed.
 pub fn absolute<M: Machine>(root: &Arc<Dentry<M>>, dentry: &Arc<Dentry<M>>) -> Result<Vec<u8>, FsError> {
     let (mut path, exists) = Dentry::path(dentry, root)?;
     if !exists {
@@ -92,7 +92,7 @@ pub fn absolute<M: Machine>(root: &Arc<Dentry<M>>, dentry: &Arc<Dentry<M>>) -> R
     Ok(path)
 }
 
-/// Refuses flags that a call does not know.
+/// Fails with EINVAL if `flags` has bits outside `known`.
 pub fn only(flags: u32, known: u32) -> Result<(), Errno> {
     if flags & !known == 0 { Ok(()) } else { Err(Errno::EINVAL) }
 }

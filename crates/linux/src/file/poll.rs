@@ -1,4 +1,4 @@
-//! `poll`, and what it has in common with other calls that wait for many files at once.
+//! `poll`, and the parts that it shares with other calls that wait for many files at once.
 
 use crate::file::open::no_restart;
 use linux_raw_sys::general as raw;
@@ -12,13 +12,13 @@ use quire_linux_state::signal::SigSet;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::atomic::Ordering;
 
-/// The `poll` bits of a state.
+/// The `poll` bits of a readiness state.
 #[inline]
 pub(super) fn poll_bits(ready: Ready) -> u32 {
     u32::from(POLL_BITS[usize::from(ready.bits() & Ready::all().bits())])
 }
 
-/// The `poll` bits of each state.
+/// The `poll` bits of each readiness state, by its bits.
 static POLL_BITS: [u16; Ready::all().bits() as usize + 1] = {
     const PAIRS: [(Ready, u32); 6] = [
         (Ready::READ, raw::POLLIN | raw::POLLRDNORM),
@@ -43,10 +43,10 @@ static POLL_BITS: [u16; Ready::all().bits() as usize + 1] = {
     all
 };
 
-/// The deadline of a call that does not wait, and so need not read the clock.
+/// The deadline of a call that does not wait. Such a call need not read the clock.
 pub(super) const AT_ONCE: u64 = 0;
 
-/// The deadline of a relative time in milliseconds; `None`: never, for a negative one.
+/// Converts a relative time in milliseconds to a deadline. `None`, for a negative time, means no deadline.
 pub(super) fn deadline_of<M: Machine>(ctx: &Ctx<'_, M>, milliseconds: i32) -> Option<u64> {
     match u64::try_from(milliseconds) {
         Ok(0) => Some(AT_ONCE),
@@ -55,12 +55,12 @@ pub(super) fn deadline_of<M: Machine>(ctx: &Ctx<'_, M>, milliseconds: i32) -> Op
     }
 }
 
-/// The deadline of a relative time in nanoseconds; `None`: never.
+/// Converts a relative time in nanoseconds to a deadline. `None`, after an overflow, means no deadline.
 pub(super) fn deadline_after(now: u64, ns: u64) -> Option<u64> {
     now.checked_add(ns)
 }
 
-/// The relative time of a `timespec` argument in nanoseconds; `None` where there is no argument.
+/// Reads a relative time, a `timespec` argument, in nanoseconds. `None` for a null pointer.
 pub(crate) fn timeout<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Option<u64>, Errno> {
     if at == 0 {
         return Ok(None);
@@ -72,7 +72,7 @@ pub(crate) fn timeout<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Option<u6
     Ok(Some((seconds as u64).saturating_mul(1_000_000_000).saturating_add(nanos as u64)))
 }
 
-/// Blocks other signals for the length of one call, which ends with [`end_temporary_mask`].
+/// Replaces the signal mask for the time of one call, which ends with [`end_temporary_mask`].
 pub(super) fn temporary_mask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u64, size: u64) -> Result<(), Errno> {
     if mask == 0 {
         return Ok(());
@@ -85,9 +85,8 @@ pub(super) fn temporary_mask<M: Machine>(ctx: &mut Ctx<'_, M>, mask: u64, size: 
     Ok(())
 }
 
-/// Ends a call under a temporary mask, if there is one, with `outcome`. If no signal interrupted the call, the mask is
-/// removed at once. Signals that arrived meanwhile stay pending, as on Linux: no handler runs after a call that does
-/// not return EINTR.
+/// Ends a call that may have a temporary mask. If no signal interrupted the call, the old mask is restored at once. As
+/// on Linux, signals that arrived meanwhile stay pending, because no handler runs unless the call returns EINTR.
 pub(super) fn end_temporary_mask<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     outcome: Result<usize, Errno>,
@@ -104,14 +103,14 @@ struct Entry<M: Machine> {
     result: u32,
 }
 
-/// Ends the wait, or sleeps on.
+/// Continues after a wake-up: returns the result, or sleeps again.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Result<usize, Errno> {
     let deadline = ctx.thread.park.deadline();
     let PollWait { call, asked, listening } = wait;
     drop(listening);
     let mut asked = Asked::Many(asked);
     let mut done = poll(ctx, call, &mut asked, deadline);
-    // To look again takes memory. The call cannot be repeated, because its deadline may be relative.
+    // Another scan allocates memory. The whole call cannot be repeated, because its deadline may be relative.
     for _ in 0..ATTEMPTS {
         if !done.as_ref().is_err_and(FsOrErrno::is_memory) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;
@@ -121,7 +120,7 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Resu
     outcome(ctx, call, deadline, done)
 }
 
-/// Entries of an array that needs no memory of the heap.
+/// The most entries of an array that needs no heap memory.
 const FEW: usize = 4;
 
 /// A copy of the caller's array of `struct pollfd`.
@@ -131,7 +130,7 @@ enum Asked {
 }
 
 impl Asked {
-    /// The array of `count` entries at `at`.
+    /// Reads the array of `count` entries at user address `at`.
     fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Self, Errno> {
         let limit = quire_linux_state::file::view::descriptor_limit(ctx.thread) as usize;
         let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
@@ -150,7 +149,7 @@ impl Asked {
         }
     }
 
-    /// The array, for a sleep.
+    /// Takes the array, to store it while the call sleeps.
     fn take(&mut self) -> Result<Vec<u64>, Errno> {
         Ok(match self {
             Asked::Few(few, count) => Vec::try_copy(&few[..*count])?,
@@ -159,7 +158,7 @@ impl Asked {
     }
 }
 
-/// The descriptor and the events of an entry.
+/// The descriptor of an entry and its events, with those that are always awaited.
 fn parts(entry: u64) -> (i32, u32) {
     (entry as u32 as i32, (entry >> 32) as u32 & 0xffff | raw::POLLERR | raw::POLLHUP)
 }
@@ -173,7 +172,7 @@ fn poll<M: Machine>(
     let (PollCall::Poll { fds: at, .. } | PollCall::Ppoll { fds: at, .. }) = call;
     let user = ctx.user();
     let store = |i: usize, result: u32| user.write(at + 8 * i as u64 + 6, &(result as u16)).map_err(Errno::from);
-    // Results are stored as they are found. A call that waits later stores all of them again.
+    // Results are written to user memory as they are found. If the call waits later, it writes all of them again.
     let mut n = 0;
     for (i, word) in asked.all().iter().enumerate() {
         let (fd, events) = parts(*word);
@@ -191,7 +190,7 @@ fn poll<M: Machine>(
             let result = if fd >= 0 && file.is_none() { raw::POLLNVAL } else { 0 };
             entries.push_reserved(Entry { file, events, result });
         }
-        // The files have a list of their own, which outlives the entries if the thread sleeps.
+        // The files are in a separate list, which stays alive if the thread sleeps, unlike `entries`.
         let mut files: Vec<Arc<File<M>>> = Vec::new();
         files.try_reserve_exact(entries.len()).map_err(Errno::from)?;
         entries.iter().filter_map(|e| e.file.clone()).for_each(|file| files.push_reserved(file));
@@ -214,7 +213,8 @@ fn poll<M: Machine>(
             if ctx.interrupted() {
                 return Err(FsOrErrno::Fs(FsError::Interrupted));
             }
-            // A scan may sleep, and use up the wake-up of a change. Nothing from here to the sleep does.
+            // A scan may sleep on a lock and so consume the wake-up of a change. Therefore changes are checked again
+            // here. From here to the sleep, nothing can consume a wake-up.
             if !listening.poller.take_changed() {
                 let wait = PollWait { call, asked: asked.take()?, listening };
                 return Err(FsOrErrno::Errno(ctx.sleep(Sleep::Poll(wait), deadline)));
@@ -227,7 +227,7 @@ fn poll<M: Machine>(
     Ok(n)
 }
 
-/// The result of the call, or its way to go on after a signal.
+/// Ends the call: converts its result, and prepares the restart after a signal.
 fn outcome<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     call: PollCall,
@@ -280,7 +280,7 @@ impl From<Errno> for FsOrErrno {
     }
 }
 
-/// `poll` with an absolute deadline (`u64::MAX`: none): resumed by `restart_syscall`.
+/// `poll` with an absolute deadline in nanoseconds (`u64::MAX`: none). `restart_syscall` resumes the call here.
 pub fn restart_poll<M: Machine>(ctx: &mut Ctx<'_, M>, fds: u64, count: u64, deadline: u64) -> Result<usize, Errno> {
     let (call, deadline) = (PollCall::Poll { fds, count }, (deadline != u64::MAX).then_some(deadline));
     let done = match Asked::read(ctx, fds, count) {
@@ -316,9 +316,9 @@ pub fn sys_ppoll<M: Machine>(
     outcome(ctx, call, deadline, done)
 }
 
-/// Writes the remaining time to the caller's memory at `at`, divided by `parts`, unless its personality forbids that.
-/// Returns the result of the call: a call whose remaining time is not written is not repeated after a signal, because
-/// it would wait too long.
+/// Writes the remaining time to user address `at`, in the form that `parts` makes, unless the process's personality
+/// forbids that. Returns the result of the call. If the time was not written, the call is not restarted after a signal,
+/// because it would wait too long.
 pub(super) fn write_remaining<M: Machine>(
     ctx: &Ctx<'_, M>,
     at: u64,
@@ -326,7 +326,7 @@ pub(super) fn write_remaining<M: Machine>(
     parts: impl FnOnce(u64) -> [u64; 2],
     done: Result<usize, Errno>,
 ) -> Result<usize, Errno> {
-    /// Linux's STICKY_TIMEOUTS.
+    /// Linux's STICKY_TIMEOUTS, which forbids to write the remaining time.
     const STICKY: u32 = 0x0400_0000;
     if at == 0 {
         return done;

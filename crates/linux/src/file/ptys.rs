@@ -14,13 +14,13 @@ use quire_linux_state::file::ptys::Place;
 use quire_linux_state::file::view::descriptor_limit;
 use quire_linux_state::{Ctx, Errno, Linux, Machine};
 
-/// The group of terminals in distributions, which may write to them.
+/// The group of terminals (`tty` in distributions), whose members may write to terminals.
 const TTY_GROUP: u32 = 5;
 /// The permissions of a terminal.
 const MODE: u16 = 0o620;
 const DIRECTORY: &[u8] = b"/dev/pts";
 
-/// The process groups, for the terminal of a pair. Dropped with the pair, whose index is free then.
+/// The process groups, for the terminal of a pair. The value is dropped with the pair, which frees the pair's index.
 struct PtyGroups<M: Machine>(Groups<M>, #[allow(dead_code, reason = "its drop frees the index")] Place);
 
 impl<M: Machine> Processes for PtyGroups<M> {
@@ -35,7 +35,7 @@ impl<M: Machine> Processes for PtyGroups<M> {
     }
 }
 
-/// `/dev/ptmx`: each opening makes a pair.
+/// `/dev/ptmx`. Each open makes a new pair.
 pub struct Multiplexer<M: Machine>(pub &'static Linux<M>);
 
 impl<M: Machine> Driver for Multiplexer<M> {
@@ -50,13 +50,13 @@ impl<M: Machine> Driver for Multiplexer<M> {
         let pty = Pty::new(unsize!(groups), settings::of_pty(), number)?;
         let master = Arc::try_new(Master { linux, pty, index })?;
         linux.files.ptys.fill(index, &master.pty);
-        // On failure the master's end removes the rest.
+        // If this fails, the drop of `master` undoes the earlier steps.
         master.make_node()?;
         Ok(unsize!(master))
     }
 }
 
-/// The nodes of `/dev/pts`.
+/// The driver of the nodes in `/dev/pts`.
 pub struct Terminals<M: Machine>(pub &'static Linux<M>);
 
 impl<M: Machine> Driver for Terminals<M> {
@@ -69,12 +69,12 @@ impl<M: Machine> Driver for Terminals<M> {
     }
 }
 
-/// An open master. Its end hangs the terminal up.
+/// The open master of a pair. Its drop hangs the terminal up.
 pub struct Master<M: Machine> {
     linux: &'static Linux<M>,
     /// The pair.
     pub pty: Arc<Pty>,
-    /// Its index.
+    /// The pair's index.
     pub index: u32,
 }
 
@@ -86,7 +86,7 @@ impl<M: Machine> Master<M> {
     /// Makes the terminal's node, which belongs to the calling thread's user.
     fn make_node(&self) -> Result<(), FsError> {
         let vfs = self.linux.files.vfs();
-        // SAFETY: the calling thread's own.
+        // SAFETY: these are the calling thread's own credentials, which only that thread replaces.
         let uid = unsafe { self.linux.current().credentials.get() }.file_user;
         let mut view = vfs.view();
         view.credentials = FileCredentials { uid, gid: TTY_GROUP, groups: None, powers: Powers::all() };
@@ -107,7 +107,8 @@ impl<M: Machine> Master<M> {
 
 impl<M: Machine> Drop for Master<M> {
     fn drop(&mut self) {
-        // Without memory the node stays, and leads to no terminal. The next pair with the index gets no node.
+        // If memory is exhausted, the node stays, and opening it fails. The next pair with this index then gets no
+        // node.
         let _stays = self.remove_node();
         self.pty.close_master();
     }
@@ -139,7 +140,7 @@ impl<M: Machine> Stream for Master<M> {
     }
 }
 
-/// TIOCGPTPEER: opens the terminal of a master, whatever its name leads to.
+/// TIOCGPTPEER: opens the terminal of a master, without the caller's view of the file tree.
 pub fn open_peer<M: Machine>(ctx: &Ctx<'_, M>, master: &Master<M>, flags: u32) -> Result<usize, Errno> {
     let ours = open_flags(flags)? - OpenFlags::CREATE;
     let descriptor = ctx.files()?.reserve(flags & raw::O_CLOEXEC != 0, descriptor_limit(ctx.thread))?;

@@ -9,19 +9,20 @@ use quire_linux_state::process::sleep::{Listening, SelectCall, SelectWait, Sleep
 use quire_linux_state::shortage::ATTEMPTS;
 use quire_linux_state::{Ctx, Errno, Machine};
 
-/// The events of the read, write and exceptional sets.
+/// The events that make a descriptor ready in the read, write and exceptional sets.
 const SETS: [Ready; 3] =
     [Ready::READ.union(Ready::HANGUP).union(Ready::ERROR), Ready::WRITE.union(Ready::ERROR), Ready::PRIORITY];
 
 struct Watched<M: Machine> {
     fd: usize,
-    /// `None`: it was closed while the call slept.
+    /// `None`: the descriptor was closed while the call slept.
     file: Option<Arc<File<M>>>,
-    /// Whether it is in each set: 1 or 0.
+    /// For each set, 1 if the descriptor is in it, or 0.
     sets: [u64; 3],
 }
 
-/// The sets that the caller asks for, of `count` descriptors.
+/// Reads the caller's three sets of `count` descriptors. The result has the words of the first set, then those of the
+/// others.
 fn read_sets<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3]) -> Result<Vec<u64>, Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
     // Descriptors beyond the table cannot be open, and Linux ignores them.
@@ -39,7 +40,8 @@ fn read_sets<M: Machine>(ctx: &Ctx<'_, M>, count: i32, at: [u64; 3]) -> Result<V
     Ok(sets)
 }
 
-/// Calls `each` for the descriptors of the sets in ascending order, with the bits of the sets that each is in.
+/// Calls `each` for the descriptors of the sets in ascending order. The second argument says for each set whether it
+/// has the descriptor.
 fn each_asked(asked: &[u64], mut each: impl FnMut(usize, [u64; 3]) -> Result<(), Errno>) -> Result<(), Errno> {
     let words = asked.len() / 3;
     for word in 0..words {
@@ -54,8 +56,8 @@ fn each_asked(asked: &[u64], mut each: impl FnMut(usize, [u64; 3]) -> Result<(),
     Ok(())
 }
 
-/// Marks in `found` the sets in which a file is ready, and counts them. As on Linux, a descriptor that was closed
-/// meanwhile is ready for all. Else the call could sleep for ever.
+/// Marks in `found` the sets in which a file is ready, and returns their number. As on Linux, a descriptor that was
+/// closed meanwhile is ready in all sets. Otherwise the call could sleep for ever.
 #[inline]
 fn mark<M: Machine>(found: &mut [u64], fd: usize, sets: [u64; 3], file: Option<&File<M>>) -> usize {
     let words = found.len() / 3;
@@ -70,8 +72,8 @@ fn mark<M: Machine>(found: &mut [u64], fd: usize, sets: [u64; 3], file: Option<&
     n
 }
 
-/// Looks for files that are ready. If there are none, the thread waits without a kernel stack. `again`: it has waited
-/// already, so a descriptor may have been closed meanwhile.
+/// Looks for files that are ready. If there are none, the thread sleeps without a kernel stack. With `again`, the call
+/// has slept before, so a descriptor may have been closed meanwhile.
 fn select<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     call: SelectCall,
@@ -95,7 +97,7 @@ fn select<M: Machine>(
     if n == 0 && deadline.is_none_or(|d| d > ctx.now()) {
         let mut watched: Vec<Watched<M>> = Vec::new();
         each_asked(asked, |fd, sets| Ok(watched.try_push(Watched { fd, file: ctx.file(fd as i32).ok(), sets })?))?;
-        // The files have a list of their own, which outlives this call if the thread sleeps.
+        // The files are in a separate list, which stays alive if the thread sleeps, unlike `watched`.
         let mut files: Vec<Arc<File<M>>> = Vec::new();
         files.try_reserve_exact(watched.len())?;
         watched.iter().filter_map(|w| w.file.clone()).for_each(|file| files.push_reserved(file));
@@ -112,7 +114,8 @@ fn select<M: Machine>(
             if ctx.interrupted() {
                 return Err(Errno::ERESTARTNOHAND);
             }
-            // A scan may sleep, and use up the wake-up of a change. Nothing from here to the sleep does.
+            // A scan may sleep on a lock and so consume the wake-up of a change. Therefore changes are checked again
+            // here. From here to the sleep, nothing can consume a wake-up.
             if !listening.poller.take_changed() {
                 let asked = core::mem::take(asked);
                 return Err(ctx.sleep(Sleep::Select(SelectWait { call, asked, listening }), deadline));
@@ -125,13 +128,13 @@ fn select<M: Machine>(
     Ok(n)
 }
 
-/// Ends the wait, or sleeps on.
+/// Continues after a wake-up: returns the result, or sleeps again.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: SelectWait<M>) -> Result<usize, Errno> {
     let deadline = ctx.thread.park.deadline();
     let SelectWait { call, mut asked, listening } = wait;
     drop(listening);
     let mut done = select(ctx, call, &mut asked, deadline, true);
-    // To look again takes memory. The call cannot be repeated, because its deadline may be relative.
+    // Another scan allocates memory. The whole call cannot be repeated, because its deadline may be relative.
     for _ in 0..ATTEMPTS {
         if done != Err(Errno::ENOMEM) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;
@@ -141,7 +144,7 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: SelectWait<M>) -> Re
     outcome(ctx, call, deadline, done)
 }
 
-/// The result of the call, and the remaining time.
+/// Ends the call: writes the remaining time, and returns the result.
 fn outcome<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     call: SelectCall,

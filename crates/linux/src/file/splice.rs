@@ -1,7 +1,7 @@
-//! Moving bytes between files by way of pipes: `splice`, `tee` and `vmsplice`.
+//! `splice`, `tee` and `vmsplice`, which move bytes between files and pipes.
 //!
-//! Linux moves pages, and this kernel copies bytes. So the calls differ only where a program changes a page after it
-//! has given it away: the pipe keeps the old bytes.
+//! Linux moves pages, and this kernel copies bytes. Programs see the difference only if they change a page after the
+//! call. Then the pipe keeps the old bytes.
 
 use crate::file::io::{readable, refused_write, writable, writing};
 use crate::file::path::only;
@@ -18,9 +18,9 @@ use quire_net::ReceiveFlags;
 /// SPLICE_F_MOVE, _NONBLOCK, _MORE and _GIFT.
 const FLAGS: u32 = 0xf;
 const NONBLOCK: u32 = 2;
-/// Bytes that move in one step.
+/// The most bytes that are moved in one step.
 const STEP: usize = 64 << 10;
-/// Bytes that one `tee` copies at most: a pipe of the size that any user may give it.
+/// The most bytes that one `tee` copies, which is the largest pipe that any user may make.
 const MOST_TEE: usize = 1 << 20;
 
 type End<M> = PipeEnd<FileHost<M>>;
@@ -35,25 +35,26 @@ fn buffer(len: usize) -> Result<Vec<u8>, Errno> {
     Ok(buffer)
 }
 
-/// Whether calls on one of the two are not to wait.
+/// Whether the call must not wait, by its flags or by those of a file.
 fn nonblock<M: Machine>(files: &[&File<M>], flags: u32) -> bool {
     flags & NONBLOCK != 0 || files.iter().any(|file| file.flags().contains(OpenFlags::NONBLOCK))
 }
 
-/// Continues a transfer after `result` of a step: `Some` of the outcome if it ends here.
+/// The result of a transfer that a step ended with the error `result`. If `done` bytes were moved before, the call
+/// succeeds.
 fn ends(done: usize, result: FsError) -> Result<usize, FsError> {
     if done > 0 { Ok(done) } else { Err(result) }
 }
 
-/// Waits until `stream` is ready for `what`, or fails.
+/// Waits until `stream` is ready for `what`, or has an error.
 fn wait_for(stream: &dyn Stream, io: &Io<'_>, what: Ready) -> Result<(), FsError> {
     let Some(readiness) = stream.readiness() else { return Ok(()) };
-    // An end that was hung up may stay full for ever, so that alone makes no room.
+    // For a write, a hang-up does not end the wait, because a stream that was hung up may stay full for ever.
     let end = if what == Ready::READ { Ready::HANGUP | Ready::ERROR } else { Ready::ERROR };
     readiness.wait(io, || stream.ready().intersects(what | end).then_some(()))
 }
 
-/// From a pipe to another one. With `keep` the bytes stay in the first one.
+/// Moves bytes from a pipe to another pipe. With `keep`, the bytes stay in the first pipe too.
 fn between<M: Machine>(
     from: &End<M>,
     to: &End<M>,
@@ -84,7 +85,7 @@ fn between<M: Machine>(
     Ok(done)
 }
 
-/// From a pipe to a file that is none, at `at` or at the file's position.
+/// Moves bytes from a pipe to a file that is no pipe, at offset `at` or at the file's position.
 fn out_of<M: Machine>(
     from: &End<M>,
     to: &File<M>,
@@ -123,7 +124,7 @@ fn out_of<M: Machine>(
                 if let Err(e) = wait_for(&**stream, &waits, Ready::WRITE) {
                     return ends(done, e);
                 }
-                // A stream may be ready and still refuse: the loop ends with a signal in any case.
+                // A stream may be ready and still refuse the bytes. So the loop also ends at a signal.
                 if (io.interrupted)() {
                     return ends(done, FsError::Interrupted);
                 }
@@ -134,7 +135,7 @@ fn out_of<M: Machine>(
     Ok(done)
 }
 
-/// From a file that is no pipe to a pipe, at `at` or at the file's position.
+/// Moves bytes to a pipe from a file that is no pipe, at offset `at` or at the file's position.
 fn into<M: Machine>(
     from: &File<M>,
     mut at: Option<u64>,
@@ -157,8 +158,8 @@ fn into<M: Machine>(
             break;
         }
         let part = buffer.len().min(len - done);
-        // Files that come with the bytes are closed without the lock of the pipe, because a close may take those of
-        // others.
+        // Files that come with the bytes are closed after the pipe's lock is released, because a close may lock other
+        // pipes.
         let mut unwanted = None;
         let moved = to.receive(&mut buffer[..part], &mut |bytes| {
             let mut sink = SliceSink::new(bytes);
@@ -181,7 +182,7 @@ fn into<M: Machine>(
                 done += n;
                 at = at.map(|at| at + n as u64);
             }
-            // Another reader was faster.
+            // Another reader has taken the bytes.
             Err(FsError::WouldBlock) if done == 0 && !waits.nonblock && !(io.interrupted)() => {}
             Err(FsError::WouldBlock) if done == 0 && !waits.nonblock => return Err(FsError::Interrupted),
             Err(e) => return ends(done, e),
@@ -190,7 +191,7 @@ fn into<M: Machine>(
     Ok(done)
 }
 
-/// Whether bytes of it move to or from pipes: not of counters, sets and other nameless files.
+/// Whether the file supports transfers to or from pipes. Event counters, epoll sets and other nameless files do not.
 fn takes_part<M: Machine>(file: &File<M>, written: bool) -> bool {
     match file.body() {
         Body::File => true,
@@ -200,7 +201,7 @@ fn takes_part<M: Machine>(file: &File<M>, written: bool) -> bool {
     }
 }
 
-/// A `sendfile` from a stream without positions to a pipe; `None` if the two are not such files.
+/// Does a `sendfile` from a stream without positions to a pipe. `None` if the files are others.
 pub(super) fn stream_to_pipe<M: Machine>(
     ctx: &Ctx<'_, M>,
     from: &File<M>,
@@ -319,7 +320,7 @@ pub fn sys_vmsplice<M: Machine>(
 ) -> Result<usize, Errno> {
     only(flags, FLAGS)?;
     let file = ctx.file(fd)?;
-    // Linux has no other error for a file that is no pipe.
+    // As on Linux, a file that is no pipe gives EBADF.
     let pipe = end(&file).ok_or(Errno::EBADF)?;
     let vectors = Vectors::many(&ctx.user(), vectors, count)?;
     let thread = ctx.thread;
@@ -332,7 +333,7 @@ pub fn sys_vmsplice<M: Machine>(
     if !pipe.writes() {
         return Ok(pipe.read(&io, &mut memory)?);
     }
-    // As many bytes as there is room for now, and at least one.
+    // The call waits for room for one byte. Then it moves the bytes that fit, without another wait.
     let mut buffer = buffer(quire_fs::Source::left(&memory))?;
     let mut done = 0;
     let moved = loop {

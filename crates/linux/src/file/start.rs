@@ -1,4 +1,4 @@
-//! The tree's contents when the first process starts: devices, `/proc`, the terminal and the first descriptors.
+//! Sets up the file tree before the first process starts: devices, `/proc`, the terminal and the first descriptors.
 
 use crate::file::ptys::{Multiplexer, Terminals};
 use crate::file::terminals;
@@ -14,7 +14,7 @@ use quire_linux_state::file::system::System;
 use quire_linux_state::{Errno, Linux, Machine};
 use quire_sync::atomic::Ordering;
 
-/// Majors of this kernel's own devices, from Linux's range for local use.
+/// The major number of this kernel's own devices, from Linux's range for local use.
 const LOCAL: u32 = 240;
 
 /// Mounts `/dev`, and `/proc` and `/sys` if the kernel has them. Called after the initial file system is unpacked.
@@ -33,7 +33,7 @@ pub fn start<M: Machine>(linux: &'static Linux<M>) -> Result<(), Errno> {
             root => drop(system.vfs.mount_generated(path, kind, root?)?),
         }
     }
-    // Directories that programs expect to be writable.
+    // `/tmp`, which programs expect to be writable.
     let view = system.vfs.view();
     let found = system.vfs.walk(&view, system.vfs.root(), b"/tmp", Final::Follow)?;
     if found.target.is_none() {
@@ -42,8 +42,8 @@ pub fn start<M: Machine>(linux: &'static Linux<M>) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The first process's descriptors 0 to 2. They are on a terminal at `io`, which process 1's session then gets. Or
-/// they are byte-transparent on `io` and, for 2, on `error`.
+/// Makes the first process's descriptors 0 to 2. With `tty`, they are a terminal on `io`, which becomes the controlling
+/// terminal of process 1. Otherwise descriptors 0 and 1 pass bytes unchanged to `io`, and descriptor 2 to `error`.
 pub fn standard_files<M: Machine>(
     system: &System<M>,
     linux: &'static Linux<M>,

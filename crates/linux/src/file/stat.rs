@@ -27,13 +27,13 @@ fn mode(s: &Status) -> u32 {
     type_bits(s.kind) | u32::from(s.attr.mode)
 }
 
-/// A device number as `st_rdev` has it.
+/// The device number of a special file, in the format of `st_rdev`.
 fn device(s: &Status) -> u64 {
     let (major, minor) = (u64::from(s.device.major), u64::from(s.device.minor));
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)
 }
 
-/// `struct stat` of x86-64, as words.
+/// A `struct stat` of x86-64, as 64-bit words.
 fn stat_words(s: &Status) -> [u64; 18] {
     let time = |t: Timestamp| [t.seconds as u64, u64::from(t.nanos)];
     let [a, m, c] = [s.attr.accessed, s.attr.modified, s.attr.changed].map(time);
@@ -59,7 +59,7 @@ fn stat_words(s: &Status) -> [u64; 18] {
     ]
 }
 
-/// As [`find`]. With AT_EMPTY_PATH alone, no path is an empty one.
+/// Does the work of [`find`]. If AT_EMPTY_PATH is the only flag, a null pointer means an empty path.
 fn find_or_open<M: Machine>(
     ctx: &Ctx<'_, M>,
     dir: i32,
@@ -103,7 +103,7 @@ pub fn sys_fstat<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64) -> Result<u
     Ok(0)
 }
 
-/// `struct statx`, as words.
+/// A `struct statx`, as 64-bit words.
 fn statx_words(s: &Status) -> [u64; 32] {
     let mut out = [0; 32];
     let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -182,7 +182,7 @@ pub fn sys_access<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, mode: u32) -> Res
 /// `ST_VALID` in the flags of a `struct statfs`.
 const FLAGS_ARE_VALID: u32 = 0x20;
 
-/// `struct statfs`, as words.
+/// A `struct statfs`, as 64-bit words.
 fn statfs_words<M: Machine>(ctx: &Ctx<'_, M>, dentry: &Dentry<M>) -> [u64; 15] {
     let s = ctx.vfs().space(&dentry.inode);
     let mut restrictions = dentry.restrictions();

@@ -1,7 +1,8 @@
-//! Extended attributes of files in memory: the prefixes `user.`, `trusted.` and `security.`, as Linux's tmpfs has them.
+//! Extended attributes of in-memory files. The prefixes `user.`, `trusted.` and `security.` are supported, as on
+//! Linux's tmpfs.
 //!
-//! Other file systems have none. Their arguments are checked all the same, so programs distinguish "no such file" and
-//! "bad name" from "not supported".
+//! Other file systems have no extended attributes. Calls on them still check their arguments, so that programs can
+//! distinguish "no such file" and "bad name" from "not supported".
 
 use crate::file::path::{AT_FDCWD, find, only};
 use linux_raw_sys::general as raw;
@@ -13,12 +14,12 @@ use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_lookup::Hold;
 
-/// Bytes of the longest list of names.
+/// The most bytes of a list of names.
 const LIST_MAX: usize = 65536;
 
 type FoundDentry<M> = (View<M>, Hold<Dentry<M>>);
 
-/// The dentry of a path; a link at its end itself, if `flags` say so.
+/// The dentry of a path. `flags` say whether a symbolic link as the last component is followed.
 fn at<M: Machine>(ctx: &Ctx<'_, M>, path: u64, flags: u32) -> Result<FoundDentry<M>, Errno> {
     find(ctx, AT_FDCWD, path, flags)
 }
@@ -32,13 +33,13 @@ fn of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<FoundDentry<M>, Errno> {
     Ok((ctx.view()?, file.dentry.clone().into()))
 }
 
-/// Checks a name: it is readable, has a byte, and not too many.
+/// Reads the name of an attribute. ERANGE if it is empty or too long.
 fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
     let name = ctx.user().read_string(at, NAME_MAX, Errno::ERANGE)?;
     if name.is_empty() { Err(Errno::ERANGE) } else { Ok(name) }
 }
 
-/// Checks a request of one attribute: first the caller's rights, then the file system's abilities.
+/// Checks a request for one attribute: first the caller's rights, then whether the file system supports the attribute.
 fn check<M: Machine>(ctx: &Ctx<'_, M>, (view, dentry): &FoundDentry<M>, name: &[u8], want: Want) -> Result<(), Errno> {
     let refused = |writing| Err(if want == Want::WRITE { writing } else { Errno::ENODATA });
     if want == Want::WRITE && dentry.changeable().is_err() {
@@ -56,7 +57,7 @@ fn check<M: Machine>(ctx: &Ctx<'_, M>, (view, dentry): &FoundDentry<M>, name: &[
             if !matches!(kind, FileKind::Regular | FileKind::Directory) {
                 return refused(Errno::EPERM);
             }
-            // In a directory of all users only its owner names it.
+            // In a sticky directory, only the owner may change attributes.
             let attr = dentry.inode.fixed_attr();
             let shared = kind == FileKind::Directory && attr.mode & 0o1000 != 0;
             if shared && want == Want::WRITE && !view.credentials.owns(&attr) {
@@ -67,7 +68,7 @@ fn check<M: Machine>(ctx: &Ctx<'_, M>, (view, dentry): &FoundDentry<M>, name: &[
     }
     let prefix = [&b"user."[..], b"trusted.", b"security."].into_iter().find(|prefix| name.starts_with(prefix));
     let stored = matches!(dentry.inode.system().kind, "tmpfs" | "devtmpfs");
-    // Programs get no capabilities from files, so none are stored.
+    // `security.capability` is refused, because programs get no capabilities from files.
     let (Some(prefix), true) = (prefix.filter(|_| name != b"security.capability"), stored) else {
         return Err(Errno::EOPNOTSUPP);
     };
@@ -103,7 +104,7 @@ fn set<M: Machine>(
         0 => Before::Either,
         raw::XATTR_CREATE => Before::Absent,
         raw::XATTR_REPLACE => Before::Present,
-        // Both: whatever there is, one of them fails.
+        // Both flags together always fail: one of them, depending on whether the attribute exists.
         _ if found.1.inode.xattr(&attribute).is_some() => Before::Absent,
         _ => Before::Present,
     };

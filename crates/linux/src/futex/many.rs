@@ -1,4 +1,4 @@
-//! `futex_waitv`: a sleep on several words at once.
+//! `futex_waitv`, which waits on several words at once.
 
 use crate::futex::{ANY, key_of};
 use quire_heap::Vec;
@@ -12,15 +12,15 @@ use quire_task::futex::Waiter;
 
 /// The most words of a call.
 const MOST: u32 = 128;
-/// The bytes of a `futex_waitv`.
+/// The size of a `struct futex_waitv` in bytes.
 const ENTRY: u64 = 24;
-/// The flags of a word: of 32 bits, and private. Other sizes are refused.
+/// The flags of a word: a size of 32 bits, and private. Other sizes are refused.
 const SIZE_32: u32 = 2;
 const PRIVATE: u32 = 128;
 const CLOCK_REALTIME: i32 = 0;
 const CLOCK_MONOTONIC: i32 = 1;
 
-/// A word, and its value that the caller expects.
+/// A word, and the value that the caller expects in it.
 #[derive(Clone, Copy)]
 struct Word {
     at: u64,
@@ -40,13 +40,13 @@ impl Word {
     }
 }
 
-/// The words' places in the table. Dropping takes them off.
+/// The waiters for the words, which are listed in the futex table. The drop takes them off.
 struct Listed<'a, M: Machine> {
     futexes: &'a Futexes<M>,
     scheduler: &'static quire_task::Scheduler<M>,
-    /// Never grows, so that listed waiters stay in place.
+    /// The vector never grows, so that listed waiters are not moved.
     waiters: Vec<Waiter<M>>,
-    /// The first ones are listed.
+    /// The number of waiters that are listed, from the first on.
     listed: usize,
 }
 
@@ -60,11 +60,12 @@ impl<M: Machine> Listed<'_, M> {
         })
     }
 
-    /// Takes all off but `but`. Returns the first of them that a wake-up chose meanwhile.
+    /// Takes all waiters except `but` off the table. Returns the index of the first waiter that a wake-up has chosen
+    /// meanwhile.
     fn take_off(&mut self, but: Option<usize>) -> Option<usize> {
         let mut chosen = None;
         for at in (0..core::mem::take(&mut self.listed)).filter(|at| Some(*at) != but) {
-            // SAFETY: it is listed, or a wake-up has chosen it. A deadline in the past ends the wait at once.
+            // SAFETY: the waiter is listed, or a wake-up has chosen it. A deadline in the past ends the wait at once.
             let end = unsafe { self.futexes.table.end(self.scheduler, &self.waiters[at], Some(0), &mut || false) };
             if end == Some(FutexWait::Woken) {
                 chosen = chosen.or(Some(at));
@@ -115,10 +116,10 @@ pub fn sys_futex_waitv<M: Machine>(
         loop {
             let mut check = || linux.machine.peek_user_u32(word.at).map(|found| found == word.value);
             let waiter = &all.waiters[all.listed];
-            // SAFETY: the waiter is listed nowhere. It stays in place, and `Listed` takes it off.
+            // SAFETY: the waiter is not listed yet. It is not moved, and the drop of `Listed` takes it off.
             match unsafe { linux.futexes.table.begin(linux.scheduler, waiter, key, ANY, &mut check) } {
                 Ok(true) => break,
-                // A wake-up of an earlier word counts more.
+                // A wake-up on an earlier word takes precedence over EAGAIN.
                 Ok(false) => return all.take_off(None).ok_or(Errno::EAGAIN),
                 Err(BadAddress { .. }) => match linux.machine.load_user_u32(word.at) {
                     Ok(_) => {}

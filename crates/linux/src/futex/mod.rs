@@ -16,7 +16,7 @@ use quire_linux_state::{Ctx, Linux};
 use quire_task::futex::Mixed;
 use quire_task::{FutexWait, Key};
 
-/// Any waker wakes the waiter.
+/// The bitset with all bits, so that any waker wakes the waiter.
 pub(crate) const ANY: u32 = u32::MAX;
 
 fn check_address(at: u64) -> Result<(), Errno> {
@@ -26,25 +26,25 @@ fn check_address(at: u64) -> Result<(), Errno> {
     if at >= USER_END { Err(Errno::EFAULT) } else { Ok(()) }
 }
 
-/// The key of the word at `at`. Private words need no lookup in the map.
+/// The key of the word at user address `at`. Private words need no lookup in the address space's map.
 fn key_of<M: Machine>(machine: &M, thread: &Thread<M>, at: u64, private: bool) -> Result<Key, Errno> {
     check_address(at)?;
     // SAFETY: only the thread itself calls this, for a word of its own memory.
     let space = unsafe { thread.space.get() }.ok_or(Errno::EFAULT)?;
     if private {
-        // Differs from the shared key of the same word, because words are aligned.
+        // The lowest bit makes private keys differ from shared keys, because words are aligned.
         return Ok((space.id(), at | 1));
     }
     let key = space.futex_key(at)?;
-    // A caller with a shared word must be able to load it.
+    // As on Linux, the caller must be able to read a shared word.
     if machine.peek_user_u32(at).is_err() {
         machine.load_user_u32(at)?;
     }
     Ok(key)
 }
 
-/// Sleeps while the word at `at` holds `value`, until a waker with a bit of `bitset` wakes it, or until `deadline`. The
-/// thread sleeps without a kernel stack.
+/// Waits if the word at `at` has the value `value`, until a waker with a common bit of `bitset` wakes the thread, or
+/// until `deadline`. The thread sleeps without a kernel stack.
 pub(crate) fn wait<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     at: u64,
@@ -62,12 +62,13 @@ pub(crate) fn wait<M: Machine>(
     let key = key_of(machine, thread, at, private)?;
     loop {
         let mut check = || machine.peek_user_u32(at).map(|found| found == value);
-        // SAFETY: the thread is here, so its waiter is listed nowhere. It is part of the thread, and `go_on` takes it
-        // off before the call ends.
+        // SAFETY: the thread runs this, so its waiter is not listed. The waiter is part of the thread, and `go_on`
+        // takes it off before the call ends.
         match unsafe { linux.futexes.table.begin(linux.scheduler, &thread.waiter, key, bitset, &mut check) } {
             Ok(true) => return go_on(ctx, FutexSleep { at, value, bitset, private, deadline }),
             Ok(false) => return Err(Errno::EAGAIN),
-            // The page is not present: it is faulted in without the bucket's lock, and the word is compared again.
+            // The page is not present. It is faulted in after the bucket's lock was released, and then the word is
+            // compared again.
             Err(BadAddress { .. }) => {
                 machine.load_user_u32(at)?;
             }
@@ -75,7 +76,7 @@ pub(crate) fn wait<M: Machine>(
     }
 }
 
-/// Ends the wait, or sleeps on.
+/// Continues after a wake-up: returns the result, or sleeps again.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Result<usize, Errno> {
     let FutexSleep { at, value, bitset, private, deadline } = wait;
     let (linux, waiter) = (ctx.linux, &ctx.thread.waiter);
@@ -87,14 +88,15 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: FutexSleep) -> Resul
         Some(FutexWait::TimedOut) => Err(Errno::ETIMEDOUT),
         Some(FutexWait::Interrupted) => Err(match deadline {
             None => Errno::ERESTARTSYS,
-            // The rest of the time may have changed.
+            // The deadline is a time of day. The remaining time may have changed, so the call is made again with its
+            // own arguments.
             Some(_) if ctx.thread.waits_by_day() => Errno::ERESTARTNOHAND,
             Some(deadline) => ctx.restart_with(Restart::Futex { at, value, bitset, private, deadline }),
         }),
     }
 }
 
-/// The word has waiters that only the operations with priority inheritance may touch.
+/// The error if the word has waiters that only priority-inheritance operations may wake.
 fn mixed(_: Mixed) -> Errno {
     Errno::EINVAL
 }
@@ -115,7 +117,8 @@ pub(crate) fn wake<M: Machine>(
     linux.futexes.table.wake(linux.scheduler, key, most, bitset).map_err(mixed)
 }
 
-/// Wakes waiters on a word whose kind the kernel does not know (thread exit, robust lists).
+/// Wakes waiters on a word at thread exit or for a robust list, where the kernel does not know whether the word is
+/// private.
 pub(crate) fn wake_address<M: Machine>(
     linux: &Linux<M>,
     thread: &Thread<M>,
@@ -146,7 +149,8 @@ fn requeue<M: Machine>(
         };
         match linux.futexes.table.requeue(linux.scheduler, key, other, wake, move_most, &mut check) {
             Ok(Err(refused)) => return Err(mixed(refused)),
-            // `FUTEX_CMP_REQUEUE` returns the sum, the older call only the woken ones.
+            // `FUTEX_CMP_REQUEUE` returns the number of woken and moved waiters, and `FUTEX_REQUEUE` only that of the
+            // woken ones.
             Ok(Ok(Some((woken, moved)))) => return Ok(if expected.is_some() { woken + moved } else { woken }),
             Ok(Ok(None)) => return Err(Errno::EAGAIN),
             Err(BadAddress { .. }) => {
@@ -212,7 +216,7 @@ pub fn sys_futex<M: Machine>(
     }
 }
 
-/// A number of waiters to wake: at least one, as Linux has always done; negative ones mean all.
+/// Converts a number of waiters to wake. As on Linux, 0 means one, and a negative number means all.
 fn count(value: u32) -> usize {
     if (value as i32) < 0 { usize::MAX } else { value.max(1) as usize }
 }

@@ -5,7 +5,7 @@ use quire_linux_state::Ctx;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
 
-/// The operation that an argument encodes: operator, comparison, and their operands (12 bits each, signed).
+/// The decoded operation of an argument: operator, comparison, and their operands (signed, of 12 bits each).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Operation {
     operator: u32,
@@ -19,7 +19,7 @@ impl Operation {
         let signed = |bits: u32| ((bits << 20) as i32) >> 20;
         let mut operand = signed(raw >> 12 & 0xfff);
         if raw & 0x8000_0000 != 0 {
-            // Shifts beyond a word are taken modulo its bits, as Linux does (with a warning).
+            // As on Linux, a shift of more than 31 bits is taken modulo 32.
             operand = 1i32.wrapping_shl(operand as u32 & 31);
         }
         let out =

@@ -1,4 +1,4 @@
-//! Futexes with priority inheritance: the calls over `quire_task`'s locks.
+//! Futexes with priority inheritance: the operations over the locks of `quire_task`.
 
 use crate::futex::key_of;
 use core::ptr::NonNull;
@@ -17,7 +17,7 @@ struct Word<'a, M: Machine> {
     at: u64,
 }
 
-// SAFETY: a block stays in its box until `discard` takes the box back.
+// SAFETY: a block stays in its box, which `discard` frees.
 unsafe impl<M: Machine> PiWord<M> for Word<'_, M> {
     type Error = Errno;
 
@@ -31,7 +31,7 @@ unsafe impl<M: Machine> PiWord<M> for Word<'_, M> {
 
     fn make_present(&self) -> Result<(), Errno> {
         let value = self.linux.machine.load_user_u32(self.at)?;
-        // It stores the present value, so that the page is writable then.
+        // Storing the present value makes the page writable.
         self.linux.machine.compare_exchange_user_u32(self.at, value, value)?;
         Ok(())
     }
@@ -53,7 +53,7 @@ unsafe impl<M: Machine> PiWord<M> for Word<'_, M> {
     }
 
     fn discard(&self, lock: NonNull<PiLock<M>>) {
-        // SAFETY: `place` made the box, and the table gives each block back once.
+        // SAFETY: `place` made the box, and the table returns each block once.
         drop(unsafe { Box::from_raw(lock.as_ptr()) });
     }
 }
@@ -68,7 +68,7 @@ fn errno(why: PiRefused<Errno>) -> Errno {
         PiRefused::Busy | PiRefused::Differs | PiRefused::InterruptedMoved => Errno::EAGAIN,
         PiRefused::Memory => Errno::ENOMEM,
         PiRefused::TimedOut => Errno::ETIMEDOUT,
-        // Deadlines are absolute, so the call is made again with its own arguments.
+        // The call is restarted with its own arguments, because its deadline is absolute.
         PiRefused::Interrupted => Errno::ERESTARTNOINTR,
     }
 }
@@ -92,7 +92,7 @@ pub(super) fn lock<M: Machine>(
 pub(super) fn unlock<M: Machine>(ctx: &Ctx<'_, M>, at: u64, private: bool) -> Result<usize, Errno> {
     let (linux, thread) = (ctx.linux, ctx.thread);
     crate::futex::check_address(at)?;
-    // The owner is checked first: another caller gets EPERM.
+    // The owner is checked first, so a caller that is not the owner gets EPERM.
     if linux.machine.load_user_u32(at)? & quire_task::futex::pi::OWNER != thread.tid() {
         return Err(Errno::EPERM);
     }
@@ -119,7 +119,8 @@ pub(super) fn wait_requeue<M: Machine>(
     Ok(0)
 }
 
-/// `FUTEX_CMP_REQUEUE_PI`: gives the lock at `to` to the first waiter at `from`, and lets `most` others wait for it.
+/// `FUTEX_CMP_REQUEUE_PI`: gives the lock at `to` to the first waiter at `from`, and makes up to `most` others wait for
+/// the lock.
 pub(super) fn requeue<M: Machine>(
     ctx: &Ctx<'_, M>,
     (from, to): (u64, u64),
@@ -140,7 +141,7 @@ pub(super) fn requeue<M: Machine>(
     table.pi_requeue(linux.scheduler, keys.0, keys.1, &word, most, &mut check, &mut fetch).map_err(errno)
 }
 
-/// The keys of two words, which must differ.
+/// The keys of two words. EINVAL if they are the same word.
 fn keys<M: Machine>(
     ctx: &Ctx<'_, M>,
     from: u64,
@@ -155,17 +156,18 @@ fn keys<M: Machine>(
     if from == to { Err(Errno::EINVAL) } else { Ok((from, to)) }
 }
 
-/// The calling thread leaves its memory: its locks go to their waiters. `ends`: it takes no more locks.
+/// Passes the locks of the calling thread to their waiters, because the thread leaves its memory. `ends` says that it
+/// acquires no more locks.
 pub(super) fn leave<M: Machine>(linux: &Linux<M>, ends: bool) {
     linux.futexes.table.pi_leave(linux.scheduler, ends);
 }
 
-/// `thread` will never run, although other threads could find it by its id.
+/// Passes on locks that already name `thread` as owner, because that new thread will never run.
 pub(crate) fn never_runs<M: Machine>(linux: &Linux<M>, thread: &quire_task::Thread<M>) {
     linux.futexes.table.pi_leave_for(linux.scheduler, thread, true);
 }
 
-/// The class or the nice value of `thread` has changed.
+/// Updates the locks after the scheduling class or the nice value of `thread` has changed.
 pub(crate) fn renice<M: Machine>(linux: &Linux<M>, thread: &quire_task::Thread<M>) {
     linux.futexes.table.pi_renice(linux.scheduler, thread);
 }

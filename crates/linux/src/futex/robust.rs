@@ -1,4 +1,4 @@
-//! Robust futexes: those that an ending thread holds are marked, and a waiter is woken.
+//! Robust futexes. The futexes that an ending thread owns are marked, and for each one a waiter is woken.
 
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
@@ -9,9 +9,9 @@ use quire_linux_state::{Ctx, Linux, Pid};
 use quire_sync::atomic::Ordering;
 use quire_task::futex::pi::{OWNER, OWNER_DIED, WAITERS};
 
-/// Bytes of `struct robust_list_head`.
+/// The size of `struct robust_list_head` in bytes.
 const HEAD_LEN: usize = 24;
-/// The most entries that are followed, as on Linux: a list may be a circle, or garbage.
+/// The most entries that are followed, as on Linux, because a list may be circular or invalid.
 const MOST: usize = 2048;
 
 /// `set_robust_list`
@@ -39,8 +39,9 @@ pub fn sys_get_robust_list<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, head: u64
     Ok(0)
 }
 
-/// The calling thread leaves its memory: walks its list, where an invalid entry ends the walk, and hands on its locks
-/// with priority inheritance. `ends`: the thread ends, and does not only exchange its memory.
+/// Releases the futexes of the calling thread, which leaves its memory. The thread's list is walked up to an invalid
+/// entry, and locks with priority inheritance are passed on. `ends` says that the thread ends; otherwise it executes a
+/// program.
 pub(crate) fn walk<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, ends: bool) {
     let head = thread.robust_list.swap(0, Ordering::Relaxed);
     if head != 0 {
@@ -71,8 +72,8 @@ fn follow<M: Machine>(linux: &Linux<M>, thread: &Thread<M>, head: u64) -> Result
     Ok(())
 }
 
-/// Marks the word of a lock that the ending thread owns. With priority inheritance (`inherits`) no waiter is woken
-/// here, because `pi::leave` makes it the owner.
+/// Marks the word of a lock that the ending thread owns, and wakes a waiter. With `inherits`, no waiter is woken here,
+/// because `pi::leave` passes the lock on.
 fn owner_died<M: Machine>(
     linux: &Linux<M>,
     thread: &Thread<M>,
@@ -83,7 +84,7 @@ fn owner_died<M: Machine>(
     crate::futex::check_address(word)?;
     let wake_one = || {
         if !inherits {
-            // As on Linux, the walk goes on whether or not a waiter could be woken.
+            // As on Linux, the walk continues also if no waiter could be woken.
             let _none_woken = crate::futex::wake_address(linux, thread, word, 1);
         }
     };
@@ -91,7 +92,7 @@ fn owner_died<M: Machine>(
     let mut old = machine.load_user_u32(word)?;
     loop {
         if pending && old == 0 {
-            // The thread ended before it could wake a waiter.
+            // The thread has released the lock, but has ended before it could wake a waiter.
             wake_one();
             return Ok(());
         }

@@ -12,7 +12,7 @@ use quire_linux_state::{Ctx, Errno, Machine, Process};
 use quire_sync::atomic::Ordering;
 use quire_sync::{Rank, SpinLock};
 
-/// Commands of `semctl` beside the common ones.
+/// Commands of `semctl`, in addition to the common ones.
 const GETPID: i32 = 11;
 const GETVAL: i32 = 12;
 const GETALL: i32 = 13;
@@ -26,7 +26,7 @@ const SEM_STAT_ANY: i32 = 20;
 /// Flags of an operation.
 const NOWAIT: i16 = 0o4000;
 const UNDO: i16 = 0x1000;
-/// Operations of a call that are read to the stack.
+/// The most operations of a call that are read to the stack.
 const FEW: usize = 4;
 
 /// `struct sembuf`.
@@ -38,7 +38,7 @@ struct Buffer {
     flags: i16,
 }
 
-// SAFETY: integers only, of one size.
+// SAFETY: all fields are integers of one size, so there is no padding and every bit pattern is a value.
 unsafe impl Plain for Buffer {}
 
 /// `struct semid64_ds`.
@@ -54,7 +54,7 @@ struct Described {
     rest: [u64; 2],
 }
 
-// SAFETY: its fields have no padding, and leave none between them.
+// SAFETY: neither the fields nor the gaps between them have padding, and every bit pattern is a value.
 unsafe impl Plain for Described {}
 const _: () = assert!(size_of::<Described>() == 104);
 
@@ -79,7 +79,7 @@ pub fn sys_semget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, n: i32, flags: i32
     Ok(id as usize)
 }
 
-/// A share in the list of undos of the caller's process, which is made at its first use.
+/// A reference to the undo list of the caller's process. The list is made at its first use.
 fn of_process<M: Machine>(ctx: &Ctx<'_, M>) -> Result<Undos<M>, Errno> {
     let place = ctx.process().undos.get_or_make(|| SpinLock::new(Rank::OWNED, None))?;
     if let Some(list) = place.lock().as_ref() {
@@ -93,15 +93,15 @@ fn of_process<M: Machine>(ctx: &Ctx<'_, M>) -> Result<Undos<M>, Errno> {
         }
         there.as_ref().map(Undos::share)
     };
-    // Another thread was faster: the list that was not needed goes without the lock.
+    // If another thread has made the list meanwhile, the new one is dropped after the lock is released.
     drop(new);
     share.ok_or(Errno::ENOMEM)
 }
 
-/// The calling thread's list of undos: its own, or that of its process.
+/// The calling thread's undo list: its own, or that of its process.
 fn own_undos<'a, M: Machine>(ctx: &'a Ctx<'_, M>) -> Result<&'a Undos<M>, Errno> {
     let undos = &ctx.thread.undos;
-    // SAFETY: a context is the owner's, and nothing borrows the list when there is none.
+    // SAFETY: only the owning thread has a context, and nothing borrows the list while it is `None`.
     unsafe {
         if undos.get().is_none() {
             undos.replace(Some(of_process(ctx)?));
@@ -110,14 +110,14 @@ fn own_undos<'a, M: Machine>(ctx: &'a Ctx<'_, M>) -> Result<&'a Undos<M>, Errno>
     }
 }
 
-/// The list of undos of a thread that the caller makes, in its process or in another one. `None`: that of its
-/// process, which is not touched, because nearly no program has one.
+/// The undo list of a new thread, in the caller's process or in a new one. `None` means the list of the thread's
+/// process. That list is not made here, because few programs use undos.
 pub(crate) fn undos_of_new<M: Machine>(
     ctx: &Ctx<'_, M>,
     shared: bool,
     same_process: bool,
 ) -> Result<Option<Undos<M>>, Errno> {
-    // SAFETY: a context is the owner's, and the view ends in this statement.
+    // SAFETY: only the owning thread has a context, and the view ends in this statement.
     let has_own = unsafe { ctx.thread.undos.get() }.is_some();
     match (shared, same_process) {
         (true, true) if !has_own => Ok(None),
@@ -127,10 +127,11 @@ pub(crate) fn undos_of_new<M: Machine>(
     }
 }
 
-/// Leaves the shared list of undos for one of its own (`unshare`). The last thread's leave reverts the changes.
+/// Gives the calling thread its own undo list instead of the shared one (`unshare`). If it is the last thread of its
+/// process, the changes in the process's list are undone.
 pub(crate) fn leave_undos<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
     let own = ctx.linux.ipc.arrays.undos()?;
-    // SAFETY: the owner is here, and `&mut` means that no view of the list is borrowed from it.
+    // SAFETY: the owning thread runs this, and `&mut` means that no view of the list is borrowed from the context.
     drop(unsafe { ctx.thread.undos.replace(Some(own)) });
     if ctx.process().threads.lock().len() == 1 {
         revert_undos(ctx.process());
@@ -138,7 +139,7 @@ pub(crate) fn leave_undos<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno>
     Ok(())
 }
 
-/// Gives up the process's share in its list of undos.
+/// Drops the process's reference to its undo list. The last reference undoes the changes.
 pub(crate) fn revert_undos<M: Machine>(process: &Process<M>) {
     if let Some(place) = process.undos.get() {
         let list = place.lock().take();
@@ -161,7 +162,7 @@ fn operate<M: Machine>(
     if n == 0 || id < 0 {
         return Err(Errno::EINVAL);
     }
-    // Mostly there is one, which needs no memory of the heap.
+    // Most calls have one operation, which needs no heap memory.
     let mut few = [Buffer { number: 0, change: 0, flags: 0 }; FEW];
     let many: Vec<Buffer>;
     let asked = if n <= FEW {
@@ -232,7 +233,7 @@ pub fn sys_semctl<M: Machine>(
             Ok(0)
         }
         SETVAL => {
-            // The low half of the union, as on little-endian Linux.
+            // The value is the low half of the union.
             ctx.as_caller(|caller| {
                 let value = argument as i32;
                 if !(0..=VALUE_MAX).contains(&value) {
@@ -262,7 +263,7 @@ pub fn sys_semctl<M: Machine>(
     }
 }
 
-/// Stores values at a user address.
+/// Stores values at user address `to`.
 fn write_values<M: Machine>(ctx: &Ctx<'_, M>, mut to: u64, values: &[u16]) -> Result<(), Errno> {
     let mut bytes = [0u8; 512];
     for some in values.chunks(bytes.len() / 2) {
@@ -275,11 +276,11 @@ fn write_values<M: Machine>(ctx: &Ctx<'_, M>, mut to: u64, values: &[u16]) -> Re
     Ok(())
 }
 
-/// `struct seminfo`: the limits, and for SEM_INFO the numbers of arrays and semaphores.
+/// Writes a `struct seminfo`: the limits, and with `used` (SEM_INFO) the numbers of arrays and semaphores.
 fn info<M: Machine>(ctx: &Ctx<'_, M>, used: bool, to: u64) -> Result<usize, Errno> {
     /// Linux's size of its `struct sem_undo`.
     const UNDO_BYTES: i32 = 20;
-    /// Linux's first limits, which describe tables that it no longer has.
+    /// Constants of Linux for limits of tables that Linux no longer has.
     const ALL: i32 = 32000 * 32000;
     const OPERATIONS: i32 = 500;
     let arrays = &ctx.linux.ipc.arrays;

@@ -1,7 +1,7 @@
-//! System V IPC, and POSIX message queues: the calls of Linux over the objects of `quire_ipc`.
+//! System V IPC and POSIX message queues: Linux's calls over the objects of `quire_ipc`.
 //!
-//! [`segments`] has shared memory, [`arrays`] semaphores, [`queues`] messages, [`posix_queues`] POSIX message queues,
-//! and [`queue_tree`] their files. [`permission`] translates owners and modes.
+//! [`segments`] has shared memory, [`arrays`] has semaphores, and [`queues`] has message queues. [`posix_queues`] has
+//! POSIX message queues, and [`queue_tree`] has their files. [`permission`] translates owners and modes.
 
 mod arrays;
 mod permission;
@@ -19,7 +19,7 @@ pub use queue_tree::queue_root;
 pub use queues::{sys_msgctl, sys_msgget, sys_msgrcv, sys_msgsnd};
 pub use segments::{sys_shmat, sys_shmctl, sys_shmdt, sys_shmget};
 
-/// The commands that all kinds have.
+/// The commands that all kinds of objects support.
 mod command {
     pub const RMID: i32 = 0;
     pub const SET: i32 = 1;

@@ -1,4 +1,4 @@
-//! Owners, modes and callers, as programs see them.
+//! Owners and modes in the form of programs.
 
 use quire_ipc::owner::{Change, MODE};
 use quire_ipc::{Open, Owner};
@@ -19,7 +19,7 @@ pub(super) struct Permission {
     pub unused: [u64; 2],
 }
 
-// SAFETY: its padding is made of fields.
+// SAFETY: all padding is declared as fields, and every bit pattern is a value.
 unsafe impl Plain for Permission {}
 const _: () = assert!(size_of::<Permission>() == 48);
 
@@ -38,13 +38,13 @@ impl Permission {
         }
     }
 
-    /// The change that IPC_SET asks for.
+    /// The change that IPC_SET requests.
     pub fn change(&self) -> Change {
         Change { user: self.uid, group: self.gid, mode: self.mode }
     }
 }
 
-/// How a `*get` call with `flags` opens an object.
+/// Converts the flags of a `*get` call.
 pub(super) fn open(flags: i32) -> Open {
     const CREATE: i32 = 0o1000;
     const EXCLUSIVE: i32 = 0o2000;

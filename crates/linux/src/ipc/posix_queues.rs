@@ -20,24 +20,25 @@ use quire_linux_state::{Ctx, Errno, Linux, Machine};
 use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_sync::{Rank, SpinLock};
 
-/// Priorities lie below this.
+/// One more than the highest priority.
 const PRIORITIES: u32 = 32768;
-/// The longest name.
+/// The most bytes of a name.
 const NAME: usize = 255;
 /// Kinds of `struct sigevent`.
 const SIGEV_SIGNAL: u32 = 0;
 const SIGEV_NONE: u32 = 1;
 const SIGEV_THREAD: u32 = 2;
-/// The bytes that a C library gets back through its netlink socket. The last one says why: a message, or the end.
+/// The size in bytes of the cookie that a C library gets back through its netlink socket. The last byte is the reason:
+/// a message came (`WOKEN`), or the registration ended (`REMOVED`).
 const COOKIE: usize = 32;
 const WOKEN: u8 = 1;
 const REMOVED: u8 = 2;
 
-/// An open queue.
+/// An open file of a queue.
 struct QueueFile<M: Machine> {
     queue: Arc<PosixQueue<M>>,
     host: IpcHost<M>,
-    /// Bytes of the description that were read.
+    /// The number of bytes of the queue's description that were read.
     read: AtomicUsize,
 }
 
@@ -68,7 +69,7 @@ impl<M: Machine> Stream for QueueFile<M> {
     }
 
     fn descriptor_closed(&self) {
-        // A process is notified no more after it has closed any descriptor of the queue.
+        // As on Linux, closing any descriptor of the queue ends the process's registration.
         let _never_fails = self.queue.set_notify(quire_ipc::Host::pid(&self.host), None);
     }
 
@@ -77,15 +78,15 @@ impl<M: Machine> Stream for QueueFile<M> {
     }
 }
 
-/// How a process learns of a message.
+/// How a process is notified of a message.
 enum By<M: Machine> {
     Nothing,
     Signal(Signal, u64),
-    /// Through a socket that a thread of its C library reads.
+    /// By the cookie, through a socket that a thread of the C library reads.
     Socket(NoticeSocket<M>, SpinLock<Vec<u8>>),
 }
 
-/// Notifies a process of a message.
+/// The registration of a process that is notified of a message.
 struct Notification<M: Machine> {
     process: Weak<Process<M>>,
     linux: &'static Linux<M>,
@@ -95,7 +96,7 @@ struct Notification<M: Machine> {
 impl<M: Machine> Notification<M> {
     fn put_cookie(&self, why: u8) {
         let By::Socket(socket, cookie) = &self.by else { return };
-        // Its memory is there since the request. It is sent once.
+        // The cookie was allocated at the registration, so this cannot fail. It is sent once.
         let mut cookie = core::mem::take(&mut *cookie.lock());
         if let Some(last) = cookie.last_mut() {
             *last = why;
@@ -109,11 +110,11 @@ impl<M: Machine> Notify for Notification<M> {
         self.put_cookie(WOKEN);
         if let (Some(process), By::Signal(signal, value)) = (self.process.upgrade(), &self.by) {
             let thread = self.linux.current();
-            // SAFETY: the calling thread's own.
+            // SAFETY: these are the calling thread's own credentials, which only that thread replaces.
             let uid = unsafe { thread.credentials.get() }.real_user;
             let detail = Detail::Value { pid: thread.process.pid, uid, value: *value };
             let info = SigInfo { signal: *signal, code: code::MESGQ, errno: 0, detail };
-            // A full queue of signals loses it, as on Linux.
+            // As on Linux, the signal is lost if the user has too many queued signals.
             let _perhaps_lost = self.linux.signal_process(&process, info);
         }
     }
@@ -127,7 +128,7 @@ impl<M: Machine> Notify for Notification<M> {
     }
 }
 
-/// The name of a queue, which has no slash.
+/// Reads the name of a queue. EACCES if it has a slash.
 fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
     let name = ctx.user().read_string(at, NAME, Errno::ENAMETOOLONG)?;
     match &name[..] {
@@ -138,7 +139,7 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// `struct mq_attr`: flags, messages at most, bytes of a message at most, messages.
+/// A `struct mq_attr`: flags, most messages, most bytes of a message, present messages.
 type Described = [i64; 8];
 
 /// `mq_open`
@@ -172,7 +173,7 @@ pub fn sys_mq_open<M: Machine>(
         mode: mode & MODE & !u32::from(ctx.fs()?.umask()),
         attributes,
     };
-    // Before a queue is made, so that none stays for want of a descriptor or memory.
+    // The descriptor and the file are allocated first, so that a failure leaves no new queue.
     let files = ctx.files()?.clone();
     let descriptor = files.reserve(true, quire_linux_state::file::view::descriptor_limit(ctx.thread))?;
     let new = ctx.vfs().nameless(&ctx.file_credentials(), "mqueue", false)?;
@@ -192,13 +193,13 @@ pub fn sys_mq_unlink<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64) -> Result<usize,
     Ok(0)
 }
 
-/// The queue of a file that was opened with `right`.
+/// The queue of an open file. EBADF if the file is no queue, or was opened without `right`.
 fn queue<M: Machine>(file: &Arc<File<M>>, right: OpenFlags) -> Result<&QueueFile<M>, Errno> {
     let queue = file.stream_as::<QueueFile<M>>().ok_or(Errno::EBADF)?;
     if file.flags().contains(right) { Ok(queue) } else { Err(Errno::EBADF) }
 }
 
-/// The deadline of a call: a time of day, or none.
+/// Reads the deadline of a call, which is a time of day. `None` for a null pointer.
 fn deadline<M: Machine>(ctx: &Ctx<'_, M>, time: u64) -> Result<Option<u64>, Errno> {
     if time == 0 {
         return Ok(None);
@@ -207,7 +208,7 @@ fn deadline<M: Machine>(ctx: &Ctx<'_, M>, time: u64) -> Result<Option<u64>, Errn
     Ok(Some(ctx.until_day(time.nanos()?)))
 }
 
-/// A call that a signal interrupts is made again, if the handler's action says so.
+/// Converts an error. An interrupted call is restarted if the signal's action has SA_RESTART.
 fn errno(e: Error) -> Errno {
     match e {
         Error::Interrupted => Errno::ERESTARTSYS,
@@ -278,7 +279,7 @@ pub fn sys_mq_notify<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, event: u64) -> R
         Some([value, kind, ..]) => {
             let by = match (kind >> 32) as u32 {
                 SIGEV_NONE => By::Nothing,
-                // Signal 0 is none.
+                // Signal 0 means no signal.
                 SIGEV_SIGNAL if kind as u32 == 0 => By::Nothing,
                 SIGEV_SIGNAL => By::Signal(Signal::new(u64::from(kind as u32)).map_err(|_| Errno::EINVAL)?, value),
                 SIGEV_THREAD => {

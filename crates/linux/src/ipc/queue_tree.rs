@@ -9,14 +9,14 @@ use quire_linux_state::file::host::FileHost;
 use quire_linux_state::ipc::host::PosixQueue;
 use quire_linux_state::{Linux, Machine};
 
-/// The inode number of the directory. Those of queues are above.
+/// The inode number of the directory. The numbers of queues are above it.
 const ROOT: u64 = 1;
 
 struct Queues<M: Machine>(&'static Linux<M>);
 
 struct Queue<M: Machine>(Arc<PosixQueue<M>>);
 
-/// Writes the description of a queue, as it is read from its file or from a descriptor.
+/// Writes the description of a queue, which programs read from its file or from a descriptor.
 pub(super) fn describe<M: Machine>(queue: &PosixQueue<M>, out: &mut dyn Write) -> fmt::Result {
     let (bytes, pid) = (queue.filled().1, queue.notified());
     writeln!(out, "QSIZE:{bytes:<10} NOTIFY:{:<5} SIGNO:{:<5} NOTIFY_PID:{pid:<6}", 0, 0)

@@ -9,7 +9,7 @@ use quire_linux_state::ipc::host::IpcHost;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_sync::atomic::Ordering;
 
-/// Commands of `msgctl` beside the common ones.
+/// Commands of `msgctl`, in addition to the common ones.
 const MSG_STAT: i32 = 11;
 const MSG_INFO: i32 = 12;
 const MSG_STAT_ANY: i32 = 13;
@@ -35,7 +35,7 @@ struct Described {
     unused: [u64; 2],
 }
 
-// SAFETY: its fields have no padding, and leave none between them.
+// SAFETY: neither the fields nor the gaps between them have padding, and every bit pattern is a value.
 unsafe impl Plain for Described {}
 const _: () = assert!(size_of::<Described>() == 120);
 
@@ -56,7 +56,7 @@ impl Described {
     }
 }
 
-/// A call that a signal interrupts is made again only if no handler runs.
+/// Converts an error. An interrupted call is restarted only if no handler runs.
 fn errno(e: Error) -> Errno {
     if e == Error::Interrupted { Errno::ERESTARTNOHAND } else { e.into() }
 }
@@ -92,7 +92,7 @@ fn wanted(kind: i64, flags: i32) -> Result<Wanted, Errno> {
         if flags & EXCEPT != 0 || flags & NOWAIT == 0 {
             return Err(Errno::EINVAL);
         }
-        // A negative number is beyond every queue.
+        // A negative number selects no message.
         return Ok(Wanted::Copy(usize::try_from(kind).unwrap_or(usize::MAX)));
     }
     Ok(match kind {
@@ -149,15 +149,15 @@ struct Info {
     padding: u16,
 }
 
-// SAFETY: all fields are integers, and the structure's padding is a field of its own.
+// SAFETY: all fields are integers, and all padding is declared as a field.
 unsafe impl Plain for Info {}
 
-/// The limits, and for MSG_INFO the numbers of queues, messages and bytes.
+/// Writes a `struct msginfo`: the limits, and with `used` (MSG_INFO) the numbers of queues, messages and bytes.
 fn info<M: Machine>(ctx: &Ctx<'_, M>, used: bool, to: u64) -> Result<usize, Errno> {
     let queues = &ctx.linux.ipc.queues;
     let limits = queues.limits();
     let get = |limit: &quire_sync::atomic::AtomicUsize| limit.load(Ordering::Relaxed) as i32;
-    // Linux's constants, which describe tables that it no longer has.
+    // Constants of Linux for limits of tables that Linux no longer has.
     let (mut pool, mut map, mut messages) = (32000 * 16384 / 1024, 16384, 16384);
     if used {
         let sums = queues.sums()?;

@@ -25,13 +25,13 @@ const RDONLY: i32 = 0o10000;
 const RND: i32 = 0o20000;
 const REMAP: i32 = 0o40000;
 const EXEC: i32 = 0o100_000;
-/// Commands of `shmctl` beside the common ones.
+/// Commands of `shmctl`, in addition to the common ones.
 const LOCK: i32 = 11;
 const UNLOCK: i32 = 12;
 const SHM_STAT: i32 = 13;
 const SHM_INFO: i32 = 14;
 const SHM_STAT_ANY: i32 = 15;
-/// Flags of a mode.
+/// Flags in a segment's mode.
 const DEST: u32 = 0o1000;
 const LOCKED: u32 = 0o2000;
 
@@ -50,7 +50,7 @@ struct Described {
     unused: [u64; 2],
 }
 
-// SAFETY: its fields have no padding, and leave none between them.
+// SAFETY: neither the fields nor the gaps between them have padding, and every bit pattern is a value.
 unsafe impl Plain for Described {}
 const _: () = assert!(size_of::<Described>() == 112);
 
@@ -66,7 +66,7 @@ struct Limits {
     unused: [u64; 4],
 }
 
-// SAFETY: integers only, of one size.
+// SAFETY: all fields are integers of one size, so there is no padding and every bit pattern is a value.
 unsafe impl Plain for Limits {}
 
 /// `struct shm_info`.
@@ -82,7 +82,7 @@ struct Sums {
     swap_successes: u64,
 }
 
-// SAFETY: all fields are integers, and the structure's padding is a field of its own.
+// SAFETY: all fields are integers, and all padding is declared as a field.
 unsafe impl Plain for Sums {}
 const _: () = assert!(size_of::<Sums>() == 48);
 
@@ -92,7 +92,7 @@ pub fn sys_shmget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, size: u64, flags: 
     let id = ctx.as_caller(|caller| {
         linux.ipc.segments.open(caller, key, size, open(flags), |name, attaches| {
             if flags & HUGETLB != 0 {
-                // The answer of Linux on a machine without huge pages.
+                // As on a Linux without huge pages, the call fails.
                 return Err(quire_ipc::Error::NotFound);
             }
             let bytes = quire_linux_state::memory::page_up(size).ok_or(quire_ipc::Error::OutOfMemory)?;
@@ -104,7 +104,7 @@ pub fn sys_shmget<M: Machine>(ctx: &mut Ctx<'_, M>, key: i32, size: u64, flags: 
     Ok(id as usize)
 }
 
-/// Where a segment is attached. `None` for any place.
+/// The address at which a segment is attached. `None` means any free address.
 fn place(address: u64, flags: i32) -> Result<Option<u64>, Errno> {
     if address == 0 {
         return if flags & REMAP != 0 { Err(Errno::EINVAL) } else { Ok(None) };
@@ -140,7 +140,7 @@ pub fn sys_shmat<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, address: u64, flags:
                 return Err(Errno::ENOMEM);
             }
             if at < PAGE_SIZE {
-                // The first page is never mapped, because only attacks would use it.
+                // The first page is never mapped, because that would help attacks by null pointers.
                 return Err(Errno::EPERM);
             }
             if flags & REMAP != 0 { Placement::Fixed(at) } else { Placement::FixedNoReplace(at) }
@@ -154,7 +154,7 @@ pub fn sys_shmat<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, address: u64, flags:
         MapRequest { prot, max_prot, shared: true, object: Some((&object, 0)), ..MapRequest::private(at, len) };
     match space.map(&request) {
         Ok(at) => Ok(at as usize),
-        // Another mapping is in the way.
+        // Another mapping overlaps the range.
         Err(MapError::Exists) => Err(Errno::EINVAL),
         Err(e) => Err(e.into()),
     }
@@ -166,7 +166,8 @@ pub fn sys_shmdt<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64) -> Result<usize
         return Err(Errno::EINVAL);
     }
     let space = ctx.space()?;
-    // The segment whose first mapped page lies where an attach at `address` would have put it.
+    // Finds the segment that was attached at `address`: its first mapped page has the address that follows from its
+    // offset.
     let mut found: Option<ObjectRef<M>> = None;
     let mut done = Ok(());
     space.entries(address, &mut |entry| {
@@ -253,7 +254,7 @@ pub fn sys_shmctl<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, command: i32, at: u
         }
         LOCK | UNLOCK => {
             if command == LOCK && ctx.process().soft_limit(which::MEMLOCK) == 0 {
-                // Only a privileged caller may lock at all.
+                // With a limit of 0, only a privileged caller may lock.
                 ctx.as_caller(|caller| if caller.locks { Ok(()) } else { Err(Errno::EPERM) })?;
             }
             ctx.as_caller(|caller| segments.lock(caller, id, command == LOCK))?;

@@ -9,7 +9,7 @@ use quire_linux_state::{Ctx, user};
 use quire_vm::map::{Advice, Content, Flags, Inherit};
 use quire_vm::{Access, FaultError, MapError, PAGE_SIZE, Prot, VirtRange};
 
-/// `start` aligned (else EINVAL), `len` rounded up; an empty range is `None`.
+/// Checks a range and rounds `len` up to pages. EINVAL if `address` is not aligned. `None` for an empty range.
 fn checked(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
     let rounded = page_up(len).ok_or(Errno::EINVAL)?;
     let end = address.checked_add(rounded).ok_or(Errno::EINVAL)?;
@@ -19,12 +19,13 @@ fn checked(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
     Ok((rounded != 0).then_some(VirtRange { start: address, end }))
 }
 
-/// Faults every page of `range` in, for writing where that is allowed.
+/// Faults in every page of `range`, for writing where that is allowed.
 pub(super) fn populate<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange) -> Result<(), Errno> {
     fault_in(ctx, range, None).map_err(|(_, error)| error)
 }
 
-/// As [`populate`]; `how` is the access. The error is returned with the core's own error.
+/// Faults in every page of `range` for the access `how`. `None` means the access of [`populate`]. The errno is returned
+/// with the error of the memory core, if there is one.
 fn fault_in<M: Machine>(
     ctx: &Ctx<'_, M>,
     range: VirtRange,
@@ -54,7 +55,7 @@ fn fault_in<M: Machine>(
             }
             match space.fault(at, access) {
                 Ok(_) => {}
-                // Unmapped meanwhile: the next lookup reports the hole.
+                // The page was unmapped meanwhile. The next lookup finds the hole.
                 Err(FaultError::NotMapped) => break,
                 Err(error @ FaultError::OutOfMemory) => return Err((Some(error), Errno::ENOMEM)),
                 Err(error) if how.is_some() => return Err((Some(error), Errno::EFAULT)),
@@ -66,7 +67,7 @@ fn fault_in<M: Machine>(
     Ok(())
 }
 
-/// Advice about forks.
+/// Serves advice for forks.
 fn inherit<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, how: Inherit) -> Result<usize, Errno> {
     let Some(range) = checked(address, len)? else { return Ok(0) };
     if range.end > USER_END {
@@ -78,7 +79,7 @@ fn inherit<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, how: Inheri
     }
 }
 
-/// Goes from mapping to mapping up to the first that refuses `how`, as Linux does.
+/// Applies `how` mapping by mapping, up to the first mapping that refuses it, as Linux does.
 fn inherit_up_to<M: Machine>(ctx: &mut Ctx<'_, M>, range: VirtRange, how: Inherit) -> Result<usize, Errno> {
     let space = ctx.space()?;
     let mut at = range.start;
@@ -118,8 +119,8 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, num
             }
             return Ok(ctx.space()?.leave_out_of_dumps(range, number == raw::MADV_DONTDUMP).map(|()| 0)?);
         }
-        // Hints about huge pages and ageing have no effect, but the range must be valid. Those about merging
-        // are refused, as by a Linux that cannot merge pages.
+        // Hints for huge pages and ageing have no effect, but the range must be valid. Hints for merging are refused,
+        // as on a Linux that cannot merge pages.
         raw::MADV_HUGEPAGE | raw::MADV_NOHUGEPAGE | raw::MADV_COLD | raw::MADV_PAGEOUT => Advice::Normal,
         raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE => {
             let Some(range) = checked(address, len)? else { return Ok(0) };
@@ -175,7 +176,7 @@ pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags
     Ok(0)
 }
 
-/// Pages that `mincore` reports at a time.
+/// The number of pages that `mincore` reports in one step.
 const BATCH: u64 = 512;
 
 /// `mincore`

@@ -1,4 +1,4 @@
-//! The heap.
+//! `brk`, which changes the size of the heap.
 
 use crate::memory::commit::Add;
 use quire_linux_state::Ctx;
@@ -10,10 +10,11 @@ use quire_linux_state::user::USER_END;
 use quire_vm::map::{MapRequest, Placement, Tag, Wire};
 use quire_vm::{PAGE_SIZE, VirtRange};
 
-/// Bytes above the heap that stay free, so that it does not grow into a neighbour unnoticed (one page, as on Linux).
+/// The bytes above the heap that stay unmapped, so that an overrun does not reach the next mapping. As on Linux, this
+/// is one page.
 const GUARD: u64 = PAGE_SIZE;
 
-/// `brk`: never fails, but returns the resulting break.
+/// `brk`. The call never fails, and returns the resulting break.
 pub fn sys_brk<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u64) -> Result<usize, Errno> {
     let Ok(memory) = ctx.space() else { return Ok(0) };
     let mut heap = memory.heap.lock();

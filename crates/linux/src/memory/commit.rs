@@ -1,4 +1,4 @@
-//! The limit of the memory that all programs may have together: `vm.overcommit_memory` and its ratio.
+//! The limit of memory that all programs together may commit: `vm.overcommit_memory` and its ratio.
 
 use quire_linux_state::Linux;
 use quire_linux_state::errno::Errno;
@@ -18,13 +18,13 @@ pub enum Add {
     SharedUnreserved,
 }
 
-/// The mode that refuses single requests for more than all memory.
+/// The mode that refuses single requests that exceed all memory.
 const HEURISTIC: i64 = 0;
 /// The mode with a limit of the commit charge.
 const STRICT: i64 = 2;
 
-/// Refuses a request for more than all memory, in the mode that calls it a mistake. With a limit, refuses shared memory
-/// beyond it. The core refuses private memory itself.
+/// Checks a request for more memory. In heuristic mode, a request that exceeds all memory is refused. In strict mode,
+/// shared memory beyond the limit is refused. The memory core checks the limit for private memory.
 pub fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(), Errno> {
     let all = linux.vm.frames().total() + linux.vm.swap().total();
     let refused = match (linux.settings.get(Setting::OvercommitMode), add) {
@@ -35,7 +35,8 @@ pub fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(),
     if refused { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
-/// The limit in bytes, by the present ratio or number, in each mode. Swap counts wholly.
+/// The limit in bytes, by the present ratio or the absolute setting. It is computed in all modes. Swap counts
+/// completely.
 pub fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
     let number = |setting| linux.settings.get(setting).unsigned_abs();
     let memory = match number(Setting::OvercommitKib) {
@@ -45,12 +46,12 @@ pub fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
     memory.saturating_add(linux.vm.swap().total() * PAGE_SIZE)
 }
 
-/// Bytes that programs have: private memory that they may store into, and shared memory in use.
+/// The committed memory in bytes: private memory that programs may write to, and shared memory in use.
 pub fn committed<M: Machine>(linux: &Linux<M>) -> u64 {
     linux.vm.map_memory().commit_charge().bytes() + linux.vm.stats().shared_pages() * PAGE_SIZE
 }
 
-/// Changes one of the three settings. EINVAL outside of its bounds.
+/// Changes one of the three overcommit settings. EINVAL if the value is out of bounds.
 pub fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) -> Result<(), Errno> {
     linux.settings.set(setting, value)?;
     match setting {
@@ -59,11 +60,11 @@ pub fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) -> Result
         _ => {}
     }
     let wanted = || match linux.settings.get(Setting::OvercommitMode) {
-        // The highest number stands for no limit.
+        // The highest number means no limit, so the limit stays below it.
         STRICT => limit(linux).min(CommitCharge::UNLIMITED - 1),
         _ => CommitCharge::UNLIMITED,
     };
-    // Another thread may have changed a setting since.
+    // The loop is needed because another thread may change a setting meanwhile.
     let commit_charge = linux.vm.map_memory().commit_charge();
     while commit_charge.limit() != wanted() {
         commit_charge.set_limit(wanted());

@@ -12,17 +12,17 @@ use quire_linux_state::user::USER_END;
 use quire_vm::map::{Flags, Wire};
 use quire_vm::{MapError, PAGE_SIZE, VirtRange};
 
-/// The most bytes that a process may lock; `None`: no limit (root).
+/// The most bytes that the caller may lock. `None` means no limit, for privileged callers.
 fn limit<M: Machine>(ctx: &Ctx<'_, M>) -> Option<u64> {
     (!ctx.credentials().may(cap::IPC_LOCK)).then(|| ctx.process().soft_limit(which::MEMLOCK))
 }
 
-/// EPERM for a caller that may lock nothing at all.
+/// Fails with EPERM if the caller's limit is 0.
 pub(super) fn may_lock<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(), Errno> {
     if limit(ctx) == Some(0) { Err(Errno::EPERM) } else { Ok(()) }
 }
 
-/// Whether the limit allows that a stack grows down to `address`, where it is locked.
+/// Whether the limit of locked memory allows that a locked stack grows down to `address`.
 #[cold]
 pub(crate) fn stack_may_grow<M: Machine>(thread: &Thread<M>, memory: &AddressSpace<M>, address: u64) -> bool {
     let limit = thread.process.soft_limit(which::MEMLOCK);
@@ -34,12 +34,12 @@ pub(crate) fn stack_may_grow<M: Machine>(thread: &Thread<M>, memory: &AddressSpa
         }
         false
     });
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let free = || unsafe { thread.credentials.get() }.may(cap::IPC_LOCK);
     more == 0 || memory.wired_bytes().saturating_add(more) <= limit || free()
 }
 
-/// EAGAIN if `more` bytes, about to be mapped locked, exceed the limit.
+/// Fails with EAGAIN if `more` further locked bytes would exceed the limit.
 pub(crate) fn may_add<M: Machine>(ctx: &Ctx<'_, M>, more: u64) -> Result<(), Errno> {
     match limit(ctx) {
         Some(limit) if ctx.space()?.wired_bytes().saturating_add(more) > limit => Err(Errno::EAGAIN),
@@ -47,7 +47,8 @@ pub(crate) fn may_add<M: Machine>(ctx: &Ctx<'_, M>, more: u64) -> Result<(), Err
     }
 }
 
-/// Whole pages over `len` bytes at `address`; `None`: nothing. A range that no mapping can fill is ENOMEM.
+/// The pages that contain the `len` bytes at `address`. `None` for an empty range. ENOMEM for a range outside user
+/// space.
 fn pages(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
     let start = address & !(PAGE_SIZE - 1);
     let end = len.checked_add(address - start).and_then(page_up).and_then(|len| start.checked_add(len));
@@ -58,7 +59,7 @@ fn pages(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
     if start < PAGE_SIZE || end > USER_END { Err(Errno::ENOMEM) } else { Ok(Some(VirtRange { start, end })) }
 }
 
-/// Bytes that are faulted in between two checks whether the caller was killed.
+/// The number of bytes that are faulted in between two checks for a fatal signal.
 const STEP: u64 = 1 << 20;
 
 fn wire<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, how: Wire) -> Result<usize, Errno> {
@@ -71,7 +72,8 @@ fn wire<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, how: Wire) -> Result<usi
         }
         let end = range.end.min(at + STEP);
         result = match space.make_resident(VirtRange { start: at, end }) {
-            // All of it was mapped when it was wired. Another thread has unmapped pages since then, which is no error.
+            // The whole range was mapped when it was wired. Another thread may have unmapped pages since then, which is
+            // no error.
             Err(MapError::NotMapped) => Ok(()),
             done => done,
         };
@@ -80,7 +82,7 @@ fn wire<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, how: Wire) -> Result<usi
     match result {
         Ok(()) => Ok(0),
         Err(MapError::OutOfMemory) => Err(Errno::EAGAIN),
-        // A hole, or a page that cannot be made resident.
+        // The range has a hole, or a page that cannot be made resident.
         Err(MapError::NotMapped | MapError::Protection) => Err(Errno::ENOMEM),
         Err(error) => Err(error.into()),
     }
@@ -141,7 +143,7 @@ pub fn sys_mlockall<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u32) -> Result<usiz
         if how == Wire::Now {
             let mut at = PAGE_SIZE;
             while let Some(range) = next_mapped(memory, at) {
-                // A page that cannot be made resident is no error here.
+                // For `mlockall`, a page that cannot be made resident is no error.
                 let _as_far_as_it_goes = crate::memory::advise::populate(ctx, range);
                 at = range.end;
             }

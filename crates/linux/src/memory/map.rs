@@ -28,7 +28,7 @@ const LOCKED: u32 = raw::MAP_LOCKED;
 const HUGETLB: u32 = raw::MAP_HUGETLB;
 const SYNC: u32 = raw::MAP_SYNC;
 const BELOW_4_GIB: u32 = raw::MAP_32BIT;
-/// The flags that MAP_SHARED_VALIDATE accepts; other types ignore unknown bits.
+/// The flags that MAP_SHARED_VALIDATE accepts. Mappings of other types ignore unknown bits.
 const KNOWN: u32 = TYPE
     | FIXED
     | FIXED_NOREPLACE
@@ -44,7 +44,7 @@ const KNOWN: u32 = TYPE
     | raw::MAP_EXECUTABLE
     | raw::MAP_STACK;
 
-/// The protection of `PROT_*` bits.
+/// Converts `PROT_*` bits to a protection.
 pub(super) fn prot_of(bits: u32) -> Prot {
     let mut prot = Prot::empty();
     prot.set(Prot::READ, bits & raw::PROT_READ != 0);
@@ -53,7 +53,7 @@ pub(super) fn prot_of(bits: u32) -> Prot {
     prot
 }
 
-/// The start and end of the window for MAP_32BIT: Linux's, in the low 2 GiB.
+/// The start and end of the address window for MAP_32BIT, as on Linux: the second GiB.
 const LOW: (u64, u64) = (0x4000_0000, 0x8000_0000);
 
 fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
@@ -65,13 +65,14 @@ fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
         return Err(Errno::EINVAL);
     }
     if address < PAGE_SIZE {
-        // The first page is never mapped, because only attacks would use it.
+        // The first page is never mapped, because that would help attacks by null pointers.
         return Err(Errno::EPERM);
     }
     Ok(if flags & FIXED_NOREPLACE != 0 { Placement::FixedNoReplace(address) } else { Placement::Fixed(address) })
 }
 
-/// The error of a mapping that must not replace another, if there is one. (Only the map itself decides.)
+/// Fails with EEXIST if a MAP_FIXED_NOREPLACE mapping would overlap another. This only decides which error is returned;
+/// the map itself checks again.
 fn refuse_to_replace<M: Machine>(ctx: &Ctx<'_, M>, at: Placement, len: u64) -> Result<(), Errno> {
     let Placement::FixedNoReplace(at) = at else { return Ok(()) };
     let mut next = None;
@@ -82,8 +83,8 @@ fn refuse_to_replace<M: Machine>(ctx: &Ctx<'_, M>, at: Placement, len: u64) -> R
     if next.is_some_and(|start| start < at + len) { Err(Errno::EEXIST) } else { Ok(()) }
 }
 
-/// Changes it, for running programs and for new ones. A program that a concurrent fork or exec makes may keep the
-/// old number.
+/// Changes the limit on mappings, for running and for new programs. A program that a concurrent fork or exec makes may
+/// keep the old limit.
 pub fn set_max_map_count<M: Machine>(linux: &Linux<M>, count: u64) {
     linux.map_count.store(count, Ordering::SeqCst);
     for process in linux.ids.processes() {
@@ -93,7 +94,7 @@ pub fn set_max_map_count<M: Machine>(linux: &Linux<M>, count: u64) {
     }
 }
 
-/// The arguments of `mmap` but the file, checked.
+/// The checked arguments of `mmap`, without the file.
 struct Wanted {
     at: Placement,
     len: u64,
@@ -104,7 +105,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// `len` is not 0.
+    /// Checks the arguments. `len` must not be 0.
     fn new(address: u64, len: u64, prot: u32, flags: u32, offset: u64) -> Result<Self, Errno> {
         let shared = match flags & TYPE {
             PRIVATE => false,
@@ -119,7 +120,7 @@ impl Wanted {
             return Err(Errno::EOVERFLOW);
         }
         if flags & HUGETLB != 0 {
-            // No pool of huge pages was set aside.
+            // There is no pool of huge pages.
             return Err(Errno::ENOMEM);
         }
         let at = placement(address, flags)?;
@@ -135,7 +136,7 @@ impl Wanted {
         self.flags & flag != 0
     }
 
-    /// Checks the limits of locked memory.
+    /// Checks the limit of locked memory.
     fn check_lock<M: Machine>(&self, ctx: &Ctx<'_, M>) -> Result<(), Errno> {
         if self.has(LOCKED) {
             crate::memory::lock::may_lock(ctx)?;
@@ -146,13 +147,13 @@ impl Wanted {
         Ok(())
     }
 
-    /// The file of a mapping that has one. A mapping without one may grow down only where it is private.
+    /// The mapped file, or `None` for an anonymous mapping. Only a private anonymous mapping may grow down.
     fn file<M: Machine>(&self, ctx: &Ctx<'_, M>, fd: i32) -> Result<Option<file::Mappable<M>>, Errno> {
         if self.has(ANONYMOUS) {
             return if self.has(GROWSDOWN) && self.shared { Err(Errno::EINVAL) } else { Ok(None) };
         }
         let found = file::mappable(ctx, fd, self.prot.contains(Prot::WRITE), self.shared);
-        // Mappings in the way are reported before the file's permissions, as on Linux.
+        // As on Linux, EEXIST takes precedence over errors of the file's permissions.
         if !matches!(found, Err(Errno::EBADF)) {
             refuse_to_replace(ctx, self.at, self.len)?;
         }
@@ -166,7 +167,7 @@ impl Wanted {
         Ok(Some(file))
     }
 
-    /// Whether there may be so much more memory without a file.
+    /// Checks that the commit limit allows this much more anonymous memory.
     fn check_commit<M: Machine>(&self, ctx: &Ctx<'_, M>) -> Result<(), Errno> {
         let add = match (self.shared, !self.has(NORESERVE)) {
             (false, true) => Add::Private,
@@ -192,7 +193,7 @@ pub fn sys_mmap<M: Machine>(
         return Err(Errno::EINVAL);
     }
     if len == 0 {
-        // Linux checks the descriptor first.
+        // As on Linux, an invalid descriptor takes precedence over the invalid length.
         let file = if flags & ANONYMOUS == 0 { ctx.file(fd).err() } else { None };
         return Err(file.unwrap_or(Errno::EINVAL));
     }
@@ -208,7 +209,8 @@ pub fn sys_mmap<M: Machine>(
     file = wanted.file(ctx, fd)?;
     if let Some(file) = &file {
         request.max_prot = file.max_prot;
-        // Announced until the mapping exists, so that a seal against writing finds the announcement or the mapping.
+        // The writable mapping is announced until it exists. So a concurrent seal against writing finds either the
+        // announcement or the mapping.
         to_store = if shared && file.max_prot.contains(Prot::WRITE) { file.to_store() } else { Ok(None) };
         if let Err(sealed) = &to_store {
             if prot.contains(Prot::WRITE) {
@@ -216,7 +218,7 @@ pub fn sys_mmap<M: Machine>(
             }
             request.max_prot -= Prot::WRITE;
         }
-        // Without an object (`/dev/zero`) it is fresh memory.
+        // Without an object (`/dev/zero`), the mapping is anonymous memory.
         request.object = file.object().map(|object| (object, wanted.offset));
     } else {
         request.grows_down = wanted.has(GROWSDOWN);
@@ -254,7 +256,8 @@ pub fn sys_munmap<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64) -> R
     Ok(0)
 }
 
-/// A range of whole pages: `address` aligned, `len` rounded up, not empty, inside user space. Else EINVAL.
+/// Checks a range and rounds `len` up to pages. EINVAL if `address` is not aligned, or if the range is empty or outside
+/// user space.
 pub(super) fn range(address: u64, len: u64) -> Result<VirtRange, Errno> {
     let range = page_up(len).and_then(|len| VirtRange::checked(address, len)).ok_or(Errno::EINVAL)?;
     if range.end > USER_END { Err(Errno::EINVAL) } else { Ok(range) }

@@ -1,4 +1,4 @@
-//! Calls about a program's memory.
+//! Calls for a program's memory.
 
 pub mod advise;
 pub mod brk;

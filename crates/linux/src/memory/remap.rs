@@ -56,7 +56,7 @@ pub fn sys_mremap<M: Machine>(
     }
     match ctx.space()?.remap(VirtRange { start: old, end: old_end }, new_len, how, flags & DONTUNMAP != 0) {
         Ok(at) => Ok(at as usize),
-        // Nothing is mapped there, or more than one mapping lies there.
+        // The old range has a hole, or spans more than one mapping.
         Err(MapError::NotMapped) => Err(Errno::EFAULT),
         Err(error) => Err(error.into()),
     }

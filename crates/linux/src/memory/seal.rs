@@ -16,7 +16,7 @@ pub fn sys_mseal<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags
     if end == address {
         return Ok(0);
     }
-    // A range that no mapping can fill has a hole.
+    // A range outside user space has a hole.
     let range = range(address, len).map_err(|_| Errno::ENOMEM)?;
     match ctx.space()?.seal(range) {
         Ok(()) => Ok(0),

@@ -7,7 +7,7 @@ use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
 use quire_vm::PAGE_SIZE;
 
-/// `remap_file_pages`: each changed part becomes a mapping of its own, as on Linux since 4.0.
+/// `remap_file_pages`. As on Linux since 4.0, each changed part becomes a separate mapping.
 pub fn sys_remap_file_pages<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     address: u64,

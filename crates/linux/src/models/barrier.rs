@@ -1,4 +1,4 @@
-//! `membarrier`: a barrier on another CPU, which has none itself.
+//! A model of `membarrier`: a thread makes a barrier on another CPU, whose program has no barrier.
 
 use crate::process::barrier::interrupt_all;
 use quire_sync::atomic::{AtomicU64, Ordering, fence_full};
@@ -8,15 +8,15 @@ use quire_sync::protocol;
 /// Two words of a program, and the other CPU's interrupt.
 struct Shared {
     words: [AtomicU64; 2],
-    /// Interrupts sent and taken. Only read-modify-writes, which see the newest value.
+    /// The numbers of interrupts sent and handled. They are accessed by read-modify-writes, which see the newest value.
     kicked: AtomicU64,
     taken: AtomicU64,
-    /// The other CPU idles here behind its program.
+    /// The other CPU idles here after its program has ended.
     parker: Parker,
 }
 
 impl Shared {
-    /// Between two instructions of the program. The interrupt is a barrier for the CPU that takes it.
+    /// Handles a pending interrupt between two instructions of the program. Handling is a full barrier on that CPU.
     fn poll(&self, taken: &mut bool) {
         if !*taken && self.kicked.fetch_add(0, Ordering::Relaxed) != 0 {
             fence_full();
@@ -26,7 +26,7 @@ impl Shared {
     }
 }
 
-/// Each of two threads stores into one word and then loads the other; only the one has a barrier in between.
+/// Each of two threads stores into one word and then loads the other word. Only one thread calls a barrier in between.
 fn store_and_load_against_barrier() {
     let zero = || AtomicU64::new(0);
     let (words, parker) = ([zero(), zero()], Parker::new());

@@ -1,8 +1,8 @@
-//! `membarrier`: a barrier on every CPU that runs a thread of the caller's program.
+//! `membarrier`: a memory barrier on every CPU that runs a thread of the caller's program.
 //!
-//! The caller interrupts each other CPU, and waits until that CPU has counted the interrupt. The CPU has then made all
-//! stores before the interrupt visible, since x86 makes stores visible in order. It loads nothing for the program
-//! before it returns from the interrupt, and that return also synchronises its instruction fetch.
+//! The caller interrupts each other CPU, and waits until that CPU has counted the interrupt. All earlier stores of that
+//! CPU are then visible, because x86 makes stores visible in order. The program's later loads come after the return
+//! from the interrupt. That return also serialises the CPU's instruction fetch.
 
 use crate::mutant::{Mutant, mutant};
 use quire_linux_state::Ctx;
@@ -21,7 +21,7 @@ const REGISTER_PRIVATE_EXPEDITED: u32 = 1 << 4;
 const PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 5;
 const REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 6;
 const GET_REGISTRATIONS: u32 = 1 << 9;
-/// The result of `QUERY`: all commands but those for restartable sequences.
+/// The result of `QUERY`: all commands except those for restartable sequences.
 const SUPPORTED: u32 = GLOBAL
     | GLOBAL_EXPEDITED
     | REGISTER_GLOBAL_EXPEDITED
@@ -40,7 +40,7 @@ pub fn sys_membarrier<M: Machine>(ctx: &mut Ctx<'_, M>, command: u32, flags: u32
     let has = |bit| registered.load(Ordering::Relaxed) & bit != 0;
     match command {
         QUERY => return Ok(SUPPORTED as usize),
-        // Linux has a barrier on the CPUs of all programs here, too.
+        // As on Linux, these commands make a barrier on the CPUs of all programs.
         GLOBAL | GLOBAL_EXPEDITED => barrier(ctx),
         REGISTER_GLOBAL_EXPEDITED | REGISTER_PRIVATE_EXPEDITED | REGISTER_PRIVATE_EXPEDITED_SYNC_CORE => {
             registered.fetch_or(command, Ordering::Relaxed);
@@ -48,7 +48,8 @@ pub fn sys_membarrier<M: Machine>(ctx: &mut Ctx<'_, M>, command: u32, flags: u32
         PRIVATE_EXPEDITED if has(REGISTER_PRIVATE_EXPEDITED) => barrier(ctx),
         PRIVATE_EXPEDITED_SYNC_CORE if has(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) => barrier(ctx),
         PRIVATE_EXPEDITED | PRIVATE_EXPEDITED_SYNC_CORE => return Err(Errno::EPERM),
-        // As on Linux, the plain one shows beside the other, but needs its own registration.
+        // As on Linux, a registration for `SYNC_CORE` also shows the plain registration, although that must be made
+        // separately.
         GET_REGISTRATIONS => {
             let plain = if has(REGISTER_PRIVATE_EXPEDITED_SYNC_CORE) { REGISTER_PRIVATE_EXPEDITED } else { 0 };
             return Ok((registered.load(Ordering::Relaxed) | plain) as usize);
@@ -58,11 +59,11 @@ pub fn sys_membarrier<M: Machine>(ctx: &mut Ctx<'_, M>, command: u32, flags: u32
     Ok(0)
 }
 
-/// Returns when every other CPU has passed a barrier.
+/// Interrupts every other CPU, and returns when each has passed a barrier.
 fn barrier<M: Machine>(ctx: &Ctx<'_, M>) {
     let (machine, cpus) = (ctx.linux.machine, ctx.linux.scheduler.cpus());
     let taken = |cpu| machine.interrupts(cpu, Interrupt::Reschedule);
-    // A thread that moves to another CPU meanwhile has passed a barrier on the CPU that it left.
+    // If a thread migrates meanwhile, it has passed a barrier on the CPU that it left.
     let others = || {
         let me = preempt_off().cpu();
         (0..cpus).filter(move |cpu| *cpu != me)
@@ -77,7 +78,7 @@ pub(crate) fn interrupt_all<I: Iterator<Item = usize>>(
     taken: impl Fn(usize) -> u64,
     kick: impl Fn(usize),
 ) {
-    // The caller's own stores come first.
+    // The caller's stores must be visible before the interrupts.
     if !mutant(Mutant::BarrierNoFence) {
         fence_full();
     }

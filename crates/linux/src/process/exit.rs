@@ -21,7 +21,7 @@ pub fn sys_exit<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<usize, 
     let process = ctx.process();
     // The process reports the status of its first thread, unless `exit_group` sets another.
     if ctx.thread.tid() == process.pid {
-        // Under the lock under which `exit_group` sets the status.
+        // `exit_group` sets the status under the same lock.
         let _threads = process.threads.lock();
         if !process.is_exiting() {
             process.status.store((status & 0xff) << 8, Ordering::Release);
@@ -37,20 +37,21 @@ pub fn sys_exit_group<M: Machine>(ctx: &mut Ctx<'_, M>, status: i32) -> Result<u
     Ok(0)
 }
 
-/// Ends the calling thread, which holds no resource any more.
+/// Ends the calling thread. The function does not return, so its callers must own nothing that has to be dropped.
 pub(crate) fn exit_thread<M: Machine>(linux: &'static Linux<M>) -> ! {
     finish(linux, linux.current());
     linux.scheduler.exit()
 }
 
-/// Does all the work of a thread's end except leaving its CPU. A separate function, so that all its references are
-/// dropped before that.
+/// Does all the work of a thread's end, except leaving the CPU. This is a separate function, so that its local
+/// references are dropped before the thread leaves the CPU.
 fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let process = &thread.process;
     let tid = thread.tid();
     let mut used = usage::of_thread(linux, &linux.scheduler.current());
     if process.threads.lock().last_leaves(thread) {
-        // Afterwards no thread of the process can read it. SAFETY: the thread itself runs this.
+        // The peak must be read now, because the last thread leaves the address space below.
+        // SAFETY: the value belongs to the calling thread.
         used.peak_pages = unsafe { thread.space.get() }.map_or(0, |space| space.peak_resident());
     }
     leave_memory(linux, thread);
@@ -77,7 +78,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         let mut threads = process.threads.lock();
         (threads.leave(tid), threads.len())
     };
-    // The scheduler and the caller's stack still hold references.
+    // This is not the last reference, because the scheduler and the caller's stack still have references.
     drop(gone);
     linux.victims.left(process);
     if remaining == 0 {
@@ -97,22 +98,23 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
 /// Leaves the address space, and releases a vfork parent.
 fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     notify_memory_waiters(linux, thread, true);
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let space = unsafe { thread.space.get() }.map(|space| &**space);
-    // SAFETY: the thread itself runs this. Its view of the space ends with the note, and the space is dropped after the
-    // call.
+    // SAFETY: the thread itself runs this. Its view of the space is not used after `leave_memory` has recorded it, and
+    // the space is dropped after the call.
     drop(thread.process.leave_memory(space, || unsafe { thread.space.enter(linux.machine, None) }));
     release_parent(thread);
 }
 
-/// Notifies waiters on futexes in the memory that the thread is about to leave. `ends`: the thread ends.
+/// Notifies waiters on futexes in the address space that the thread is about to leave. `ends` says whether the thread
+/// ends.
 pub(crate) fn notify_memory_waiters<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, ends: bool) {
     futex::robust::walk(linux, thread, ends);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let shared = unsafe { thread.space.get() }.is_some_and(|space| Arc::strong_count(space) > 1);
     if clear != 0 && shared {
-        // As on Linux, a bad address is ignored.
+        // As on Linux, an invalid address is ignored.
         if quire_linux_state::user::UserMemory(linux.machine).write(clear, &0u32).is_ok() {
             let _none_waits = futex::wake_address(linux, thread, clear, 1);
         }
@@ -125,15 +127,17 @@ pub(crate) fn release_parent<M: Machine>(thread: &Thread<M>) {
     thread.releases.wake_all();
 }
 
-/// Notifies another thread of signals that any thread can take, because the ending one may have been notified of them.
+/// Notifies another thread of pending signals of the process, because senders may have notified the ending thread of
+/// them.
 fn hand_over_signals<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     linux.notify_of_all(&thread.process, thread.process.pending.set().without(thread.blocked()));
 }
 
-/// Returns the thread's charge to its user, or moves a first thread's charge to the zombie. The thread's remaining work
-/// counts as the kernel's CPU time, because the user's record may be gone once the charge is returned.
+/// Returns the thread's charge to its user. The charge of a process's first thread moves to the process, which becomes
+/// a zombie. The thread's remaining CPU time counts for the kernel, because the user's record may be freed when the
+/// charge is returned.
 fn leave_user<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
-    // SAFETY: the thread itself runs this, and holds the charge until it is another's.
+    // SAFETY: the thread itself runs this, and keeps the charge until it has left the user.
     let user_charge = unsafe {
         linux.scheduler.become_user(None);
         thread.user_charge.replace(UserCharge::root())
@@ -144,7 +148,7 @@ fn leave_user<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     }
 }
 
-/// `thread`, the last one of its process, ends.
+/// Ends the process of `thread`, which is its last thread.
 fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     let process = &thread.process;
     process.exiting.store(true, Ordering::Release);
@@ -177,8 +181,8 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
         group.hang_up_if_orphaned(&parent.group());
     }
     drop(group);
-    // Charges for queued signals are returned before the parent can know of the end: after its wait it must not find
-    // them charged. KILL stays, since it ends waits.
+    // Charges for queued signals are returned before the parent is notified. So the charges are gone when the parent's
+    // wait returns. SIGKILL stays queued, because it ends waits.
     let queued = SigSet(!SigSet::UNBLOCKABLE.0);
     thread.pending.discard(queued);
     process.pending.discard(queued);
@@ -186,7 +190,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     report_to_parent(linux, process);
 }
 
-/// The adopter of the children of `process`: its nearest ancestor that is a subreaper, else process 1.
+/// The process that adopts the children of `process`: the nearest ancestor that is a subreaper, or process 1.
 pub(super) fn reaper_of<M: Machine>(process: &Process<M>) -> Option<Arc<Process<M>>> {
     let mut at = process.parent();
     while let Some(ancestor) = at {
@@ -198,7 +202,7 @@ pub(super) fn reaper_of<M: Machine>(process: &Process<M>) -> Option<Arc<Process<
     process.linux.first.lock().clone()
 }
 
-/// Whether the kernel reaps the ended children of a process with this action for SIGCHLD.
+/// Whether a process with this action for SIGCHLD gets no zombies, because the kernel reaps its children.
 fn reaps_at_once(action: Action) -> bool {
     action.handler == 1 || action.flags & flag::NOCLDWAIT != 0
 }
@@ -213,7 +217,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         }
     }
     let Some(mut reaper) = reaper_of(process) else { return };
-    // Read without a lock of a family.
+    // The action is read while no family is locked.
     let reaps = |reaper: &Process<M>| reaps_at_once(reaper.with_actions(|all| all.get(Signal::CHLD)));
     let mut unwanted = reaps(&reaper);
     let mut zombies = false;
@@ -229,7 +233,7 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
         // Families are locked from descendants to ancestors, so two reparentings cannot wait for each other.
         let mut theirs = reaper.family.lock_nested();
         if theirs.closed && reaper.pid != 1 {
-            // The ancestor ends too: process 1 adopts the children, and does so until the machine stops.
+            // The ancestor has ended too, so process 1 adopts the children. Process 1 exists until the machine stops.
             drop(theirs);
             let back = if zombie { &mut mine.zombies } else { &mut mine.children };
             let pushed = back.push(child);
@@ -248,8 +252,8 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
             let pushed = place.push(child.clone());
             debug_assert!(pushed.is_ok());
         }
-        // An adopted child's end is reported like any other's. Under the new parent's lock: `report_to_parent` reads it
-        // there.
+        // The end of an adopted child is reported by SIGCHLD. The signal is set under the new parent's family lock,
+        // because `report_to_parent` reads it under that lock.
         child.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
         drop(theirs);
         drop(mine);
@@ -271,7 +275,8 @@ fn give_children_away<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     }
 }
 
-/// Makes `process` a zombie, or frees it at once if its parent ignores its end.
+/// Reports the end of `process` to its parent. The process becomes a zombie, or is freed at once if the parent ignores
+/// the end.
 fn report_to_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
     let own = process.usage();
     let status = process.status.load(Ordering::Acquire);
@@ -299,7 +304,8 @@ fn report_to_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<
         };
         let gone = {
             let mut family = parent.family.lock();
-            // The process was given to another parent, or the signal has changed since it was read.
+            // The process may have another parent now, or the signal may have changed since it was read. Then the loop
+            // begins again.
             if process.exit_signal.load(Ordering::Relaxed) != number {
                 continue;
             }
@@ -311,7 +317,8 @@ fn report_to_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<
                 process.comes_to(Stage::Ended);
                 let pushed = family.zombies.push(node);
                 debug_assert!(pushed.is_ok());
-                // Sent with the zombie: a parent that has waited has the signal, as on Linux.
+                // The signal is sent under the lock under which the zombie is added. So as on Linux, a parent that has
+                // waited has the signal.
                 if signal == Ok(Signal::CHLD) {
                     let _merged = linux.signal_process_locked(&parent, info(Signal::CHLD));
                 }
@@ -324,8 +331,9 @@ fn report_to_parent<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<
         if let Some(gone) = gone {
             wait::release(linux, &gone);
         }
-        // From here on the parent may have waited for the process, so only values read before are used. Other signals
-        // than a child's may stop or continue the parent, which takes another family's lock.
+        // From here on, the parent may have reaped the process, so only values that were read before are used. A signal
+        // other than SIGCHLD may stop or continue the parent, which locks another family. So it is sent here, without a
+        // lock.
         if let Ok(signal) = signal
             && (ignored || signal != Signal::CHLD)
             && !(ignored && action.handler == 1)

@@ -1,7 +1,7 @@
-//! `process_vm_readv` and `process_vm_writev`: one process copies from or to the memory of another.
+//! `process_vm_readv` and `process_vm_writev`: a process copies from or to the memory of another process.
 //!
-//! The bytes go through a piece of kernel memory. So a fault in the caller's memory, and one in the other's, each stand
-//! for themselves, and the count of the moved bytes is exact.
+//! The bytes are copied through a buffer in kernel memory. So faults in the two address spaces are independent, and the
+//! number of moved bytes is exact.
 
 use quire_fs::{FsError, Sink, Source};
 use quire_heap::Vec;
@@ -14,19 +14,19 @@ use quire_linux_state::user::transfer::Vectors;
 use quire_linux_state::{Ctx, Pid};
 use quire_sync::atomic::Ordering;
 
-/// Bytes that are moved at a time. They lie on the kernel's stack, which a fault needs too.
+/// The size of the buffer in bytes. It is on the kernel stack, which page faults need too, so it is small.
 const PIECE: usize = 1024;
 /// The most pairs of address and length.
 const MOST: usize = 1024;
 
-/// The memory of process or thread `pid`, if the caller may access it.
+/// The memory of the process of thread `pid`. Fails if the caller may not access that memory.
 fn memory<M: Machine>(ctx: &Ctx<'_, M>, pid: i32) -> Result<Foreign<M>, Errno> {
     let tid = Pid::try_from(pid).map_err(|_| Errno::ESRCH)?;
     let process = ctx.linux.ids.process_of_thread(tid).ok_or(Errno::ESRCH)?;
     process.look_at(tid, ctx.thread, By::Real)?.memory.ok_or(Errno::ESRCH)
 }
 
-/// The addresses and lengths in the other memory.
+/// Reads the addresses and lengths in the other process's memory.
 fn remote<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Vec<[u64; 2]>, Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::EINVAL)?;
     let all: Vec<[u64; 2]> = ctx.user().read_many(at, count, MOST)?;
@@ -34,8 +34,8 @@ fn remote<M: Machine>(ctx: &Ctx<'_, M>, at: u64, count: u64) -> Result<Vec<[u64;
     if all.iter().any(|[_, len]| i64::try_from(*len).is_err()) { Err(Errno::EINVAL) } else { Ok(all) }
 }
 
-/// Calls `step(address, length)` for pieces of the other memory, as long as each moves all of its bytes and `room` says
-/// that the caller's memory has room. Returns the number of moved bytes.
+/// Calls `step(address, length)` for pieces of the other memory, `room` bytes at most together. Ends when a step moves
+/// fewer bytes than its length, or when `ends` returns true. Returns the number of moved bytes.
 fn each_piece(
     remote: &[[u64; 2]],
     mut room: usize,
@@ -63,12 +63,12 @@ fn each_piece(
     Ok(moved)
 }
 
-/// Whether the caller must end. No other signal cuts a transfer, as on Linux.
+/// Whether the caller must end. As on Linux, no other signal interrupts a transfer.
 fn ends<M: Machine>(ctx: &Ctx<'_, M>) -> bool {
     ctx.thread.work.load(Ordering::Relaxed) & work::KILL != 0
 }
 
-/// The arguments of both calls.
+/// The checked arguments of both calls.
 struct Given<M: Machine> {
     local: Vectors,
     remote: Vec<[u64; 2]>,
@@ -140,7 +140,7 @@ pub fn sys_process_vm_writev<M: Machine>(
     )
 }
 
-/// As Linux, no error but a lack of memory has a number of its own.
+/// The errno of a fault in the other memory. As on Linux, all faults except ENOMEM become EFAULT.
 fn foreign_error(e: quire_vm::FaultError) -> Errno {
     match e {
         quire_vm::FaultError::OutOfMemory => Errno::ENOMEM,

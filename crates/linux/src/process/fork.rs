@@ -1,4 +1,4 @@
-//! Making threads and processes.
+//! `fork`, `vfork`, `clone` and `clone3`, which make threads and processes.
 
 use crate::process::pidfd::NewPidFile;
 use core::alloc::Layout;
@@ -31,7 +31,7 @@ use quire_sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use quire_sync::{Rank, SpinLock, WaitQueue};
 use quire_task::{Quiet, Thread as Task, ThreadRef, futex};
 
-/// The arguments of a `clone`.
+/// The arguments of a call of the `clone` family.
 #[derive(Clone, Copy, Debug, Default)]
 struct Request {
     flags: u64,
@@ -40,7 +40,7 @@ struct Request {
     parent_tid: u64,
     child_tid: u64,
     tls: u64,
-    /// User address of the descriptor for CLONE_PIDFD.
+    /// The user address at which the descriptor for CLONE_PIDFD is stored.
     pidfd: u64,
 }
 
@@ -62,7 +62,7 @@ const PTRACE: u64 = raw::CLONE_PTRACE as u64;
 const PIDFD: u64 = raw::CLONE_PIDFD as u64;
 const IO: u64 = raw::CLONE_IO as u64;
 const CLEAR_SIGHAND: u64 = 1 << 32;
-/// The supported flags; the rest is namespaces and control groups.
+/// The supported flags. The others are for namespaces and control groups.
 const KNOWN: u64 = VM
     | FS
     | FILES
@@ -98,7 +98,7 @@ impl Request {
     }
 }
 
-/// An id that is released unless it is kept.
+/// A new process or thread id. Its drop frees the id, unless `keep` was called.
 struct NewId<M: Machine> {
     linux: &'static Linux<M>,
     id: Pid,
@@ -119,7 +119,7 @@ impl<M: Machine> Drop for NewId<M> {
     }
 }
 
-/// The parts of a new thread that its maker gives.
+/// The parts of a new thread that the caller supplies.
 pub(crate) struct NewThread<M: Machine> {
     pub process: Arc<Process<M>>,
     pub tid: Pid,
@@ -139,14 +139,14 @@ pub(crate) struct NewThread<M: Machine> {
     pub set_tid: u64,
 }
 
-/// Places a scheduler's thread with its payload in newly allocated memory. ENOMEM if there is none.
+/// Allocates a thread of the scheduler with its payload. ENOMEM if memory is exhausted.
 pub(crate) fn place<M: Machine>(
     linux: &'static Linux<M>,
     context: <M as quire_task::Machine>::Context,
     new: NewThread<M>,
 ) -> Result<ThreadRef<M>, Errno> {
     unsafe fn release<M: Machine>(task: NonNull<Task<M>>) {
-        // SAFETY: placed below with this layout; the last reference is gone.
+        // SAFETY: the memory was allocated below with this layout, and the last reference is gone.
         unsafe {
             core::ptr::drop_in_place(task.as_ptr());
             quire_heap::deallocate(task.cast(), Layout::new::<Task<M>>());
@@ -167,7 +167,7 @@ pub(crate) fn place<M: Machine>(
         over_limit: AtomicBool::new(false),
         io_priority: AtomicU16::new(new.io_priority),
         slack: new.slack,
-        // Its CPU is stored before its first instruction.
+        // This makes the return to user mode store the CPU's number in the rseq area before the first instruction.
         work: AtomicU32::new(if new.rseq == Rseq::NONE { 0 } else { work::RSEQ }),
         leaving: AtomicBool::new(false),
         stop_taken: AtomicBool::new(false),
@@ -180,8 +180,8 @@ pub(crate) fn place<M: Machine>(
         alt_stack: Owned::new(new.alt_stack),
         sleep: Private::new(None),
         waiter: futex::Waiter::new(),
-        // SAFETY: the thread stays in place. Its own calls list it, and end the listing while they have what they wait
-        // for.
+        // SAFETY: the thread is never moved. Only its own calls list it, and they end the listing before they drop the
+        // object whose queue it is on.
         park: Park::new(unsafe { Listing::new() }),
         restart: Private::new(None),
         clear_tid: AtomicU64::new(new.clear_tid),
@@ -203,18 +203,19 @@ pub(crate) fn place<M: Machine>(
     // with.
     unsafe {
         memory.write(Task::new(context, Some(payload), release::<M>));
-        // The thread leaves its user before it returns the charge.
+        // The reference to the user stays valid, because the thread leaves its user before it returns its charge.
         memory.as_ref().belong_to(user);
         Ok(ThreadRef::adopt(memory))
     }
 }
 
-/// Makes a thread, and tries again after a disturbance.
+/// Makes a thread. The attempt is repeated if signals to several processes have disturbed it.
 fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
     request.check()?;
     loop {
         match clone_once(ctx, request) {
-            // A signal to its group, or to all processes, is under way. It may be for others only.
+            // A signal to the process group, or to all processes, is being sent. It did not interrupt this thread, so
+            // the attempt is repeated.
             Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_to_all(),
             done => return done,
         }
@@ -228,11 +229,12 @@ fn clone_once<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usiz
     publish(ctx, &request, new, quiet)
 }
 
-/// Checks what costs nothing. Returns how quiet the group was, if the child joins it.
+/// Makes the checks that need no allocation. For a new process, returns the signal counts that [`adopt_into_family`]
+/// compares.
 ///
-/// A signal to the whole group, or to all processes, must not miss the child. A signal sent before this point has
-/// interrupted the parent, or is under way: the fork is refused and repeated. A later signal is noticed when the child
-/// joins its group, and the fork is repeated.
+/// A signal to the whole group, or to all processes, must not miss the child. A signal that was sent before this point
+/// has interrupted the parent, or is still being sent. In both cases the fork fails and is repeated. A later signal is
+/// noticed when the child joins its group, and then the fork is repeated too.
 fn refuse<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, group: &Group<M>) -> Result<Option<Undisturbed>, Errno> {
     if request.has(PARENT) && ctx.process().pid == 1 && !request.has(THREAD) {
         return Err(Errno::EINVAL);
@@ -247,32 +249,32 @@ fn refuse<M: Machine>(ctx: &Ctx<'_, M>, request: &Request, group: &Group<M>) -> 
     Ok(quiet)
 }
 
-/// A new thread that no other thread can find yet, and the memory that its publication needs.
+/// A new thread that no other thread can find yet, and the memory that is needed to publish it.
 struct Unfound<'a, M: Machine> {
     id: NewId<M>,
-    /// That of the caller, or a new one.
+    /// The process of the caller, or a new one.
     process: Arc<Process<M>>,
     task: ThreadRef<M>,
-    /// Its place in the list of the caller's threads, if it is one of them.
+    /// The memory for an entry in the list of the process's threads, if the thread joins the caller's process.
     entry: Option<SpareEntry<Pid, ThreadRef<M>>>,
-    /// The file that stands for its process.
+    /// The process's file for CLONE_PIDFD.
     file: Option<NewPidFile<'a, M>>,
 }
 
-/// Makes the thread and its process. All that can fail for lack of memory is here.
+/// Makes the thread and its process. All allocations that can fail are made here.
 fn allocate<'a, M: Machine>(
     ctx: &'a Ctx<'_, M>,
     request: &Request,
     group: Arc<Group<M>>,
 ) -> Result<Unfound<'a, M>, Errno> {
     let (linux, me, parent) = (ctx.linux, ctx.thread, ctx.process());
-    // Checked first, because a refusal then costs nothing, however often a program tries.
+    // The limit is checked first, because the refusal must be cheap for a program that tries often.
     let limit = {
         let own = ctx.credentials();
         let free = own.real_user == 0 || own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN);
         if free { limits::INFINITY } else { parent.soft_limit(limits::which::NPROC) }
     };
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let user_charge = unsafe { me.user_charge.get() }.another(limit)?;
     linux.check_threads()?;
     let id = NewId { linux, id: linux.ids.allocate()? };
@@ -281,8 +283,8 @@ fn allocate<'a, M: Machine>(
     let fs = if request.has(FS) { FsState::share(ctx.fs()?)? } else { ctx.fs()?.fork()? };
     let undos = crate::ipc::undos_of_new(ctx, request.has(SYSVSEM), request.has(THREAD))?;
     if request.has(SIGHAND) {
-        // Frozen actions are of processes with one thread each. SAFETY: a context is of a thread of its process, and
-        // this function holds no view of the actions.
+        // Frozen (shared) actions need a copy, because only processes with one thread may share them.
+        // SAFETY: a context is of a thread of its process, and this function has no view of the actions.
         unsafe { parent.own_actions() }?;
     }
     let process = process_of_new(ctx, request, id.id, group)?;
@@ -299,9 +301,9 @@ fn allocate<'a, M: Machine>(
         credentials: ctx.credentials().clone(),
         user_charge,
         blocked: me.blocked(),
-        // SAFETY: a context is the owner's view.
+        // SAFETY: only the owning thread has a context, and nothing replaces the stack meanwhile.
         alt_stack: if shares_stack { AltStack::default() } else { *unsafe { me.alt_stack.get() } },
-        // The memory of a thread, or of a vfork's child, has the area of its maker.
+        // If the memory is shared (a thread, or the child of a vfork), the rseq area in it belongs to the caller.
         rseq: if request.has(VM) { Rseq::NONE } else { me.rseq.get() },
         name: *me.name.lock(),
         io_priority: me.io_priority.load(Ordering::Relaxed),
@@ -320,7 +322,7 @@ fn allocate<'a, M: Machine>(
     Ok(Unfound { id, process, task, entry, file })
 }
 
-/// The process of a new thread: the caller's, or a new one.
+/// The process of a new thread: the caller's process, or a new one.
 fn process_of_new<M: Machine>(
     ctx: &Ctx<'_, M>,
     request: &Request,
@@ -338,7 +340,8 @@ fn process_of_new<M: Machine>(
     Ok(Arc::try_new(child)?)
 }
 
-/// The registers of a new thread: the caller's, with its own stack and thread pointer if it gets them.
+/// The register context of a new thread: a copy of the caller's registers, with a new stack and thread pointer if these
+/// were given.
 fn context_of_new<M: Machine>(
     ctx: &Ctx<'_, M>,
     request: &Request,
@@ -354,7 +357,7 @@ fn context_of_new<M: Machine>(
     Ok(machine.new_context(&regs, fs_base, machine.gs_base(), Fpu::Copy)?)
 }
 
-/// Lets others find the new thread, and starts it. Undone on failure.
+/// Makes the new thread visible to others, and starts it. On failure, all steps are undone.
 fn publish<M: Machine>(
     ctx: &Ctx<'_, M>,
     request: &Request,
@@ -368,12 +371,12 @@ fn publish<M: Machine>(
     if let Some(memory) = entry {
         let mut threads = process.threads.lock();
         if threads.closed {
-            // The thread that closed them also ends the caller, if it has not yet: the call does not return.
+            // The process is ending or executes a program. The caller must end too, so the call does not return.
             me.work.fetch_or(work::KILL, Ordering::AcqRel);
             return Err(Errno::ERESTARTNOINTR);
         }
         threads.join(task.clone(), memory);
-        // The process began to stop after the caller's check: the new thread must stop too.
+        // The process has begun to stop after the caller's check, so the new thread must stop too.
         if process.job.lock().stopping.is_some()
             && let Some(new) = task.payload()
         {
@@ -383,12 +386,12 @@ fn publish<M: Machine>(
         process.threads.lock().begin(task.clone());
         let sibling = request.has(PARENT).then(|| ctx.process());
         if let Err(error) = adopt_into_family(&process, sibling, &quiet) {
-            // A futex may name it as its owner already.
+            // A futex may name the thread as its owner already.
             crate::futex::pi::never_runs(linux, &task);
-            // Process and thread hold a reference to each other.
+            // Process and thread refer to each other, so this cycle must be broken.
             let thread = process.threads.lock().remove(tid);
             drop(thread);
-            // Its id is forgotten before it is freed.
+            // The id must lead to no process before it is freed.
             linux.ids.forget_process(tid);
             group::leave(&process);
             return Err(error);
@@ -399,7 +402,7 @@ fn publish<M: Machine>(
         file.open();
     }
     if request.has(VFORK) {
-        // The parent sleeps until the child has left its memory, so the child takes over its CPU.
+        // The parent sleeps until the child has left the shared memory. So the child runs on the parent's CPU.
         linux.scheduler.spawn_on(task.clone(), quire_sync::current_cpu());
         wait_for_release(me, &task);
     } else {
@@ -408,10 +411,11 @@ fn publish<M: Machine>(
     Ok(tid as usize)
 }
 
-/// Sleeps until the vfork child has left its parent's memory, by exec or exit.
+/// Sleeps until the vfork child has left its parent's memory, by exec or exit. Only a fatal signal ends the sleep
+/// earlier.
 fn wait_for_release<M: Machine>(me: &Thread<M>, child: &ThreadRef<M>) {
     if let Some(child) = child.payload() {
-        // Its timers still run: one may count the CPU time of its process.
+        // The timers of the process still run, so the parent must handle their expiry here.
         let stops = || {
             let _ends_nothing = me.interrupted();
             me.killed()
@@ -428,7 +432,7 @@ fn child_of<M: Machine>(
 ) -> Result<NewProcess<M>, Errno> {
     let parent = ctx.process();
     let actions = if request.has(SIGHAND) {
-        // SAFETY: a context is the owner's view, and a thread that makes another one does not exec.
+        // SAFETY: only the owning thread has a context, and it does not exec during this call.
         unsafe { parent.actions.get() }.clone()
     } else if request.has(CLEAR_SIGHAND) {
         let copy = parent.with_actions(Actions::try_clone)?;
@@ -458,31 +462,32 @@ fn child_of<M: Machine>(
     })
 }
 
-/// The counts of signals to groups and to all, at a fork's beginning.
+/// The counts of signals to the group and to all processes, at the beginning of a fork.
 struct Undisturbed {
-    /// The group's count.
+    /// The count of signals to the group.
     group: u64,
     /// The count of signals to all processes.
     all: Quiet,
 }
 
-/// Called by a forking thread before it checks for signals. An error while a signal to its group, or to all processes,
-/// is under way.
+/// Reads the signal counts. A forking thread calls this before it checks for signals. Fails while a signal to its
+/// group, or to all processes, is being sent.
 fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undisturbed, Errno> {
     let (group, all) = (group.signals(), linux.broadcasts.quiet());
     Ok(Undisturbed { group: group.ok_or(Errno::ERESTARTNOINTR)?, all: all.ok_or(Errno::ERESTARTNOINTR)? })
 }
 
-/// Adds a new process, already found by its id, to its group and to its parent's children. Undone on failure. `sibling`
-/// is the caller if the new process gets the caller's parent and exit signal (CLONE_PARENT).
+/// Adds a new process to its group and to its parent's children. Its id leads to it already. On failure, the caller
+/// undoes all steps. `sibling` is the caller if the new process gets the caller's parent and exit signal
+/// (CLONE_PARENT).
 fn adopt_into_family<M: Machine>(
     process: &Arc<Process<M>>,
     sibling: Option<&Arc<Process<M>>>,
     since: &Undisturbed,
 ) -> Result<(), Errno> {
-    // The group's lock is taken after the id is named and before the broadcasts are checked.
+    // `join` locks the group after the id leads to the process, and before the broadcasts are checked.
     if !process.group().join(process.clone(), since.group) || process.linux.broadcasts.was_sent_since(since.all) {
-        // The parent was sent a signal, or has left a group that has ended: the fork is repeated.
+        // A signal was sent to the parent, or the parent has left the group and that has ended. The fork is repeated.
         return Err(Errno::ERESTARTNOINTR);
     }
     let mut sibling = sibling;
@@ -493,19 +498,18 @@ fn adopt_into_family<M: Machine>(
             let mut family = parent.family.lock();
             if !family.closed {
                 if let Some(sibling) = sibling {
-                    // A reaper that adopts the caller changes its parent and then its signal, under this lock. Without
-                    // the lock the two may not belong together, and the reaper would get the signal chosen for another
-                    // parent.
+                    // A reaper that adopts the caller changes the caller's parent and then its signal, under this lock.
+                    // Without the lock, the signal that is read here could belong to an earlier parent.
                     let signal = sibling.exit_signal.load(Ordering::Relaxed);
                     process.exit_signal.store(signal, Ordering::Relaxed);
                 }
                 return family.children.push(process.clone()).map_err(|_| Errno::EAGAIN);
             }
         }
-        // CLONE_PARENT, and that parent has ended: its reaper becomes the parent. As an orphan the child sends SIGCHLD:
-        // the reaper must not get the signal that the caller chose for another parent.
+        // With CLONE_PARENT, the parent may have ended. Then its reaper becomes the parent, and the exit signal is
+        // SIGCHLD. The reaper must not get the signal that was chosen for another parent.
         process.exit_signal.store(Signal::CHLD.number(), Ordering::Relaxed);
-        // The caller may still have the signal for the other parent.
+        // The caller's own exit signal is not copied, because it may still be that for the other parent.
         sibling = None;
         let reaper = crate::process::exit::reaper_of(&parent);
         let old = process.replace_parent(reaper);
@@ -543,7 +547,7 @@ pub fn sys_clone<M: Machine>(
 
 /// `clone3`
 pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> Result<usize, Errno> {
-    /// Bytes of the first, shortest form of `struct clone_args`.
+    /// The size of the first version of `struct clone_args`, in bytes.
     const SHORTEST: usize = 64;
     const LONGEST: usize = 88;
     if size > 4096 {
@@ -557,7 +561,7 @@ pub fn sys_clone3<M: Machine>(ctx: &mut Ctx<'_, M>, from: u64, size: usize) -> R
     for (i, word) in words.iter_mut().enumerate().take(known) {
         *word = ctx.read(from + 8 * i as u64)?;
     }
-    // Bytes beyond the known ones must be zero.
+    // Bytes after the known fields must be zero.
     for at in known * 8..size {
         if ctx.read::<u8>(from + at as u64)? != 0 {
             return Err(Errno::E2BIG);

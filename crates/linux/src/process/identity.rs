@@ -1,4 +1,4 @@
-//! The calls that read and change the ids, the credentials and the personality of the caller.
+//! Calls that read and change the ids, the credentials and the personality of the caller.
 
 use quire_heap::{Arc, Vec};
 use quire_linux_state::Ctx;
@@ -10,17 +10,18 @@ use quire_sync::atomic::Ordering;
 
 /// Linux's NGROUPS_MAX.
 const MOST_GROUPS: usize = 65_536;
-/// "Leave as it is" in the calls that set several ids.
+/// The value that leaves an id unchanged, in calls that set several ids.
 const KEEP: u32 = u32::MAX;
 
-/// Makes the calling thread count as one of `user`, and share that user's CPU time. EAGAIN, as on Linux, if there is no
-/// memory for a new user.
+/// Moves the calling thread to `user`: its charge, and its share of CPU time. As on Linux, EAGAIN if memory for a new
+/// user is exhausted.
 fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
     let user_charge = ctx.linux.users.charge_thread(user).map_err(|_| Errno::EAGAIN)?;
     let over =
         user != 0 && user_charge.exceeds(ctx.process().soft_limit(quire_linux_state::process::limits::which::NPROC));
     ctx.thread.over_limit.store(over, quire_sync::atomic::Ordering::Relaxed);
-    // SAFETY: the thread itself runs this. Its new charge keeps the new user, and the old one is returned last.
+    // SAFETY: the thread itself runs this. The new charge keeps the new user's record alive. The old charge is returned
+    // after the thread has left the old user.
     unsafe {
         ctx.linux.scheduler.become_user(user_charge.share());
         drop(ctx.thread.user_charge.replace(user_charge));
@@ -28,7 +29,7 @@ fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Changes the calling thread's credentials: as on Linux, a library makes all threads of a program do so.
+/// Changes the credentials of the calling thread only. As on Linux, libc makes all threads of a program do the call.
 fn change<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
@@ -42,7 +43,7 @@ fn change<M: Machine>(
     Ok(0)
 }
 
-/// As [`change`], of user ids: capabilities follow them.
+/// Does the work of [`change`] for user ids, and adapts the capabilities to them.
 fn change_users<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,
@@ -202,7 +203,7 @@ pub fn sys_setresgid<M: Machine>(ctx: &mut Ctx<'_, M>, real: u32, effective: u32
     })
 }
 
-/// `setfsuid`: returns the old one, whether it changed or not.
+/// `setfsuid`. Returns the old id, also if it was not changed.
 pub fn sys_setfsuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Errno> {
     let old = ctx.credentials().file_user;
     change(ctx, |c| {
@@ -214,7 +215,7 @@ pub fn sys_setfsuid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, 
     })?;
     Ok(old as usize)
 }
-/// `setfsgid`: as `setfsuid`.
+/// `setfsgid`. Returns the old id, also if it was not changed.
 pub fn sys_setfsgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, Errno> {
     let old = ctx.credentials().file_group;
     change(ctx, |c| {
@@ -256,8 +257,9 @@ pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -
     })
 }
 
-/// Words of each set in a version of `capget` and `capset`. For an unknown version the newest one is written back, with
-/// an error unless the call only requests the version.
+/// Reads the header of `capget` and `capset`. Returns the number of words of each set in that version, and the process
+/// id. For an unknown version, the newest version is written back. The call then fails, unless it only asks for the
+/// version.
 fn capability_words<M: Machine>(ctx: &Ctx<'_, M>, header: u64, asks: bool) -> Result<Option<(usize, u32)>, Errno> {
     const VERSION_3: u32 = 0x2008_0522;
     let [version, pid] = ctx.read::<[u32; 2]>(header)?;
@@ -285,7 +287,7 @@ pub fn sys_capget<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> R
             let of_thread = task.as_ref().and_then(|task| task.payload().as_ref());
             match of_thread {
                 Some(thread) => thread.credentials.look(|c| c.capabilities),
-                // The thread has ended, and its process is still found by its id.
+                // The thread has ended, but the id still leads to its process.
                 None => ctx.linux.ids.process(pid).ok_or(Errno::ESRCH)?.credentials().capabilities,
             }
         }
@@ -300,7 +302,7 @@ pub fn sys_capget<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> R
     Ok(0)
 }
 
-/// `capset`: of the calling thread alone.
+/// `capset`, which changes only the calling thread.
 pub fn sys_capset<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> Result<usize, Errno> {
     let Some((words, pid)) = capability_words(ctx, header, false)? else { return Err(Errno::EINVAL) };
     if pid != 0 && pid != ctx.thread.tid() {
@@ -315,7 +317,7 @@ pub fn sys_capset<M: Machine>(ctx: &mut Ctx<'_, M>, header: u64, data: u64) -> R
     change(ctx, |c| c.capabilities.set(effective, permitted, inheritable))
 }
 
-/// The options of `prctl` that concern capabilities; `None`: another one.
+/// Serves the options of `prctl` for capabilities. `None` for another option.
 pub(super) fn control<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     option: u32,
@@ -380,7 +382,8 @@ pub fn sys_set_tid_address<M: Machine>(ctx: &mut Ctx<'_, M>, at: u64) -> Result<
     Ok(ctx.thread.tid() as usize)
 }
 
-/// `personality`: stored. Exec looks at `ADDR_NO_RANDOMIZE`, and `select` and its like at `STICKY_TIMEOUTS`.
+/// `personality`. The value is stored. Exec uses `ADDR_NO_RANDOMIZE`, and calls with a timeout, such as `select`, use
+/// `STICKY_TIMEOUTS`.
 pub fn sys_personality<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u32) -> Result<usize, Errno> {
     let personality = &ctx.process().personality;
     let before = personality.load(Ordering::Relaxed);
@@ -390,7 +393,7 @@ pub fn sys_personality<M: Machine>(ctx: &mut Ctx<'_, M>, wanted: u32) -> Result<
     Ok(before as usize)
 }
 
-/// `unshare`: open files and file system state; there are no namespaces.
+/// `unshare`, for descriptor tables, file system state and semaphore undos. There are no namespaces.
 pub fn sys_unshare<M: Machine>(ctx: &mut Ctx<'_, M>, flags: u64) -> Result<usize, Errno> {
     use linux_raw_sys::general as raw;
     let known = u64::from(raw::CLONE_FILES | raw::CLONE_FS | raw::CLONE_SYSVSEM);

@@ -1,5 +1,5 @@
-//! Priorities for devices: `ioprio_set` and `ioprio_get`. They are stored and inherited, as by a Linux whose disks have
-//! no scheduler that obeys them.
+//! I/O priorities: `ioprio_set` and `ioprio_get`. They are stored and inherited, but have no effect, as on a Linux
+//! without an I/O scheduler that uses them.
 
 use crate::process::scheduling::{meant, named, of_user};
 use linux_raw_sys::general as raw;
@@ -11,17 +11,18 @@ use quire_linux_state::{Ctx, Thread};
 use quire_sync::atomic::Ordering;
 use quire_task::{Class, ThreadRef};
 
-/// The class lies above this bit.
+/// The lowest bit of the class.
 const CLASS_SHIFT: u32 = 13;
-/// A thread of this class has the priority that follows from its nice value.
+/// A thread without a class, whose priority follows from its nice value.
 const NONE: u32 = 0;
 const REAL_TIME: u32 = 1;
 const BEST_EFFORT: u32 = 2;
 const IDLE: u32 = 3;
-/// The level's bits, of which each value is valid; the bits up to the class are hints for the device.
+/// The bits of the level. All their values are valid. The bits between them and the class are hints for the device.
 const LEVEL: u32 = 7;
 
-/// The threads that a call means. `getpriority` numbers the same choices from 0. User 0 is root, not the caller.
+/// The threads that `which` and `who` select. `getpriority` has the same selections, but numbers them from 0. User 0 is
+/// root, not the caller.
 fn threads<M: Machine>(ctx: &Ctx<'_, M>, which: u32, who: u32) -> Result<Vec<ThreadRef<M>>, Errno> {
     let kind = which.wrapping_sub(1);
     let processes = if kind == raw::PRIO_USER { of_user(ctx, who)? } else { named(ctx, kind, who)? };
@@ -54,7 +55,7 @@ pub fn sys_ioprio_set<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, who: u32, va
     Ok(0)
 }
 
-/// The priority that counts: without a class of its own, the thread's nice value gives it.
+/// The effective priority. If the thread has no class, the priority follows from its nice value.
 fn effective<M: Machine>(task: &ThreadRef<M>, own: u32) -> u32 {
     if own >> CLASS_SHIFT != NONE {
         return own;
@@ -67,7 +68,7 @@ fn effective<M: Machine>(task: &ThreadRef<M>, own: u32) -> u32 {
     (class << CLASS_SHIFT) | ((i32::from(task.nice()) + 20) as u32 / 5)
 }
 
-/// `ioprio_get`: a thread's own value, or the best that counts in a group or of a user.
+/// `ioprio_get`. Returns a thread's own value, or the best effective priority in a group or of a user.
 pub fn sys_ioprio_get<M: Machine>(ctx: &mut Ctx<'_, M>, which: u32, who: u32) -> Result<usize, Errno> {
     let mut best = None;
     for task in threads(ctx, which, who)? {

@@ -1,4 +1,4 @@
-//! The calls that make and change process groups and sessions.
+//! Calls that make and change process groups and sessions.
 
 use quire_heap::Arc;
 use quire_linux_state::errno::Errno;
@@ -10,7 +10,7 @@ use quire_sync::atomic::Ordering;
 
 /// `setpgid`
 pub fn sys_setpgid<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, group: i32) -> Result<usize, Errno> {
-    // The group that it asks for is negative.
+    // The requested group, which is `pid` if `group` is 0, is negative.
     if group < 0 || group == 0 && pid < 0 {
         return Err(Errno::EINVAL);
     }

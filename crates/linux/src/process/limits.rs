@@ -1,4 +1,4 @@
-//! The calls that read and change resource limits.
+//! Calls that read and change resource limits.
 
 use quire_linux_state::Ctx;
 use quire_linux_state::errno::Errno;
@@ -30,7 +30,7 @@ pub fn sys_prlimit64<M: Machine>(
     new: u64,
     old: u64,
 ) -> Result<usize, Errno> {
-    /// The largest table of files, to bound the kernel memory of a process.
+    /// The most descriptors of a process. The limit bounds the process's kernel memory.
     const MOST_FILES: u64 = 1 << 20;
     let number = number as usize;
     let wanted = if new == 0 { None } else { Some(ctx.read::<Limit>(new)?) };

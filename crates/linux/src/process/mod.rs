@@ -1,4 +1,4 @@
-//! Calls that make, end, change and look at processes.
+//! Calls that make, end, change and inspect processes.
 
 pub mod barrier;
 pub mod exit;

@@ -1,7 +1,7 @@
 //! Process files: `pidfd_open` and the descriptors of `CLONE_PIDFD`.
 //!
-//! A file holds its process, so its id may name another process once that is reaped. Every use of the id looks at the
-//! stage of the process first.
+//! A file keeps its process structure alive, but not the process id. After the process was reaped, the id may belong to
+//! another process. So every use of the id checks the stage of the process first.
 
 use crate::file::path::only;
 use core::any::Any;
@@ -20,7 +20,7 @@ use quire_linux_state::process::Process;
 use quire_linux_state::process::access::By;
 use quire_linux_state::process::stage::Stage;
 
-/// A file that stands for a process.
+/// A file that refers to a process.
 pub struct PidFile<M: Machine>(pub Arc<Process<M>>);
 
 impl<M: Machine> Stream for PidFile<M> {
@@ -45,7 +45,7 @@ impl<M: Machine> Stream for PidFile<M> {
     }
 }
 
-/// A file for `process`, with OpenFlags::NONBLOCK or without.
+/// Makes a file for `process`. `flags` may have OpenFlags::NONBLOCK.
 fn file_of<M: Machine>(ctx: &Ctx<'_, M>, process: &Arc<Process<M>>, flags: OpenFlags) -> Result<Arc<File<M>>, Errno> {
     process.own_files.get_or_make(Readiness::new)?;
     let stream = Arc::try_new(PidFile(process.clone()))?;
@@ -53,7 +53,7 @@ fn file_of<M: Machine>(ctx: &Ctx<'_, M>, process: &Arc<Process<M>>, flags: OpenF
     Ok(ctx.vfs().nameless_stream(&FileCredentials::ROOT, "[pidfd]", unsize!(stream), flags, false)?)
 }
 
-/// A descriptor for a process that cannot be found yet.
+/// A reserved descriptor and the file for a new process, which no other thread can find yet.
 pub(super) struct NewPidFile<'a, M: Machine>(Reserved<'a, M>, Arc<File<M>>);
 
 impl<'a, M: Machine> NewPidFile<'a, M> {
@@ -65,20 +65,20 @@ impl<'a, M: Machine> NewPidFile<'a, M> {
         Ok(NewPidFile(place, file))
     }
 
-    /// The process can be found: the descriptor leads to its file.
+    /// Installs the file. The caller has made the process visible.
     pub fn open(self) {
         self.0.fill(self.1);
     }
 }
 
-/// The process of descriptor `fd`, and whether calls on it shall not wait. EBADF if it is no process's file.
+/// The process of descriptor `fd`, and whether the file is nonblocking. EBADF if the file is no process file.
 pub(crate) fn process_of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<(Arc<Process<M>>, bool), Errno> {
     let file = ctx.file(fd)?;
     let process = &file.stream_as::<PidFile<M>>().ok_or(Errno::EBADF)?.0;
     Ok((process.clone(), file.flags().contains(OpenFlags::NONBLOCK)))
 }
 
-/// As [`process_of`], where a process's directory of `/proc` stands for the process, too.
+/// Does the work of [`process_of`], but also accepts a process's directory in `/proc`.
 pub(crate) fn process_or_directory_of<M: Machine>(ctx: &Ctx<'_, M>, fd: i32) -> Result<Arc<Process<M>>, Errno> {
     let file = ctx.file(fd)?;
     if let InodeContent::Generated(Generated::Directory(directory)) = &file.dentry.inode.node {
@@ -120,7 +120,8 @@ pub fn sys_pidfd_getfd<M: Machine>(ctx: &mut Ctx<'_, M>, pidfd: i32, fd: i32, fl
         task.payload().as_ref().and_then(|thread| thread.files.look(|files| files.clone())).ok_or(Errno::ESRCH)?
     };
     let file = u32::try_from(fd).ok().and_then(|fd| files.peek(fd)).ok_or(Errno::EBADF)?;
-    // The file must be of the program that was checked: the process may have executed another one since.
+    // The permission was checked for the program of that time. The check is repeated, because the process may have
+    // executed another program since.
     let after = process.look_at(process.pid, ctx.thread, By::Real)?;
     if !before.is_of_same_program(&after) {
         return Err(Errno::EPERM);

@@ -29,7 +29,7 @@ pub fn sys_prctl<M: Machine>(
         raw::PR_SET_NAME => {
             let name = match ctx.user().read_string(second, 15, Errno::E2BIG) {
                 Ok(name) => Name::new(&name),
-                // Longer names are cut.
+                // Longer names are cut off.
                 Err(Errno::E2BIG) => Name::new(&ctx.read::<[u8; 15]>(second)?),
                 Err(error) => return Err(error),
             };
@@ -51,7 +51,7 @@ pub fn sys_prctl<M: Machine>(
             ctx.write(second, &signal)?;
             Ok(0)
         }
-        // The flag decides about access to the process, and about its core file.
+        // The flag decides whether other processes may access this one, and whether a core file is written.
         raw::PR_GET_DUMPABLE => Ok(usize::from(ctx.space()?.is_dumpable())),
         raw::PR_SET_DUMPABLE if second <= 1 => {
             ctx.space()?.dumpable().set(second == 1);
@@ -76,7 +76,7 @@ pub fn sys_prctl<M: Machine>(
             ctx.write(second, &ctx.thread.clear_tid.load(Ordering::Relaxed))?;
             Ok(0)
         }
-        // There are no large pages in any case.
+        // The option is only stored, because there are no large pages.
         raw::PR_SET_THP_DISABLE if third == 0 && fourth == 0 && fifth == 0 => {
             ctx.space()?.small_pages.store(second != 0, Ordering::Relaxed);
             Ok(0)
@@ -93,7 +93,7 @@ pub fn sys_prctl<M: Machine>(
             ctx.linux.machine.forbid_counter(second as u32 == raw::PR_TSC_SIGSEGV);
             Ok(0)
         }
-        // No filter of calls exists.
+        // System call filters are not supported.
         raw::PR_GET_SECCOMP => Ok(0),
         raw::PR_SET_MM if !ctx.credentials().may(cap::SYS_RESOURCE) => Err(Errno::EPERM),
         raw::PR_GET_TIMERSLACK => Ok(timer_slack::of(&ctx.linux.scheduler.current()) as usize),
@@ -101,7 +101,7 @@ pub fn sys_prctl<M: Machine>(
             timer_slack::set(&ctx.linux.scheduler.current(), second)?;
             Ok(0)
         }
-        // Names of anonymous mappings are not kept, as in a Linux built without them.
+        // Other options are refused, also names of anonymous mappings, as on a Linux that is built without these.
         _ => Err(Errno::EINVAL),
     }
 }
@@ -133,7 +133,7 @@ pub fn sys_arch_prctl<M: Machine>(ctx: &mut Ctx<'_, M>, option: u32, value: u64)
             ctx.write(value, &machine.gs_base())?;
             Ok(0)
         }
-        // Programs may always execute CPUID. The processors of the guest cannot forbid it.
+        // Programs may always execute CPUID, because the guest's CPUs cannot trap it.
         GET_CPUID => Ok(1),
         SET_CPUID => Err(Errno::ENODEV),
         _ => Err(Errno::EINVAL),

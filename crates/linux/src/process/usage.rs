@@ -1,4 +1,4 @@
-//! The calls that return resource usage: `getrusage`, `times`.
+//! Calls that return resource usage: `getrusage` and `times`.
 
 use quire_linux_state::Ctx;
 use quire_linux_state::base::plain::Plain;

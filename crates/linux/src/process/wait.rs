@@ -1,4 +1,4 @@
-//! Waiting for children.
+//! `wait4` and `waitid`, which wait for children.
 
 use crate::process::pidfd::process_of;
 use crate::process::usage::RawUsage;
@@ -24,7 +24,7 @@ const ALL: u32 = raw::__WALL;
 const CLONE: u32 = raw::__WCLONE;
 const NOTHREAD: u32 = raw::__WNOTHREAD;
 
-/// A child found by a wait.
+/// A child that a wait has found, with the event to report.
 struct FoundChild {
     pid: Pid,
     uid: u32,
@@ -34,7 +34,7 @@ struct FoundChild {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
-    /// With a wait status.
+    /// The child has ended, with this wait status.
     Ended(i32),
     Living(Report),
 }
@@ -48,7 +48,7 @@ impl Event {
         }
     }
 
-    /// `si_code` and `si_status`.
+    /// The event's `si_code` and `si_status`.
     fn info(self) -> (i32, i32) {
         match self {
             Event::Ended(status) if status & 0x7f == 0 => (code::CLD_EXITED, status >> 8 & 0xff),
@@ -60,7 +60,7 @@ impl Event {
     }
 }
 
-/// Whether the wait is for `child`.
+/// Whether the wait selects `child`.
 fn fits<M: Machine>(wanted: Wanted, child: &Process<M>) -> bool {
     let named = match wanted.which {
         Which::Any => true,
@@ -71,7 +71,7 @@ fn fits<M: Machine>(wanted: Wanted, child: &Process<M>) -> bool {
     named && (wanted.options & ALL != 0 || cloned == (wanted.options & CLONE != 0))
 }
 
-/// Whether the wait is for such a report.
+/// Whether the wait asks for such a report.
 fn wants(wanted: Wanted, report: Report) -> bool {
     match report {
         Report::Stopped(_) => wanted.options & UNTRACED != 0,
@@ -79,21 +79,22 @@ fn wants(wanted: Wanted, report: Report) -> bool {
     }
 }
 
-/// Checks the children once: a report, none yet, or no child to wait for.
+/// Checks the children once. `None` if no selected child has an event yet. ECHILD if there is no child to wait for.
 fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<FoundChild, Errno>> {
-    // Dropped after the lock.
+    // This reference is declared first, so that it is dropped after the lock is released.
     let counted;
     let mut family = me.family.lock();
     let mut named = None;
     if let Which::Process(pid) = wanted.which
         && family.first(pid).is_none()
     {
-        // Looked up by its id, not among siblings, of which process 1 may have thousands.
+        // The child is looked up by its id and not among the siblings, because process 1 may have thousands of
+        // children.
         drop(family);
         counted = linux.ids.process(pid);
         family = me.family.lock();
-        // Under this lock a child stays one, and stays on its list. A child that another thread has reaped is on no
-        // list, though its id may lead to it for a moment. A wait for it would have no end.
+        // Under this lock, a child stays a child and stays on its list. A child that another thread has reaped is on no
+        // list, although its id may still lead to it for a moment. A wait for such a child would never end.
         let listed = |child: &Process<M>| family.children.has(child) || family.zombies.has(child);
         named = counted.as_deref().filter(|child| child.is_child_of(me) && listed(child));
     }
@@ -155,7 +156,7 @@ fn report<M: Machine>(family: &Family<M>, wanted: Wanted) -> Option<(usize, Arc<
     })
 }
 
-/// The usage of a child and of its reaped children.
+/// The resource usage of a child and of its reaped children.
 fn whole<M: Machine>(child: &Process<M>) -> Usage {
     let mut sum = child.usage();
     sum.peak_pages = sum.peak_pages.max(child.peak_pages());
@@ -163,7 +164,7 @@ fn whole<M: Machine>(child: &Process<M>) -> Usage {
     sum
 }
 
-/// Frees the id and the place in its group of a reaped process.
+/// Frees the id of a reaped process, and removes it from its group.
 pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Process<M>>) {
     let user_charge =
         core::mem::replace(&mut *process.user_charge.lock(), quire_linux_state::process::users::UserCharge::root());
@@ -175,7 +176,7 @@ pub(super) fn release<M: Machine>(linux: &'static Linux<M>, process: &Arc<Proces
     process.notify_its_files();
 }
 
-/// Waits for a child, without a kernel stack while it sleeps.
+/// Waits for a child. While the thread sleeps, it needs no kernel stack.
 fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errno> {
     let (me, linux, wanted) = (ctx.process(), ctx.linux, wait.wanted);
     if let Some(found) = look(linux, me, wanted) {
@@ -192,13 +193,13 @@ fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, wait: ChildWait) -> Result<usize, Errn
     }
 }
 
-/// Ends the wait, or sleeps on.
+/// Continues after a wake-up: reports a child, or sleeps again.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, child: ChildWait) -> Result<usize, Errno> {
     ctx.thread.park.listing().unlist();
     wait(ctx, child)
 }
 
-/// Writes what the wait found, if anything, where the caller asked for it.
+/// Writes the result of the wait to the caller's addresses. `None` means that no child has an event.
 fn answer<M: Machine>(ctx: &mut Ctx<'_, M>, to: Answer, found: Option<FoundChild>) -> Result<usize, Errno> {
     match to {
         Answer::Wait4 { status, usage } => {
@@ -248,7 +249,7 @@ pub fn sys_wait4<M: Machine>(
     };
     let wanted = Wanted { which, options: options | EXITED };
     if options & NOHANG != 0 {
-        // Mostly there is none yet.
+        // Usually no child has ended yet, so this path is short.
         return match look(ctx.linux, ctx.process(), wanted) {
             None => Ok(0),
             Some(found) => answer(ctx, Answer::Wait4 { status, usage }, Some(found?)),
@@ -287,7 +288,7 @@ pub fn sys_waitid<M: Machine>(
         _ => return Err(Errno::EINVAL),
     };
     if never_waits {
-        // Without a child to report, a file that does not wait gives an error instead.
+        // If no child has an event, a nonblocking process file makes the call fail with EAGAIN.
         let wanted = Wanted { which, options: options | NOHANG };
         return match look(ctx.linux, ctx.process(), wanted) {
             Some(found) => answer(ctx, Answer::Waitid { info, usage }, Some(found?)),

@@ -15,28 +15,28 @@ pub(crate) const SS_AUTODISARM: u32 = 1 << 31;
 #[repr(C)]
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RawStack {
-    /// Lowest address.
+    /// The lowest address of the stack.
     pub base: u64,
     /// `SS_*`.
     pub flags: u32,
     padding: u32,
-    /// Bytes.
+    /// The size of the stack in bytes.
     pub size: u64,
 }
 
 impl RawStack {
-    /// A `stack_t`.
+    /// Makes a `stack_t`.
     pub const fn new(base: u64, flags: u32, size: u64) -> RawStack {
         RawStack { base, flags, padding: 0, size }
     }
 }
 
-// SAFETY: words, and the padding between them is a separate field, so all bytes are set.
+// SAFETY: the fields are words, and the padding between them is a field too, so all bytes are set.
 unsafe impl Plain for RawStack {}
 
 /// `sigaltstack`
 pub fn sys_sigaltstack<M: Machine>(ctx: &mut Ctx<'_, M>, new: u64, old: u64) -> Result<usize, Errno> {
-    // SAFETY: a context is the owner's view.
+    // SAFETY: only the owning thread has a context, and nothing replaces the stack meanwhile.
     let before = *unsafe { ctx.thread.alt_stack.get() };
     if new != 0 {
         let stack: RawStack = ctx.read(new)?;
@@ -55,9 +55,9 @@ pub fn sys_sigaltstack<M: Machine>(ctx: &mut Ctx<'_, M>, new: u64, old: u64) -> 
     Ok(0)
 }
 
-/// Makes `stack` the alternate stack. EPERM while the thread runs on its present one.
+/// Makes `stack` the alternate stack. EPERM while the thread runs on its present alternate stack.
 pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) -> Result<(), Errno> {
-    // SAFETY: a context is the owner's view.
+    // SAFETY: only the owning thread has a context, and nothing replaces the stack meanwhile.
     let before = *unsafe { ctx.thread.alt_stack.get() };
     if before.holds(ctx.regs.rsp) && before.flags & SS_AUTODISARM == 0 {
         return Err(Errno::EPERM);
@@ -76,7 +76,7 @@ pub(super) fn set_alt_stack<M: Machine>(ctx: &mut Ctx<'_, M>, stack: &RawStack) 
         }
         _ => return Err(Errno::EINVAL),
     };
-    // SAFETY: the owner is here; `before` is a copy.
+    // SAFETY: the owning thread runs this, and `before` is a copy, so no view of the old value remains.
     unsafe { ctx.thread.alt_stack.replace(new) };
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The system calls about actions, masks and sending.
+//! The system calls for signal actions, masks and sending.
 
 use crate::process::pidfd::process_or_directory_of;
 use quire_heap::Arc;
@@ -12,7 +12,7 @@ use quire_linux_state::signal::{SigInfo, SigSet, Signal};
 use quire_linux_state::{Ctx, Pid, Process};
 use quire_task::ThreadRef;
 
-/// Bytes of the kernel's `sigset_t`, the size that programs must pass.
+/// The size of the kernel's `sigset_t` in bytes, which programs must pass.
 pub(super) const SET_LEN: usize = 8;
 
 pub(super) fn check_len(len: usize) -> Result<(), Errno> {
@@ -38,7 +38,7 @@ pub fn sys_rt_sigaction<M: Machine>(
     if let Some(mut action) = wanted {
         action.flags &= flag::KNOWN;
         action.mask = action.mask.without(SigSet::UNBLOCKABLE);
-        // An equal action is not stored, so it needs no copy of frozen ones.
+        // An equal action is not stored. So a process that shares frozen actions after a fork needs no copy of them.
         if action != before {
             // SAFETY: a context is of a thread of its process, and this function holds no view of the actions.
             unsafe { process.own_actions() }?;
@@ -86,9 +86,9 @@ pub fn sys_rt_sigpending<M: Machine>(ctx: &mut Ctx<'_, M>, to: u64, len: usize) 
     Ok(0)
 }
 
-/// Whether the caller may send `signal` (or nothing: a check) to `process`.
+/// Whether the caller may send `signal` to `process`. `None` means a check without a signal.
 fn may<M: Machine>(ctx: &Ctx<'_, M>, process: &Process<M>, signal: Option<Signal>) -> bool {
-    // Any process may continue a process of its own session.
+    // Any process may send SIGCONT to a process of its own session.
     let same_session = || process.group().session.id == ctx.process().group().session.id;
     core::ptr::eq(process, &**ctx.process())
         || ctx.credentials().may_signal(&process.credentials())
@@ -110,7 +110,7 @@ pub fn sys_kill<M: Machine>(ctx: &mut Ctx<'_, M>, pid: i32, signal: i32) -> Resu
             }
         }
         -1 => {
-            // All processes but process 1 and the caller.
+            // The signal goes to all processes except process 1 and the caller.
             let (mut found, mut allowed) = (false, false);
             let _broadcast = info.map(|_| ctx.linux.broadcasts.begin());
             for process in ctx.linux.ids.processes() {
@@ -160,7 +160,7 @@ fn signal_thread<M: Machine>(
 ) -> Result<usize, Errno> {
     let own = tid == ctx.thread.tid() as i32 && group.is_none_or(|group| group == ctx.pid() as i32);
     if own && signal != Some(Signal::KILL) {
-        // `raise`: no lookup is needed.
+        // The target is the calling thread (`raise`), so no lookup is needed.
         if let Some(info) = info {
             ctx.linux.signal_thread(&ctx.linux.scheduler.current(), info)?;
         }
@@ -172,7 +172,7 @@ fn signal_thread<M: Machine>(
         return Err(Errno::EPERM);
     }
     match info {
-        // A deadly signal to any thread ends the process.
+        // SIGKILL to any thread ends the whole process.
         Some(info) if info.signal == Signal::KILL => ctx.linux.signal_process(&thread.process, info)?,
         Some(info) => ctx.linux.signal_thread(&task, info)?,
         None => {}
@@ -196,12 +196,12 @@ pub fn sys_tgkill<M: Machine>(ctx: &mut Ctx<'_, M>, group: i32, tid: i32, signal
     signal_thread(ctx, Some(group), tid, signal, from_thread(ctx, signal))
 }
 
-/// Checks a program's own info: only to itself it may pretend to be the kernel or `kill`.
-/// `None` for number 0, which only asks whether the target is there.
+/// Reads and checks the signal information that a program supplies. Codes of the kernel and of `tkill` are allowed only
+/// if the program signals itself. `None` for signal 0, which only checks that the target exists.
 fn made_up<M: Machine>(ctx: &Ctx<'_, M>, signal: i32, at: u64, to_self: bool) -> Result<Option<SigInfo>, Errno> {
     let signal = Signal::or_none(signal)?;
     let raw: [u8; SIGINFO_LEN] = ctx.read(at)?;
-    // The code does not depend on the number.
+    // The check of the code does not depend on the signal, so any signal can stand for 0.
     let info = SigInfo::decode(signal.unwrap_or(Signal::HUP), &raw);
     if (info.code >= 0 || info.code == code::TKILL) && !to_self {
         return Err(Errno::EPERM);

@@ -1,4 +1,4 @@
-//! Delivery: a thread does the work of its flags before it goes to user mode.
+//! Delivery of signals: a thread does the work that its flags request before it returns to user mode.
 
 use crate::process::exit;
 use crate::rseq;
@@ -19,7 +19,7 @@ use quire_sync::atomic::Ordering;
 
 const _: () = assert!(Rank::FAMILY.is_before(Rank::SIGNALS));
 
-/// Does all work that `thread`'s flags request. Does not return if the thread must end.
+/// Does all work that the flags of `thread` request. The function does not return if the thread must end.
 pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs) {
     let mut handled = false;
     loop {
@@ -43,15 +43,16 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
     if !handled {
         restart_without_handler(regs);
     }
-    // The restart belongs to the interrupted call, which is settled now.
+    // The result or restart of the interrupted call is decided now. Later frames must not decide it again.
     regs.orig_rax = UserRegs::NOT_A_SYSCALL;
-    // If no handler's frame took the saved mask, it is restored here.
+    // If no signal frame has stored the saved mask, it is restored here.
     if thread.restore_mask() && thread.work.load(Ordering::Acquire) & work::SIGNAL != 0 {
         work(linux, thread, regs);
     }
 }
 
-/// The next signal to deliver: the thread's own first (no signal may overtake a fault), then the process's.
+/// Takes the next signal to deliver. Signals of the thread come before those of the process, because no signal may
+/// overtake a fault.
 fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
     let wanted = SigSet(!thread.blocked().0);
     let stops = &thread.stop_taken;
@@ -64,13 +65,14 @@ fn take<M: Machine>(thread: &Thread<M>) -> Option<SigInfo> {
     }
 }
 
-/// Delivers one signal. True if a handler will run.
+/// Delivers one signal. Returns true if a handler will run.
 fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs, info: SigInfo) -> bool {
     let process = &thread.process;
     let signal = info.signal;
     let action = process.with_actions(|actions| {
         let action = actions.get(signal);
-        // Of two concurrent threads, one gets the handler. No fork shares such actions, so they need no copy.
+        // With SA_RESETHAND, one of two concurrent threads gets the handler. Such actions are not shared by a fork, so
+        // they can be changed without a copy.
         let taken =
             action.once().then(|| actions.update(signal, |now| now.once().then_some(Action { handler: 0, ..now })));
         taken.and_then(Result::ok).unwrap_or(action)
@@ -78,7 +80,7 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
     match action.disposition(signal) {
         Disposition::Ignore | Disposition::Default(DefaultAction::Ignore | DefaultAction::Continue) => false,
         Disposition::Default(DefaultAction::Stop) => {
-            // An orphaned group, which no process could continue, is not stopped from the keyboard.
+            // An orphaned process group is only stopped by SIGSTOP, because no process could continue the group.
             if signal == Signal::STOP || !process.group().is_orphaned() {
                 stop::begin(linux, thread, signal);
             }
@@ -102,8 +104,8 @@ fn deliver<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut 
             restart_with_handler(regs, &action);
             let ready = rseq::before_handler(linux, thread, regs);
             if ready.and_then(|()| frame::push(linux, thread, regs, &action, &info)).is_err() {
-                // No room for the frame, or a bad area of restartable sequences: SIGSEGV, and if that was the signal,
-                // its default action.
+                // The frame has no room, or the rseq area is invalid. The thread gets SIGSEGV. If the signal was
+                // SIGSEGV, its action is reset to the default first.
                 if signal == Signal::SEGV {
                     linux.reset_action(process, Signal::SEGV);
                 }
@@ -123,7 +125,7 @@ fn is_restart(regs: &UserRegs) -> Option<Errno> {
     errno.is_restart().then_some(errno)
 }
 
-/// The length of the `syscall` instruction.
+/// The length of the `syscall` instruction in bytes.
 const SYSCALL_LEN: u64 = 2;
 
 fn again(regs: &mut UserRegs, number: u64) {
@@ -146,7 +148,7 @@ fn restart_with_handler(regs: &mut UserRegs, action: &Action) {
         Some(Errno::ERESTARTSYS) if action.flags & flag::RESTART != 0 => again(regs, regs.orig_rax),
         Some(_) => regs.rax = quire_linux_state::errno::encode(Err(Errno::EINTR)),
     }
-    // Further frames on top of this one must not restart again.
+    // Further signal frames must not restart the call again.
     regs.orig_rax = UserRegs::NOT_A_SYSCALL;
 }
 

@@ -1,4 +1,4 @@
-//! Signal frames on a handler's stack, and the return from them. Laid out as on Linux for x86-64
+//! Signal frames on a handler's stack, and the return from them. The layout is that of Linux for x86-64
 //! (arch/x86/include/uapi/asm/sigcontext.h, ucontext.h).
 
 use crate::signal::alt_stack;
@@ -53,10 +53,10 @@ struct Context {
 }
 
 impl Context {
-    /// The registers in the frame, restricted to values that a program may have.
+    /// The registers in the frame, reduced to values that a program may have.
     fn registers(&self) -> Result<UserRegs, Errno> {
         if self.rip >> 47 != 0 {
-            // Outside user space: the CPU would fault in the kernel at the return.
+            // The address is outside user space, so the return instruction would fault in kernel mode.
             return Err(Errno::EFAULT);
         }
         Ok(UserRegs {
@@ -105,7 +105,7 @@ struct Frame {
     info: [u8; SIGINFO_LEN],
 }
 
-// SAFETY: words and bytes, whose order leaves no padding (asserted below).
+// SAFETY: the fields are words and bytes, and their order leaves no padding (asserted below).
 unsafe impl Plain for Frame {}
 
 const _: () = assert!(size_of::<Context>() == 256);
@@ -124,7 +124,7 @@ const SOFTWARE: usize = 464;
 const MAGIC_1: u32 = 0x4650_5853;
 const MAGIC_2: u32 = 0x4650_5845;
 const MAGIC_2_LEN: usize = 4;
-/// Bytes of the legacy area, alone and with the XSAVE header.
+/// The sizes of the legacy area without and with the XSAVE header, in bytes.
 const LEGACY: usize = 512;
 const WITH_HEADER: usize = 576;
 
@@ -140,19 +140,20 @@ impl FloatArea {
         Ok(FloatArea { at: quire_heap::allocate_zeroed(layout)?, layout })
     }
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: allocated with that length, initialised, and borrowed exclusively.
+        // SAFETY: the memory was allocated with that length and initialised, and `&mut self` makes the access
+        // exclusive.
         unsafe { core::slice::from_raw_parts_mut(self.at.as_ptr(), self.layout.size()) }
     }
 }
 
 impl Drop for FloatArea {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout.
+        // SAFETY: the memory was allocated with this layout and is freed once.
         unsafe { quire_heap::deallocate(self.at, self.layout) };
     }
 }
 
-/// Bytes of a frame, without the floating-point state.
+/// The size of a frame in bytes, without the floating-point state.
 pub const FRAME_LEN: usize = size_of::<Frame>();
 
 /// The addresses of a frame's parts.
@@ -160,27 +161,29 @@ pub const FRAME_LEN: usize = size_of::<Frame>();
 pub struct Placement {
     /// The floating-point state.
     pub float: u64,
-    /// The frame: the handler's stack pointer.
+    /// The frame, which is also the handler's stack pointer.
     pub frame: u64,
 }
 
-/// Places a frame below `top` (with red zone, if `top` is the interrupted stack). The floating-point state is aligned
-/// to 64. The handler starts with the stack pointer as after a call (8 modulo 16). `None`: there is no room.
+/// Places a frame below `top`. If that is on the interrupted stack, the caller has subtracted the red zone. The
+/// floating-point state is aligned to 64 bytes. The handler's stack pointer is 8 modulo 16, as after a call. `None` if
+/// there is no room.
 pub fn place(top: u64, float_len: usize) -> Option<Placement> {
     let float = top.checked_sub((float_len + MAGIC_2_LEN) as u64)? & !63;
     let frame = (float.checked_sub(size_of::<Frame>() as u64)? & !15).checked_sub(8)?;
     Some(Placement { float, frame })
 }
 
-/// The least stack that a handler's frame needs (`AT_MINSIGSTKSZ`).
+/// The least size in bytes of a stack for a signal frame (`AT_MINSIGSTKSZ`).
 pub fn least_stack<M: Machine>(machine: &M) -> usize {
     size_of::<Frame>() + machine.fpu_len() + MAGIC_2_LEN + 64 + 16 + RED_ZONE as usize
 }
 
-/// How often a handler's frame waits for the end of a victim.
+/// How often the setup of a signal frame waits until an OOM victim has ended.
 const ATTEMPTS: u32 = 32;
 
-/// A buffer for the state in a handler's frame. As for a page fault, a victim is ended if memory is out.
+/// Allocates a buffer for the floating-point state of a signal frame. If memory is exhausted, a victim is ended, as for
+/// a page fault.
 fn float_area<M: Machine>(linux: &'static Linux<M>, len: usize) -> Result<FloatArea, Errno> {
     for _ in 0..ATTEMPTS {
         match FloatArea::new(len) {
@@ -191,7 +194,7 @@ fn float_area<M: Machine>(linux: &'static Linux<M>, len: usize) -> Result<FloatA
     FloatArea::new(len)
 }
 
-/// Pushes a frame for `action` and makes `regs` those of the handler's first instruction.
+/// Pushes a frame for `action`, and sets `regs` to those of the handler's first instruction.
 pub(crate) fn push<M: Machine>(
     linux: &'static Linux<M>,
     thread: &Thread<M>,
@@ -200,7 +203,7 @@ pub(crate) fn push<M: Machine>(
     info: &SigInfo,
 ) -> Result<(), Errno> {
     let memory = UserMemory(linux.machine);
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let alt = *unsafe { thread.alt_stack.get() };
     let on_alt = alt.holds(regs.rsp) && alt.flags & SS_AUTODISARM == 0;
     let mut top = regs.rsp.wrapping_sub(RED_ZONE);
@@ -210,17 +213,17 @@ pub(crate) fn push<M: Machine>(
     let float_len = linux.machine.fpu_len();
     let at = place(top, float_len).ok_or(Errno::EFAULT)?;
     if on_alt && !alt.holds(at.frame) {
-        // The alternate stack itself has overflowed.
+        // The alternate stack has overflowed.
         return Err(Errno::EFAULT);
     }
     if action.flags & flag::RESTORER == 0 {
-        // x86-64 has no other way to return.
+        // On x86-64 a handler can return only through the program's restorer.
         return Err(Errno::EFAULT);
     }
 
     save_float(linux, &at)?;
 
-    // SAFETY: the thread itself runs this.
+    // SAFETY: the value belongs to the calling thread.
     let mask = unsafe { thread.saved_mask.replace(None) }.map_or(thread.blocked(), SavedMask::get);
     thread.work.fetch_and(!work::RESTORE_MASK, Ordering::AcqRel);
     let stack_flags = if alt.size == 0 {
@@ -257,9 +260,10 @@ pub(crate) fn push<M: Machine>(
     Ok(())
 }
 
-/// Makes `regs` those of the first instruction of `handler`, which gets `signal` and its `frame`.
+/// Sets `regs` to those of the first instruction of `handler`. Its arguments are `signal` and parts of the `frame`.
 fn enter<M: Machine>(linux: &Linux<M>, regs: &mut UserRegs, handler: u64, frame: u64, signal: Signal) {
-    // A handler does not inherit rounding, unmasked exceptions or a full stack of numbers.
+    // A handler starts with a fresh floating-point state: it does not inherit rounding modes, unmasked exceptions or a
+    // full x87 stack.
     linux.machine.fpu_reset();
     regs.rip = handler;
     regs.rsp = frame;
@@ -273,7 +277,7 @@ fn enter<M: Machine>(linux: &Linux<M>, regs: &mut UserRegs, handler: u64, frame:
     regs.ss = UserRegs::USER_SS;
 }
 
-/// Writes the floating-point state of the calling thread behind its frame.
+/// Writes the floating-point state of the calling thread to its place near the frame.
 fn save_float<M: Machine>(linux: &'static Linux<M>, at: &Placement) -> Result<(), Errno> {
     let memory = UserMemory(linux.machine);
     let len = linux.machine.fpu_len();
@@ -286,7 +290,7 @@ fn save_float<M: Machine>(linux: &'static Linux<M>, at: &Placement) -> Result<()
     Ok(())
 }
 
-/// The registers of the interrupted program, as its handler finds them.
+/// The registers of the interrupted program, in the form of the frame.
 fn context_of(regs: &UserRegs, trap: Trap, mask: SigSet, float: u64) -> Context {
     Context {
         r8: regs.r8,
@@ -320,7 +324,7 @@ fn context_of(regs: &UserRegs, trap: Trap, mask: SigSet, float: u64) -> Context 
     }
 }
 
-/// Fills in the part of the legacy area that gives the state's length and components.
+/// Fills in the software-reserved part of the legacy area: the length and the components of the state.
 fn describe_float(float: &mut [u8], features: u64) {
     let len = float.len();
     let mut put = |at: usize, bytes: &[u8]| float[at..at + bytes.len()].copy_from_slice(bytes);
@@ -331,15 +335,16 @@ fn describe_float(float: &mut [u8], features: u64) {
     put(SOFTWARE + 16, &(len as u32).to_le_bytes());
 }
 
-/// Makes a program's state safe to load: only existing components, the standard format, reserved bytes zero, no MXCSR
-/// bit that faults. `extended` is false for a state with the legacy area only. The state has at least its header.
+/// Makes a program's floating-point state safe to load. It must have the standard format, only existing components, and
+/// zeroes in reserved bytes. MXCSR bits that would fault are cleared. `extended` is false if the program's state has
+/// only the legacy area. The buffer always has room for the XSAVE header.
 pub fn check_float(float: &mut [u8], extended: bool, features: u64, mxcsr_mask: u32) -> Result<(), Errno> {
     /// x87 and SSE.
     const LEGACY_FEATURES: u64 = 3;
     if extended {
         let header = &float[LEGACY..WITH_HEADER];
         let present = u64::from_le_bytes(header[..8].try_into().map_err(|_| Errno::EFAULT)?);
-        // By words, because single bytes are eight times as many steps.
+        // The check reads words, because single bytes would need eight times as many steps.
         let mut reserved = header[8..].chunks_exact(8).map(|word| word.try_into().map_or(1, u64::from_le_bytes));
         if present & !features != 0 || reserved.any(|word| word != 0) {
             return Err(Errno::EFAULT);
@@ -388,14 +393,14 @@ pub fn sys_rt_sigreturn<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno
     Ok(0)
 }
 
-/// The state that a program returns to, read from a frame.
+/// The state to which a program returns, as read from a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved {
-    /// Registers, restricted to values that a program may have.
+    /// The registers, reduced to values that a program may have.
     pub regs: UserRegs,
-    /// Blocked signals, unchecked.
+    /// The blocked signals, unchecked.
     pub mask: SigSet,
-    /// Address of the floating-point state; 0: none.
+    /// The address of the floating-point state, or 0 for none.
     pub float: u64,
     /// The alternate stack, unchecked.
     pub stack: RawStack,
@@ -409,13 +414,13 @@ pub fn load<A: UserAccess>(memory: &UserMemory<'_, A>, at: u64) -> Result<Saved,
 }
 
 fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
-    // The handler's return popped the first word.
+    // The handler's `ret` has popped the first word of the frame.
     let at = ctx.regs.rsp.wrapping_sub(8);
     let saved = load(&ctx.user(), at)?;
     ctx.thread.set_blocked(saved.mask);
     restore_float(ctx.linux, saved.float)?;
     *ctx.regs = saved.regs;
-    // As on Linux, a stack that cannot be set is ignored.
+    // As on Linux, an invalid alternate stack is ignored.
     let _kept = alt_stack::set_alt_stack(ctx, &saved.stack);
     Ok(())
 }

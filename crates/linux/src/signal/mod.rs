@@ -1,7 +1,7 @@
-//! Calls about signals, and delivery on the way to user mode.
+//! System calls for signals, and the delivery of signals before a return to user mode.
 //!
-//! A thread *delivers* a pending signal ([`deliver`]) itself: default action, or a frame ([`frame`]) and a handler.
-//! [`quire_linux_state::signal`] has the pending signals and their receivers.
+//! A thread *delivers* its pending signals itself ([`deliver`]): it takes the default action, or pushes a frame
+//! ([`frame`]) and enters the handler. [`quire_linux_state::signal`] stores pending signals and finds their receivers.
 
 pub mod alt_stack;
 pub mod calls;

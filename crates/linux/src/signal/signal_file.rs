@@ -1,8 +1,9 @@
 //! Signal files: `signalfd` and `signalfd4`.
 //!
-//! A read takes pending signals of the reading thread and of its process, also if another process made the file.
-//! Senders notify the announcer of the receiving process. A file has the announcer of the process that made it, and
-//! children inherit both. A process that received the file in a message, and has no announcer yet, takes the file's.
+//! A read takes pending signals of the reading thread and of its process, also if another process made the file. A
+//! sender of a signal notifies the `Readiness` of the receiving process. A file uses the `Readiness` of the process
+//! that made the file, and children inherit both. A process may get the file in a message. If it has no `Readiness`
+//! yet, it then adopts that of the file.
 
 use crate::file::path::only;
 use crate::signal::calls::check_len;
@@ -22,10 +23,10 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 const CLOEXEC: u32 = raw::O_CLOEXEC;
 const NONBLOCK: u32 = raw::O_NONBLOCK;
 
-/// Bytes of `struct signalfd_siginfo`.
+/// The size of `struct signalfd_siginfo` in bytes.
 const RECORD: usize = 128;
 
-/// A file that reads as the pending signals of its reader.
+/// A file from which a reader gets its own pending signals.
 pub struct SignalFile<M: Machine> {
     linux: &'static Linux<M>,
     wanted: AtomicU64,
@@ -33,12 +34,12 @@ pub struct SignalFile<M: Machine> {
 }
 
 impl<M: Machine> SignalFile<M> {
-    /// The signals that it takes.
+    /// The signals that a read takes.
     pub fn wanted(&self) -> SigSet {
         SigSet(self.wanted.load(Ordering::Acquire))
     }
 
-    /// The calling thread, whose process's senders notify a waiter from now on.
+    /// The calling thread. From now on, senders of signals to its process notify waiters at this file.
     fn reader(&self) -> Result<&'static Thread<M>, OutOfMemory> {
         let thread = self.linux.current();
         thread.process.signal_files.get_or_make(|| self.readiness.clone())?;
@@ -67,7 +68,7 @@ impl<M: Machine> Stream for SignalFile<M> {
             };
             match sink.put(&record(&info)) {
                 Ok(RECORD) => done += RECORD,
-                // The signal is lost, as on Linux.
+                // As on Linux, a signal that could not be copied is lost.
                 _ if done > 0 => break,
                 _ => return Err(FsError::Fault),
             }
@@ -82,7 +83,8 @@ impl<M: Machine> Stream for SignalFile<M> {
     fn ready(&self) -> Ready {
         match self.reader() {
             Ok(thread) if !self.has_signal(thread) => Ready::empty(),
-            // Without memory no sender would notify the caller. A read reports the reason.
+            // If memory is exhausted, no sender would notify the caller. So the file counts as readable, and a read
+            // reports the error.
             _ => Ready::READ,
         }
     }
@@ -104,7 +106,7 @@ impl<M: Machine> Stream for SignalFile<M> {
     }
 }
 
-/// The layout of `struct signalfd_siginfo`.
+/// The `struct signalfd_siginfo` of a signal.
 fn record(info: &SigInfo) -> [u8; RECORD] {
     let mut out = [0; RECORD];
     let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -162,7 +164,7 @@ pub fn sys_signalfd4<M: Machine>(
         there.readiness.notify();
         return Ok(fd as usize);
     }
-    // A first announcer is made for the file, and not used if the process got another one meanwhile.
+    // A new `Readiness` is allocated in any case. It is dropped if the process has one already.
     let first = Arc::try_new(Readiness::new())?;
     let readiness = ctx.process().signal_files.get_or_make(|| first)?.clone();
     let file = Arc::try_new(SignalFile { linux: ctx.linux, wanted: AtomicU64::new(wanted.0), readiness })?;

@@ -39,12 +39,12 @@ pub fn sys_rt_sigtimedwait<M: Machine>(
     wait(ctx, SignalWait { wanted, info, deadline })
 }
 
-/// Ends the wait, or sleeps on.
+/// Continues after a wake-up: returns a signal, or sleeps again.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Result<usize, Errno> {
     wait(ctx, sleep)
 }
 
-/// Takes an awaited signal. If there is none, the thread sleeps without a kernel stack until one may have come.
+/// Takes an awaited signal. If none is pending, the thread sleeps without a kernel stack until one may have arrived.
 fn wait<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: SignalWait) -> Result<usize, Errno> {
     let SignalWait { wanted, info, deadline } = sleep;
     let thread = ctx.thread;

@@ -1,4 +1,4 @@
-//! Making sockets, naming them, and connecting them.
+//! Calls that make, bind and connect sockets.
 
 use crate::file::park::{attempt, sleep};
 use crate::file::{AT_FDCWD, find_path, install_two, walk_path};
@@ -18,10 +18,11 @@ use quire_linux_state::system::settings::Setting;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Destination, Family, Kind, Place};
 
-/// The least number that no type of socket has, and the bits of a type that are flags.
+/// One more than the highest socket type in Linux, and the bits of the argument that are the type. The other bits are
+/// flags.
 const SOCK_MAX: u32 = 11;
 const SOCK_TYPE_MASK: u32 = 0xf;
-/// The least number that no family of sockets has.
+/// One more than the highest address family in Linux.
 const FAMILIES: u32 = 46;
 const SOCK_NONBLOCK: u32 = O_NONBLOCK;
 const SOCK_CLOEXEC: u32 = O_CLOEXEC;
@@ -30,7 +31,7 @@ const IPPROTO_UDP: u32 = 17;
 
 const BOTH: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 
-/// The family and kind of a socket.
+/// Checks the arguments of `socket`, and returns the family and kind.
 fn family_and_kind<M: Machine>(
     ctx: &Ctx<'_, M>,
     family: u32,
@@ -74,7 +75,7 @@ fn family_and_kind<M: Machine>(
     }
 }
 
-/// An open file for a socket.
+/// Makes an open file for a socket.
 fn open<M: Machine>(ctx: &Ctx<'_, M>, socket: Arc<Socket<M>>, nonblock: bool) -> Result<Arc<File<M>>, Errno> {
     let new = ctx.vfs().nameless(&ctx.file_credentials(), "socket", true)?;
     socket.set_file(new.inode(), ctx.file_credentials().uid);
@@ -87,7 +88,7 @@ fn opened(nonblock: bool) -> OpenFlags {
     flags
 }
 
-/// A new netlink socket.
+/// Checks the arguments, and makes a netlink socket.
 fn netlink_socket<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, protocol: u32) -> Result<Arc<Netlink<M>>, Errno> {
     if kind & !(SOCK_TYPE_MASK | SOCK_NONBLOCK | SOCK_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
@@ -137,7 +138,7 @@ pub fn sys_socketpair<M: Machine>(
     install_two(ctx, ends, kind & SOCK_CLOEXEC != 0, to)
 }
 
-/// The family of an address must be the socket's. `unix` is the error where a Unix socket gets another.
+/// Checks that an address has the socket's family. `unix` is the error for a Unix socket.
 fn same_family(given: &Given, family: Family, unix: Errno) -> Result<(), Errno> {
     match (given, family) {
         (Given::Path(_) | Given::Abstract(_) | Given::Unnamed, Family::Unix) => Ok(()),
@@ -163,7 +164,7 @@ pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) ->
     if (len as usize) < Given::least(socket.family()) {
         return Err(Errno::EINVAL);
     }
-    // An old form of the wildcard of IPv4.
+    // As on Linux, AF_UNSPEC with address 0 is an old form of the IPv4 wildcard.
     if matches!(given, Given::Unspecified) && socket.family() == Family::Inet4 {
         let [port, ip] = [ctx.read::<[u8; 4]>(at)?, ctx.read::<[u8; 4]>(at.wrapping_add(4))?];
         if ip == [0; 4] {
@@ -175,7 +176,7 @@ pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) ->
     match given {
         Given::Path(path) => bind_in_tree(ctx, socket, &path)?,
         Given::Abstract(name) => socket.bind(Place::Abstract(&name), me)?,
-        // As on Linux, a socket with a name keeps it.
+        // As on Linux, this succeeds and has no effect if the socket has a name.
         Given::Unnamed => match socket.bind(Place::Auto, me) {
             Err(FsError::Invalid) if socket.is_bound() => {}
             done => done?,
@@ -205,7 +206,7 @@ fn bind_in_tree<M: Machine>(ctx: &Ctx<'_, M>, socket: &Socket<M>, path: &[u8]) -
     })?;
     let ident = made.inode.ident;
     if let Err(e) = socket.bind(Place::Path { path, ident, node: made }, super::peer_credentials(ctx)) {
-        // Another thread has bound the socket meanwhile, or there is no memory. The name must not stay.
+        // Another thread has bound the socket meanwhile, or memory is exhausted. The new file is removed again.
         if let Ok((view, found)) = walk_path(ctx, AT_FDCWD, path, Final::Name)
             && found.target.as_ref().is_some_and(|there| there.inode.ident == ident)
         {
@@ -216,7 +217,7 @@ fn bind_in_tree<M: Machine>(ctx: &Ctx<'_, M>, socket: &Socket<M>, path: &[u8]) -
     Ok(())
 }
 
-/// The identity of the socket file at `path`, which the caller may write to.
+/// The identity of the socket file at `path`. Fails if the caller may not write to that file.
 fn in_tree<M: Machine>(ctx: &Ctx<'_, M>, path: &[u8]) -> Result<Ident, Errno> {
     let (view, dentry) = find_path(ctx, AT_FDCWD, path, 0)?;
     view.credentials.may(&dentry.inode, Want::WRITE)?;
@@ -226,7 +227,7 @@ fn in_tree<M: Machine>(ctx: &Ctx<'_, M>, path: &[u8]) -> Result<Ident, Errno> {
     Ok(dentry.inode.ident)
 }
 
-/// Where a message or a connection goes.
+/// The destination of a message or a connection.
 pub(super) enum Target {
     /// A socket file.
     InTree(Ident),
@@ -237,7 +238,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// The target that a program gave to a socket.
+    /// Converts the address `given` to a target for `socket`.
     pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>, given: Given, socket: &Socket<M>) -> Result<Target, Errno> {
         let (family, datagrams) = (socket.family(), socket.kind() == Kind::Datagram);
         match (&given, family) {
@@ -253,7 +254,7 @@ impl Target {
         }
     }
 
-    /// As `quire_net` takes it.
+    /// The target in the form of `quire_net`.
     pub(super) fn destination(&self) -> Destination<'_> {
         match self {
             Target::InTree(ident) => Destination::Inode(*ident),
@@ -276,7 +277,7 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
     }
     let socket = of(&file)?;
     let given = Given::read_for(ctx, at, len, socket)?;
-    // A stream of IPv6 takes no address of IPv4.
+    // An IPv6 stream socket refuses IPv4 addresses, which are shorter.
     let is_six = socket.family() == Family::Inet6 && socket.kind() == Kind::Stream;
     if is_six && matches!(given, Given::Inet(_)) && (len as usize) < Given::least(Family::Inet6) {
         return Err(Errno::EINVAL);
@@ -291,14 +292,14 @@ pub fn sys_connect<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32)
     connected(ctx, file, done)
 }
 
-/// Goes on with a `connect` that waits for a place in the backlog.
+/// Continues a `connect` that waits for a place in the backlog.
 pub(crate) fn go_on_connecting<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>) -> Result<usize, Errno> {
     let socket = of(&file)?;
     let done = attempt(ctx, nonblock(&file), |io| Ok(socket.wait_connected(io)?));
     connected(ctx, file, done)
 }
 
-/// Whether calls on it do not wait.
+/// Whether calls on the file are nonblocking.
 fn nonblock<M: Machine>(file: &File<M>) -> bool {
     file.flags().contains(OpenFlags::NONBLOCK)
 }
@@ -333,11 +334,11 @@ pub fn sys_accept4<M: Machine>(
     accept(ctx, file, Accept { name: at, name_len: len_at, flags })
 }
 
-/// An attempt to accept a connection.
+/// Makes an attempt to accept a connection. If there is none, the thread sleeps without a kernel stack.
 pub(crate) fn accept<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, call: Accept) -> Result<usize, Errno> {
     let Accept { name, name_len, flags } = call;
     let socket = of(&file)?;
-    // Before a connection is taken, so that none is lost for want of a descriptor or memory.
+    // The descriptor and the inode are allocated first, so that a failure does not lose a connection.
     let files = ctx.files()?.clone();
     let descriptor =
         files.reserve(flags & SOCK_CLOEXEC != 0, quire_linux_state::file::view::descriptor_limit(ctx.thread))?;
@@ -350,7 +351,7 @@ pub(crate) fn accept<M: Machine>(ctx: &mut Ctx<'_, M>, file: Arc<File<M>>, call:
     accepted.set_file(new.inode(), ctx.file_credentials().uid);
     let file = new.open(unsize!(accepted), opened(flags & SOCK_NONBLOCK != 0));
     if name != 0 {
-        // A peer that has left already has no name any more.
+        // A peer that has closed already has no name.
         let peer = peer.map_err(|_| Errno::ECONNABORTED)?;
         out_address(&peer, family).store(ctx, name, name_len)?;
     }

@@ -1,4 +1,4 @@
-//! Control messages: the open files and the credentials that travel with a message, and [`headers`] of datagrams.
+//! Control messages: the open files and the credentials that a message carries, and [`headers`] of datagrams.
 
 use crate::socket::{headers, raw};
 use quire_heap::{Arc, Vec};
@@ -7,14 +7,14 @@ use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Choice, Credentials, FILES_MAX, Family};
 
-/// Bytes of control messages that one call may send, as Linux's `optmem_max`.
+/// The most bytes of control messages in one call, as Linux's `optmem_max`.
 const MOST: u64 = 128 << 10;
-/// Bytes of a `cmsghdr`: length, level, type.
+/// The size of a `cmsghdr` in bytes: length, level, type.
 const HEADER: usize = 16;
-/// Bytes of a `ucred`.
+/// The size of a `ucred` in bytes.
 const CREDENTIALS: usize = 12;
 
-/// The files and the credentials that a sender gives with its bytes.
+/// The parts of a sent message that are not bytes: files, credentials, and fields of the header.
 pub(super) struct Sent<M: Machine> {
     pub files: Vec<Arc<File<M>>>,
     pub credentials: Option<Credentials>,
@@ -42,7 +42,7 @@ struct Message<'a> {
     data: &'a [u8],
 }
 
-/// The messages of a control buffer. A header that the buffer ends in ends them, as on Linux.
+/// The control messages in a buffer. As on Linux, a header that is cut off by the end of the buffer is ignored.
 fn messages(mut rest: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Errno>> {
     core::iter::from_fn(move || {
         let (header, data) = rest.split_first_chunk::<HEADER>()?;
@@ -57,14 +57,14 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Errno>>
     })
 }
 
-/// The sockets that know further control messages than all others.
+/// The control messages that a kind of socket supports in addition to those of all sockets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Knows {
-    /// Unix sockets: files and credentials.
+    /// Files and credentials, for Unix sockets.
     Unix,
-    /// Sockets of internet datagrams of this family: fields of headers.
+    /// Fields of the header, for UDP sockets of this family.
     Headers(Family),
-    /// The others.
+    /// No further messages, for all other sockets.
     Nothing,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, by: Knows) -
     for message in messages(&bytes) {
         let Message { level, kind, data } = message?;
         match (level, kind) {
-            // Linux's other families accept these two, and ignore them.
+            // As on Linux, sockets that are not Unix sockets ignore these two messages.
             (raw::SOL_SOCKET, raw::SCM_RIGHTS | raw::SCM_CREDENTIALS) if by != Knows::Unix => {}
             (raw::SOL_SOCKET, raw::SCM_RIGHTS) => {
                 if sent.files.len() + data.len() / 4 > FILES_MAX {
@@ -110,7 +110,8 @@ pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: u64, by: Knows) -
     Ok(sent)
 }
 
-/// Whether the caller may send these credentials: its own, or any with the capabilities for that.
+/// Checks that the caller may send these credentials. They must be the caller's own, or it must have the capabilities
+/// for others.
 fn may_send<M: Machine>(ctx: &Ctx<'_, M>, given: Credentials) -> Result<Credentials, Errno> {
     let own = ctx.credentials();
     let pid = given.pid == ctx.pid() || own.may(cap::SYS_ADMIN);
@@ -128,20 +129,20 @@ fn may_send<M: Machine>(ctx: &Ctx<'_, M>, given: Credentials) -> Result<Credenti
 pub(super) struct Writer {
     at: u64,
     room: usize,
-    /// Bytes stored.
+    /// The number of stored bytes.
     pub used: usize,
-    /// Something did not fit.
+    /// Whether a message did not fit.
     pub truncated: bool,
 }
 
 impl Writer {
-    /// A buffer of `room` bytes at `at`; null is no buffer.
+    /// A writer for `room` bytes at user address `at`. A null address means no buffer.
     pub(super) fn new(at: u64, room: u64) -> Self {
         let room = if at == 0 { 0 } else { room.min(i32::MAX as u64) as usize };
         Writer { at, room, used: 0, truncated: false }
     }
 
-    /// Stores a message whose data is `len` bytes, of which `data` are there.
+    /// Stores a message with `data`, or the part of it that fits.
     pub(super) fn put<M: Machine>(
         &mut self,
         ctx: &Ctx<'_, M>,
@@ -176,7 +177,7 @@ impl Writer {
         self.put(ctx, (raw::SOL_SOCKET, raw::SCM_CREDENTIALS), &data)
     }
 
-    /// Gives the caller descriptors for `files`, as many as fit, and stores their numbers. The others are closed.
+    /// Installs descriptors for as many of the `files` as fit, and stores the descriptors. The other files are closed.
     pub(super) fn files<M: Machine>(
         &mut self,
         ctx: &Ctx<'_, M>,
@@ -187,7 +188,7 @@ impl Writer {
         let mut data = [0; 4 * FILES_MAX];
         let (count, mut given) = (files.len(), 0);
         for file in files.into_iter().take(fit) {
-            // As on Linux, a full table ends the list.
+            // As on Linux, the list ends if the descriptor table is full.
             let Ok(fd) = ctx.install(file, close_on_exec) else { break };
             data[4 * given..][..4].copy_from_slice(&(fd as u32).to_le_bytes());
             given += 1;

@@ -1,5 +1,5 @@
-//! Control messages about the headers of internet datagrams: the address that a datagram was sent to or from, its hops
-//! and its class.
+//! Control messages about the headers of internet datagrams: the destination or source address, the hop limit and the
+//! traffic class.
 
 use crate::socket::control::{Writer, word};
 use crate::socket::options::kept_value;
@@ -9,12 +9,12 @@ use quire_linux_state::socket::host::Socket;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Arrival, Choice, Family, Header};
 
-/// Bytes of an `in_pktinfo`: interface, source, destination.
+/// The size of an `in_pktinfo` in bytes: interface, source, destination.
 const PKTINFO: usize = 12;
-/// Bytes of an `in6_pktinfo`: address, interface.
+/// The size of an `in6_pktinfo` in bytes: address, interface.
 const PKTINFO6: usize = 20;
 
-/// The value of a message that is one `int`, -1 to 255. `None` for -1, which stands for the usual value.
+/// The value of a message that is an `int` from -1 to 255. `None` for -1, which means the default.
 fn number(data: &[u8]) -> Result<Option<u8>, Errno> {
     match word(data, 0) as i32 {
         _ if data.len() != 4 => Err(Errno::EINVAL),
@@ -23,12 +23,13 @@ fn number(data: &[u8]) -> Result<Option<u8>, Errno> {
     }
 }
 
-/// The interface that a program names: none, or the loopback.
+/// Checks an interface number of a program, which must be 0 (none) or the loopback's. ENODEV otherwise.
 fn interface(index: u32) -> Result<(), Errno> {
     if index == 0 || index == loopback::INDEX { Ok(()) } else { Err(Errno::ENODEV) }
 }
 
-/// Takes one message of a sender whose socket is of `family`. Other levels are ignored, as on Linux.
+/// Applies one control message of a sender to `choice`. The socket has `family`. As on Linux, messages of other levels
+/// are ignored.
 pub(super) fn choose(choice: &mut Choice, family: Family, (level, kind): (u32, u32), data: &[u8]) -> Result<(), Errno> {
     match (level, kind) {
         (raw::SOL_IP, raw::IP_PKTINFO) => {
@@ -64,7 +65,7 @@ pub(super) fn choose(choice: &mut Choice, family: Family, (level, kind): (u32, u
     Ok(())
 }
 
-/// Stores the messages for which the receiver's options ask, in Linux's order.
+/// Stores the control messages that the receiver's options request, in Linux's order.
 pub(super) fn store<M: Machine>(
     ctx: &Ctx<'_, M>,
     writer: &mut Writer,

@@ -1,5 +1,5 @@
-//! The one network interface: `lo`, with 127.0.0.1/8 and ::1/128. `ioctl` asks for it here, and netlink in
-//! [`netlink`](crate::socket::netlink).
+//! The only network interface: `lo`, with 127.0.0.1/8 and ::1/128. This module serves `ioctl` requests about it, and
+//! [`netlink`](crate::socket::netlink) serves netlink requests.
 
 use crate::socket::user_address::OutAddress;
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -9,24 +9,24 @@ use quire_linux_state::socket::host::Socket;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::Family;
 
-/// Its number.
+/// The interface's number.
 pub const INDEX: u32 = 1;
-/// Its name.
+/// The interface's name.
 pub(crate) const NAME: &[u8] = b"lo";
-/// The most bytes of a packet, as on Linux.
+/// The interface's MTU in bytes, as on Linux.
 pub(crate) const MTU: u32 = 65_536;
-/// The length of its queue, as on Linux.
+/// The length of the transmit queue in packets, as on Linux.
 pub(crate) const QUEUE: u32 = 1000;
 /// Linux's `ARPHRD_LOOPBACK`.
 pub(crate) const HARDWARE: u16 = 772;
-/// The interface is up, running and a loopback; its lower layer is up.
+/// The interface's flags: up, loopback, running, lower layer up.
 pub(crate) const FLAGS: u32 = 0x1_0049;
-/// The flag of addresses that last for ever.
+/// The flag of permanent addresses (`IFA_F_PERMANENT`).
 pub const PERMANENT: u32 = 0x80;
 
-/// Bytes of an interface's name in an `ifreq`, its terminator included.
+/// The bytes of an interface's name in an `ifreq`, with the terminator.
 const NAME_BYTES: usize = 16;
-/// Bytes of an `ifreq`: a name, and a union.
+/// The size of an `ifreq` in bytes: a name, and a union.
 const REQUEST: usize = 40;
 
 const SIOCGIFNAME: u32 = 0x8910;
@@ -55,15 +55,15 @@ const SIOCSIFHWBROADCAST: u32 = 0x8937;
 const SIOCSIFTXQLEN: u32 = 0x8943;
 const SIOCSIFMAP: u32 = 0x8971;
 
-/// The flags of an interface that a program may change on Linux.
+/// The interface flags that a program may change on Linux.
 const CHANGEABLE: u16 = 0xf3a5;
 
-/// Whether packets to `to` would leave and arrive here.
+/// Whether packets to `to` would be sent through the loopback.
 pub(crate) fn leads_to(to: IpAddr) -> bool {
     to.is_loopback() || to == IpAddr::V4(Ipv4Addr::UNSPECIFIED)
 }
 
-/// Answers a request about interfaces, which any socket may be asked. `None` if `request` is another one.
+/// Serves an `ioctl` request about interfaces, which all sockets support. `None` if `request` is another one.
 pub(crate) fn ioctl<M: Machine>(
     ctx: &Ctx<'_, M>,
     socket: Option<&Socket<M>>,
@@ -77,7 +77,7 @@ pub(crate) fn ioctl<M: Machine>(
         SIOCGIFFLAGS | SIOCGIFMETRIC | SIOCGIFMTU | SIOCGIFHWADDR | SIOCGIFINDEX | SIOCGIFTXQLEN | SIOCGIFMAP => {
             one(ctx, request, at)
         }
-        // Only sockets of the Internet know addresses.
+        // Only internet sockets support requests for addresses.
         SIOCGIFADDR | SIOCGIFDSTADDR | SIOCGIFBRDADDR | SIOCGIFNETMASK if inet => one(ctx, request, at),
         SIOCSIFFLAGS | SIOCSIFMETRIC | SIOCSIFMTU | SIOCSIFNAME | SIOCSIFHWADDR | SIOCSIFHWBROADCAST
         | SIOCSIFTXQLEN | SIOCSIFMAP => set(ctx, request, at),
@@ -99,7 +99,8 @@ fn address(ip: Ipv4Addr) -> [u8; REQUEST - NAME_BYTES] {
     union
 }
 
-/// `SIOCGIFCONF`: the interfaces with an IPv4 address. Without a buffer, the bytes that they need.
+/// `SIOCGIFCONF`: lists the interfaces with an IPv4 address. Without a buffer, returns the number of bytes that the
+/// list needs.
 fn list<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<usize, Errno> {
     let room: i32 = ctx.read(at)?;
     let buffer: u64 = ctx.read(at.checked_add(8).ok_or(Errno::EFAULT)?)?;
@@ -131,11 +132,11 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, at: u64) -> Result<usize, Errno> {
     Ok(0)
 }
 
-/// A property of an interface by its name.
+/// Returns a property of the interface that the request names.
 fn one<M: Machine>(ctx: &Ctx<'_, M>, request: u32, at: u64) -> Result<usize, Errno> {
     let mut bytes: [u8; REQUEST] = ctx.read(at)?;
     let name = bytes[..NAME_BYTES - 1].split(|byte| *byte == 0).next().unwrap_or(&[]);
-    // A name may be followed by a colon and a label of one of its addresses.
+    // A name may have a suffix: a colon and the label of an address.
     if name.split(|byte| *byte == b':').next() != Some(NAME) {
         return Err(Errno::ENODEV);
     }
@@ -145,7 +146,8 @@ fn one<M: Machine>(ctx: &Ctx<'_, M>, request: u32, at: u64) -> Result<usize, Err
     Ok(0)
 }
 
-/// A change of an interface, whose properties are fixed. The present value is taken, and any other refused.
+/// Serves a change of a property. The properties are fixed, so the present value is accepted and all others are
+/// refused.
 fn set<M: Machine>(ctx: &Ctx<'_, M>, request: u32, at: u64) -> Result<usize, Errno> {
     let bytes: [u8; REQUEST] = ctx.read(at)?;
     if !ctx.credentials().may(cap::NET_ADMIN) {
@@ -156,7 +158,7 @@ fn set<M: Machine>(ctx: &Ctx<'_, M>, request: u32, at: u64) -> Result<usize, Err
     is_present(request, name, new).and_then(|present| if present { Ok(0) } else { Err(Errno::EOPNOTSUPP) })
 }
 
-/// Whether the union `new` of a change has the present value of the interface `name`.
+/// Whether the union `new` of a change equals the present value of the interface `name`.
 fn is_present(request: u32, name: &[u8], new: &[u8]) -> Result<bool, Errno> {
     let word = |of: &[u8]| of.first_chunk().map_or(0, |word| u16::from_le_bytes(*word));
     let family = word(new);
@@ -175,16 +177,16 @@ fn is_present(request: u32, name: &[u8], new: &[u8]) -> Result<bool, Errno> {
         SIOCSIFNETMASK => (SIOCGIFNETMASK, 4..8),
         SIOCSIFMTU => (SIOCGIFMTU, 0..4),
         SIOCSIFTXQLEN => (SIOCGIFTXQLEN, 0..4),
-        // Only six bytes of an address count.
+        // Only six bytes of a hardware address are significant.
         SIOCSIFHWADDR | SIOCSIFHWBROADCAST if family != HARDWARE => return Err(Errno::EINVAL),
         SIOCSIFHWADDR | SIOCSIFHWBROADCAST => (SIOCGIFHWADDR, 2..8),
-        // Linux takes no metric either, nor a map of this interface.
+        // Linux also refuses a metric, and a map for this interface.
         _ => return Ok(false),
     };
     Ok(new.get(range.clone()) == property(shown_by).get(range))
 }
 
-/// The union of an `ifreq` that answers `request`.
+/// The union of the `ifreq` that is the answer to `request`.
 fn property(request: u32) -> [u8; REQUEST - NAME_BYTES] {
     let mut union = [0; REQUEST - NAME_BYTES];
     let mut put = |bytes: &[u8]| union[..bytes.len()].copy_from_slice(bytes);
@@ -192,7 +194,7 @@ fn property(request: u32) -> [u8; REQUEST - NAME_BYTES] {
         SIOCGIFADDR | SIOCGIFDSTADDR => return address(Ipv4Addr::LOCALHOST),
         SIOCGIFNETMASK => return address(Ipv4Addr::new(255, 0, 0, 0)),
         SIOCGIFBRDADDR => return address(Ipv4Addr::UNSPECIFIED),
-        // Only the low half is there.
+        // The field has only 16 bits.
         SIOCGIFFLAGS => put(&(FLAGS as u16).to_le_bytes()),
         SIOCGIFMTU => put(&MTU.to_le_bytes()),
         SIOCGIFINDEX => put(&INDEX.to_le_bytes()),
@@ -231,7 +233,7 @@ mod tests {
             is_present(SIOCSIFFLAGS, NAME, &union)
         };
         let now = FLAGS as u16;
-        // Running and loopback are reported, and not set.
+        // The flags `running` and `loopback` are reported, but cannot be changed.
         assert_eq!(
             [flags(now), flags(1), flags(now & !1), flags(now | 0x100)].map(Result::unwrap),
             [true, true, false, false]

@@ -1,4 +1,4 @@
-//! Sockets: the calls, addresses, options and messages of Linux over those of `quire_net`.
+//! Sockets: Linux's calls, addresses, options and messages over the sockets of `quire_net`.
 //!
 //! [`calls`] makes, names and connects sockets. [`transfer`] sends and receives. [`options`] has `getsockopt` and
 //! `setsockopt`. [`netlink`] and [`loopback`] answer requests about the interface. [`user_address`] and [`control`]
@@ -33,17 +33,17 @@ use user_address::OutAddress;
 /// The socket of an open file.
 fn of<M: Machine>(file: &Arc<File<M>>) -> Result<&Socket<M>, Errno> {
     file.stream_as().ok_or_else(|| match netlink::of(file) {
-        // A netlink socket has no such call.
+        // The call is not supported for netlink sockets.
         Some(_) => Errno::EOPNOTSUPP,
         None => Errno::ENOTSOCK,
     })
 }
 
-/// A netlink socket that receives notices of the kernel (`mq_notify`).
+/// A netlink socket that receives notifications of the kernel (`mq_notify`).
 pub(crate) struct NoticeSocket<M: Machine>(Arc<File<M>>);
 
 impl<M: Machine> NoticeSocket<M> {
-    /// That of an open file. ENOTSOCK if it is no socket, EINVAL for a socket of another kind.
+    /// The netlink socket of an open file. ENOTSOCK if the file is no socket, EINVAL for another socket.
     pub(crate) fn new(file: Arc<File<M>>) -> Result<Self, Errno> {
         netlink::is_socket(&file)?;
         if netlink::of(&file).is_none() {
@@ -60,7 +60,7 @@ impl<M: Machine> NoticeSocket<M> {
     }
 }
 
-/// An address for a program that asked a socket of this family.
+/// Converts an address to the bytes for a program. `family` is that of the program's socket.
 fn out_address(address: &Address, family: Family) -> OutAddress {
     match address {
         Address::Unnamed => OutAddress::unnamed(),
@@ -70,12 +70,12 @@ fn out_address(address: &Address, family: Family) -> OutAddress {
     }
 }
 
-/// The caller's credentials for a message: the real ids.
+/// The caller's credentials for a message, which have the real ids.
 fn real_credentials<M: Machine>(ctx: &Ctx<'_, M>) -> quire_net::Credentials {
     quire_linux_state::socket::real_credentials(ctx.pid(), ctx.credentials())
 }
 
-/// The caller's credentials for the peer of a connection: the effective ids.
+/// The caller's credentials for the peer of a connection, which have the effective ids.
 fn peer_credentials<M: Machine>(ctx: &Ctx<'_, M>) -> quire_net::Credentials {
     let own = ctx.credentials();
     quire_net::Credentials { pid: ctx.pid(), uid: own.effective_user, gid: own.effective_group }

@@ -1,7 +1,7 @@
 //! `getsockopt` and `setsockopt`.
 //!
-//! Options that change the work of a socket live in `quire_net`. Others have no effect between processes of one
-//! machine, such as the intervals of keep-alive probes. Their values are kept for the program ([`Kept`]).
+//! Options that change how a socket works are stored in `quire_net`. Others, such as the intervals of keep-alive
+//! probes, have no effect between processes of one machine. Their values are only stored for the program ([`Kept`]).
 
 use crate::socket::{netlink, of, raw};
 use quire_fs::FsError;
@@ -11,25 +11,25 @@ use quire_linux_state::system::settings::{Setting, Settings};
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Family, Flags, Header, Kind, Options, Stage};
 
-/// The least sizes of buffers that Linux sets.
+/// The least sizes of buffers in bytes, as on Linux.
 const LEAST_SEND: u32 = 4608;
 const LEAST_RECEIVE: u32 = 2304;
 const IPPROTO_TCP: u32 = 6;
 const IPPROTO_UDP: u32 = 17;
-/// Linux's numbers of the states of TCP sockets.
+/// Linux's numbers for the states of TCP sockets.
 pub const TCP_ESTABLISHED: u8 = 1;
 const TCP_SYN_SENT: u8 = 2;
 const TCP_FIN_WAIT2: u8 = 5;
 pub const TCP_CLOSE: u8 = 7;
 const TCP_CLOSE_WAIT: u8 = 8;
 pub const TCP_LISTEN: u8 = 10;
-/// Bytes of `tcp_info` up to its first release's end.
+/// The size of the first version of `tcp_info`, in bytes.
 const TCP_INFO_BYTES: usize = 104;
-/// Bytes of a segment on Linux's loopback.
+/// The size of a segment on Linux's loopback, in bytes.
 const SEGMENT: u32 = 65_483;
 const NANOS: u64 = 1_000_000_000;
 
-/// Linux's state of a TCP socket.
+/// Converts the stage of a TCP socket to Linux's state.
 pub fn tcp_state(stage: Stage) -> u8 {
     match stage {
         Stage::Unconnected | Stage::Closed => TCP_CLOSE,
@@ -41,13 +41,13 @@ pub fn tcp_state(stage: Stage) -> u8 {
     }
 }
 
-/// An option whose value is kept for the program.
+/// An option whose value is only stored for the program.
 struct Kept {
     level: u32,
     name: u32,
-    /// Its value at first.
+    /// The initial value.
     first: i32,
-    /// The values that Linux takes.
+    /// The least value that Linux accepts; `most` is the largest.
     least: i32,
     most: i32,
     kind: Is,
@@ -55,7 +55,7 @@ struct Kept {
 
 #[derive(PartialEq)]
 enum Is {
-    /// Any value counts as on.
+    /// Any value except 0 counts as 1.
     Switch,
     Number,
 }
@@ -68,7 +68,7 @@ const fn number(level: u32, name: u32, first: i32, least: i32, most: i32) -> Kep
     Kept { level, name, first, least, most, kind: Is::Number }
 }
 
-/// The place of an option in the table is its place in a socket.
+/// The options whose values are only stored. The index of an option here is its index in `quire_net`'s storage.
 const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_TCP, raw::TCP_KEEPIDLE, 7200, 1, 32_767),
     number(raw::SOL_TCP, raw::TCP_KEEPINTVL, 75, 1, 32_767),
@@ -99,18 +99,18 @@ const KEPT: [Kept; quire_net::KEPT] = [
     number(raw::SOL_TCP, raw::TCP_CONGESTION, 0, 0, 1),
 ];
 
-/// The bits of a class of traffic that announce congestion.
+/// The bits of a traffic class that signal congestion (ECN).
 const CONGESTION_BITS: i32 = 3;
 
-/// The names of the algorithms against congestion that TCP_CONGESTION takes, by the number that is kept. There are no
-/// segments, so none has an effect.
+/// The names of congestion control algorithms that TCP_CONGESTION accepts, by the number that is stored. They have no
+/// effect, because there are no segments.
 const CONGESTION: [&[u8; 16]; 2] = [b"cubic\0\0\0\0\0\0\0\0\0\0\0", b"reno\0\0\0\0\0\0\0\0\0\0\0\0"];
 
 fn kept(level: u32, name: u32) -> Option<(usize, &'static Kept)> {
     KEPT.iter().enumerate().find(|(_, kept)| kept.level == level && kept.name == name)
 }
 
-/// The switches that `quire_net` has.
+/// The flag of `quire_net` for an option, if it has one.
 fn flag(level: u32, name: u32) -> Option<Flags> {
     Some(match (level, name) {
         (raw::SOL_SOCKET, raw::SO_REUSEADDR) => Flags::REUSE_ADDRESS,
@@ -126,7 +126,7 @@ fn flag(level: u32, name: u32) -> Option<Flags> {
     })
 }
 
-/// Whether sockets of this family and kind have options of this level.
+/// Whether sockets of this family and kind support options of `level`.
 fn has_level<M: Machine>(socket: &Socket<M>, level: u32) -> bool {
     match level {
         raw::SOL_SOCKET => true,
@@ -137,12 +137,12 @@ fn has_level<M: Machine>(socket: &Socket<M>, level: u32) -> bool {
     }
 }
 
-/// The error of setting an option of a level that a socket has not.
+/// The error for setting an option of a level that the socket does not support.
 fn no_level<M: Machine>(socket: &Socket<M>) -> Errno {
     if socket.family() == Family::Unix { Errno::EOPNOTSUPP } else { Errno::ENOPROTOOPT }
 }
 
-/// As [`no_level`], for reading an option.
+/// The error for reading an option of a level that the socket does not support.
 fn no_level_to_read<M: Machine>(socket: &Socket<M>) -> Errno {
     if socket.family() == Family::Inet6 { Errno::ENOPROTOOPT } else { Errno::EOPNOTSUPP }
 }
@@ -173,7 +173,7 @@ pub fn sys_setsockopt<M: Machine>(
         }
         return Ok(done);
     }
-    // Options of IP may be shorter.
+    // Values of IP options may be shorter than an `int`.
     let value = || match len {
         4.. => ctx.read::<i32>(at),
         1.. if level == raw::SOL_IP => ctx.read::<u8>(at).map(i32::from),
@@ -194,7 +194,7 @@ pub fn sys_setsockopt<M: Machine>(
             let chosen = CONGESTION.iter().position(|known| **known == named).ok_or(Errno::ENOENT)?;
             set_kept(options, level, name, chosen as i32)
         }
-        // No protocol runs above TCP, as on a Linux without such modules.
+        // No protocol runs above TCP, as on a Linux without modules for that.
         (raw::SOL_TCP, raw::TCP_ULP) => short_name(ctx, at, len).and(Err(Errno::ENOENT)),
         _ => {
             let value = match (value()?, usual(&ctx.linux.settings, level, name)) {
@@ -206,14 +206,14 @@ pub fn sys_setsockopt<M: Machine>(
                 _ => value,
             };
             let is_class = matches!((level, name), (raw::SOL_IP, raw::IP_TOS) | (raw::SOL_IPV6, raw::IPV6_TCLASS));
-            // These bits of a stream are the kernel's, and stay 0.
+            // On a stream, the kernel owns these bits, and they stay 0.
             let own = if is_class && socket.kind() == Kind::Stream { CONGESTION_BITS } else { 0 };
             set_kept(options, level, name, value & !own)
         }
     }
 }
 
-/// The value for which -1 stands.
+/// The value that -1 means for an option, if it has a special meaning.
 fn usual(settings: &Settings, level: u32, name: u32) -> Option<i32> {
     match (level, name) {
         (raw::SOL_IP, raw::IP_TTL) => Some(settings.get(Setting::Hops) as i32),
@@ -223,7 +223,7 @@ fn usual(settings: &Settings, level: u32, name: u32) -> Option<i32> {
     }
 }
 
-/// A name of at most 15 bytes, of which the rest is not read, with zeroes behind it.
+/// Reads a name of at most 15 bytes, and pads it with zeroes. Further bytes are not read.
 fn short_name<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: usize) -> Result<[u8; 16], Errno> {
     let mut name = [0; 16];
     if len == 0 {
@@ -238,7 +238,7 @@ fn short_name<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: usize) -> Result<[u8; 
     Ok(name)
 }
 
-/// Options whose first value is a setting.
+/// Options whose initial value is a system setting.
 const FIRST: [(u32, u32, Setting); 6] = [
     (raw::SOL_TCP, raw::TCP_KEEPIDLE, Setting::KeepAliveTime),
     (raw::SOL_TCP, raw::TCP_KEEPINTVL, Setting::KeepAliveInterval),
@@ -248,7 +248,7 @@ const FIRST: [(u32, u32, Setting); 6] = [
     (raw::SOL_IP, raw::IP_TTL, Setting::Hops),
 ];
 
-/// Gives a new socket the options that the settings say.
+/// Sets the options of a new socket that depend on system settings.
 pub(super) fn set_first<M: Machine>(socket: &Socket<M>, settings: &Settings) {
     let options = socket.options();
     for (level, name, setting) in FIRST {
@@ -269,7 +269,7 @@ pub(super) fn set_first<M: Machine>(socket: &Socket<M>, settings: &Settings) {
     }
 }
 
-/// Keeps the value of an option that has no effect.
+/// Stores the value of an option that has no effect.
 fn set_kept(options: &Options, level: u32, name: u32, value: i32) -> Result<usize, Errno> {
     let (place, kept) = kept(level, name).ok_or(Errno::ENOPROTOOPT)?;
     if !(kept.least..=kept.most).contains(&value) {
@@ -281,12 +281,12 @@ fn set_kept(options: &Options, level: u32, name: u32, value: i32) -> Result<usiz
     Ok(0)
 }
 
-/// The value of an option that is kept; 0 for any other.
+/// The stored value of an option without effect, or 0 for any other option.
 pub(super) fn kept_value(options: &Options, level: u32, name: u32) -> i32 {
     kept(level, name).map_or(0, |(place, kept)| kept.first.wrapping_add(options.kept(place) as i32))
 }
 
-/// Makes the headers of datagrams from the options that choose them. -1 stands for the usual value.
+/// Sets the headers of datagrams from the stored options that choose them. A stored -1 means the default.
 fn set_headers(options: &Options) {
     let choice = |level, name, usual| u8::try_from(kept_value(options, level, name)).unwrap_or(usual);
     let Header { hops, class } = Header::USUAL;
@@ -303,7 +303,7 @@ fn set_headers(options: &Options) {
     options.set_header(true, six);
 }
 
-/// Sets an option of the level SOL_SOCKET, which sockets of all families have.
+/// Sets an option of the level SOL_SOCKET that sockets of all families support.
 pub(super) fn set_socket_option<M: Machine>(
     ctx: &Ctx<'_, M>,
     options: &Options,
@@ -312,7 +312,7 @@ pub(super) fn set_socket_option<M: Machine>(
     len: usize,
 ) -> Result<usize, Errno> {
     let value = || if len < 4 { Err(Errno::EINVAL) } else { ctx.read::<i32>(at) };
-    // No more than a half of the largest number, since the size is twice that.
+    // The limit is at most half of the largest number, because the size is doubled.
     let most = |setting| ctx.linux.settings.get(setting).min(i64::from(i32::MAX / 2)) as u32;
     if let Some(flag) = flag(raw::SOL_SOCKET, name) {
         options.set(flag, value()? != 0);
@@ -353,13 +353,14 @@ pub(super) fn set_socket_option<M: Machine>(
     Ok(0)
 }
 
-/// The size of a buffer for a requested one: twice as much, as on Linux, which counts its own overhead in.
+/// The size of a buffer for a requested size. As on Linux, it is twice the requested size, which leaves room for
+/// overhead.
 fn buffer(asked: i32, most: u32, least: u32) -> usize {
-    // A negative number is a large one.
+    // As on Linux, a negative number counts as a large one.
     (asked as u32).min(most).saturating_mul(2).max(least) as usize
 }
 
-/// A time limit in nanoseconds; 0 for none.
+/// Reads a timeout in nanoseconds. 0 means no timeout.
 fn time<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: usize) -> Result<u64, Errno> {
     if len < 16 {
         return Err(Errno::EINVAL);
@@ -368,7 +369,7 @@ fn time<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: usize) -> Result<u64, Errno>
     if !(0..1_000_000).contains(&micros) {
         return Err(Errno::EDOM);
     }
-    // As on Linux: a time in the past is over at once.
+    // As on Linux, a negative timeout ends at once.
     if seconds < 0 {
         return Ok(1);
     }
@@ -415,7 +416,7 @@ pub fn sys_getsockopt<M: Machine>(
 }
 
 impl Value {
-    /// Stores it at the front of `bytes`; its length.
+    /// Writes the value to the beginning of `bytes`, and returns its length in bytes.
     fn fill(&self, bytes: &mut [u8; TCP_INFO_BYTES]) -> usize {
         let mut used = 0;
         let mut push = |part: &[u8]| {
@@ -433,7 +434,7 @@ impl Value {
             Value::Text(text) => push(text),
             Value::TcpInfo(state) => {
                 bytes[0] = *state;
-                // The sizes of segments, sent and received.
+                // The sizes of sent and received segments.
                 bytes[16..20].copy_from_slice(&SEGMENT.to_le_bytes());
                 bytes[20..24].copy_from_slice(&SEGMENT.to_le_bytes());
                 used = TCP_INFO_BYTES;
@@ -489,7 +490,7 @@ fn value<M: Machine>(socket: &Socket<M>, level: u32, name: u32) -> Result<Value,
     })
 }
 
-/// The value of an option of the level SOL_SOCKET, which sockets of all families have.
+/// The value of an option of the level SOL_SOCKET that sockets of all families support.
 pub(super) fn socket_option(options: &Options, name: u32) -> Result<Value, Errno> {
     if let Some(flag) = flag(raw::SOL_SOCKET, name) {
         return Ok(Value::Number(options.has(flag).into()));

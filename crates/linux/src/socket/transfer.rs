@@ -1,4 +1,4 @@
-//! Sending and receiving.
+//! Calls that send and receive.
 
 use crate::file::park::{attempt, sleep};
 use crate::socket::calls::Target;
@@ -24,25 +24,25 @@ use quire_linux_state::user::transfer::Vectors;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::{Ancillary, Arrival, Credentials, Family, Flags, Kind, ReceiveFlags};
 
-/// Messages of one `sendmmsg` or `recvmmsg`, as on Linux.
+/// The most messages of one `sendmmsg` or `recvmmsg`, as on Linux.
 const MOST_MESSAGES: u32 = 1024;
 /// Linux's MSG_WAITFORONE, which the generated constants leave out.
 const WAIT_FOR_ONE: u32 = 0x1_0000;
-/// Bytes of a `msghdr`, and of a `mmsghdr`, which ends with the length of the message.
+/// The sizes of a `msghdr` and of a `mmsghdr` in bytes. A `mmsghdr` ends with the length of the message.
 const HEADER: u64 = 56;
 const MANY_HEADER: u64 = 64;
 
-/// Whether a call does not wait.
+/// Whether a call is nonblocking, by its flags or by its file.
 fn nonblock<M: Machine>(file: &File<M>, flags: u32) -> bool {
     flags & raw::MSG_DONTWAIT != 0 || file.flags().contains(OpenFlags::NONBLOCK)
 }
 
-/// The options of a call that keeps its stack where it waits.
+/// The options of a call that keeps its kernel stack while it waits.
 fn on_stack<'a, M: Machine>(file: &File<M>, flags: u32, interrupted: &'a dyn Fn() -> bool) -> Io<'a> {
     Io { nonblock: nonblock(file, flags), interrupted, ..Io::WAIT }
 }
 
-/// Sends bytes or a message, waiting as `io` allows.
+/// Sends bytes or a message. The call waits for room as `io` allows.
 fn send<M: Machine>(
     ctx: &Ctx<'_, M>,
     io: &Io<'_>,
@@ -67,11 +67,11 @@ fn send<M: Machine>(
     };
     let target = match to {
         None => None,
-        // Linux's Unix streams refuse an address.
+        // As on Linux, a Unix stream or packet socket refuses an address.
         Some(_) if socket.kind() != Kind::Datagram => {
             return Err(if socket.remote().is_ok() { Errno::EISCONN } else { Errno::EOPNOTSUPP });
         }
-        // Linux's IPv6 sockets take no address for their peer's.
+        // As on Linux, AF_UNSPEC on an IPv6 socket means the peer.
         Some(Given::Unspecified) if socket.family() == Family::Inet6 => None,
         Some(given) => Some(Target::of(ctx, given, socket)?),
     };
@@ -88,8 +88,8 @@ fn send<M: Machine>(
     })
 }
 
-/// Charges the caller's user for files in flight. ETOOMANYREFS if it has more of them than it may open, and no
-/// privilege.
+/// Charges the caller's user for files in flight. ETOOMANYREFS if the user has more of them than its limit of open
+/// files, and no capability to exceed it.
 fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<InFlightCharge>, Errno> {
     if files == 0 {
         return Ok(None);
@@ -97,10 +97,10 @@ fn charge_for<M: Machine>(ctx: &Ctx<'_, M>, files: usize) -> Result<Option<InFli
     let own = ctx.credentials();
     let most = match own.may(cap::SYS_RESOURCE) || own.may(cap::SYS_ADMIN) {
         true => u64::MAX,
-        // As on Linux, the last message may exceed it.
+        // As on Linux, the last message may exceed the limit.
         false => ctx.process().soft_limit(which::NOFILE).saturating_add(files as u64),
     };
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let user_charge = unsafe { ctx.thread.user_charge.get() };
     let charge =
         ctx.linux.users.charge(user_charge, Account::FilesInFlight, files as u64, most).ok_or(Errno::ETOOMANYREFS)?;
@@ -112,7 +112,7 @@ fn given<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, len: i32) -
         return Ok(None);
     }
     match of(file) {
-        // A stream of TCP ignores any address of a valid length.
+        // A TCP socket ignores any address of a valid length.
         Ok(socket) if socket.kind() == Kind::Stream && socket.family() != Family::Unix => {
             Given::check(ctx, at, len).map(|()| None)
         }
@@ -121,8 +121,8 @@ fn given<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, len: i32) -
     }
 }
 
-/// The buffer of a call on `file`. A file that is no socket is the first error. The transfer finds it too, so it is
-/// looked for only where the buffer is another.
+/// Checks the buffer of a call on `file`. ENOTSOCK takes precedence over errors of the buffer. The transfer checks for
+/// a socket too, so this function does so only if the buffer is invalid.
 fn buffer<M: Machine>(file: &Arc<File<M>>, at: u64, len: u64) -> Result<Vectors, Errno> {
     Vectors::one(at, len).or_else(|e| is_socket(file).and(Err(e)))
 }
@@ -155,7 +155,8 @@ pub fn sys_sendto<M: Machine>(
     }
 }
 
-/// An attempt to send to the peer, without control data.
+/// Makes an attempt to send to the peer, without control data. If there is no room, the thread sleeps without a kernel
+/// stack.
 pub(crate) fn send_bytes<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     file: Arc<File<M>>,
@@ -218,7 +219,8 @@ pub fn sys_sendmmsg<M: Machine>(
     })
 }
 
-/// Calls `each` for up to `count` messages, until one fails. The number of messages, or the error of the first.
+/// Calls `each` for up to `count` messages, until one fails. Returns the number of messages, or the error of the first
+/// message.
 fn each_message(at: u64, count: u32, mut each: impl FnMut(u64, usize) -> Result<(), Errno>) -> Result<usize, Errno> {
     let mut done = 0;
     while done < count.min(MOST_MESSAGES) as usize {
@@ -232,7 +234,7 @@ fn each_message(at: u64, count: u32, mut each: impl FnMut(u64, usize) -> Result<
     Ok(done)
 }
 
-/// The result of a receive beside the bytes: their number, and flags for the program.
+/// The result of a receive without the bytes themselves.
 struct Got<M: Machine> {
     len: usize,
     is_message: bool,
@@ -242,7 +244,7 @@ struct Got<M: Machine> {
     ancillary: Ancillary<quire_linux_state::socket::host::SocketHost<M>>,
 }
 
-/// Receives, waiting as `io` allows. `named`: the program asks for the sender.
+/// Receives bytes or a message. The call waits as `io` allows. With `named`, the program asks for the sender.
 fn receive<M: Machine>(
     ctx: &Ctx<'_, M>,
     io: &Io<'_>,
@@ -267,14 +269,14 @@ fn receive<M: Machine>(
         return Err(if socket.family() == Family::Unix { Errno::EOPNOTSUPP } else { Errno::EINVAL });
     }
     if flags & raw::MSG_ERRQUEUE != 0 {
-        // There are no errors with details.
+        // The error queue is always empty.
         return Err(Errno::EAGAIN);
     }
     let mut how = ReceiveFlags::empty();
     how.set(ReceiveFlags::PEEK, flags & raw::MSG_PEEK != 0);
     how.set(ReceiveFlags::WAIT_ALL, flags & raw::MSG_WAITALL != 0);
     how.set(ReceiveFlags::SENDER, named);
-    // Unix streams ignore it, as on Linux.
+    // As on Linux, Unix streams ignore MSG_TRUNC.
     let knows = socket.kind() != Kind::Stream || socket.family() != Family::Unix;
     how.set(ReceiveFlags::TRUNCATE, flags & raw::MSG_TRUNC != 0 && knows);
     let received = socket.receive(io, &mut to.transfer(ctx.user()), how)?;
@@ -299,14 +301,15 @@ pub fn sys_recvfrom<M: Machine>(
     receive_from(ctx, file, to, flags, From { name: from, name_len: from_len })
 }
 
-/// User addresses for a sender's address and for its length. No address is asked for if `name` is 0.
+/// The user addresses at which the sender's address and its length are stored. If `name` is 0, they are not stored.
 #[derive(Clone, Copy)]
 pub(crate) struct From {
     pub name: u64,
     pub name_len: u64,
 }
 
-/// An attempt to receive bytes, and the sender's address.
+/// Makes an attempt to receive bytes and the sender's address. If there are none, the thread sleeps without a kernel
+/// stack.
 pub(crate) fn receive_from<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     file: Arc<File<M>>,
@@ -329,11 +332,11 @@ pub(crate) fn receive_from<M: Machine>(
     Ok(got.len)
 }
 
-/// The credentials of a message without any: neither side had asked for them when it was sent.
+/// The credentials reported for a message that carries none, because neither side had asked for them when it was sent.
 const NOT_SENT: Credentials = Credentials { pid: 0, uid: 65_534, gid: 65_534 };
 
-/// The credentials that come with what a Unix socket received. As on Linux, those of a stream's end are zeroes, and no
-/// message brings none.
+/// The credentials reported for data of a Unix socket. As on Linux, the end of a stream has zeroes. If no message was
+/// received, there are none.
 fn credentials_of<M: Machine>(socket: &Socket<M>, got: &Got<M>) -> Option<Credentials> {
     match got.ancillary.credentials {
         Some(credentials) => Some(credentials),
@@ -343,7 +346,8 @@ fn credentials_of<M: Machine>(socket: &Socket<M>, got: &Got<M>) -> Option<Creden
     }
 }
 
-/// Stores what came with the bytes of a message where `header` wants it. Returns the length.
+/// Stores the sender's address, the control messages and the flags at the addresses in `header`. Returns the length of
+/// the message.
 #[inline]
 fn store<M: Machine>(
     ctx: &Ctx<'_, M>,
@@ -392,7 +396,7 @@ pub fn sys_recvmsg<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, flags: u3
     receive_message(ctx, file, header, flags)
 }
 
-/// An attempt to receive a message.
+/// Makes an attempt to receive a message. If there is none, the thread sleeps without a kernel stack.
 pub(crate) fn receive_message<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     file: Arc<File<M>>,
@@ -421,7 +425,7 @@ pub fn sys_recvmmsg<M: Machine>(
     let interrupted = || ctx.thread.interrupted();
     let mut late = false;
     each_message(at, count, |one, done| {
-        // As on Linux, the time is looked at after each message only.
+        // As on Linux, the timeout is checked only after each message.
         if late {
             return Err(Errno::EAGAIN);
         }

@@ -1,4 +1,4 @@
-//! Socket addresses as programs write them: `sockaddr_un`, `sockaddr_in`, `sockaddr_in6` and `sockaddr_nl`.
+//! Socket addresses in the form of programs: `sockaddr_un`, `sockaddr_in`, `sockaddr_in6` and `sockaddr_nl`.
 
 use crate::socket::raw;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -7,44 +7,44 @@ use quire_linux_state::socket::host::Socket;
 use quire_linux_state::{Ctx, Errno, Machine};
 use quire_net::Family;
 
-/// Bytes of the largest address: Linux's `sockaddr_storage`.
+/// The size of the largest address in bytes: Linux's `sockaddr_storage`.
 const MOST: usize = 128;
-/// Bytes of a `sockaddr_in`.
+/// The size of a `sockaddr_in` in bytes.
 const INET4: usize = 16;
-/// Bytes of a `sockaddr_in6` without its scope, which old programs leave out.
+/// The size of a `sockaddr_in6` in bytes, without the scope, which old programs leave out.
 const INET6_LEAST: usize = 24;
-/// Bytes of a `sockaddr_in6`.
+/// The size of a `sockaddr_in6` in bytes.
 const INET6: usize = 28;
-/// Bytes of the family.
+/// The size of the family field in bytes.
 const FAMILY: usize = 2;
-/// Bytes of a `sun_path`.
+/// The size of a `sun_path` in bytes.
 const UNIX_PATH: usize = 108;
 
 /// An address that a program gave.
 pub(super) enum Given {
-    /// No address: a socket gives up its peer.
+    /// AF_UNSPEC: no address, which disconnects a socket.
     Unspecified,
-    /// A path in the tree, without its terminator.
+    /// A path in the file tree, without its terminator.
     Path(Vec<u8>),
     /// An abstract name, without its leading zero.
     Abstract(Vec<u8>),
-    /// No name at all: the kernel chooses one.
+    /// AF_UNIX without a name: the kernel chooses a name.
     Unnamed,
     /// An Internet address.
     Inet(SocketAddr),
-    /// A netlink socket and its groups.
+    /// The port and the groups of a netlink socket.
     Netlink(u32, u32),
 }
 
 impl Given {
-    /// The address of `len` bytes at `at`.
+    /// Reads the address of `len` bytes at user address `at`.
     pub(super) fn read<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: i32) -> Result<Given, Errno> {
         let mut bytes = [0; MOST];
         let len = Self::copy(ctx, at, len, &mut bytes)?;
         Self::of(&bytes[..len])
     }
 
-    /// Whether there may be an address of `len` bytes at `at`, whatever it is.
+    /// Checks that `len` is a valid length and that the memory at `at` is readable. The address itself is not checked.
     pub(super) fn check<M: Machine>(ctx: &Ctx<'_, M>, at: u64, len: i32) -> Result<(), Errno> {
         Self::copy(ctx, at, len, &mut [0; MOST]).map(drop)
     }
@@ -55,7 +55,8 @@ impl Given {
         Ok(len)
     }
 
-    /// As `read`, for a `socket` that is not of netlink. Linux checks an address as the socket's family does.
+    /// Does the work of `read` for a `socket` that is no netlink socket. As on Linux, the errors depend on the socket's
+    /// family.
     pub(super) fn read_for<M: Machine>(
         ctx: &Ctx<'_, M>,
         at: u64,
@@ -68,7 +69,7 @@ impl Given {
         })
     }
 
-    /// The least length of an address that a socket of `family` is bound to.
+    /// The least length in bytes of an address to which a socket of `family` can be bound.
     pub(super) fn least(family: Family) -> usize {
         match family {
             Family::Unix => 0,
@@ -77,7 +78,7 @@ impl Given {
         }
     }
 
-    /// The address in `bytes`.
+    /// Parses the address in `bytes`.
     fn of(bytes: &[u8]) -> Result<Given, Errno> {
         let (family, rest) = bytes.split_first_chunk::<FAMILY>().ok_or(Errno::EINVAL)?;
         match u32::from(u16::from_le_bytes(*family)) {
@@ -145,12 +146,12 @@ impl OutAddress {
         self.len += bytes.len();
     }
 
-    /// A Unix socket without a name.
+    /// The address of a Unix socket without a name.
     pub(super) fn unnamed() -> OutAddress {
         Self::of_family(raw::AF_UNIX)
     }
 
-    /// A Unix socket bound to `path`, which has no terminator; at most 108 bytes.
+    /// The address of a Unix socket that is bound to `path`. The path has no terminator and at most 108 bytes.
     pub(super) fn path(path: &[u8]) -> OutAddress {
         let mut out = Self::of_family(raw::AF_UNIX);
         out.push(&path[..path.len().min(UNIX_PATH)]);
@@ -158,7 +159,7 @@ impl OutAddress {
         out
     }
 
-    /// A Unix socket with an abstract name.
+    /// The address of a Unix socket with an abstract name.
     pub(super) fn abstract_name(name: &[u8]) -> OutAddress {
         let mut out = Self::of_family(raw::AF_UNIX);
         out.push(&[0]);
@@ -166,7 +167,8 @@ impl OutAddress {
         out
     }
 
-    /// An Internet address, for a socket of IPv6 or of IPv4. An IPv6 socket sees addresses of IPv4 as mapped ones.
+    /// An internet address for a program whose socket is an IPv6 (`six`) or an IPv4 one. An IPv6 socket sees IPv4
+    /// addresses as IPv4-mapped addresses.
     pub(super) fn inet(at: SocketAddr, six: bool) -> OutAddress {
         let ip = match at.ip() {
             IpAddr::V4(ip) if !six => {
@@ -187,7 +189,7 @@ impl OutAddress {
         out
     }
 
-    /// A netlink socket and its groups.
+    /// The address of a netlink socket.
     pub(super) fn netlink(port: u32, groups: u32) -> OutAddress {
         let mut out = Self::of_family(raw::AF_NETLINK);
         out.push(&[0; 2]);
@@ -196,8 +198,8 @@ impl OutAddress {
         out
     }
 
-    /// Stores the address at `at`, where the `i32` at `len_at` says how much room there is. It becomes the whole
-    /// length, as on Linux.
+    /// Stores the address at user address `at`. The `i32` at `len_at` is the size of the buffer. As on Linux, it is
+    /// then replaced by the full length of the address.
     pub(super) fn store<M: Machine>(&self, ctx: &Ctx<'_, M>, at: u64, len_at: u64) -> Result<(), Errno> {
         let room: i32 = ctx.read(len_at)?;
         let room = usize::try_from(room).map_err(|_| Errno::EINVAL)?;
@@ -205,12 +207,12 @@ impl OutAddress {
         ctx.write(len_at, &(self.len as i32))
     }
 
-    /// Its length.
+    /// The address's length in bytes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Its bytes, cut to `room`.
+    /// The first bytes of the address, at most `room`.
     pub(super) fn cut(&self, room: usize) -> &[u8] {
         &self.bytes[..self.len.min(room)]
     }

@@ -24,7 +24,7 @@ args!(u64 i64 u32 i32 usize);
 /// A function that serves a system call:
 /// `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, a: A, b: B) -> Result<usize, Errno>`, with up to six [`Arg`]s.
 pub trait Handler<M: Machine, Args> {
-    /// Calls it with the arguments in the caller's registers.
+    /// Calls the function with the arguments in the caller's registers.
     fn serve(self, ctx: &mut Ctx<'_, M>) -> Result<usize, Errno>;
 }
 
@@ -37,7 +37,8 @@ macro_rules! handlers {
             #[inline(always)]
             #[allow(unused_variables)]
             fn serve(self, ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-                // Here, and not before the dispatch: a call loads only those that it has.
+                // The registers are read here and not before the dispatch, so a call loads only the arguments that it
+                // has.
                 let registers = ctx.regs.arguments();
                 self(ctx, $($a::from_register(registers[$i])),*)
             }

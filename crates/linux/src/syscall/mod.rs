@@ -15,11 +15,11 @@ pub use table::{SUPPORTED, dispatch};
 pub struct Supported {
     /// The call's number.
     pub number: u16,
-    /// Its name.
+    /// The call's name.
     pub name: &'static str,
-    /// The function that serves it, below `crates/linux/src`, with `::` in front.
+    /// The path of the function that serves the call, from `crates/linux/src`, with a leading `::`.
     pub handler: &'static str,
-    /// The flags, commands and options that it supports; empty if it has none.
+    /// The supported flags, commands and options. Empty if the call has none.
     pub flags: &'static str,
     /// Missing or different features; empty if none are known.
     pub note: &'static str,
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The calls that have a row in the program that refuses their allocations.
+    /// The calls with a row in `programs/refusals.c`, which refuses their allocations.
     fn rows() -> BTreeSet<String> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../programs/refusals.c");
         let source = std::fs::read_to_string(path).unwrap();

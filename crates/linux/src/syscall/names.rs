@@ -1,4 +1,4 @@
-//! The names of Linux's system calls on x86-64, for the log. From the constants of `linux-raw-sys`.
+//! The names of Linux's system calls on x86-64, for the log. The list is from the constants of `linux-raw-sys`.
 
 /// The name of call `number`, if Linux has one.
 pub fn name(number: u64) -> Option<&'static str> {
@@ -6,7 +6,7 @@ pub fn name(number: u64) -> Option<&'static str> {
     Some(NAMES[at].1)
 }
 
-/// One more than the highest number that Linux knows.
+/// One more than the highest number of a system call in Linux.
 pub const END: u64 = 470;
 
 #[rustfmt::skip]

@@ -1,23 +1,23 @@
-//! The page of supported calls, made from the table. `docs/system-calls.md` is its output. A test fails when it is
-//! stale, and `cargo run -p quire-linux --example system-calls` prints it anew.
+//! Generates the page of supported calls, `docs/system-calls.md`, from the table. A test fails when the page is stale.
+//! `cargo run -p quire-linux --example system-calls` prints a new one.
 
 use crate::syscall::{SUPPORTED, Supported, names};
 use core::fmt::{self, Write};
 
 /// A test program: a name, and its text in C.
 pub struct Program<'a> {
-    /// Its name in `programs/`.
+    /// The program's name in `programs/`.
     pub name: &'a str,
-    /// Its source.
+    /// The program's source text.
     pub text: &'a str,
 }
 
-/// Programs that make every call, so they are no row's test.
+/// Programs that make every call. Rows do not name them as tests.
 const OF_ALL: [&str; 3] = ["attack", "refusals", "siege"];
-/// The most programs in a row.
+/// The most programs that a row names.
 const SHOWN: usize = 3;
 
-/// Names of libc's functions that make a call of another name.
+/// Names of calls, each with the libc function of another name that makes the call.
 const WRAPPERS: &[(&str, &str)] = &[
     ("clone", "pthread_create"),
     ("clone3", "pthread_create"),
@@ -35,7 +35,7 @@ const WRAPPERS: &[(&str, &str)] = &[
     ("wait4", "waitpid"),
 ];
 
-/// Writes the whole page. A row names some of the programs that make its call.
+/// Writes the whole page. The row of a call names some of the programs that make the call.
 pub fn write(out: &mut dyn Write, programs: &[Program<'_>]) -> fmt::Result {
     let known = (0..names::END).filter(|number| names::name(*number).is_some()).count();
     writeln!(out, "# System calls\n")?;
@@ -61,7 +61,7 @@ pub fn write(out: &mut dyn Write, programs: &[Program<'_>]) -> fmt::Result {
     for call in SUPPORTED {
         let Supported { number, name, handler, flags, note } = *call;
         write!(out, "| {number} | `{name}` | {flags} | {note} | `{}` | ", handler.trim_start_matches("::"))?;
-        // Those that make it most often, and of as many calls the first by name.
+        // The programs that make the call most often. Among programs with an equal number, the first by name win.
         let mut most = [(0, ""); SHOWN];
         for program in programs.iter().filter(|program| !OF_ALL.contains(&program.name)) {
             let made = (times(name, program.text), program.name);
@@ -79,7 +79,7 @@ pub fn write(out: &mut dyn Write, programs: &[Program<'_>]) -> fmt::Result {
     Ok(())
 }
 
-/// The places where a program makes the call: by its number, or by a function of libc.
+/// The number of places where a program makes the call, by its number or by a libc function.
 fn times(name: &str, text: &str) -> usize {
     let plain = name.strip_prefix("rt_").unwrap_or(name);
     let plain = plain.strip_suffix("64").filter(|plain| plain.starts_with('p')).unwrap_or(plain);
@@ -122,7 +122,7 @@ mod tests {
         );
     }
 
-    /// The programs, by name.
+    /// The names and sources of all programs, sorted by name.
     fn sources() -> Vec<(String, String)> {
         let files = std::fs::read_dir(std::format!("{ROOT}/programs")).unwrap();
         let mut all: Vec<_> = files.map(|file| file.unwrap().path()).collect();

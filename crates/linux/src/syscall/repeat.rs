@@ -1,29 +1,31 @@
 //! The calls that may be repeated after ENOMEM.
 //!
 //! While memory is short, a call that failed with ENOMEM waits for pageout and is repeated
-//! ([`Linux::syscall`](crate::entry::syscall)). That is right only if the failed attempt has left no effects that the
-//! next one could meet. Each supported call is in one of three lists; a call in none is not repeated.
+//! ([`Linux::syscall`](crate::entry::syscall)). That is correct only if effects of the failed attempt cannot disturb
+//! the next one. Each supported call is in one of three lists. A call in none of them is not repeated.
 
 use linux_raw_sys::general as raw;
 
-/// The effects that a repeated call meets after ENOMEM.
+/// The effects of a call that has failed with ENOMEM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
-    /// None: the call allocates before it changes anything, undoes its changes, or returns the completed part.
+    /// No effects. The call allocates before it changes anything, undoes its changes, or succeeds with the completed
+    /// part.
     Nothing,
-    /// Perhaps a part of the effect; the repeated call has the same effect as a single one.
+    /// Perhaps a part of the effect. After a repetition, the effect is the same as that of a single successful call.
     Same,
     /// The call is not repeated.
     Never,
 }
 
 impl Repeat {
-    /// The list of call `number`; `None` if it is in no list.
+    /// The list of call `number`, or `None` if it is in no list.
     #[allow(clippy::too_many_lines)]
     pub const fn of(number: u64) -> Option<Repeat> {
         Some(match number as u32 {
-            // Descriptors are reserved before files are made, and both or none. Ids, threads and processes are freed by
-            // drops. Transfers that have moved bytes return their number. Names are linked after all their allocations.
+            // Calls reserve descriptors before they make files, and a pair of descriptors both or not at all. Ids,
+            // threads and processes are freed by drops. Transfers that have moved bytes return the number of bytes.
+            // Names are linked after all allocations.
             raw::__NR_read
             | raw::__NR_write
             | raw::__NR_open
@@ -157,8 +159,8 @@ impl Repeat {
             | raw::__NR_epoll_wait
             | raw::__NR_epoll_pwait
             | raw::__NR_epoll_pwait2 => Repeat::Nothing,
-            // They read, set a given value, or do the rest of a range. A temporary signal mask keeps the first saved
-            // mask.
+            // These calls read, set a given value, or finish the rest of a range. A call with a temporary signal mask
+            // keeps the mask that its first attempt saved.
             raw::__NR_mprotect
             | raw::__NR_madvise
             | raw::__NR_msync
@@ -308,7 +310,7 @@ impl Repeat {
             | raw::__NR_pselect6
             | raw::__NR_rt_sigsuspend
             | raw::__NR_pause => Repeat::Same,
-            // They do not return, or their result register is the program's own.
+            // These calls do not return, or their result register belongs to the program.
             raw::__NR_rt_sigreturn | raw::__NR_exit | raw::__NR_reboot | raw::__NR_exit_group => Repeat::Never,
             _ => return None,
         })
@@ -328,7 +330,7 @@ mod tests {
             .map(|call| call.name)
             .collect();
         assert!(missing.is_empty(), "no list of repeat effects has {missing:?}");
-        // Calls that are not supported are in none.
+        // Unsupported calls are in no list.
         assert_eq!(Repeat::of(u64::from(raw::__NR_init_module)), None);
     }
 

@@ -1,4 +1,5 @@
-//! The table has a line for each call: `number name => handler, flags "supported ones", "missing or different parts";`.
+//! The system call table. It has a line for each call:
+//! `number name => handler, flags "supported ones", "missing or different parts";`.
 
 use crate::syscall::{Handler, Supported};
 use crate::{exec, file, futex, ipc, memory, mount, process, rseq, signal, socket, syslog, system, time};
@@ -32,8 +33,8 @@ macro_rules! table {
     };
 }
 
-/// Runs `handler` with the rights of a call that ends something. Never inlined, so that the dispatcher keeps no state
-/// across a call.
+/// Runs a handler that ends something, so that it may allocate from the floor of the memory reserve. The function is
+/// never inlined, so that the dispatcher keeps no state across a call.
 #[inline(never)]
 fn end<M: Machine, Args>(handler: impl Handler<M, Args>, ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     let thread = ctx.thread;

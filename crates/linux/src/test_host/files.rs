@@ -1,11 +1,11 @@
-//! The first files of a machine, and programs among them.
+//! Makes the initial files of a test machine, among them programs.
 
 use quire_vm::PAGE_SIZE;
 
 /// A member of an archive: its name, its mode with the type, and its bytes.
 pub type Member<'a> = (&'a str, u32, &'a [u8]);
 
-/// An archive with these members, whose first program is `/init`.
+/// Makes an archive with these members. `/init` is the first program.
 pub fn archive(members: &[Member<'_>]) -> Vec<u8> {
     let mut archive = Vec::new();
     let mut number = 0;
@@ -27,14 +27,14 @@ pub fn archive(members: &[Member<'_>]) -> Vec<u8> {
     archive
 }
 
-/// A program without an interpreter: one segment of `pages` pages at `base` with all rights, whose first page begins
-/// with `first`.
+/// Makes a program without an interpreter. It has one segment of `pages` pages at `base` with all rights. The first
+/// page begins with `first`.
 pub fn elf(entry: u64, base: u64, pages: u64, first: &[u8]) -> Vec<u8> {
     let load = [PAGE_SIZE, base, base, PAGE_SIZE, pages * PAGE_SIZE, PAGE_SIZE];
     program(entry, first, &[(1, 7, load)])
 }
 
-/// A program that needs the interpreter at `path`.
+/// Makes a program that needs the interpreter at `path`.
 pub fn interpreted(base: u64, path: &str) -> Vec<u8> {
     let len = path.len() as u64 + 1;
     let load = [PAGE_SIZE, base, base, PAGE_SIZE, PAGE_SIZE, PAGE_SIZE];
@@ -45,7 +45,7 @@ pub fn interpreted(base: u64, path: &str) -> Vec<u8> {
 /// A program header: its type, its flags, and its other words.
 type Header = (u32, u32, [u64; 6]);
 
-/// An executable file of two pages: its headers, and a page that begins with `first`.
+/// Makes an executable file of two pages: a page with the headers, and a page that begins with `first`.
 fn program(entry: u64, first: &[u8], headers: &[Header]) -> Vec<u8> {
     assert!(first.len() <= PAGE_SIZE as usize);
     let mut file = b"\x7fELF\x02\x01\x01".to_vec();
@@ -53,7 +53,7 @@ fn program(entry: u64, first: &[u8], headers: &[Header]) -> Vec<u8> {
     let half = |file: &mut Vec<u8>, values: &[u16]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
     let word = |file: &mut Vec<u8>, values: &[u32]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
     let long = |file: &mut Vec<u8>, values: &[u64]| values.iter().for_each(|v| file.extend(v.to_le_bytes()));
-    // An executable for x86-64, version 1; entry, headers, no sections.
+    // The file is an executable for x86-64, version 1. The entry, the program headers, and no sections follow.
     half(&mut file, &[2, 62]);
     word(&mut file, &[1]);
     long(&mut file, &[entry, 64, 0]);

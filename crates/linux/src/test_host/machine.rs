@@ -1,6 +1,6 @@
-//! A machine of one CPU in a process, for the Linux layer. The memory core's own page tables lie in an arena and are
-//! walked at each access, without a TLB. Each thread of the scheduler is a thread of the host that runs only while it
-//! has the CPU. The clock advances when it is read, and when all threads sleep until some time.
+//! A machine with one CPU in a process, for tests of the Linux layer. The memory core's page tables are in an arena.
+//! Each access walks them, because there is no TLB. Each thread of the scheduler is a host thread that runs only while
+//! it has the CPU. The clock advances when it is read. It also advances to the next deadline when all threads sleep.
 
 use crate::start::Boot;
 use crate::test_host::refusal;
@@ -24,21 +24,21 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-/// Frames of RAM: more than any input can use.
+/// The number of frames of RAM, which is more than any input can use.
 const FRAMES: u64 = 64 << 20 >> 12;
-/// Bytes of the floating-point state that all processors have.
+/// The size in bytes of the floating-point state that all CPUs support.
 const FLOAT: usize = 576;
 /// No deadline.
 const NEVER: u64 = u64::MAX;
-/// The time that a read of the clock takes.
+/// The nanoseconds by which a read advances the clock.
 const LOOK: u64 = 100;
 
 /// The state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// On the CPU.
+    /// The thread has the CPU.
     Running,
-    /// Off it.
+    /// The thread does not have the CPU.
     Waiting,
     /// The thread has ended.
     Gone,
@@ -55,22 +55,23 @@ pub struct Context {
     float: Mutex<[u8; FLOAT]>,
 }
 
-/// A thread of the host ends because its thread here has.
+/// The panic payload that ends a host thread whose machine thread has ended.
 struct Gone;
 
-/// The programs of a machine. Their instructions are the host's.
+/// The programs of a machine. Their instructions are host code.
 pub trait Programs: Send + Sync {
     /// The body of a new thread of a program. It first calls [`One::started`] and
     /// [`first_return`](crate::entry::first_return), and it ends by a system call.
     fn thread(&'static self, machine: &'static One, regs: UserRegs);
 
-    /// A thread of the machine panicked with this text. The machine is of no use any more.
+    /// Called when a thread of the machine has panicked with this text. The machine cannot be used afterwards.
     fn failed(&self, text: String);
 
-    /// The end of the machine's time: no sleep goes beyond it.
+    /// The end of the machine's time, in nanoseconds of its clock. Sleeps until a later time never end.
     fn until(&self) -> u64;
 
-    /// The CPU halts. `never`: no thread sleeps until a time. True if all processes but process 1 must be killed.
+    /// Called when the CPU halts. `never` says that no thread has a deadline. Returns true if all processes except
+    /// process 1 must be killed.
     fn halted(&self, never: bool) -> bool;
 }
 
@@ -91,7 +92,7 @@ impl Context {
         self.changed.notify_all();
     }
 
-    /// Waits for the CPU. Does not return where the thread has ended.
+    /// Waits for the CPU. If the machine thread has ended, the call does not return.
     fn wait(&self) {
         let mut state = lock(&self.state);
         while *state == State::Waiting {
@@ -104,7 +105,7 @@ impl Context {
     }
 }
 
-/// Takes a lock, also of a thread that panicked.
+/// Acquires a lock, also after a thread has panicked with it.
 pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -113,7 +114,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 pub struct One {
     arena: Arena,
     mmu: Mmu<X86_64>,
-    /// The loaded root.
+    /// The frame of the loaded root table.
     root: AtomicU64,
     current: AtomicPtr<Thread<One>>,
     masked: AtomicBool,
@@ -127,7 +128,7 @@ pub struct One {
     programs: &'static dyn Programs,
 }
 
-/// RAM before there is a machine.
+/// The access to RAM before the machine exists.
 struct Ram<'a>(&'a Arena);
 
 // SAFETY: the arena does not move, and its frames are consecutive.
@@ -140,15 +141,15 @@ unsafe impl Phys for Ram<'_> {
     }
 }
 
-/// Memory for ever, aligned to a page.
+/// Allocates zeroed, page-aligned memory that is never freed.
 fn memory(bytes: usize) -> NonNull<u8> {
     let layout = Layout::from_size_align(bytes, PAGE_SIZE as usize).expect("a size");
-    // SAFETY: the layout's size is not zero: no caller asks for no bytes.
+    // SAFETY: the layout's size is not zero, because no caller passes 0.
     NonNull::new(unsafe { alloc_zeroed(layout) }).expect("memory of the host's")
 }
 
 impl One {
-    /// Starts a machine with these files, and with these programs. It runs for ever.
+    /// Starts a machine with these files and programs. The machine runs for ever.
     pub fn boot(files: Vec<u8>, programs: &'static dyn Programs, trees: &'static dyn Trees<One>) -> &'static One {
         let arena = Arena::new(FRAMES).expect("the host gives memory for the arena");
         let range = arena.range();
@@ -161,7 +162,7 @@ impl One {
         let window = VirtRange { start: X86_64::KERNEL_HALF, end: X86_64::KERNEL_HALF + (1 << 30) };
         kernel.reserve(&ram, window, &mut frame).expect("the first of the kernel's half can be reserved");
         let root = kernel.root();
-        // SAFETY: fresh memory of that size, for ever.
+        // SAFETY: the memory is new, has that size, and is never freed.
         let mmu = unsafe { Mmu::new(memory(Mmu::<X86_64>::bytes(1)), 1, kernel, true) };
         let machine = One {
             arena,
@@ -178,22 +179,22 @@ impl One {
             programs,
         };
         let ram = [PhysRange { start: Pfn(taken), end: range.end }];
-        // SAFETY: the frames are the arena's, which the machine owns for ever.
+        // SAFETY: the frames belong to the arena, which the machine owns for ever.
         let vm = unsafe { Vm::new(machine, &ram, Config::default()) }.expect("there is enough memory");
         let machine = vm.machine();
-        // SAFETY: fresh memory of that size, for ever; the scheduler stays where it is.
+        // SAFETY: the memory is new, has that size, and is never freed. The scheduler is not moved.
         let scheduler = unsafe { Scheduler::new(machine, memory(Scheduler::<One>::bytes(1)), 1) };
         let scheduler: &'static Scheduler<One> = Box::leak(Box::new(scheduler));
         let _ = machine.scheduler.set(scheduler);
         machine.host_thread(move || {
             unsafe fn release(_forever: NonNull<Thread<One>>) {}
             let idle = Thread::new(Context::new(None, 0, 0, [0; FLOAT]), None, release);
-            // SAFETY: leaked, with its first count.
+            // SAFETY: the thread is leaked, and the handle takes over its first reference.
             scheduler.start_cpu(unsafe { ThreadRef::adopt(NonNull::from(Box::leak(Box::new(idle)))) });
             machine.masked.store(false, SeqCst);
             let ram = vm.frames().total() * PAGE_SIZE;
             let bytes = Linux::<One>::table_bytes(ram, scheduler.cpus());
-            // SAFETY: fresh memory of that size, for ever.
+            // SAFETY: the memory is new, has that size, and is never freed.
             let tables = unsafe { TableMemory::new(memory(bytes), bytes) };
             let linux = Linux::new(vm, scheduler, ram, tables, trees).expect("the Linux layer can be built");
             let _ = machine.linux.set(linux);
@@ -206,7 +207,7 @@ impl One {
                 linux.notify_timer_files()
             });
             let notifier = Box::leak(Box::new(Thread::new(notifier, None, release)));
-            // SAFETY: leaked, with its first count.
+            // SAFETY: the thread is leaked, and the handle takes over its first reference.
             scheduler.spawn(unsafe { ThreadRef::adopt(NonNull::from(notifier)) });
             let boot = Boot {
                 initramfs: &mut &files[..],
@@ -231,7 +232,7 @@ impl One {
         self.scheduler.get().expect("threads run after the machine exists")
     }
 
-    /// Runs `body` on a thread of the host that is one of the machine's. A panic there ends the machine.
+    /// Runs `body` on a host thread that is a thread of the machine. A panic in it ends the machine.
     fn host_thread(&'static self, body: impl FnOnce() + Send + 'static) {
         let run = move || {
             set_cpu(0);
@@ -248,7 +249,7 @@ impl One {
         thread.expect("the host gives a thread");
     }
 
-    /// Between two instructions of a program: interrupts come in, and other threads get their turn.
+    /// Handles interrupts, and lets other threads run. Called between two instructions of a program.
     pub fn poll(&self) {
         if self.deadline.load(SeqCst) <= self.clock.load(SeqCst) {
             self.deadline.store(NEVER, SeqCst);
@@ -259,7 +260,7 @@ impl One {
         }
     }
 
-    /// The time of the clock.
+    /// The time of the clock in nanoseconds since boot. The call does not advance the clock.
     pub fn clock(&self) -> u64 {
         self.clock.load(SeqCst)
     }
@@ -270,14 +271,14 @@ impl One {
         unsafe { &*(*self.current.load(SeqCst)).context() }
     }
 
-    /// The address that `va` translates to for a program's access, by the loaded tables.
+    /// Translates `va` by the loaded tables. `None` if a program's access to it would fault.
     fn walk(&self, va: u64, access: Access) -> Option<*mut u8> {
         let mut table = Pfn(self.root.load(SeqCst));
         let mut level = X86_64::LEVELS;
         loop {
             level -= 1;
             let slot = self.arena.ptr(table).cast::<u64>().wrapping_add(index(va, level));
-            // SAFETY: an entry of a table page, which every CPU changes by atomic steps.
+            // SAFETY: the pointer is to an entry of a table page, and entries are changed only by atomic operations.
             let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(slot) }.load(SeqCst);
             let leaf = level == 0;
             let seen = X86_64::present(word).then(|| X86_64::see(word, leaf)).filter(|seen| seen.user)?;
@@ -291,9 +292,9 @@ impl One {
         }
     }
 
-    /// As [`Self::walk`], with faults.
+    /// Translates `va` like [`Self::walk`], and serves page faults.
     fn reach(&self, va: u64, access: Access) -> Option<*mut u8> {
-        // A repaired fault does not recur, because only this CPU could undo it.
+        // A served fault seldom recurs, because only this CPU could undo the mapping. The limit finds endless faults.
         for _ in 0..10 {
             if let Some(at) = self.walk(va, access) {
                 return Some(at);
@@ -305,8 +306,8 @@ impl One {
         panic!("the fault at {va:#x} repeats after its repair");
     }
 
-    /// Calls `f` with the parts of `len` bytes from `va` on, each within one page: its translated address, and its
-    /// offset in the whole.
+    /// Splits `len` bytes from `va` on at page boundaries, and calls `f` for each part. The arguments are the
+    /// translated address, the offset in the whole, and the length.
     fn each(
         &self,
         va: u64,
@@ -333,7 +334,7 @@ impl Sleeper for One {
         self.scheduler().park(deadline);
     }
     fn unpark(&self, thread: usize) {
-        // SAFETY: handles name threads that live while another thread may wake them.
+        // SAFETY: the handle is the address of a thread that exists while another thread may wake it.
         self.scheduler().unpark(unsafe { &*(thread as *const Thread<One>) });
     }
     fn now(&self) -> u64 {
@@ -369,7 +370,7 @@ impl quire_vm::Machine for One {
     }
 }
 
-// SAFETY: there is one CPU, which keeps no translation.
+// SAFETY: there is only one CPU, and it caches no translations.
 unsafe impl Hardware for One {
     type Format = X86_64;
     fn mmu(&self) -> &Mmu<X86_64> {
@@ -391,7 +392,7 @@ unsafe impl Hardware for One {
     }
 }
 
-// SAFETY: the one CPU runs one thread at a time, and interrupts come in only where `poll` and `halt` say so.
+// SAFETY: the only CPU runs one thread at a time, and interrupts are handled only in `poll` and `halt`.
 unsafe impl quire_task::Machine for One {
     type Context = Arc<Context>;
     type Payload = Option<quire_linux_state::Thread<One>>;
@@ -408,10 +409,11 @@ unsafe impl quire_task::Machine for One {
     fn halt(&self) {
         self.masked.store(false, SeqCst);
         let due = self.deadline.swap(NEVER, SeqCst);
-        // As long as no thread sleeps until a time.
+        // A deadline after the machine's end counts as none.
         let due = if due > self.programs.until() { NEVER } else { due };
         if self.programs.halted(due == NEVER) {
-            // All sleep for good, or run for ever: all processes but process 1 end, and it waits for them.
+            // All threads sleep without a deadline, or run for ever. All processes except process 1 are killed, and
+            // process 1 waits for them.
             let linux = self.linux();
             linux
                 .ids
@@ -445,12 +447,12 @@ unsafe impl quire_task::Machine for One {
             thread.switched_away();
         }
         refusal::for_host(|| {
-            // Kept: `prev` may be gone once `next` runs.
-            // SAFETY: by the trait's contract both contexts are ours.
+            // The contexts are cloned, because `prev` may be freed as soon as `next` runs.
+            // SAFETY: by the trait's contract, this call may access both contexts.
             let (own, them) = unsafe { ((*prev.context()).clone(), (*next.context()).clone()) };
-            // SAFETY: the switch to `next`, on the one CPU.
+            // SAFETY: this is the switch to `next` on the only CPU.
             match next.payload().as_ref().and_then(|t| unsafe { t.pmap() }) {
-                // SAFETY: interrupts are masked; a space stays while a thread has it.
+                // SAFETY: interrupts are masked, and an address space exists while a thread has it.
                 Some(pmap) => unsafe { pmap.switch_in(self, 0) },
                 // SAFETY: interrupts are masked, and the CPU may load the kernel's own root at any time.
                 None => unsafe { self.mmu.leave(self, 0) },
@@ -469,29 +471,31 @@ unsafe impl quire_task::Machine for One {
         });
     }
     fn reap(&self, thread: ThreadRef<Self>) {
-        // SAFETY: it has left its stack for good.
+        // SAFETY: the thread has left its stack and never returns to it.
         unsafe { (*thread.context()).set(State::Gone) };
     }
 }
 
 impl One {
-    /// The first step of a new thread, on its own stack.
+    /// Completes the switch to a new thread. The thread calls this first, on its own stack.
     pub fn started(&self) {
         self.scheduler().started();
     }
 }
 
-// SAFETY: only memory that the loaded tables let a program access is touched; each page is translated anew.
+// SAFETY: the methods access only memory that the loaded tables allow a program to access, and translate each page at
+// each access.
 unsafe impl UserAccess for One {
     fn killed(&self) -> bool {
         quire_vm::Machine::is_ending(self)
     }
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
-        // SAFETY: a part of a mapped page, and of the range that the caller vouches for.
+        // SAFETY: `each` gives parts of mapped pages, and the caller guarantees that `to` has `len` bytes.
         self.each(from, len, Access::Read, |at, done, part| unsafe { at.copy_to(to.add(done), part) })
     }
     unsafe fn copy_to_user(&self, to: u64, from: *const u8, len: usize) -> Result<(), BadAddress> {
-        // SAFETY: `each` gives parts of the arena that the tables map for stores, and the caller vouches for `from`.
+        // SAFETY: `each` gives parts of the arena that the tables map for stores, and the caller guarantees that `from`
+        // has `len` bytes.
         self.each(to, len, Access::Write, |at, done, part| unsafe { at.copy_from(from.add(done), part) })
     }
     fn clear_user(&self, to: u64, len: usize) -> Result<(), BadAddress> {
@@ -503,7 +507,7 @@ unsafe impl UserAccess for One {
             let at = self.reach(from + i as u64, Access::Read).ok_or(BadAddress { left: len - i })?;
             // SAFETY: `reach` gives an address in the arena that the tables map for loads.
             let byte = unsafe { at.read() };
-            // SAFETY: the caller vouches for it.
+            // SAFETY: the caller guarantees that `to` has `len` bytes.
             unsafe { to.add(i).write(byte) };
             if byte == 0 {
                 return Ok(i);
@@ -513,18 +517,18 @@ unsafe impl UserAccess for One {
     }
     fn load_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
         let at = self.reach(at, Access::Read).ok_or(BadAddress { left: 4 })?;
-        // SAFETY: a word of a mapped page: the address is aligned, by the trait's contract.
+        // SAFETY: the address is aligned by the trait's contract, so the word is within a mapped page.
         Ok(unsafe { at.cast::<u32>().read() })
     }
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
         let at = self.walk(at, Access::Read).ok_or(BadAddress { left: 4 })?;
-        // SAFETY: `walk` gives an address in the arena, and a word that is aligned crosses no page.
+        // SAFETY: `walk` gives an address in the arena, and an aligned word is within one page.
         Ok(unsafe { at.cast::<u32>().read() })
     }
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
         let at = self.reach(at, Access::Write).ok_or(BadAddress { left: 4 })?.cast::<u32>();
-        // SAFETY: `reach` gives an address in the arena that may be stored to, and the one CPU makes the exchange
-        // whole.
+        // SAFETY: `reach` gives an address in the arena that may be stored to. The exchange is atomic, because there is
+        // only one CPU.
         unsafe {
             let was = at.read();
             if was == old {
@@ -535,8 +539,8 @@ unsafe impl UserAccess for One {
     }
     fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
         let at = self.walk(at, Access::Write).ok_or(BadAddress { left: 4 })?.cast::<u32>();
-        // SAFETY: `walk` gives an address in the arena that may be stored to, and the one CPU makes the exchange
-        // whole.
+        // SAFETY: `walk` gives an address in the arena that may be stored to. The exchange is atomic, because there is
+        // only one CPU.
         unsafe {
             let was = at.read();
             if was == old {
@@ -560,9 +564,9 @@ impl quire_linux_state::Machine for One {
     }
     fn activate(&self, pmap: Option<&Tables<X86_64>>) {
         match pmap {
-            // SAFETY: one CPU, whose interrupts come in elsewhere; a space stays while a thread has it.
+            // SAFETY: the only CPU handles no interrupts here, and an address space exists while a thread has it.
             Some(pmap) => unsafe { pmap.switch_in(self, 0) },
-            // SAFETY: interrupts come in elsewhere, and the CPU may load the kernel's own root at any time.
+            // SAFETY: the CPU handles no interrupts here, and it may load the kernel's own root at any time.
             None => unsafe { self.mmu.leave(self, 0) },
         }
     }
@@ -600,7 +604,7 @@ impl quire_linux_state::Machine for One {
         area[..FLOAT].copy_from_slice(&*lock(&self.context().float));
     }
     fn fpu_restore(&self, area: &[u8]) {
-        // Faults where the XSAVE instruction does.
+        // The assertions fail where the XRSTOR instruction would fault.
         assert!(area[512] & !3 == 0 && area[513..FLOAT].iter().all(|b| *b == 0), "an XSAVE header that faults");
         let mxcsr = u32::from_le_bytes([area[24], area[25], area[26], area[27]]);
         assert_eq!(mxcsr & !self.mxcsr_mask(), 0, "an MXCSR that faults");

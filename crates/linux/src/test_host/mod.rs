@@ -1,9 +1,9 @@
-//! A machine beneath the Linux layer that needs no kernel: for unit tests and fuzzers, with std.
+//! A machine below the Linux layer that needs no kernel, for unit tests and fuzzers, with std.
 //!
-//! [`One`] has one CPU and a clock of its own, and runs the whole layer, the memory core, the scheduler and the files
-//! in a process. A program's instructions are Rust code of the test: the [steps] between them are those of a CPU. A
-//! unit test beside the code under test is a `script`: closures for programs, threads and signal handlers, which make
-//! real system calls. Time passes only when all threads sleep, so a test waits for nothing.
+//! [`One`] has one CPU and its own clock. It runs the whole layer, the memory core, the scheduler and the files in a
+//! process. A program's instructions are Rust code of the test. The [steps] between them are those of a CPU. Unit tests
+//! use a `script`: closures for programs, threads and signal handlers, which make real system calls. A sleep needs no
+//! real time, because the clock advances when all threads sleep.
 #![allow(clippy::missing_panics_doc)] // A test host panics where a test is wrong.
 
 pub mod files;

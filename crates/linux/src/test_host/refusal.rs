@@ -1,9 +1,8 @@
-//! Refused allocations in system calls: the layers' allocations on the host count like those of the machine's frames.
+//! Refused allocations in system calls. Allocations of the layers from the host's allocator count like those of frames.
 //!
-//! The Linux layer counts the allocations of a call for the thread that makes it. The machine consults it for
-//! allocations of the memory core. Allocations of files and processes come from the host's allocator for tests, which
-//! consults it here. Allocations for the machine itself (its threads, their contexts, backtraces of locks) always
-//! succeed.
+//! The Linux layer counts the allocations of a call, and decides which one is refused. The machine asks it for each
+//! allocation of the memory core. Files and processes use the host's test allocator, which asks through this module.
+//! Allocations of the machine itself (its threads, their contexts, backtraces of locks) always succeed.
 
 use crate::test_host::machine::One;
 use quire_heap::refusal::set_judge;
@@ -11,11 +10,11 @@ use quire_linux_state::Thread;
 use std::cell::Cell;
 
 std::thread_local! {
-    /// The machine's thread whose call the host's thread is in, outside of [`for_host`].
+    /// The machine thread whose call this host thread runs. `None` within [`for_host`].
     static CALLER: Cell<Option<&'static Thread<One>>> = const { Cell::new(None) };
 }
 
-/// Sets the caller back to what it was.
+/// Restores the earlier caller when it is dropped.
 struct Back(Option<&'static Thread<One>>);
 
 impl Back {
@@ -32,19 +31,19 @@ impl Drop for Back {
     }
 }
 
-/// Does `f`, a call of `thread`.
+/// Runs `f`, a call of `thread`, whose allocations may be refused.
 pub fn calling<R>(thread: &'static Thread<One>, f: impl FnOnce() -> R) -> R {
     let _back = Back::from(Some(thread));
     f()
 }
 
-/// Does `f`, whose allocations belong to the host.
+/// Runs `f`, whose allocations belong to the machine itself and always succeed.
 pub fn for_host<R>(f: impl FnOnce() -> R) -> R {
     let _back = Back::from(None);
     f()
 }
 
-/// Whether the allocation that the host's thread makes now is refused.
+/// Whether the present allocation of this host thread is refused.
 pub fn refuses() -> bool {
     CALLER.get().is_some_and(|thread| !quire_sync::hooks::threads::is_apart() && is_refused(thread))
 }
@@ -54,7 +53,7 @@ fn is_refused(thread: &Thread<One>) -> bool {
     thread.is_refused()
 }
 
-/// Without assertions the Linux layer refuses nothing.
+/// Without debug assertions, the Linux layer refuses no allocation.
 #[cfg(not(debug_assertions))]
 fn is_refused(_thread: &Thread<One>) -> bool {
     false

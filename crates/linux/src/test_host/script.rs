@@ -1,11 +1,11 @@
 //! Unit tests of system calls: programs whose instructions are closures.
 //!
-//! [`run`] starts a machine of its own, and a process whose first thread runs the closure. The thread is a [`Task`]. It
-//! makes calls with numbers, registers and user memory, as a CPU would. Closures also are the code of children,
-//! threads, executed programs and signal handlers: each lies at an address, and the kernel's choice of the instruction
-//! pointer selects it. So a frame, a restarted call and an `execve` take the way that they take on a CPU.
+//! [`run`] starts a new machine, and a process whose first thread runs the closure. The thread is a [`Task`]. It makes
+//! calls with numbers, registers and user memory, as a CPU would. Closures are also the code of children, threads,
+//! executed programs and signal handlers. Each closure has an address, and the instruction pointer that the kernel sets
+//! selects the closure. So signal frames, restarted calls and `execve` work as on a CPU.
 //!
-//! The test fails where a closure panics, where all threads sleep for good, and where a process or a frame is left.
+//! The test fails if a closure panics, if all threads sleep without a deadline, or if a process or a frame is left.
 
 use crate::test_host::{One, Programs, files, lock, steps};
 use linux_raw_sys::general::{self as raw, *};
@@ -19,26 +19,26 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// The address and the size of a program's memory.
+/// The address of a program's memory, and its size in pages.
 pub const DATA: u64 = 0x40_0000;
 pub const PAGES: u64 = 64;
-/// Where code lies. The addresses are never mapped, because the host fetches the instructions.
+/// The first address of code. These addresses are never mapped, because code is run by the host.
 const CODE: u64 = 0x5000_0000;
-/// Bytes between the beginnings of two pieces of code, more than the calls of one.
+/// The distance in bytes between two closures, which is more than the calls of one closure need.
 const ROOM: u64 = 0x1_0000;
-/// The end of each handler: it calls `rt_sigreturn`.
+/// The address to which each handler returns, where `rt_sigreturn` is called.
 const RESTORER: u64 = CODE - 0x1000;
-/// Bytes of the instruction that makes a call.
+/// The size of the `syscall` instruction in bytes.
 const SYSCALL: u64 = 2;
-/// Times that the CPU may halt in a test.
+/// The most times that the CPU may halt in a test.
 const HALTS: u32 = 20_000;
-/// The most of the host's time: a test that takes longer hangs.
+/// The most real time of a test. A test that takes longer counts as hanging.
 const LIMIT: Duration = Duration::from_secs(120);
 
 type Body = Box<dyn FnOnce(&mut Task) + Send>;
 type Handler = Arc<dyn Fn(&mut Task) + Send + Sync>;
 
-/// What lies at an address.
+/// The code at an address.
 enum Code {
     /// The first instruction of a process, a thread or a program.
     Body(Body),
@@ -49,11 +49,11 @@ enum Code {
 #[derive(Default)]
 struct Scripts {
     code: Mutex<BTreeMap<u64, Code>>,
-    /// How many addresses of code are used, and bytes of memory.
+    /// The number of used code addresses. `used` is the number of used bytes of the program's memory.
     coded: AtomicU64,
     used: AtomicU64,
     halts: AtomicU32,
-    /// The test's end: nothing, or the text of a panic.
+    /// The result of the test, when it has ended: success, or the text of a panic.
     end: Mutex<Option<Result<(), String>>>,
     ended: Condvar,
 }
@@ -98,7 +98,7 @@ impl Programs for Scripts {
     }
 }
 
-/// Runs `body` as the first thread of a process, and waits for its end and for its descendants'.
+/// Runs `body` as the first thread of a process. Waits until that process and all its descendants have ended.
 pub fn run(body: impl FnOnce(&mut Task) + Send + 'static) {
     let scripts: &'static Scripts = Box::leak(Box::default());
     scripts.put(Code::Body(Box::new(body)));
@@ -118,12 +118,12 @@ pub fn run(body: impl FnOnce(&mut Task) + Send + 'static) {
 /// A thread of a program.
 pub struct Task {
     pub machine: &'static One,
-    /// Its registers.
+    /// The thread's registers.
     pub regs: UserRegs,
     scripts: &'static Scripts,
 }
 
-/// The result of a wait for a child: its id, and its status.
+/// The result of a wait: the child's id, and its status.
 pub type Waited = (u64, u32);
 
 /// The status of a process that exited with `code`.
@@ -141,7 +141,7 @@ pub const fn stopped(signal: Signal) -> u32 {
     (signal.number() as u32) << 8 | 0x7f
 }
 
-/// The status of a process that goes on.
+/// The status of a process that was continued.
 pub const CONTINUED: u32 = 0xffff;
 
 impl Task {
@@ -152,13 +152,13 @@ impl Task {
         while self.wait(-1, 0) != Err(Errno::ECHILD) {}
         assert_eq!(self.machine.linux().vm.frames().check(), Ok(()), "a frame is lost");
         self.scripts.ends(Ok(()));
-        // It sleeps as long as the machine is there.
+        // Process 1 sleeps for ever.
         loop {
             std::thread::park();
         }
     }
 
-    /// Runs the code at the instruction pointer, the first of a thread or of a program, to its end.
+    /// Runs the closure at the instruction pointer, which begins a thread or a program, and then ends the thread.
     fn begin(&mut self) {
         let at = self.regs.rip;
         let Some(Code::Body(body)) = lock(&self.scripts.code).remove(&at) else { panic!("no code at {at:#x}") };
@@ -166,7 +166,8 @@ impl Task {
         self.exit(0)
     }
 
-    /// Goes on until the instruction pointer is `next`: runs handlers, makes calls again, begins another program.
+    /// Continues until the instruction pointer is `next`. Meanwhile runs handlers, restarts calls, or begins another
+    /// program.
     fn settle(&mut self, next: u64) {
         loop {
             let at = self.regs.rip;
@@ -199,7 +200,7 @@ impl Task {
         let _result = steps::call(self.machine, &mut self.regs, number, arguments);
     }
 
-    /// Makes a call, runs the handlers of signals that come meanwhile, and gives its result.
+    /// Makes a call, runs the handlers of signals that arrive meanwhile, and returns the call's result.
     pub fn call<const N: usize>(&mut self, number: u32, arguments: [u64; N]) -> Result<u64, Errno> {
         let mut all = [0; 6];
         all[..N].copy_from_slice(&arguments);
@@ -227,7 +228,7 @@ impl Task {
         self.last_call(__NR_exit_group, [code.into()])
     }
 
-    /// Makes a thread or a process by the call in `make`, which begins with `body`.
+    /// Makes a thread or a process by the call in `make`. The new thread runs `body`.
     pub fn beget(
         &mut self,
         body: impl FnOnce(&mut Task) + Send + 'static,
@@ -258,21 +259,21 @@ impl Task {
         self.beget(body, |task| task.call(__NR_fork, []))
     }
 
-    /// A thread of the process.
+    /// Makes a thread of the process.
     pub fn thread(&mut self, body: impl FnOnce(&mut Task) + Send + 'static) -> Result<u64, Errno> {
         let flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
         let stack = self.room(4096) + 4096;
         self.clone(flags.into(), [stack, 0, 0, 0], body)
     }
 
-    /// `wait4`: the child, and its status. A child of 0 is none.
+    /// `wait4`. Returns the child and its status. Child 0 means that no child has an event.
     pub fn wait(&mut self, pid: i64, options: u32) -> Result<Waited, Errno> {
         let status = self.room(4);
         let child = self.call(__NR_wait4, [pid as u64, status, options.into(), 0])?;
         Ok((child, if child == 0 { 0 } else { self.get(status) }))
     }
 
-    /// Waits for the end of `child`, and gives its status.
+    /// Waits for the end of `child`, and returns its status.
     pub fn status(&mut self, child: u64) -> u32 {
         let (waited, status) = self.wait(child as i64, 0).expect("a child");
         assert_eq!(waited, child);
@@ -285,7 +286,7 @@ impl Task {
         self.call(__NR_nanosleep, [time, 0])
     }
 
-    /// Makes a file that, once executed, runs `body`.
+    /// Makes an executable file that runs `body`.
     pub fn program(&mut self, path: &str, body: impl FnOnce(&mut Task) + Send + 'static) {
         let entry = self.scripts.put(Code::Body(Box::new(body)));
         self.file(path, 0o755, &files::elf(entry, DATA, PAGES, b""));
@@ -311,7 +312,7 @@ impl Task {
         self.call(__NR_execve, [path, arguments, 0]).expect_err("a program that runs does not return")
     }
 
-    /// The address of a handler.
+    /// Stores a signal handler, and returns its address.
     pub fn handler(&mut self, body: impl Fn(&mut Task) + Send + Sync + 'static) -> u64 {
         self.scripts.put(Code::Handler(Arc::new(body)))
     }
@@ -328,7 +329,7 @@ impl Task {
         self.call(__NR_kill, [pid as u64, signal.number().into()])
     }
 
-    /// `rt_sigprocmask`: makes `set` the blocked signals, and gives the old ones.
+    /// `rt_sigprocmask`. Makes `set` the blocked signals, and returns the old set.
     pub fn mask(&mut self, set: u64) -> u64 {
         let (new, old) = (self.put(set), self.room(8));
         self.call(__NR_rt_sigprocmask, [raw::SIG_SETMASK.into(), new, old, 8]).expect("a mask");
@@ -345,7 +346,7 @@ impl Task {
         self.machine.clock()
     }
 
-    /// The number of mappings of its process.
+    /// The number of mappings of the task's process.
     pub fn mappings(&self) -> u64 {
         let mut count = 0;
         let memory = self.machine.linux().current().process.memory().expect("a living process");
@@ -356,61 +357,61 @@ impl Task {
         count
     }
 
-    /// A load of a byte, or a store of a zero, with the signal that it gets for it.
+    /// Loads a byte, or stores a zero, and handles the signal that a fault causes.
     pub fn touch(&mut self, at: u64, write: bool) {
         let next = self.regs.rip;
         steps::touch(self.machine, &mut self.regs, at, write);
         self.settle(next);
     }
 
-    /// Fresh room in the program's memory.
+    /// Allocates unused bytes in the program's memory, and returns their address.
     pub fn room(&mut self, bytes: u64) -> u64 {
         let at = self.scripts.used.fetch_add(bytes.next_multiple_of(16), SeqCst);
         assert!(at + bytes <= PAGES * PAGE_SIZE, "the program's memory is used up");
         DATA + at
     }
 
-    /// Puts bytes into fresh room.
+    /// Stores bytes in unused memory, and returns their address.
     pub fn bytes(&mut self, bytes: &[u8]) -> u64 {
         let at = self.room(bytes.len() as u64);
         self.poke(at, bytes);
         at
     }
 
-    /// Puts a path or another text into fresh room.
+    /// Stores a text with a terminating zero in unused memory, and returns its address.
     pub fn text(&mut self, text: &str) -> u64 {
         self.bytes(&[text.as_bytes(), &[0]].concat())
     }
 
-    /// Puts a value into fresh room.
+    /// Stores a value in unused memory, and returns its address.
     pub fn put<T: Plain>(&mut self, value: T) -> u64 {
         let at = self.room(size_of::<T>() as u64);
         self.set(at, value);
         at
     }
 
-    /// Stores a value.
+    /// Stores a value at user address `at`.
     pub fn set<T: Plain>(&mut self, at: u64, value: T) {
         // SAFETY: `value` has that many bytes, which the copy only reads.
         let done = unsafe { self.machine.copy_to_user(at, (&raw const value).cast(), size_of::<T>()) };
         done.unwrap_or_else(|e| panic!("no memory at {at:#x}: {e:?}"));
     }
 
-    /// Loads a value.
+    /// Loads a value from user address `at`.
     pub fn get<T: Plain>(&mut self, at: u64) -> T {
         self.peek(at).unwrap_or_else(|| panic!("no memory at {at:#x}"))
     }
 
-    /// Loads a value, if its memory is there.
+    /// Loads a value from user address `at`. `None` if the memory is not accessible.
     pub fn peek<T: Plain>(&mut self, at: u64) -> Option<T> {
         let mut value = std::mem::MaybeUninit::<T>::uninit();
         // SAFETY: the copy writes all bytes of `value`, or fails.
         unsafe { self.machine.copy_from_user(value.as_mut_ptr().cast(), at, size_of::<T>()) }.ok()?;
-        // SAFETY: all bytes were written, and any are a plain value.
+        // SAFETY: all bytes were written, and any bytes are a value of a `Plain` type.
         Some(unsafe { value.assume_init() })
     }
 
-    /// Stores bytes.
+    /// Stores bytes at user address `at`.
     pub fn poke(&mut self, at: u64, bytes: &[u8]) {
         // SAFETY: the slice has that many bytes.
         let done = unsafe { self.machine.copy_to_user(at, bytes.as_ptr(), bytes.len()) };

@@ -1,4 +1,4 @@
-//! The CPU's steps between two instructions of a program: system calls, faults, and the way back to user mode.
+//! The CPU's steps between two instructions of a program: system calls, faults, and the return to user mode.
 
 use crate::test_host::{One, refusal};
 use linux_raw_sys::general::__NR_rt_sigreturn;
@@ -18,8 +18,8 @@ pub fn sleeps() -> u32 {
     SLEEPS.get()
 }
 
-/// Makes a call as the kernel's entry does, up to the return to user mode. `rip` is behind the instruction. Gives its
-/// result.
+/// Makes a call as the kernel's entry does, up to the return to user mode, and returns the result. `rip` must be the
+/// address after the instruction.
 pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
     let linux = machine.linux();
     let [a, b, c, d, e, f] = arguments;
@@ -32,7 +32,7 @@ pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: 
         served = refusal::calling(linux.current(), || crate::entry::go_on(linux, regs));
     }
     go_back(machine, linux, regs);
-    // A frame may say anything, and a program begins with what it likes.
+    // The check leaves out a return from a signal frame and a new program, whose `rax` may have any value.
     if number != RT_SIGRETURN && regs.orig_rax == number {
         let error = regs.rax.wrapping_neg();
         assert!(!(512..4096).contains(&error), "call {number} gives error {error}, which programs never see");
@@ -40,7 +40,7 @@ pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: 
     regs.rax
 }
 
-/// The kernel's way out to user mode.
+/// The kernel's return to user mode.
 pub fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut UserRegs) {
     let canonical = |address: u64| ((address << 16) as i64 >> 16) as u64 == address;
     machine.poll();
@@ -55,14 +55,14 @@ pub fn go_back(machine: &'static One, linux: &'static Linux<One>, regs: &mut Use
         turns += 1;
         assert!(turns < 1000, "work never ends");
     }
-    // The state that the return loads: only user segments and flags.
+    // The return instruction loads segments and flags. They must be those of user mode.
     let kept = UserRegs::USER_FLAGS | UserRegs::FIXED_FLAGS;
     assert!((regs.cs, regs.ss) == (UserRegs::USER_CS, UserRegs::USER_SS), "segments {:#x} {:#x}", regs.cs, regs.ss);
     let fixed = regs.rflags & UserRegs::FIXED_FLAGS;
     assert!(regs.rflags & !kept == 0 && fixed == UserRegs::FIXED_FLAGS, "flags {:#x}", regs.rflags);
 }
 
-/// Stores of a program, up to the first page that is not its own.
+/// Stores bytes as a program does, up to the first page that is not accessible.
 pub fn poke(machine: &'static One, at: u64, bytes: &[u8]) {
     if at.checked_add(bytes.len() as u64).is_some_and(|end| end <= USER_END) {
         // SAFETY: `bytes` is a slice of that length, and the range ends within user space.
@@ -70,7 +70,7 @@ pub fn poke(machine: &'static One, at: u64, bytes: &[u8]) {
     }
 }
 
-/// A load or a store of a program, with the signal that it gets for it.
+/// Loads or stores as a program does, and delivers the signal that a fault causes.
 pub fn touch(machine: &'static One, regs: &mut UserRegs, at: u64, write: bool) {
     if at < USER_END {
         let access = if write { Access::Write } else { Access::Read };

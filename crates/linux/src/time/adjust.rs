@@ -1,7 +1,7 @@
-//! `adjtimex` and `clock_adjtime`: programs read the values about the clock, and step it.
+//! `adjtimex` and `clock_adjtime`, by which programs read the parameters of the clock, and step it.
 //!
-//! The clock keeps its rate, and counts as not synchronised. A request that would change another value is refused; one
-//! with the present values is accepted.
+//! The rate of the clock is fixed, and the clock counts as not synchronised. A request that would change another
+//! parameter is refused. A request with the present values is accepted.
 
 use crate::time::clock::{REALTIME, check_day, is_other_clock};
 use quire_linux_state::Ctx;
@@ -22,28 +22,28 @@ mod mode {
     pub const SET_OFFSET: u32 = 0x100;
     pub const NANO: u32 = 0x2000;
     pub const TICK: u32 = 0x4000;
-    /// The call is `adjtime`: then `OFFSET` must be there too, and `NANO` says that it only reads.
+    /// The call is `adjtime`. Then `OFFSET` must be set too, and `NANO` means that the call only reads.
     pub const ADJTIME: u32 = 0x8000;
 }
 
-/// Bits of the status: the clock is not synchronised; times are in nanoseconds.
+/// Bits of the status: the clock is not synchronised, and times are in nanoseconds.
 const UNSYNCHRONISED: u32 = 0x40;
 const NANOSECONDS: u32 = 0x2000;
 /// The bits that programs only read.
 const READ_ONLY: u32 = 0xff00;
-/// Linux's `NTP_PHASE_LIMIT`, in microseconds: a clock with that error is not synchronised.
+/// Linux's `NTP_PHASE_LIMIT` in microseconds. A clock with that error is not synchronised.
 const MOST_ERROR: i64 = 16_000_000;
 /// The time constant at boot.
 const CONSTANT: i64 = 2;
-/// Microseconds of a tick.
+/// The length of a tick in microseconds.
 const TICK: i64 = 10_000;
-/// The largest frequency offset that Linux would take, in its unit: 500 parts per million.
+/// The largest frequency offset that Linux accepts: 500 parts per million, with 16 bits after the binary point.
 const TOLERANCE: i64 = 500 << 16;
 
-/// `struct timex`, as words. Some words hold an `int` and padding.
+/// A `struct timex`, as 64-bit words. Some words are an `int` with padding.
 type Timex = [u64; 26];
 
-/// Places in a [`Timex`].
+/// Indices in a [`Timex`].
 mod at {
     pub const MODES: usize = 0;
     pub const OFFSET: usize = 1;
@@ -57,13 +57,13 @@ mod at {
     pub const SECONDS: usize = 9;
     pub const FRACTION: usize = 10;
     pub const TICK: usize = 11;
-    /// The first and the last word about a pulse each second, and the place of its `int`.
+    /// The words for the pulse-per-second signal, and the index of the word that is an `int`.
     pub const PULSE: core::ops::RangeInclusive<usize> = 12..=19;
     pub const PULSE_SHIFT: usize = 14;
     pub const TAI: usize = 20;
 }
 
-/// Values that requests may name but not change: the bit of `modes`, the place, the value.
+/// Values that requests may set, but not change: the bit of `modes`, the index, and the value.
 const KEPT: [(u32, usize, i64); 5] = [
     (mode::FREQUENCY, at::FREQUENCY, 0),
     (mode::MAX_ERROR, at::MAX_ERROR, MOST_ERROR),
@@ -72,7 +72,8 @@ const KEPT: [(u32, usize, i64); 5] = [
     (mode::TICK, at::TICK, TICK),
 ];
 
-/// Checks a request as Linux does, for a caller that has the capability or not. EINVAL too where a value would change.
+/// Checks a request as Linux does. `capable` says whether the caller has the capability. EINVAL also if a fixed value
+/// would change.
 fn check(request: &Timex, capable: bool) -> Result<(), Errno> {
     let modes = request[at::MODES] as u32;
     let has = |bits: u32| modes & bits != 0;
@@ -113,7 +114,8 @@ fn check(request: &Timex, capable: bool) -> Result<(), Errno> {
     if changes { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
-/// The time of day that a [checked](check) request for a step means, at `now`. EINVAL if it is none.
+/// The new time of day in nanoseconds after a [checked](check) request for a step, if the time is `now`. EINVAL if the
+/// result is out of range.
 fn stepped(request: &Timex, now: u64) -> Result<u64, Errno> {
     let unit = if request[at::MODES] as u32 & mode::NANO != 0 { 1 } else { 1000 };
     let by =
@@ -121,7 +123,7 @@ fn stepped(request: &Timex, now: u64) -> Result<u64, Errno> {
     u64::try_from(i128::from(now) + by).map_err(|_| Errno::EINVAL)
 }
 
-/// Fills the answer in, for a clock that shows `nanos`. Times are in the unit of the request.
+/// Fills in the answer for a clock that shows `nanos`. Times are in the unit of the request.
 fn answer(request: &mut Timex, nanos: u64) {
     let in_nanos = request[at::MODES] as u32 & (mode::ADJTIME | mode::NANO) == mode::NANO;
     request[at::OFFSET] = 0;
@@ -139,12 +141,13 @@ fn answer(request: &mut Timex, nanos: u64) {
     set_int(&mut request[at::TAI], 0);
 }
 
-/// Sets the `int` in a word, and leaves the padding.
+/// Sets the `int` in a word, and keeps the padding.
 fn set_int(word: &mut u64, int: u32) {
     *word = *word & !u64::from(u32::MAX) | u64::from(int);
 }
 
-/// Applies a request, and writes the answer to the address `to`. Returns TIME_ERROR: the clock is not synchronised.
+/// Applies a request, and writes the answer to user address `to`. Returns TIME_ERROR, because the clock is not
+/// synchronised.
 fn change<M: Machine>(ctx: &Ctx<'_, M>, request: &mut Timex, to: u64) -> Result<usize, Errno> {
     const TIME_ERROR: usize = 5;
     let linux = ctx.linux;

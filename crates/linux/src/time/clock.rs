@@ -1,4 +1,4 @@
-//! Reading and setting clocks.
+//! Calls that read and set clocks.
 
 use linux_raw_sys::general as raw;
 use quire_linux_state::errno::Errno;
@@ -16,19 +16,19 @@ const REALTIME_COARSE: i32 = raw::CLOCK_REALTIME_COARSE as i32;
 const MONOTONIC_COARSE: i32 = raw::CLOCK_MONOTONIC_COARSE as i32;
 const BOOTTIME: i32 = raw::CLOCK_BOOTTIME as i32;
 const TAI: i32 = raw::CLOCK_TAI as i32;
-/// The last of the clocks in a row, after which one number is unused.
+/// The last of the consecutive clock ids. The next id is unused.
 const ALARMS: i32 = raw::CLOCK_BOOTTIME_ALARM as i32;
 
-/// The clocks of clock ids.
+/// The clock that a clock id means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Clock {
-    /// Time of day.
+    /// The time of day.
     Real,
-    /// Time since boot.
+    /// The time since boot.
     Monotonic,
-    /// CPU time of a process (0: the caller's).
+    /// The CPU time of a process (0: the caller's process).
     Process(Pid),
-    /// CPU time of a thread (0: the caller).
+    /// The CPU time of a thread (0: the caller).
     Thread(Pid),
 }
 
@@ -39,7 +39,8 @@ impl Clock {
             MONOTONIC | MONOTONIC_RAW | MONOTONIC_COARSE | BOOTTIME => Clock::Monotonic,
             PROCESS_CPU => Clock::Process(0),
             THREAD_CPU => Clock::Thread(0),
-            // An id of `clock_getcpuclockid`: the process or thread id's complement above three bits for the clock.
+            // An id of `clock_getcpuclockid`: the complement of the process or thread id, above three bits for the
+            // clock.
             id if id < 0 && id & 3 == 2 => {
                 let pid = !(id >> 3) as Pid;
                 if id & 4 != 0 { Clock::Thread(pid) } else { Clock::Process(pid) }
@@ -74,7 +75,7 @@ impl Clock {
     }
 }
 
-/// Whether `id` is a clock that is not adjusted: any but [`REALTIME`], and a device's.
+/// Whether `id` is a valid clock that cannot be adjusted. That is any clock except [`REALTIME`] and clocks of devices.
 pub(super) fn is_other_clock(id: i32) -> bool {
     const DEVICE: i32 = 3;
     matches!(id, MONOTONIC..=ALARMS | TAI) || id < 0 && id & 7 != DEVICE
@@ -89,18 +90,17 @@ pub fn sys_clock_gettime<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) 
 
 /// `clock_getres`
 pub fn sys_clock_getres<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, to: u64) -> Result<usize, Errno> {
-    // A clock of a process or thread must be there: `clock_getcpuclockid` asks by this call.
+    // The process or thread of a CPU clock must exist, because `clock_getcpuclockid` checks that by this call.
     Clock::new(clock)?.now(ctx)?;
     ctx.write_optional(to, &Timespec::from_nanos(ctx.linux.machine.clock_resolution()))?;
     Ok(0)
 }
 
-/// Linux's `TIME_SETTOD_SEC_MAX`: the seconds of signed 64-bit nanoseconds, less thirty years in which the machine may
-/// run on.
+/// Linux's `TIME_SETTOD_SEC_MAX`, in seconds: the range of signed 64-bit nanoseconds, less thirty years of uptime.
 const LATEST: u64 = i64::MAX as u64 / SECOND - 30 * 365 * 24 * 3600;
 
-/// Whether the clock may be set to `nanos` at `now` since boot, for a caller that has the capability or not. As on
-/// Linux, the machine was not booted before 1970.
+/// Checks that the clock may be set to `nanos`. `capable` says whether the caller has the capability, and `now` gives
+/// the time since boot. As on Linux, the new time must not put the boot before 1970.
 pub(super) fn check_day(nanos: u64, capable: bool, now: impl FnOnce() -> u64) -> Result<(), Errno> {
     if nanos / SECOND >= LATEST {
         return Err(Errno::EINVAL);
@@ -183,13 +183,13 @@ mod tests {
         ] {
             assert_eq!(check(nanos, true), answer, "{nanos}");
         }
-        // Only the upper bound comes before the capability.
+        // Only the upper bound is checked before the capability.
         assert_eq!((check(99, false), check(latest, false)), (Err(Errno::EPERM), Err(Errno::EINVAL)));
     }
 
     #[test]
     fn cpu_clocks_of_others_are_taken_apart() {
-        // clock_getcpuclockid(42) and pthread_getcpuclockid of thread 42, as libc makes them.
+        // The ids that libc makes for clock_getcpuclockid(42) and for pthread_getcpuclockid of thread 42.
         assert_eq!(Clock::new((!42i32) << 3 | 2), Ok(Clock::Process(42)));
         assert_eq!(Clock::new((!42i32) << 3 | 6), Ok(Clock::Thread(42)));
         assert_eq!(Clock::new(99), Err(Errno::EINVAL));

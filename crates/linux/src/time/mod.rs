@@ -1,4 +1,4 @@
-//! Calls about clocks, sleeping and timers.
+//! Calls for clocks, sleeping and timer files.
 
 pub mod adjust;
 pub mod clock;

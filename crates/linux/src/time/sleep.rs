@@ -1,4 +1,4 @@
-//! Sleeping for a time.
+//! Calls that sleep for a time.
 
 use crate::time::clock::Clock;
 use linux_raw_sys::general as raw;
@@ -9,11 +9,12 @@ use quire_linux_state::process::sleep::{Sleep, TimeSleep};
 use quire_linux_state::process::thread::Restart;
 use quire_linux_state::time::Timespec;
 
-/// Ends the sleep, or sleeps on, without a kernel stack. If a signal ends a relative sleep, writes the rest, and stores
-/// how to resume.
+/// Ends the sleep, or sleeps again, without a kernel stack. If a signal interrupts a relative sleep, the remaining time
+/// is written, and the state for a restart is stored.
 pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: TimeSleep) -> Result<usize, Errno> {
     let TimeSleep { deadline, relative } = sleep;
-    // A deadline that was left behind by setting the clock does not count.
+    // If the time of day was set meanwhile, the old deadline does not count. That also interrupts the sleep, and the
+    // call is made again with a new deadline.
     if ctx.now() >= deadline && !ctx.thread.day_was_set() {
         return Ok(0);
     }
@@ -26,7 +27,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, sleep: TimeSleep) -> Resul
     Err(ctx.restart_with(Restart::Sleep { clock, deadline, remaining }))
 }
 
-/// Sleeps until `deadline`. If a signal comes first, writes the rest to `remaining` and stores how to resume.
+/// Sleeps until `deadline`. If a signal comes first, the remaining time is written to user address `remaining`, and the
+/// state for a restart is stored.
 pub(crate) fn sleep<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     clock: i32,
@@ -74,7 +76,7 @@ pub fn sys_clock_nanosleep<M: Machine>(
 
 /// `restart_syscall`: resumes a call that a signal interrupted. Programs do not call it themselves.
 pub fn sys_restart_syscall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
-    // SAFETY: the owner is here; nothing borrows the value.
+    // SAFETY: the owning thread runs this, and nothing borrows the value.
     let how = unsafe { ctx.thread.restart.replace(None) };
     let done = match how {
         None => Err(Errno::EINTR),
@@ -85,8 +87,8 @@ pub fn sys_restart_syscall<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Er
         Some(Restart::Poll { fds, count, deadline }) => crate::file::restart_poll(ctx, fds, count, deadline),
     };
     if done == Err(Errno::ENOMEM) {
-        // A repetition resumes the same call. SAFETY: a context is the owner's, and nothing borrows the value: it was
-        // taken out above.
+        // The state is stored again, so that a repetition resumes the same call.
+        // SAFETY: only the owning thread has a context, and nothing borrows the value, which was taken out above.
         unsafe { ctx.thread.restart.replace(how) };
     }
     done

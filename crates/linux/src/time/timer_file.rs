@@ -1,4 +1,5 @@
-//! Timer files: `timerfd_create` and its kind. Their state is in [`timer_file`](quire_linux_state::time::timer_file).
+//! Timer files: `timerfd_create`, `timerfd_settime` and `timerfd_gettime`. Their state is in
+//! [`timer_file`](quire_linux_state::time::timer_file).
 
 use crate::file::path::only;
 use linux_raw_sys::general as raw;

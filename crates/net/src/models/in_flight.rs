@@ -9,7 +9,7 @@ use quire_sync::atomic::{AtomicUsize, Ordering};
 use quire_sync::explore::thread;
 use quire_sync::protocol;
 
-/// A machine whose files are sockets.
+/// A host for models, whose messages carry sockets.
 #[derive(Clone)]
 struct Passing;
 
@@ -78,8 +78,8 @@ fn send(socket: &Socket, file: File) {
     assert_eq!(socket.send(&Io::NOW, &mut SliceSource::new(&[1]), None, ancillary), Ok(1));
 }
 
-/// A thread accepts a connection whose inbox has a socket's only file, and drops its file of the listener. Then the
-/// listener is garbage, and the socket is not. Meanwhile the collector counts.
+/// A thread accepts a connection whose inbox has the only reference to a socket, and drops its reference to the
+/// listener. Then the listener is garbage, and the socket is not. The collector counts at the same time.
 fn accept_against_collect() {
     let network = network();
     let listener = open(Socket::new(network, Family::Unix, Kind::Stream).unwrap());
@@ -90,7 +90,8 @@ fn accept_against_collect() {
     let (garbage, feeder) = pair(network);
     let (live, writer) = pair(network);
     assert_eq!(writer.write(&Io::NOW, &mut SliceSource::new(&[9])), Ok(1));
-    // The collector counts in this order: what the listener leads to, then the references to the listener.
+    // The order of these sends decides that of the counts: first the sockets to which the listener leads, then the
+    // references to the listener.
     send(&feeder, listener.clone());
     send(&feeder, garbage);
     send(&client, live);
@@ -115,7 +116,7 @@ protocol! {
     CountedOnce: "a socket in use was emptied";
 }
 
-/// Two sockets close, and each has a message with a file.
+/// Two sockets close at the same time. Each has a message with a file in its inbox.
 fn close_against_close() {
     let network = network();
     let (kept, other) = pair(network);

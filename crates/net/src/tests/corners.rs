@@ -1,4 +1,4 @@
-//! Corners that a reading of the code found.
+//! Tests of rare cases that a review of the code found.
 
 use super::*;
 use quire_fs::Listener;
@@ -82,7 +82,7 @@ fn a_sender_without_room_is_notified_though_it_does_not_poll() {
     sender.connect(&Io::NOW, &Destination::Abstract(b"receiver"), ME).unwrap();
     for other in [false, true] {
         if other {
-            // The place in the first receiver's list must not count for the second.
+            // The registration with the first receiver must not count for the second.
             let second = socket(&n, Family::Unix, Kind::Datagram);
             second.bind(Place::Abstract(b"second"), ME).unwrap();
             while write(&sender, &Io::NOW, &[0; 1000]).is_ok() {}
@@ -120,7 +120,7 @@ fn a_sender_without_room_is_listed_once_at_each_receiver() {
             assert_eq!(write(sender, &Io::NOW, &[0; 1000]), Err(FsError::WouldBlock));
         }
     }
-    // With the filler, whose sends failed too.
+    // The 20 senders and the filler, whose sends failed too.
     assert_eq!([&b, &c].map(|receiver| receiver.endpoint.polls.lock().len()), [21, 21]);
     while read(&b, &Io::NOW, 1000).is_ok() {}
     assert_eq!([&b, &c].map(|receiver| receiver.endpoint.polls.lock().len()), [0, 21]);
@@ -189,7 +189,7 @@ fn a_free_port_of_tcp_is_one_that_no_socket_has() {
             s.options().set(flag, true);
             bind(&s, text).map(|()| s)
         };
-        // Every port but one, as the range has 28,232.
+        // Binds all ports of the range, which has 28,232, except one.
         let all: Vec<_> = (0..28_231).map(|_| bound("127.0.0.1:0").unwrap()).collect();
         let mut ports: Vec<_> = all.iter().map(|s| s.local()).map(|at| std::format!("{at:?}")).collect();
         ports.sort();
@@ -197,7 +197,7 @@ fn a_free_port_of_tcp_is_one_that_no_socket_has() {
         assert_eq!(ports.len(), all.len());
         let _last = bound("0.0.0.0:0").unwrap();
         assert!(matches!(bound("127.0.0.1:0"), Err(FsError::AddressInUse)));
-        // A port that a program names is shared.
+        // A port that a program names may be shared.
         let crate::Address::Inet(at) = all[0].local() else { panic!() };
         bound(&at.to_string()).unwrap();
     }

@@ -42,7 +42,7 @@ fn a_connection_that_is_disconnected_is_reset_and_another_one_made() {
     assert_eq!((a.ready(), write(&a, &Io::NOW, b"x")), (GONE, Err(FsError::BrokenPipe)));
     a.disconnect().unwrap();
     assert_eq!(a.take_error(), None);
-    // The next connection has nothing of the first one, which ends now.
+    // The next connection is not affected by the first one, whose other end closes now.
     let l = listener(&n, Family::Inet4, Kind::Stream, 1);
     a.connect(&Io::WAIT, &destination(&l), ME).unwrap();
     let c = l.accept(&Io::NOW).unwrap();
@@ -134,7 +134,7 @@ fn an_attempt_is_given_up_by_a_disconnect_or_a_shutdown() {
             false => last.disconnect().unwrap(),
         }
         assert_eq!((last.ready(), last.take_error()), (GONE | Ready::ERROR, Some(FsError::Reset)));
-        // It waits elsewhere when the first listener has a place for it.
+        // The client waits at another listener when the first listener has a place for it.
         let (other, _others, _) = waiting(&n);
         assert_eq!(last.connect(&Io::NOW, &destination(&other), ME), Err(FsError::InProgress));
         for _ in 0..2 {
@@ -203,7 +203,7 @@ fn no_byte_of_an_earlier_connection_comes_over_the_next_one() {
     let over = || done.load(std::sync::atomic::Ordering::SeqCst);
     std::thread::scope(|s| {
         for _ in 0..2 {
-            // Each connection has a byte of its own, and begins with it. Its server sends, and closes at any time.
+            // Each connection has its own byte value, which the server sends. The server closes at any time.
             s.spawn(move || {
                 for id in (0..=u8::MAX).cycle() {
                     let Ok(server) = l.accept(&Io::WAIT) else { break };
@@ -283,7 +283,7 @@ fn tcp_discards_bytes_and_waits_for_all_that_it_looks_at() {
     assert_eq!(during(looks, || a.shutdown(false, true).unwrap()), (Ok(3), *b"def\0"));
     read(&b, &Io::NOW, 9).unwrap();
     assert_eq!(looks(&Io::WAIT).0, Ok(0));
-    // Unix streams look at the bytes that are there.
+    // A peek at a Unix stream returns the present bytes without a wait.
     let (a, b) = pair(&n, Kind::Stream);
     write(&a, &Io::NOW, b"ab").unwrap();
     assert_eq!(receive(&b, 8, all).unwrap().0, b"ab");
@@ -353,7 +353,7 @@ fn a_unix_datagram_socket_that_leaves_its_peer_drops_its_messages() {
         assert_eq!(read(&a, &Io::NOW, 9), Err(FsError::WouldBlock));
         assert_eq!(read(&b, &Io::NOW, 9), Err(FsError::Reset), "the loss is reported");
         a.connect(&Io::NOW, &to, ME).unwrap();
-        // The same peer again: nothing is lost. Neither is it without messages.
+        // A `connect` to the same peer loses no message.
         a.bind(Place::Abstract(b"a"), ME).unwrap();
         c.connect(&Io::NOW, &Destination::Abstract(b"a"), ME).unwrap();
         write(&c, &Io::NOW, b"kept").unwrap();
@@ -372,7 +372,7 @@ fn each_reader_of_an_attempt_that_is_shut_down_wakes() {
     let shutdown = || last.shutdown(false, true).unwrap();
     let first = during(|io| read(&last, io, 9), || second = Some(during(|io| read(&last, io, 9), shutdown)));
     let ends = [Some(first), second];
-    // The first takes the error.
+    // The first call takes the error.
     assert!(ends.contains(&Some(Err(FsError::Reset))) && ends.contains(&Some(Err(FsError::NotConnected))), "{ends:?}");
 }
 

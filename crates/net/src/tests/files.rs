@@ -72,7 +72,7 @@ fn a_charge_lasts_until_the_files_arrive_or_are_lost() {
     send(1).unwrap();
     send(2).unwrap();
     assert_eq!(Arc::strong_count(&charge), 3);
-    // A look leaves the message where it is.
+    // A peek leaves the message in the inbox.
     let peeked = receive(&b, 9, ReceiveFlags::PEEK).unwrap().1;
     assert_eq!((peeked.ancillary.files.len(), Arc::strong_count(&charge)), (1, 3));
     let received = receive(&b, 9, ReceiveFlags::empty()).unwrap().1;
@@ -102,7 +102,7 @@ fn credentials_come_to_those_that_ask_and_part_the_bytes() {
     assert_eq!((got.len(), received.ancillary.credentials), (1, Some(OTHER)));
 }
 
-/// An open socket whose endpoint's network is watched.
+/// A pair of connected sockets, each in an open file.
 fn shared(n: &Network, kind: Kind) -> (TestFile, TestFile) {
     let (a, b) = pair(n, kind);
     (open(&a), open(&b))
@@ -119,7 +119,7 @@ fn sockets_that_keep_each_other_alive_are_collected() {
     for kind in [Kind::Datagram, Kind::SeqPacket, Kind::Stream] {
         let n = network();
         let mark = Arc::try_new(7).unwrap();
-        // A socket in its own inbox, and two sockets each in the other's.
+        // One socket is in its own inbox, and two sockets are in each other's.
         let (a, b) = shared(&n, kind);
         send_files(inner(&b), b"x", vec![a.clone(), TestFile::Number(mark.clone())]).unwrap();
         let (c, d) = shared(&n, kind);
@@ -130,7 +130,7 @@ fn sockets_that_keep_each_other_alive_are_collected() {
         drop(a);
         n.collect();
         assert_eq!(Arc::strong_count(&mark), 2, "the first socket is in its own inbox only");
-        // Taking a file out again leaves it open.
+        // A file that is taken out of the message stays open.
         let (_, received) = receive(inner(&d), 9, ReceiveFlags::PEEK).unwrap();
         drop((c, d));
         n.collect();
@@ -200,8 +200,8 @@ fn address_of(file: &TestFile) -> usize {
     std::ptr::from_ref(inner(file)).addr()
 }
 
-/// Runs `n.collect()`. While it counts the references to the file at `file`, another thread begins `meanwhile`, which
-/// gets a call that lets the collector go on. A `meanwhile` that waits for the collector delays it.
+/// Runs `n.collect()`. When the collector counts the references to the file at `file`, another thread runs `meanwhile`.
+/// Its argument is a function that lets the collector continue. A `meanwhile` that waits for the collector delays it.
 fn collect_while<T: Send>(n: &Network, file: usize, meanwhile: impl FnOnce(&dyn Fn()) -> T + Send) -> T {
     let ((begin, begun), (go_on, gone)) = (mpsc::channel(), mpsc::channel());
     std::thread::scope(|s| {
@@ -237,7 +237,7 @@ fn is_full(received: &Received<TestHost>) {
 
 #[test]
 fn a_socket_that_a_thread_receives_behind_the_count_keeps_its_messages() {
-    /// Lets the collector go on when the message is out of the inbox.
+    /// Lets the collector continue when the message is out of the inbox.
     struct Announces<'a>(&'a dyn Fn());
     impl Sink for Announces<'_> {
         fn put(&mut self, bytes: &[u8]) -> Result<usize, FsError> {
@@ -255,7 +255,8 @@ fn a_socket_that_a_thread_receives_behind_the_count_keeps_its_messages() {
         let n = network();
         let (r, to_r) = shared(&n, kind);
         let _y = send_full(&n, inner(&to_r));
-        // The collector counts in the order in which files took off: first in `r`, then in `q`, which has `r`.
+        // The collector counts in the order in which the files were sent: first the inbox of `r`, then that of `q`,
+        // which has `r`.
         let (q, to_q) = shared(&n, Kind::SeqPacket);
         send_files(inner(&to_q), b"r", vec![r.clone()]).unwrap();
         send_files(inner(&to_q), b"q", vec![q.clone()]).unwrap();
@@ -280,8 +281,8 @@ fn a_socket_that_comes_with_a_connection_accepted_behind_the_count_keeps_its_mes
         send_files(inner(&to_q), b"q", vec![q.clone()]).unwrap();
         // Without roots, the first round must not be the last.
         let kept = rooted.then_some(q);
-        // The thread has the listener's last file outside of messages. It closes that before the references are
-        // counted.
+        // The thread has the last reference to the listener outside of messages. It drops that before the references
+        // are counted.
         let server = collect_while(&n, address_of(&l), move |_| inner(&l).accept(&Io::NOW).unwrap());
         is_full(&receive(&server, 9, ReceiveFlags::empty()).unwrap().1);
         drop(kept);
@@ -314,7 +315,7 @@ fn senders_of_any_number_of_files_find_garbage() {
     for _ in 0..700 {
         let pairs = [(); 3].map(|()| shared(&n, Kind::Stream));
         let files = pairs.iter().map(|(a, _)| a.clone());
-        // The messages keep these sockets, and no socket closes.
+        // The messages keep these sockets alive, so no socket closes.
         send_files(inner(&pairs[0].1), b"x", files.chain([TestFile::Number(mark.clone())]).collect()).unwrap();
         kept.extend(pairs.map(|(_, b)| b));
     }
@@ -355,7 +356,8 @@ fn garbage_that_appears_while_garbage_is_dropped_nests_no_calls() {
     let mut next = None;
     let mut peers = vec![];
     for _ in 0..24 {
-        // A socket in its own inbox. It also keeps the next one open, which is garbage from its end on.
+        // Each socket is in its own inbox, and keeps the next socket open. When it is dropped, the next socket becomes
+        // garbage.
         let (a, b) = shared(&n, Kind::Stream);
         let holder = TestFile::Holder(Arc::try_new(Holder { _kept: next, on_drop: note_depth }).unwrap());
         send_files(inner(&b), b"x", vec![holder, a.clone()]).unwrap();
@@ -376,7 +378,7 @@ fn a_collector_that_others_find_busy_repeats_its_work() {
     let (c, d) = shared(&n, Kind::Stream);
     send_files(inner(&b), b"x", vec![a.clone()]).unwrap();
     send_files(inner(&d), b"x", vec![c.clone()]).unwrap();
-    // The collector has found `a` open when the other thread closes all. That calls the collector, too.
+    // The other thread closes all sockets after the collector has found `a` open. Each close calls the collector, too.
     collect_while(&n, address_of(&c), move |_| drop((a, b, c, d)));
     assert_eq!(alive(n), 0);
 }

@@ -32,20 +32,20 @@ const CONNECTED: [(Family, Kind); 4] = [
     (Family::Inet6, Kind::Stream),
 ];
 
-/// Counts how often calls have looked for what they wait for, and found nothing. By then a call is listed as a waiter,
-/// so a change that comes later wakes it.
+/// Counts how often calls have checked their condition in vain. A call is registered as a waiter before it checks, so a
+/// later change wakes it.
 #[derive(Default)]
 struct Looks(AtomicUsize);
 
 impl Looks {
-    /// The question for signals that a call asks after each look. There is none.
+    /// A check for signals, which a call makes after each look. The check finds no signal, and counts the look.
     fn ask(&self) -> impl Fn() -> bool {
         || {
             self.0.fetch_add(1, Ordering::SeqCst);
             false
         }
     }
-    /// Waits until there were `count` looks.
+    /// Waits until calls have looked `count` times.
     fn until(&self, count: usize) {
         while self.0.load(Ordering::SeqCst) < count {
             std::thread::yield_now();
@@ -56,7 +56,7 @@ impl Looks {
 fn network() -> Network {
     crate::Network::new(TestHost).unwrap()
 }
-/// The endpoints that were not freed, and the sockets in flight.
+/// The number of endpoints that were not freed, plus the number of sockets in flight.
 fn alive(n: Network) -> usize {
     (0..crate::table::BUCKETS as u64).map(|at| n.all.bucket(at).len()).sum::<usize>() + n.collector.in_flight()
 }
@@ -82,7 +82,7 @@ fn ident(number: u64) -> Ident {
     Ident { device: 1, number }
 }
 
-/// A destination that lives as long as its socket's name.
+/// The destination of a connection to `listener`.
 fn destination(listener: &Shared) -> Destination<'static> {
     match listener.local() {
         crate::Address::Inet(at) => Destination::Inet(at),
@@ -125,12 +125,12 @@ fn read(s: &Shared, io: &Io<'_>, most: usize) -> Result<Vec<u8>, FsError> {
     into.truncate(n);
     Ok(into)
 }
-/// Runs `call` on another thread and, while it waits, `then`. Returns the call's result.
+/// Runs `call` on another thread, and runs `then` while `call` waits. Returns the result of `call`.
 fn during<T: Send>(call: impl FnOnce(&Io<'_>) -> T + Send, then: impl FnOnce()) -> T {
     let (waits, waited) = std::sync::mpsc::channel();
     std::thread::scope(|s| {
         let waiter = s.spawn(move || {
-            // A call asks for signals once it is listed as a waiter and has found nothing.
+            // A call checks for signals after it has registered as a waiter and has found nothing.
             let interrupted = || {
                 waits.send(()).ok();
                 false

@@ -1,4 +1,4 @@
-//! Names and ports: which sockets share one, and which of them is found.
+//! Tests of names and ports: which sockets can share one, and which socket a search finds.
 
 use super::*;
 use crate::Address;

@@ -3,10 +3,10 @@
 use super::*;
 use quire_heap::refusal;
 
-/// Runs `does` on new sockets with each of its allocations refused, and once with none refused.
+/// Runs `does` on new sockets once for each of its allocations, which is refused, and once with none refused.
 fn refuse_each<T>(name: &str, prepare: impl Fn(&Network) -> T, does: impl Fn(&Network, &T) -> Result<(), FsError>) {
     let n = network();
-    // The lock-order checker allocates when it sees a new order.
+    // A first run, because the lock-order checker allocates when it sees a new order of locks.
     does(&n, &prepare(&n)).unwrap_or_else(|e| panic!("{name}: {e}"));
     for at in 1.. {
         let n = network();

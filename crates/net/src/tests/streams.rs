@@ -1,4 +1,4 @@
-//! Connections: their start, their bytes and their end.
+//! Tests of connections: their start, their bytes and their end.
 
 use super::*;
 use crate::Stage;
@@ -58,7 +58,7 @@ fn unread_data_at_a_close_resets_the_peer() {
         write(&b, &Io::NOW, b"last").unwrap();
         drop(b);
         assert!(a.ready().contains(Ready::ERROR | Ready::HANGUP));
-        // As on Linux, a reader of packets learns of it first, and a reader of bytes last.
+        // As on Linux, a reader of packets gets the error before the data, and a reader of bytes after it.
         if kind == Kind::SeqPacket {
             assert_eq!(read(&a, &Io::NOW, 10), Err(FsError::Reset));
         }
@@ -100,12 +100,12 @@ fn data_that_is_lost_after_the_end_of_writing_breaks_the_pipe() {
             b
         };
         let b = lost(false);
-        // The end is the reader's, and the error the writer's.
+        // A reader sees the end of the stream, and a writer gets the error.
         assert_eq!(read(&b, &Io::WAIT, 9).unwrap(), b"");
         assert_eq!(b.ready(), HUP | Ready::WRITE | Ready::HANGUP | Ready::ERROR);
         assert_eq!((b.take_error(), b.take_error()), (Some(FsError::BrokenPipe), None));
         assert_eq!(write(&b, &Io::NOW, b"x"), Err(FsError::BrokenPipe));
-        // The connection was over.
+        // Both sides had ended the connection, so there is no error.
         let b = lost(true);
         assert_eq!((b.ready(), b.take_error()), (HUP | Ready::WRITE | Ready::HANGUP, None));
     }
@@ -149,7 +149,7 @@ fn a_tcp_peer_that_ended_both_directions_breaks_writing() {
         assert!(full || write(&b, &Io::NOW, b"one direction") == Ok(13));
         let looks = Looks::default();
         std::thread::scope(|s| {
-            // A writer without room learns of the end.
+            // A writer that waits for room is woken by the end.
             let waits = || write(&b, &Io { interrupted: &looks.ask(), ..Io::WAIT }, b"waits");
             let writer = full.then(|| s.spawn(waits));
             looks.until(usize::from(full));
@@ -253,7 +253,7 @@ fn reads_peek_wait_for_all_and_know_a_low_water_mark() {
     assert!(receive(&b, 20_000, ReceiveFlags::WAIT_ALL).unwrap().0 == bytes);
     b.options().set_low_water(4);
     write(&a, &Io::NOW, b"abc").unwrap();
-    // A read that does not wait takes the bytes that are there.
+    // A nonblocking read takes the present bytes.
     assert_eq!(read(&b, &Io::NOW, 10).unwrap(), b"abc");
     let looks = Looks::default();
     write(&a, &Io::NOW, b"abc").unwrap();
@@ -288,7 +288,7 @@ fn polls_of_tcp_wait_for_the_low_water_mark() {
         assert_eq!(b.ready(), few);
         b.set_low_water(3);
         assert_eq!(b.ready(), enough);
-        // A mark beyond the buffer does not keep the reader from making room for a writer that waits.
+        // A low-water mark above the buffer's size does not keep the reader from making room for a waiting writer.
         b.set_low_water(usize::MAX);
         assert_eq!(b.ready(), few);
         while write(&a, &Io::NOW, &[0; 5000]).is_ok() {}
@@ -434,7 +434,7 @@ fn a_refused_connection_is_reported_once_before_the_next_attempt() {
     assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::Refused));
     assert_eq!((s.ready(), read(&s, &Io::WAIT, 1)), (idle, Err(FsError::NotConnected)));
     assert_eq!(s.connect(&Io::NOW, &to, ME), Err(FsError::InProgress));
-    // Other calls take the error.
+    // Calls other than `connect` take the error too.
     assert_eq!((s.take_error(), s.take_error()), (Some(FsError::Refused), None));
     assert_eq!(s.ready(), HUP | idle);
     assert_eq!((read(&s, &Io::WAIT, 1).unwrap(), write(&s, &Io::WAIT, b"x")), (Vec::new(), Err(FsError::BrokenPipe)));
@@ -443,7 +443,7 @@ fn a_refused_connection_is_reported_once_before_the_next_attempt() {
     assert_eq!((read(&s, &Io::WAIT, 1), read(&s, &Io::WAIT, 1).unwrap()), (Err(FsError::Refused), Vec::new()));
     assert_eq!(s.connect(&Io::WAIT, &to, ME), Err(FsError::Aborted));
     assert_eq!(s.ready(), idle);
-    // A call that waits gets the error itself.
+    // A `connect` that waits returns the error itself.
     assert_eq!((s.connect(&Io::WAIT, &to, ME), s.ready()), (Err(FsError::Refused), idle));
     let l = listener(&n, Family::Inet4, Kind::Stream, 0);
     let [first, waits] = [0; 2].map(|_| socket(&n, Family::Inet4, Kind::Stream));
@@ -481,7 +481,7 @@ fn a_listener_that_stops_or_closes_drops_its_connections() {
         let late = socket(&n, family, kind);
         assert_eq!(late.connect(&Io::WAIT, &to, ME), Err(FsError::Refused));
     }
-    // A client that has gone is accepted, and then at its end.
+    // A client that has closed can still be accepted. The server reads its bytes and then the end.
     let n = network();
     let l = listener(&n, Family::Inet4, Kind::Stream, 5);
     let client = socket(&n, Family::Inet4, Kind::Stream);

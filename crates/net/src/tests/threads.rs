@@ -99,7 +99,7 @@ fn connections_and_a_listener_that_closes_meet_in_every_order() {
                         match client.connect(&Io::WAIT, &to, ME) {
                             Ok(()) => {
                                 connected.fetch_add(1, Ordering::SeqCst);
-                                // Either an answer, or the end.
+                                // The client reads an answer or the end.
                                 match read(&client, &Io::WAIT, 9) {
                                     Ok(bytes) => assert!(bytes == b"hi" || bytes.is_empty()),
                                     Err(e) => assert_eq!(e, FsError::Reset),
@@ -167,7 +167,7 @@ fn files_move_while_the_collector_runs() {
                     _ => panic!(),
                 };
                 for i in 0..5_000 {
-                    // One of the two is kept only by the message.
+                    // Only the message keeps `c` alive.
                     let (c, d) = pair(n, Kind::Stream);
                     let c = open(&c);
                     send_files(&of(&a), b"x", std::vec![c, b.clone()]).unwrap();

@@ -11,8 +11,8 @@ const MILLISECOND: u64 = 1_000_000;
 const AF_UNSPEC: u16 = 0;
 const PAGE: u64 = 4096;
 
-/// Makes a call while a thread of the same process does `meanwhile`, a millisecond later. Gives the call's result, and
-/// how often it slept without a stack.
+/// Makes a call, while a thread of the same process runs `meanwhile` a millisecond later. Returns the call's result,
+/// and how often it slept without a stack.
 fn during<const N: usize>(
     task: &mut Task,
     number: u32,
@@ -46,13 +46,13 @@ fn write(task: &mut Task, file: u64, bytes: &[u8]) {
     assert_eq!(task.call(__NR_write, [file, from, bytes.len() as u64]), Ok(bytes.len() as u64));
 }
 
-/// A read of up to two bytes: how many there were, and both bytes.
+/// Reads up to two bytes. Returns the call's result and both bytes.
 fn read(task: &mut Task, file: u64) -> (Result<u64, Errno>, [u8; 2]) {
     let to = task.room(2);
     (task.call(__NR_read, [file, to, 2]), task.get(to))
 }
 
-/// A listener of TCP on a port of its choice, and its address.
+/// Makes a TCP listener on an automatic port. Returns its descriptor and the user address of its `sockaddr`.
 fn listener(task: &mut Task, backlog: u64) -> (u64, u64) {
     let listener = task.call(__NR_socket, [AF_INET.into(), SOCK_STREAM.into(), 0]).unwrap();
     let (at, len) = (task.put([AF_INET as u16, 0, 0x007f, 0x0100, 0, 0, 0, 0]), task.put(16u32));
@@ -108,7 +108,7 @@ fn writes_that_have_moved_nothing_sleep_without_a_stack_and_others_go_on() {
         };
         let (result, sleeps) = during(task, __NR_write, [writer, page, 100], empty);
         assert_eq!((result, sleeps), (Ok(100), 1));
-        // The first byte has gone, so the call may not begin again.
+        // The call has sent bytes, so it must not begin again.
         let two = task.room(2 * PAGE);
         let drain = move |task: &mut Task| {
             let (to, mut got) = (task.room(PAGE), 0);
@@ -154,7 +154,7 @@ fn connections_are_accepted_and_made_without_a_stack() {
         };
         let (result, sleeps) = during(task, __NR_accept4, [listener, 0, 0, 0], come);
         assert!(result.is_ok() && sleeps == 1, "{result:?}");
-        // The backlog takes one. The next ones wait for a place.
+        // The backlog has one place. The next clients wait for a place.
         assert_eq!(connect(task, at, 0).1, Ok(0));
         let client = task.call(__NR_socket, [AF_INET.into(), SOCK_STREAM.into(), 0]).unwrap();
         let take = move |task: &mut Task| {
@@ -210,7 +210,7 @@ fn a_signal_ends_or_repeats_a_call_that_sleeps() {
         task.act(Signal::USR1, handler, SA_RESTART, 0).unwrap();
         let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 8, 0, 0, 0], send);
         assert_eq!((result, sleeps, task.get(to)), (Ok(4), 2, *b"late"));
-        // A call with a time limit is not made again.
+        // A call with a time limit is not restarted after a signal.
         let limit = task.put([1u64, 0]);
         task.call(__NR_setsockopt, [one, SOL_SOCKET.into(), SO_RCVTIMEO_OLD.into(), limit, 16]).unwrap();
         let (result, sleeps) = during(task, __NR_recvfrom, [one, to, 8, 0, 0, 0], send);
@@ -251,7 +251,7 @@ fn a_call_that_sleeps_keeps_its_file_and_its_vectors() {
         let (to, bad) = (task.room(8), task.put(0u64));
         let vector = task.put([to, 8]);
         let change = move |task: &mut Task| {
-            // Another file gets the number, and the vector another address.
+            // Another file gets the descriptor, and the vector gets another address.
             task.call(__NR_close, [reader]).unwrap();
             assert_eq!(task.call(__NR_eventfd2, [9, 0]), Ok(reader));
             task.set(vector, [bad, 1]);
@@ -335,7 +335,7 @@ fn a_process_that_is_killed_or_execs_ends_the_calls_that_sleep() {
         });
         let child = child.unwrap();
         assert_eq!(task.status(child), exited(7));
-        // A process that is stopped meanwhile goes on to read.
+        // A process that is stopped and continued meanwhile continues to read.
         let child = task.fork(move |task| {
             let done = task.call(__NR_read, [reader, to, 8]);
             task.exit_group(done.unwrap_or(9) as u32);

@@ -1,4 +1,4 @@
-//! Terminals and processes: controlling terminals, the foreground, job control.
+//! Terminals and processes: controlling terminals, the foreground process group, job control.
 
 pub mod settings;
 
@@ -15,10 +15,10 @@ use quire_linux_state::signal::{SigInfo, Signal};
 use quire_linux_state::{Ctx, Errno, Linux, Machine};
 use quire_sync::atomic::Ordering;
 
-/// The number of the console's terminal.
+/// The number that stands for the console's terminal. Pseudo-terminals have other numbers.
 pub const CONSOLE: u64 = 1;
 
-/// The device number, in the layout of `/proc/<pid>/stat`, of the terminal with that number; 0 for none.
+/// The device number of the terminal with number `number`, in the format of `/proc/<pid>/stat`. 0 for no terminal.
 pub fn device_of(number: u64) -> u32 {
     match number {
         0 => 0,
@@ -40,7 +40,7 @@ pub fn of_session<M: Machine>(linux: &Linux<M>, session: &Session) -> Option<Arc
     terminal.filter(|terminal| terminal.owner().1 == session.id)
 }
 
-/// The process groups, for terminals.
+/// The operations on process groups that terminals need.
 pub struct Groups<M: Machine>(pub &'static Linux<M>);
 
 impl<M: Machine> Processes for Groups<M> {
@@ -82,7 +82,7 @@ impl<M: Machine> Processes for Groups<M> {
         if owner.id != session {
             return;
         }
-        // The foreground is hung up when the leader ends.
+        // The foreground group is stored, because it gets SIGHUP when the session leader ends.
         owner.old_foreground.store(foreground, Ordering::Relaxed);
         owner.terminal.store(0, Ordering::Release);
         for signal in [Signal::HUP, Signal::CONT] {
@@ -111,20 +111,21 @@ fn own_session<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<u32,
     if terminal.owner().1 == session { Ok(session) } else { Err(Errno::ENOTTY) }
 }
 
-/// A session leader without a terminal that opens a free one gets it.
+/// Gives a session leader without a terminal the free terminal that it has opened.
 pub fn claim_at_open<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>) {
     if let Some(terminal) = file.stream_as::<Terminal>()
         && file.flags().contains(OpenFlags::READ)
     {
         let session = ctx.process().group().session.clone();
         if session.id == ctx.pid() && session.terminal.load(Ordering::Acquire) == 0 {
-            // If another session has it, the file is opened all the same.
+            // If the terminal belongs to another session, it stays opened, but is not claimed.
             let _not_free = claim(ctx, terminal, false);
         }
     }
 }
 
-/// Makes `terminal` the caller's controlling terminal.
+/// Makes `terminal` the controlling terminal of the caller's session. The last argument allows to take it from another
+/// session.
 pub fn claim<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, steal: bool) -> Result<(), Errno> {
     let group = ctx.process().group();
     let session = group.session.clone();
@@ -144,7 +145,8 @@ pub fn claim<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, steal: bool) -> 
     Ok(())
 }
 
-/// The caller's session gives up its terminal; if the leader does so, the foreground is hung up.
+/// Gives up the caller's controlling terminal. If the caller is the session leader, the session loses the terminal, and
+/// the foreground group gets SIGHUP. Otherwise the call has no effect.
 pub fn give_up<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), Errno> {
     let session = own_session(ctx, terminal)?;
     if session == ctx.pid() {
@@ -157,25 +159,25 @@ pub fn give_up<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<(), 
     Ok(())
 }
 
-/// The foreground group, for a process of the terminal's session.
+/// The terminal's foreground group. Fails if the caller is not in the terminal's session.
 pub fn foreground_of<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<i32, Errno> {
     own_session(ctx, terminal)?;
     Ok(terminal.owner().0 as i32)
 }
 
-/// The session, for a process of it.
+/// The terminal's session. Fails if the caller is not in it.
 pub fn session_of<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal) -> Result<i32, Errno> {
     Ok(own_session(ctx, terminal)? as i32)
 }
 
-/// Puts group `group` of the caller's session into the foreground.
+/// Makes `group`, which must be in the caller's session, the foreground group.
 pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: i32) -> Result<(), Errno> {
     let session = own_session(ctx, terminal)?;
     terminal.check(true)?;
     if group < 0 {
         return Err(Errno::EINVAL);
     }
-    // As on Linux, the id of a process without a group of that id will do.
+    // As on Linux, the id may be that of a process. Then that process's group is used.
     let (ids, id) = (&ctx.linux.ids, group as u32);
     let found = match ids.group(id) {
         Some(group) => group,
@@ -188,8 +190,8 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
     Ok(())
 }
 
-/// Frees the terminal of a session whose leader ended, and hangs up the foreground group. If the terminal was hung up
-/// before, that was the foreground then.
+/// Frees the terminal of a session whose leader has ended, and sends SIGHUP to the foreground group. If the terminal
+/// was hung up before, the foreground group of that time gets the signal.
 pub fn session_ends<M: Machine>(linux: &'static Linux<M>, session: &Session) {
     let (foreground, goes_on) = match of_session(linux, session) {
         Some(terminal) => {

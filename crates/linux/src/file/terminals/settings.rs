@@ -1,5 +1,5 @@
-//! `struct termios`, in both directions. Flags without meaning for the terminal are stored, since `stty` checks that
-//! they were set.
+//! Conversion of terminal settings from and to `struct termios`. Flags without an effect are stored too, because `stty`
+//! checks that they were set.
 
 use quire_fs::terminal::{Characters, Input, Local, Output, Settings};
 
@@ -28,14 +28,14 @@ const LOCAL: [(u32, Local); 11] = [
     (0o4000, Local::ECHO_KILL_ERASE),
     (0o100000, Local::EXTENDED),
 ];
-/// Bits per character, receiver on, hang up, 38400 baud: the values for a line without a speed.
+/// The control flags of a new terminal: 8 bits per character, receiver on, hang up, 38400 baud.
 const CONTROL: u32 = 0o60 | 0o200 | HANG_UP | 0o17;
-/// A line is hung up with its last close.
+/// The terminal is hung up at its last close.
 const HANG_UP: u32 = 0o2000;
 
 type Field = fn(&mut Characters) -> &mut u8;
 
-/// The characters by their index in `c_cc`.
+/// Our fields of special characters, by their index in `c_cc`.
 const CHARACTERS: [(usize, Field); 16] = [
     (0, |c| &mut c.interrupt),
     (1, |c| &mut c.quit),
@@ -65,7 +65,7 @@ pub fn of_pty() -> Settings {
     Settings { remembered: [0, 0, CONTROL & !HANG_UP, 0, 0, 0], ..Settings::default() }
 }
 
-/// Settings as a program sees them.
+/// Converts settings to a program's `termios`.
 pub fn to_linux(s: &Settings) -> Termios {
     let mut words = [s.remembered[0], s.remembered[1], s.remembered[2], s.remembered[3]];
     for (bit, ours) in INPUT {
@@ -89,7 +89,7 @@ pub fn to_linux(s: &Settings) -> Termios {
     out
 }
 
-/// Settings from a program's `termios`.
+/// Converts a program's `termios` to settings.
 pub fn from_linux(t: &Termios) -> Settings {
     let word = |i: usize| u32::from_le_bytes([t[4 * i], t[4 * i + 1], t[4 * i + 2], t[4 * i + 3]]);
     let mut s = Settings {
@@ -118,7 +118,7 @@ pub fn from_linux(t: &Termios) -> Settings {
 pub type Termio = [u8; 18];
 const TERMIO_CHARACTERS: usize = 8;
 
-/// The older form of settings.
+/// Converts settings to the older `termio`.
 pub fn to_termio(t: &Termios) -> Termio {
     let mut out = [0; 18];
     for (half, word) in out.chunks_exact_mut(2).zip(t[..16].chunks_exact(4)) {
@@ -129,7 +129,7 @@ pub fn to_termio(t: &Termios) -> Termio {
     out
 }
 
-/// `now` with the parts that the older form has. As on Linux, the upper halves of the flags stay.
+/// Returns `now` with the parts that `termio` has replaced by `new`. As on Linux, the upper halves of the flags stay.
 pub fn from_termio(now: &Termios, new: &Termio) -> Termios {
     let mut out = *now;
     for (word, half) in out[..16].chunks_exact_mut(4).zip(new.chunks_exact(2)) {
@@ -140,7 +140,8 @@ pub fn from_termio(now: &Termios, new: &Termio) -> Termios {
     out
 }
 
-/// `new`, except for what `locked` marks, which is as in `old`: single bits of flags, and whole other bytes.
+/// Returns `new`, but with the parts that `locked` marks as in `old`. In the flags `locked` marks single bits.
+/// Elsewhere a byte that is not 0 marks the whole byte.
 pub fn keep_locked(old: &Termios, new: &Termios, locked: &Termios) -> Termios {
     let mut out = *new;
     for (at, byte) in out.iter_mut().enumerate() {
@@ -184,7 +185,7 @@ mod tests {
         let mut t = to_linux(&initial());
         assert_eq!(from_linux(&t), Settings { remembered: from_linux(&t).remembered, ..initial() });
         for (i, byte) in t.iter_mut().enumerate() {
-            // Three places of c_cc have no meaning, and are not stored.
+            // Three bytes of c_cc have no meaning and are not stored.
             if ![17 + 7, 17 + 17, 17 + 18].contains(&i) {
                 *byte ^= 0x5a;
             }

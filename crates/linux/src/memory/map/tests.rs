@@ -6,23 +6,23 @@ use quire_linux_state::signal::Signal;
 
 const RW: u32 = PROT_READ | PROT_WRITE;
 const MINE: u32 = PRIVATE | ANONYMOUS;
-/// No file.
+/// The descriptor argument of an anonymous mapping.
 const NONE: u64 = u32::MAX as u64;
 const PAGE: u64 = PAGE_SIZE;
-/// Where nothing is mapped.
+/// An address at which nothing is mapped.
 const AT: u64 = 0x1000_0000;
 
-/// Fresh memory.
+/// Maps anonymous memory.
 fn mmap(task: &mut Task, at: u64, len: u64, flags: u32) -> Result<u64, Errno> {
     task.call(__NR_mmap, [at, len, RW.into(), flags.into(), NONE, 0])
 }
 
-/// A page of a file.
+/// Maps one page of a file.
 fn mmap_file(task: &mut Task, prot: u32, flags: u32, file: u64, offset: u64) -> Result<u64, Errno> {
     task.call(__NR_mmap, [0, PAGE, prot.into(), flags.into(), file, offset])
 }
 
-/// A file of three pages, whose words are the number of their page, opened with `flags`.
+/// Opens a file of three pages with `flags`. The bytes of each page are the page's number, from 1.
 fn three_pages(task: &mut Task, flags: u32) -> u64 {
     let bytes: Vec<u8> = (0..3 * PAGE).map(|at| (at / PAGE) as u8 + 1).collect();
     task.file("/tmp/pages", 0o600, &bytes);
@@ -83,13 +83,13 @@ fn bad_arguments_are_refused_and_map_nothing() {
         refused(0, PAGE, MINE | HUGETLB, NONE, 0, E::ENOMEM);
         refused(0, PAGE, SHARED | ANONYMOUS | GROWSDOWN, NONE, 0, E::EINVAL);
         refused(0, PAGE, PRIVATE | GROWSDOWN, file, 0, E::EINVAL);
-        // Lengths and offsets at their ends.
+        // Lengths and offsets at the ends of their ranges.
         refused(0, u64::MAX, MINE, NONE, 0, E::ENOMEM);
         refused(0, USER_END + 1, MINE, NONE, 0, E::ENOMEM);
         refused(0, USER_END, MINE, NONE, 0, E::ENOMEM);
         refused(0, PAGE, PRIVATE, file, (1 << 63) - PAGE, E::EOVERFLOW);
         refused(0, PAGE, PRIVATE, file, !(PAGE - 1), E::EOVERFLOW);
-        // Fixed addresses at theirs.
+        // Fixed addresses at the ends of their range.
         for fixed in [FIXED, FIXED_NOREPLACE] {
             refused(AT + 1, PAGE, MINE | fixed, NONE, 0, E::EINVAL);
             refused(0, PAGE, MINE | fixed, NONE, 0, E::EPERM);
@@ -162,7 +162,7 @@ fn the_limit_of_memory_refuses_a_mapping_and_no_smaller_one() {
             for pages in [1024, 64, 1] {
                 while mmap(task, 0, pages * PAGE, MINE).is_ok() {}
             }
-            // A mapping that replaces another is judged by what it adds.
+            // For a mapping that replaces another one, only the additional memory counts.
             assert_eq!(mmap(task, AT, 16 * PAGE, MINE | FIXED), Ok(AT));
             assert_eq!(mmap(task, AT, 17 * PAGE, MINE | FIXED), Err(Errno::ENOMEM));
             task.call(__NR_munmap, [AT, PAGE]).unwrap();
@@ -177,7 +177,7 @@ fn the_number_of_mappings_is_limited() {
     run(|task| {
         let linux = task.machine.linux();
         super::set_max_map_count(linux, task.mappings() + 1);
-        // Apart, so that they do not merge.
+        // The mappings are not adjacent, so that they do not merge.
         assert_eq!(mmap(task, AT, PAGE, MINE | FIXED), Ok(AT));
         assert_eq!(mmap(task, AT + 2 * PAGE, PAGE, MINE | FIXED), Err(Errno::ENOMEM));
         assert_eq!(task.call(__NR_munmap, [AT, PAGE]), Ok(0), "the end of a mapping needs no room");

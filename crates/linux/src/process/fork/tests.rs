@@ -6,7 +6,7 @@ const SECOND: u64 = 1_000_000_000;
 const CHLD: u64 = 17;
 const THREAD_FLAGS: u64 = VM | FS | FILES | SIGHAND | THREAD | SYSVSEM;
 
-/// The errors of a `clone` with these flags.
+/// The error of a `clone` with these flags.
 fn refused(task: &mut Task, flags: u64) -> Errno {
     task.clone(flags, [0, 0, 0, u64::MAX], |_| panic!("a refused clone has no child")).expect_err("a refusal")
 }
@@ -167,7 +167,7 @@ fn descriptors_are_shared_or_copied_as_the_flag_says() {
                 assert_eq!(task.call(__NR_eventfd2, [0, 0]), Ok(3));
             });
             assert_eq!(task.status(child.unwrap()), 0);
-            // An event file takes eight bytes at least.
+            // A read of one byte fails if descriptor 3 is open, because an event file needs a buffer of eight bytes.
             let buffer = task.room(8);
             assert_eq!(task.call(__NR_read, [3, buffer, 1]), Err(there), "{flags:#x}");
         }
@@ -197,7 +197,7 @@ fn a_fork_without_memory_leaves_nothing() {
             task.machine.linux().current().refuse_allocation(n);
             match task.fork(|task| task.exit_group(6)) {
                 Err(why) => assert_eq!(why, Errno::ENOMEM, "allocation {n}"),
-                // It makes fewer allocations than that.
+                // The call makes fewer than `n` allocations.
                 Ok(child) => {
                     assert_eq!(task.status(child), exited(6));
                     break;
@@ -227,7 +227,7 @@ fn handlers_are_shared_copied_or_cleared() {
         });
         assert_eq!(task.status(child.unwrap()), 0);
         assert_eq!(got(task), handler, "a copy is changed");
-        // struct clone_args, of which `flags` and `exit_signal` are used.
+        // A struct clone_args, in which only `flags` and `exit_signal` are set.
         let arguments = task.put([CLEAR_SIGHAND, 0, 0, 0, CHLD, 0, 0, 0]);
         let child = task.beget(move |task| assert_eq!(got(task), 0), |task| task.call(__NR_clone3, [arguments, 64]));
         assert_eq!(task.status(child.unwrap()), 0);

@@ -1,4 +1,4 @@
-//! The classes of scheduling: `SCHED_NORMAL`, `SCHED_BATCH`, `SCHED_IDLE`, `SCHED_FIFO` and `SCHED_RR`.
+//! Calls for scheduling policies: `SCHED_NORMAL`, `SCHED_BATCH`, `SCHED_IDLE`, `SCHED_FIFO` and `SCHED_RR`.
 //! `SCHED_DEADLINE` is refused with EPERM.
 
 use crate::process::scheduling::{schedulable, thread_or_self};
@@ -15,16 +15,16 @@ use quire_linux_state::{Ctx, Linux, Pid};
 use quire_sync::atomic::Ordering;
 use quire_task::{Bound, Class, MOST_URGENT, ThreadRef};
 
-/// Bytes of the first version of `sched_attr`, and the most that a program may pass.
+/// The size of the first version of `sched_attr`, and the largest size that a program may pass, in bytes.
 const FIRST: u32 = 48;
 const MOST: u32 = 4096;
-/// The flags of `sched_attr`. Limits on a CPU's speed are refused, as by a Linux without them.
+/// The flags of `sched_attr`. Utilization clamps are refused, as on a Linux without them.
 const RESET: u64 = 1;
 const KEEP_POLICY: u64 = 8;
 const KEEP_PARAMETERS: u64 = 0x10;
 const LIMITS: u64 = 0x60;
 const ALL_FLAGS: u64 = 0x7f;
-/// The nominal turn of a thread that is not real-time, in nanoseconds.
+/// The nominal time slice of a thread that is not real-time, in nanoseconds.
 const TURN: u64 = 4_000_000;
 const NO_POLICY: u32 = u32::MAX;
 
@@ -44,7 +44,7 @@ struct Attributes {
     most: u32,
 }
 
-// SAFETY: every field is aligned behind the one before, so there is no padding, and every pattern is a value.
+// SAFETY: each field begins where the field before it ends, so there is no padding, and every bit pattern is a value.
 unsafe impl Plain for Attributes {}
 const _: () = assert!(size_of::<Attributes>() == 56);
 
@@ -58,7 +58,7 @@ pub fn number(class: Class) -> u32 {
     }
 }
 
-/// The real-time priority of a class; 0 for other classes.
+/// The real-time priority of a class, or 0 for classes that are not real-time.
 pub fn priority(class: Class) -> u8 {
     match class {
         Class::Fifo(at) | Class::RoundRobin(at) => at,
@@ -66,7 +66,7 @@ pub fn priority(class: Class) -> u8 {
     }
 }
 
-/// The turn of a thread of that class, as `sched_rr_get_interval` shows it.
+/// The time slice of a thread of that class in nanoseconds, as `sched_rr_get_interval` shows it.
 fn turn<M: Machine>(linux: &Linux<M>, class: Class) -> u64 {
     match class {
         Class::Fifo(_) => 0,
@@ -75,7 +75,8 @@ fn turn<M: Machine>(linux: &Linux<M>, class: Class) -> u64 {
     }
 }
 
-/// The bound on real-time threads that the settings ask for. Without a limit, the runtime is the period.
+/// The bound on the CPU time of real-time threads, by the settings. If there is no limit, the runtime equals the
+/// period.
 pub fn bound(settings: &Settings) -> Bound {
     let number = |of| settings.get(of);
     let period = number(Setting::RealTimePeriod).unsigned_abs() * 1000;
@@ -87,7 +88,7 @@ pub fn bound(settings: &Settings) -> Bound {
     Bound { runtime, period, turn }
 }
 
-/// The class that `policy` means; the priority of a class must fit.
+/// The class for `policy` and `priority`. EINVAL if the priority is not valid for the policy.
 fn class(policy: u32, priority: u32) -> Result<Class, Errno> {
     let realtime = (1..=u32::from(MOST_URGENT)).contains(&priority);
     match policy {
@@ -118,8 +119,8 @@ fn change<M: Machine>(
     let allowed = |nice: i32| mighty || (20 - nice) as u64 <= limit;
     let now = i32::from(thread.nice());
     let nice = nice.map(|nice| nice.clamp(-20, 19));
-    // A thread that is real-time, or more urgent, than before needs a right to its new priority. Without one, a thread
-    // may keep its class with the priority that it has, or less.
+    // A right is needed if a thread becomes real-time, or gets a higher real-time priority. Without the right, a
+    // real-time thread may keep its class, and keep or lower its priority.
     let (urgent, was) = (self::priority(new), self::priority(old));
     if urgent > 0 && !mighty {
         let most = thread.payload().as_ref().map_or(u64::MAX, |t| t.process.soft_limit(which::RTPRIO));
@@ -127,7 +128,7 @@ fn change<M: Machine>(
             return Err(Errno::EPERM);
         }
     }
-    // A more favoured place needs a right to that nice value.
+    // A lower nice value needs a right.
     if nice.is_some_and(|nice| nice < now && !allowed(nice)) {
         return Err(Errno::EPERM);
     }
@@ -154,7 +155,7 @@ fn set_nice<M: Machine>(_ctx: &Ctx<'_, M>, thread: &ThreadRef<M>, nice: i32) {
     }
 }
 
-/// The class of a thread, and whether it resets. A zombie has no thread any more, and counts as normal.
+/// The class of a thread, and whether the class is reset on fork. A zombie has no thread, and counts as `SCHED_NORMAL`.
 fn class_of<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<(Class, bool), Errno> {
     match thread_or_self(ctx, tid) {
         Ok(thread) => Ok(thread.class()),
@@ -165,7 +166,7 @@ fn class_of<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<(Class, bool), Err
 
 /// `sched_getscheduler`
 pub fn sys_sched_getscheduler<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32) -> Result<usize, Errno> {
-    // A policy with its flag, as the older calls show and take it.
+    // The older calls combine the policy with the reset flag.
     let (class, resets) = class_of(ctx, tid)?;
     Ok((number(class) | if resets { raw::SCHED_RESET_ON_FORK } else { 0 }) as usize)
 }
@@ -240,7 +241,7 @@ pub fn sys_sched_setattr<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, from: u64, 
     let keeps = how & KEEP_PARAMETERS != 0;
     let (old, _) = thread_or_self(ctx, tid)?.class();
     let priority = if keeps { self::priority(old).into() } else { priority };
-    // A real-time thread keeps its nice value for later.
+    // The nice value of a real-time thread stays unchanged, for a later change to a normal class.
     let realtime = matches!(policy, raw::SCHED_FIFO | raw::SCHED_RR) || policy == NO_POLICY && self::priority(old) > 0;
     let nice = (!keeps && !realtime).then_some(nice as i32);
     change(ctx, tid, policy, priority, how & RESET != 0, nice)?;
@@ -265,7 +266,7 @@ pub fn sys_sched_getattr<M: Machine>(
         size,
         policy: number(class),
         flags: if resets { RESET } else { 0 },
-        // As on Linux, a real-time thread shows its priority only.
+        // As on Linux, a real-time thread shows only its priority, and 0 as its nice value.
         nice: if priority(class) > 0 { 0 } else { thread.nice().into() },
         priority: priority(class).into(),
         runtime: if priority(class) > 0 { 0 } else { TURN },
@@ -273,7 +274,7 @@ pub fn sys_sched_getattr<M: Machine>(
     };
     match size as usize == size_of::<Attributes>() {
         true => ctx.write(to, &attributes)?,
-        // The first version ends before the limits on a CPU's speed.
+        // The first version of the structure has no fields for utilization clamps.
         false => {
             let Attributes { size, policy, flags, nice, priority, runtime, .. } = attributes;
             let words = [

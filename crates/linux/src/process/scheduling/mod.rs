@@ -1,4 +1,4 @@
-//! Scheduling: yielding, priorities, CPUs. `scheduling_class` has the classes.
+//! Calls for scheduling: yielding, nice values, CPU affinity. [`class`] has the scheduling policies.
 
 pub mod class;
 
@@ -27,7 +27,8 @@ pub(super) fn thread_or_self<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<T
     }
 }
 
-/// As [`thread_or_self`], for calls that change a thread's scheduling: EPERM if the caller may not.
+/// Does the work of [`thread_or_self`] for calls that change a thread's scheduling. EPERM if the caller may not change
+/// it.
 pub(super) fn schedulable<M: Machine>(ctx: &Ctx<'_, M>, tid: i32) -> Result<ThreadRef<M>, Errno> {
     let thread = thread_or_self(ctx, tid)?;
     let may = |other: &quire_linux_state::Thread<M>| {
@@ -51,7 +52,7 @@ pub fn sys_sched_getaffinity<M: Machine>(ctx: &mut Ctx<'_, M>, tid: i32, len: us
     Ok(words * 8)
 }
 
-/// `sched_setaffinity`: CPUs that the machine lacks are ignored.
+/// `sched_setaffinity`. CPUs that the machine does not have are ignored.
 pub fn sys_sched_setaffinity<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     tid: i32,
@@ -117,7 +118,7 @@ pub(super) fn named<M: Machine>(ctx: &Ctx<'_, M>, kind: u32, who: u32) -> Result
     if out.is_empty() { Err(Errno::ESRCH) } else { Ok(out) }
 }
 
-/// The processes of a real user.
+/// The processes whose real user is `user`.
 pub(super) fn of_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<Vec<Arc<Process<M>>>, Errno> {
     let mut out = Vec::new();
     for process in ctx.linux.ids.processes() {
@@ -128,7 +129,8 @@ pub(super) fn of_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<Vec<Arc
     Ok(out)
 }
 
-/// The threads of `process` that a call with `who` addresses: each thread has its own nice value. None of a zombie.
+/// The threads of `process` that `kind` and `who` select, because each thread has its own nice value. A zombie has no
+/// threads.
 pub(super) fn meant<M: Machine>(
     ctx: &Ctx<'_, M>,
     kind: u32,
@@ -147,7 +149,8 @@ fn shown<M: Machine>(task: &quire_task::Thread<M>) -> u32 {
     (20 - i32::from(task.nice())) as u32
 }
 
-/// `getpriority`: 40 for the most favoured nice value -20, down to 1 for 19.
+/// `getpriority`. The result is 40 for nice value -20, down to 1 for nice value 19. Of several threads, the highest
+/// result counts.
 pub fn sys_getpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32) -> Result<usize, Errno> {
     let mut best = 0;
     for process in named(ctx, kind, who)? {
@@ -163,7 +166,7 @@ pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, ni
     let nice = nice.clamp(-20, 19);
     let value = (20 - nice) as u32;
     let me = ctx.credentials();
-    // All permitted changes are made; the last refusal is the result.
+    // All permitted changes are made. The result is the error of the last refusal.
     let mut result = Ok(0);
     for process in named(ctx, kind, who)? {
         let theirs = process.credentials();
@@ -182,7 +185,7 @@ pub fn sys_setpriority<M: Machine>(ctx: &mut Ctx<'_, M>, kind: u32, who: u32, ni
                 task.set_nice(nice as i8);
                 crate::futex::pi::renice(ctx.linux, task);
             }
-            // For a zombie, and for a caller that names the process, the first thread's value counts.
+            // The process stores the value of its first thread, for `getpriority` on a zombie.
             let is_first = |task: &ThreadRef<M>| task.payload().as_ref().is_none_or(|t| t.tid() == process.pid);
             if threads.is_empty() || threads.iter().any(is_first) {
                 process.priority.store(value, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Interval timers: `setitimer`, `alarm`, and a thread's work when a timer of its process has expired.
+//! Interval timers: `getitimer`, `setitimer` and `alarm`.
 
 use quire_linux_state::base::plain::Plain;
 use quire_linux_state::errno::Errno;
@@ -22,9 +22,9 @@ unsafe impl Plain for Interval {}
 /// The interval timers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Which {
-    /// Of time.
+    /// The timer of real time.
     Real,
-    /// Of CPU time in user mode (0), or of all CPU time (1).
+    /// A timer of CPU time: in user mode (0), or in both modes (1).
     Cpu(usize),
 }
 
@@ -38,7 +38,7 @@ impl Which {
     }
 }
 
-/// CPU time of `process` on the clock of an interval timer.
+/// The CPU time of `process` in nanoseconds, on the clock of timer `which` (see [`Which::Cpu`]).
 fn used_on<M: Machine>(process: &Process<M>, which: usize) -> u64 {
     let usage = process.usage();
     if which == 0 { usage.user } else { usage.user + usage.system }
@@ -89,7 +89,7 @@ pub fn sys_setitimer<M: Machine>(ctx: &mut Ctx<'_, M>, which: i32, new: u64, old
 pub fn sys_alarm<M: Machine>(ctx: &mut Ctx<'_, M>, seconds: u32) -> Result<usize, Errno> {
     let me = ctx.linux.scheduler.current().to_ref();
     let (before, _) = ctx.process().set_timer(me, u64::from(seconds) * SECOND, 0)?;
-    // As on Linux: rounded to seconds, but not to 0.
+    // As on Linux, the remaining time is rounded to seconds, but not down to 0.
     let rounded = (before + SECOND / 2) / SECOND;
     Ok(if before > 0 { rounded.max(1) } else { 0 } as usize)
 }

@@ -1,4 +1,4 @@
-//! Calls about a process's timers.
+//! Calls for a process's timers.
 
 pub mod interval;
 pub mod posix;

@@ -1,4 +1,4 @@
-//! Timers of `timer_create`: the calls.
+//! The calls for POSIX timers (`timer_create` and its companions).
 
 use crate::time::clock::Clock;
 use linux_raw_sys::general as raw;
@@ -11,15 +11,16 @@ use quire_linux_state::signal::Signal;
 use quire_linux_state::time::TimerSpec;
 use quire_linux_state::{Ctx, Pid};
 
-/// `sigev_notify`.
+/// Values of `sigev_notify`.
 const SIGEV_SIGNAL: u32 = 0;
 const SIGEV_NONE: u32 = 1;
 const SIGEV_THREAD: u32 = 2;
 const SIGEV_THREAD_ID: u32 = 4;
 
-/// The clock of a new timer.
+/// Converts the clock of a new timer, and checks that timers on it are supported.
 fn clock_of<M: Machine>(ctx: &Ctx<'_, M>, clock: i32) -> Result<TimerClock, Errno> {
-    // No device wakes a machine that sleeps, and the other three measure no timer on Linux either.
+    // Alarm clocks are refused, because no device wakes a suspended machine. The other three clocks have no timers on
+    // Linux either.
     if let Ok(
         raw::CLOCK_REALTIME_ALARM
         | raw::CLOCK_BOOTTIME_ALARM
@@ -68,7 +69,7 @@ pub fn sys_timer_create<M: Machine>(ctx: &mut Ctx<'_, M>, clock: i32, event: u64
     let clock = clock_of(ctx, clock)?;
     let process = ctx.process();
     let limit = process.soft_limit(which::SIGPENDING);
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let user_charge = unsafe { ctx.thread.user_charge.get() };
     let charge = ctx.linux.users.charge(user_charge, Account::Signals, 1, limit).ok_or(Errno::EAGAIN)?;
     let (notify, value) = match event {
@@ -104,7 +105,7 @@ pub fn sys_timer_settime<M: Machine>(
 pub fn sys_timer_gettime<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, to: u64) -> Result<usize, Errno> {
     let process = ctx.process();
     let timers = process.posix_timers.get().ok_or(Errno::EINVAL)?;
-    // So that a timer that has expired for good has no time left.
+    // Expired timers are handled first, so that a one-shot timer that has expired shows no time left.
     send_expired(ctx.linux, process);
     let rest = timers.get(process, id)?;
     ctx.write(to, &TimerSpec::from(rest))?;

@@ -4,7 +4,7 @@ use linux_raw_sys::general::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A child that ends with `code` after so many seconds.
+/// Makes a child that ends with `code` after `seconds` seconds.
 fn child(task: &mut Task, seconds: u64, code: u32) -> u64 {
     let body = move |task: &mut Task| {
         task.sleep(seconds * SECOND).unwrap();
@@ -13,7 +13,8 @@ fn child(task: &mut Task, seconds: u64, code: u32) -> u64 {
     task.fork(body).unwrap()
 }
 
-/// `waitid`: the code and the status in its `siginfo`, and the child's id. All are 0 where there is nothing to report.
+/// Calls `waitid`. Returns the code and the status in its `siginfo`, and the child's id. All are 0 if there is nothing
+/// to report.
 fn waitid(task: &mut Task, kind: u32, id: u64, options: u32) -> Result<(i32, u32, u32), Errno> {
     let info = task.room(128);
     task.call(__NR_waitid, [kind.into(), id, info, options.into(), 0])?;
@@ -104,7 +105,7 @@ fn stops_and_continuations_are_reported_to_those_who_ask() {
 fn a_killed_child_has_its_signal_as_status_also_if_it_is_stopped() {
     run(|task| {
         let child = child(task, 10, 3);
-        // A group that no process could continue is not stopped by this signal.
+        // The child gets its own group, which is not orphaned, so that SIGTSTP stops it.
         task.call(__NR_setpgid, [child, child]).unwrap();
         task.kill(child as i64, Signal::TSTP).unwrap();
         assert_eq!(task.wait(-1, UNTRACED), Ok((child, stopped(Signal::TSTP))));

@@ -1,21 +1,21 @@
-//! The layout of an ELF core file: the header, the program headers, the notes, and the segments' contents from the next
-//! page boundary on.
+//! The layout of an ELF core file: the header, the program headers, the notes, and from the next page boundary on the
+//! segments.
 
 use crate::signal::core_file::parts::Part;
 use quire_heap::Vec;
 use quire_linux_state::Errno;
 use quire_vm::{PAGE_SIZE, Prot};
 
-/// Bytes of the header.
+/// The size of the ELF header in bytes.
 const HEADER: usize = 64;
-/// Bytes of a part's line in the table.
+/// The size of a program header in bytes.
 const LINE: usize = 56;
 const TYPE_CORE: u16 = 4;
 const MACHINE_X86_64: u16 = 62;
 const PART_LOAD: u32 = 1;
 const PART_NOTE: u32 = 4;
 
-/// A line of the table.
+/// A program header.
 struct Line {
     kind: u32,
     flags: u32,
@@ -37,16 +37,16 @@ impl Line {
     }
 }
 
-/// The header and the table of a file with these parts, and with `notes` bytes of notes.
+/// The ELF header and the program headers of a file with these parts and with `notes` bytes of notes.
 pub(super) fn headers(parts: &[Part], notes: usize) -> Result<Vec<u8>, Errno> {
     let table = LINE * (parts.len() + 1);
     let mut out = Vec::try_with_capacity(HEADER + table)?;
-    // Little-endian, of 64 bits, version 1, for System V.
+    // Identification: 64 bits, little-endian, version 1, System V.
     out.try_extend_from_slice(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0")?;
     out.try_extend_from_slice(&TYPE_CORE.to_le_bytes())?;
     out.try_extend_from_slice(&MACHINE_X86_64.to_le_bytes())?;
     out.try_extend_from_slice(&1u32.to_le_bytes())?;
-    // No entry point, the table, no sections, no flags.
+    // No entry point, the offset of the program headers, no sections; then no flags.
     for word in [0, HEADER as u64, 0] {
         out.try_extend_from_slice(&word.to_le_bytes())?;
     }

@@ -1,13 +1,13 @@
 //! Core files: the memory and the registers of a process that a signal has ended, for debuggers.
 //!
-//! The thread that the signal ends waits until it is the last of its process, and writes the file, which
-//! [`core_pattern`] names. So no thread changes the memory meanwhile. [`elf`] has the layout of the file, [`notes`] its
-//! description of the process, and [`parts`] chooses the memory that it holds, by the process's filter.
+//! The thread that took the signal waits until it is the last thread of its process. Then it writes the file, so no
+//! thread changes the memory meanwhile. [`core_pattern`] makes the file's name. [`elf`] has the layout of the file, and
+//! [`notes`] the description of the process. [`parts`] selects the memory in the file by the process's filter.
 //!
 //! # Differences from Linux
-//! The file describes one thread, because the others have ended. No program can be given the file. The file is cut
-//! where free memory is low. Pages that the program may not read are holes, and so are those after the first 64 GiB of
-//! its mappings.
+//! The file describes one thread, because the others have ended. The file cannot be piped to a program. It is cut off
+//! if free memory gets low. Pages that the program may not read are holes, and so are those after the first 64 GiB of
+//! mappings.
 
 mod elf;
 mod notes;
@@ -26,11 +26,11 @@ use quire_linux_state::{Ctx, Errno, Linux, Machine, Thread};
 use quire_sync::atomic::Ordering;
 use quire_vm::{PAGE_SIZE, Prot};
 
-/// The most pages that are looked at for one file, so that its writing ends: 64 GiB. Later pages are holes.
+/// The most pages that are examined for one file (64 GiB), so that the writing ends. Later pages are holes.
 const MOST_LOOKS: u64 = 1 << 24;
 
-/// Writes the core file of the calling thread's process, which has begun to end by the signal of `info`. Its status
-/// reports whether there is one.
+/// Writes the core file of the calling thread's process, which is ending by the signal of `info`. The exit status then
+/// says that there is a core file.
 pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, regs: &mut UserRegs, info: &SigInfo) {
     let process = &thread.process;
     let most = process.soft_limit(which::CORE);
@@ -42,19 +42,19 @@ pub(crate) fn write<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, re
     if !ctx.space().is_ok_and(|space| space.is_dumpable()) {
         return;
     }
-    // All threads were asked to end. The condition holds at last, because nothing else is waited for.
+    // All other threads must end. They do so without waiting for this thread, so the wait ends.
     let _alone = process.thread_events.wait_until(None, || false, || (process.threads.lock().len() == 1).then_some(()));
     let most = most.min(process.soft_limit(which::FSIZE));
     if let Ok(file) = name(&ctx, info, process.soft_limit(which::CORE)).and_then(|name| open(&ctx, &name))
         && let Ok(core) = describe(&ctx, info)
     {
         process.status.fetch_or(DUMPED, Ordering::AcqRel);
-        // A file that meets a limit, or the end of the memory, is cut there.
+        // If a limit or the end of free memory is reached, the file is cut off there.
         let _cut = core.write(&ctx, &mut Output { file, most, at: 0 });
     }
 }
 
-/// The name of the file.
+/// The name of the core file, by the pattern.
 fn name<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo, limit: u64) -> Result<Vec<u8>, Errno> {
     let (linux, credentials) = (ctx.linux, ctx.credentials());
     let path = ctx.space()?.image.file.path()?;
@@ -76,8 +76,8 @@ fn name<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo, limit: u64) -> Result<Vec<
     core_pattern::name(&linux.core_pattern.get(), &facts)
 }
 
-/// A new file, in place of an older one. Anything but a regular file of the caller with one name stays, and there is no
-/// core file.
+/// Opens a new file, and removes an older one first. An older file is removed only if it is a regular file of the
+/// caller with one link. Otherwise the call fails, and no core file is written.
 fn open<M: Machine>(ctx: &Ctx<'_, M>, name: &[u8]) -> Result<Arc<File<M>>, Errno> {
     let view = ctx.view()?;
     if let Ok(there) = ctx.vfs().find(&view, view.cwd(), name, false) {
@@ -95,7 +95,7 @@ fn open<M: Machine>(ctx: &Ctx<'_, M>, name: &[u8]) -> Result<Arc<File<M>>, Errno
     Ok(ctx.vfs().open(&view, view.cwd(), name, flags, 0o600, &Io::NOW)?)
 }
 
-/// A core file that is only to be written.
+/// The description of a core file, ready to be written.
 struct Core {
     parts: Vec<parts::Part>,
     notes: Vec<u8>,
@@ -130,7 +130,7 @@ impl Core {
                 if ctx.process().killed.load(Ordering::Relaxed) {
                     return Err(Errno::EINTR);
                 }
-                // A thread that ends may use reserves, which are not for files.
+                // An ending thread may allocate from the memory reserve, which must not be used for files.
                 if ctx.linux.vm.frames().is_low() {
                     return Err(Errno::ENOMEM);
                 }
@@ -140,7 +140,7 @@ impl Core {
                 };
                 match read {
                     Ok(n) if n == page.len() && page.iter().any(|byte| *byte != 0) => out.put(&page)?,
-                    // Zeroes, and pages that cannot be read, are a hole in the file.
+                    // Pages of zeroes, and pages that cannot be read, become holes in the file.
                     _ => out.skip(PAGE_SIZE)?,
                 }
             }
@@ -149,7 +149,7 @@ impl Core {
     }
 }
 
-/// The file, and how much of it is written.
+/// The open file, the largest size (`most`), and the present offset (`at`), in bytes.
 struct Output<M: Machine> {
     file: Arc<File<M>>,
     most: u64,
@@ -157,7 +157,7 @@ struct Output<M: Machine> {
 }
 
 impl<M: Machine> Output<M> {
-    /// Whether `more` bytes are within the limit.
+    /// The offset after `more` further bytes. EFBIG if that is beyond the limit.
     fn room(&self, more: u64) -> Result<u64, Errno> {
         self.at.checked_add(more).filter(|end| *end <= self.most).ok_or(Errno::EFBIG)
     }
@@ -177,7 +177,7 @@ impl<M: Machine> Output<M> {
         Ok(())
     }
 
-    /// Makes the file as long as it says, where it ends with a hole.
+    /// Sets the file's length, because the file may end with a hole.
     fn end(&self) -> Result<(), Errno> {
         Ok(self.file.truncate(&Io::NOW, self.at)?)
     }

@@ -1,5 +1,5 @@
-//! The notes: the thread's registers and ids, the process's name and arguments, the signal, the auxiliary vector and
-//! the files that are mapped.
+//! The notes of a core file: the thread's registers and ids, the process's name and arguments, the signal, the
+//! auxiliary vector, and the mapped files.
 
 use crate::signal::core_file::parts::Files;
 use crate::signal::frame::FloatArea;
@@ -17,11 +17,11 @@ const EXTENDED: u32 = 0x202;
 const SIGNAL: u32 = 0x5349_4749;
 const FILES: u32 = 0x4649_4c45;
 
-/// Bytes of the oldest part of the floating-point state.
+/// The size of the legacy part of the floating-point state, in bytes.
 const LEGACY: usize = 512;
-/// The place in it where the rest of the state names its features.
+/// The offset in that part at which the features of the whole state are stored.
 const FEATURES_AT: usize = 464;
-/// Bytes of the arguments that a note shows.
+/// The most bytes of the arguments that a note shows.
 const ARGUMENTS: usize = 80;
 
 /// All notes of the calling thread.
@@ -56,7 +56,7 @@ pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo, files: &Files) ->
     Ok(out)
 }
 
-/// Adds a note. Names and contents are padded to words of four bytes.
+/// Adds a note. Its name and its content are padded to four bytes.
 fn note(out: &mut Vec<u8>, name: &[u8], kind: u32, content: &[u8]) -> Result<(), Errno> {
     let len = u32::try_from(content.len()).map_err(|_| Errno::EFBIG)?;
     for word in [name.len() as u32, len, kind] {
@@ -69,13 +69,13 @@ fn note(out: &mut Vec<u8>, name: &[u8], kind: u32, content: &[u8]) -> Result<(),
     Ok(())
 }
 
-/// The ids of a process: its own, its parent's, its group's and its session's.
+/// The ids of a process: its own (`own`), its parent's, its group's and its session's.
 fn ids<M: Machine>(process: &Arc<Process<M>>, own: u32) -> [u32; 4] {
     let group = process.group();
     [own, process.parent().map_or(0, |parent| parent.pid), group.id, group.session.id]
 }
 
-/// Linux's `struct elf_prstatus`.
+/// Makes Linux's `struct elf_prstatus`.
 fn status<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo) -> [u8; 336] {
     const IDS_AT: usize = 32;
     const TIMES_AT: usize = 48;
@@ -103,7 +103,7 @@ fn status<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo) -> [u8; 336] {
         r.r15, r.r14, r.r13, r.r12, r.rbp, r.rbx, r.r11, r.r10, r.r9, r.r8, r.rax, r.rcx, r.rdx, r.rsi, r.rdi,
         r.orig_rax, r.rip, r.cs, r.rflags, r.rsp, r.ss,
     ];
-    // The selectors of the data segments are zero.
+    // The selectors of the data segments stay zero.
     let bases = [machine.fs_base(), machine.gs_base()];
     for (n, register) in registers.into_iter().chain(bases).enumerate() {
         put(REGISTERS_AT + 8 * n, &register.to_le_bytes());
@@ -112,7 +112,7 @@ fn status<M: Machine>(ctx: &Ctx<'_, M>, info: &SigInfo) -> [u8; 336] {
     out
 }
 
-/// Linux's `struct elf_prpsinfo`.
+/// Makes Linux's `struct elf_prpsinfo`.
 fn process<M: Machine>(ctx: &Ctx<'_, M>) -> Result<[u8; 136], Errno> {
     const USER_AT: usize = 16;
     const IDS_AT: usize = 24;

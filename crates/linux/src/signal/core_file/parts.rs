@@ -1,4 +1,4 @@
-//! The parts of the memory: which mappings there are, and how much of each the file holds.
+//! The parts of a core file: the mappings of the process, and how much of each is written.
 
 use core::fmt::Write as _;
 use quire_heap::Vec;
@@ -14,27 +14,28 @@ const MOST: usize = 0xfff0;
 pub(super) struct Part {
     pub range: VirtRange,
     pub prot: Prot,
-    /// Bytes of it, from its start, that the file holds.
+    /// The number of bytes, from the start of the mapping, that are written to the file.
     pub kept: u64,
-    /// The part is the kernel's own memory, which only the program's own loads reach.
+    /// The part is kernel memory that is mapped for the program (such as the vDSO). It must be read through the
+    /// program's mapping.
     pub ours: bool,
 }
 
-// The contents of a core file, as bits of `coredump_filter`. There are no huge pages, and no files outside memory.
+// The kinds of memory, as bits of `coredump_filter`. Huge pages and DAX files do not exist here.
 const PRIVATE: u32 = 1;
 const SHARED: u32 = 2;
 const PRIVATE_FILE: u32 = 4;
 const SHARED_FILE: u32 = 8;
 const HEADERS: u32 = 16;
 
-/// The mappings of files, for a note: three words for each, and their names.
+/// The mapped files, for a note: three words for each mapping, and the names.
 #[derive(Default)]
 pub(super) struct Files {
     pub words: Vec<u64>,
     pub names: Vec<u8>,
 }
 
-/// The mappings of the caller's space.
+/// The mappings of the caller's address space, and its mapped files.
 pub(super) fn of<M: Machine>(ctx: &Ctx<'_, M>) -> Result<(Vec<Part>, Files), Errno> {
     let (mut parts, mut files) = (Vec::new(), Files::default());
     let mut result = Ok(());
@@ -55,7 +56,7 @@ fn add<M: Machine>(parts: &mut Vec<Part>, files: &mut Files, entry: &EntryInfo<M
     if entry.ident() != (0, 0) && !ours {
         files.words.try_extend([entry.range.start, entry.range.end, entry.offset / PAGE_SIZE])?;
         entry.name(&mut files.names).map_err(|_| Errno::ENOMEM)?;
-        // As listings show it. No other process will find the file by its name.
+        // Such a name is shown for a removed file, which no other process can open by name.
         nameless = files.names.ends_with(b"(deleted)");
         files.names.write_char('\0').map_err(|_| Errno::ENOMEM)?;
     }
@@ -63,8 +64,8 @@ fn add<M: Machine>(parts: &mut Vec<Part>, files: &mut Files, entry: &EntryInfo<M
     Ok(parts.try_push(Part { range: entry.range, prot: entry.attributes.prot, kept, ours })?)
 }
 
-/// How much of a mapping the file holds by `filter`. A file that the program has changed for itself counts as private
-/// memory, and a shared one without a name as shared memory.
+/// The number of bytes of a mapping that are written, by `filter`. A privately mapped file that the program has changed
+/// counts as private memory. A shared file without a name counts as shared memory.
 fn kept<M: Machine>(entry: &EntryInfo<M>, filter: u32, nameless: bool) -> u64 {
     let a = entry.attributes;
     let of_file = entry.ident() != (0, 0);

@@ -5,13 +5,13 @@ use proptest::prelude::*;
 use quire_linux_state::signal::Signal;
 
 const SECOND: u64 = 1_000_000_000;
-/// Where the parts of the frame lie behind the handler's stack pointer.
+/// The offsets of the frame's parts from the handler's stack pointer.
 const CONTEXT: u64 = (offset_of!(Frame, user) + offset_of!(UserContext, context)) as u64;
 const RIP: u64 = CONTEXT + offset_of!(Context, rip) as u64;
 const RBX: u64 = CONTEXT + offset_of!(Context, rbx) as u64;
 const FLOAT: u64 = CONTEXT + offset_of!(Context, float) as u64;
 const MASK: u64 = (offset_of!(Frame, user) + offset_of!(UserContext, mask)) as u64;
-/// No program's memory lies there.
+/// An address at which nothing is mapped.
 const BAD: u64 = 0x2000_0000;
 
 fn bit(signal: Signal) -> u64 {
@@ -24,7 +24,7 @@ fn count(task: &mut Task, word: u64) {
     task.set(word, before + 1);
 }
 
-/// Sends the process a signal after some time, from a child that is never waited for.
+/// Sends the process a signal after `nanos` nanoseconds, from a child for which no call waits.
 fn send_later(task: &mut Task, nanos: u64, signal: Signal) {
     let me = task.pid() as i64;
     let sender = move |task: &mut Task| {
@@ -34,7 +34,7 @@ fn send_later(task: &mut Task, nanos: u64, signal: Signal) {
     task.fork(sender).unwrap();
 }
 
-/// An alternate stack of so many bytes.
+/// Sets an alternate stack of `size` bytes, and returns its base.
 fn alternate(task: &mut Task, size: u64, flags: u32) -> u64 {
     let base = task.room(size);
     let stack = task.put([base, flags.into(), size]);
@@ -55,7 +55,7 @@ fn a_handler_begins_as_a_called_function_with_the_interrupted_registers_in_its_f
             assert_eq!(regs.rsi, frame + offset_of!(Frame, info) as u64);
             assert_eq!(regs.rdx, frame + offset_of!(Frame, user) as u64);
             let pid = task.pid() as u32;
-            // si_signo, si_errno, si_code, and behind a gap si_pid, si_uid.
+            // si_signo, si_errno, si_code, and after a gap si_pid, si_uid.
             let info: [u32; 6] = task.get(regs.rsi);
             assert_eq!((info[0], info[1], info[2] as i32, info[4], info[5]), (10, 0, 0, pid, 0));
             let context: [u64; 18] = task.get(frame + CONTEXT);
@@ -99,7 +99,7 @@ fn a_handler_blocks_its_signal_and_its_mask_until_it_returns() {
                 task.mask(during);
                 task.kill(me, Signal::USR2).unwrap();
                 assert_eq!(task.get::<u32>(runs + 4), 0, "a blocked signal waits");
-                // The mask in the frame is the one before.
+                // The mask in the frame is the mask before the signal.
                 let frame = task.regs.rsp;
                 assert_eq!(task.get::<u64>(frame + MASK), bit(Signal::HUP));
                 count(task, runs);
@@ -208,7 +208,7 @@ fn a_stack_without_room_for_a_frame_ends_the_process() {
             panic!("without a frame the signal of the fault ends the process");
         });
         assert_eq!(task.status(child.unwrap()) & 0x7f, killed(Signal::SEGV));
-        // A handler of the fault on another stack runs.
+        // A handler for SIGSEGV on the alternate stack runs.
         let child = task.fork(|task| {
             alternate(task, 8192, 0);
             let handler = task.handler(|task| task.exit_group(0));
@@ -226,15 +226,15 @@ fn a_stack_without_room_for_a_frame_ends_the_process() {
 fn a_return_through_a_bad_frame_is_a_fault() {
     run(|task| {
         let bad: [fn(&mut Task); 4] = [
-            // The frame is not there.
+            // The frame is at an unmapped address.
             |task| task.regs.rsp = BAD,
             |task| task.regs.rsp = u64::MAX - 7,
-            // The program would go on outside of its half.
+            // The program would continue outside user space.
             |task| {
                 let frame = task.regs.rsp;
                 task.set(frame + RIP, 1u64 << 47);
             },
-            // The floating-point state is not there.
+            // The floating-point state is at an unmapped address.
             |task| {
                 let frame = task.regs.rsp;
                 task.set(frame + FLOAT, BAD);
@@ -242,7 +242,7 @@ fn a_return_through_a_bad_frame_is_a_fault() {
         ];
         for (n, spoil) in bad.into_iter().enumerate() {
             let child = task.fork(move |task| {
-                // The handler itself calls, because its return pops a word that may not be there.
+                // The handler makes the call itself, because its `ret` would pop a word that may be unmapped.
                 let handler = task.handler(move |task| {
                     spoil(task);
                     task.regs.rsp = task.regs.rsp.wrapping_add(8);
@@ -330,7 +330,8 @@ fn a_sleep_reports_the_rest_to_a_handler_and_goes_on_without() {
         let [seconds, nanos] = task.get::<[u64; 2]>(rest);
         let left = seconds * SECOND + nanos;
         assert!((5 * SECOND..=6 * SECOND).contains(&left), "{left}");
-        // A stop and its end interrupt the sleep without a handler: it is resumed until its first deadline.
+        // A stop and a continue interrupt the sleep without a handler. The sleep is resumed, and ends at its first
+        // deadline.
         let child = task.fork(|task| {
             let before = task.now();
             task.sleep(10 * SECOND).unwrap();
@@ -379,7 +380,7 @@ fn an_awaited_signal_that_a_wait_leaves_goes_to_another_thread() {
         let (runs, set) = (task.put(0u32), task.put(bit(Signal::USR1) | bit(Signal::HUP)));
         let handler = task.handler(move |task| count(task, runs));
         task.act(Signal::USR1, handler, 0, 0).unwrap();
-        // It was made later, so a sender looks at it behind this thread.
+        // The thread was made later, so a sender of a signal checks it after this thread.
         let other = task.thread(|task| {
             assert_eq!(task.sleep(100 * SECOND), Err(Errno::EINTR));
         });
@@ -387,7 +388,7 @@ fn an_awaited_signal_that_a_wait_leaves_goes_to_another_thread() {
         task.mask(bit(Signal::USR1) | bit(Signal::HUP));
         let me = task.pid() as i64;
         let sender = task.fork(move |task| {
-            // Both are there before the waiting thread runs again.
+            // Both signals are pending before the waiting thread runs again.
             task.kill(me, Signal::HUP).unwrap();
             task.kill(me, Signal::USR1).unwrap();
         });

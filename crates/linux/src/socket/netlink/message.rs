@@ -3,11 +3,11 @@
 use quire_fs::FsError;
 use quire_heap::Vec;
 
-/// Bytes of a message's header: length, type, flags, sequence number, port.
+/// The size of a message's header in bytes: length, type, flags, sequence number, port.
 pub(super) const HEADER: usize = 16;
-/// Bytes of an attribute's header: length, type.
+/// The size of an attribute's header in bytes: length, type.
 const ATTRIBUTE: usize = 4;
-/// The part of an attribute's type that is not flags.
+/// The bits of an attribute's type field without the flags.
 const TYPE_MASK: u16 = 0x3fff;
 
 const fn align(len: usize) -> usize {
@@ -25,7 +25,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The header at the front of `bytes`.
+    /// The header at the beginning of `bytes`. `None` if they are too few.
     fn read(bytes: &[u8]) -> Option<Header> {
         let [a, b, c, d] = bytes.first_chunk::<HEADER>()?.as_chunks::<4>().0.first_chunk::<4>()?;
         let word = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes);
@@ -34,13 +34,13 @@ impl Header {
     }
 }
 
-/// A request: its header, and its body behind it.
+/// A request: its header, and the body that follows.
 pub(super) struct Request<'a> {
     pub header: Header,
     pub body: &'a [u8],
 }
 
-/// The requests in `bytes`. The first whose length is wrong ends them, as on Linux.
+/// The requests in `bytes`. As on Linux, a request with a wrong length ends the list.
 pub(super) fn requests(mut bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
     core::iter::from_fn(move || {
         let header = Header::read(bytes)?;
@@ -52,12 +52,12 @@ pub(super) fn requests(mut bytes: &[u8]) -> impl Iterator<Item = Request<'_>> {
 }
 
 impl<'a> Request<'a> {
-    /// Its family: the first byte of every body.
+    /// The address family, which is the first byte of every body.
     pub(super) fn family(&self) -> Option<u8> {
         self.body.first().copied()
     }
 
-    /// The attribute `kind` behind a structure of `behind` bytes; the last of that type.
+    /// The last attribute of type `kind` after a structure of `behind` bytes.
     pub(super) fn attribute(&self, behind: usize, kind: u16) -> Option<&'a [u8]> {
         let mut rest = self.body.get(align(behind)..)?;
         let mut found = None;
@@ -75,13 +75,13 @@ impl<'a> Request<'a> {
         found
     }
 
-    /// The 32-bit number at `at` of its body.
+    /// The 32-bit number at offset `at` in the body.
     pub(super) fn word(&self, at: usize) -> Option<u32> {
         Some(u32::from_le_bytes(*self.body.get(at..)?.first_chunk()?))
     }
 }
 
-/// Answers of one datagram. Every part is padded to 4 bytes.
+/// The answers in one datagram. Every part is padded to 4 bytes.
 pub(super) struct Answers {
     pub bytes: Vec<u8>,
 }
@@ -91,7 +91,7 @@ impl Answers {
         Answers { bytes: Vec::new() }
     }
 
-    /// Writes a message whose parts `fill` adds.
+    /// Adds a message, whose parts `fill` adds.
     pub(super) fn message(
         &mut self,
         (kind, flags): (u16, u16),
@@ -110,7 +110,7 @@ impl Answers {
         Ok(())
     }
 
-    /// Adds the header of a request as it came.
+    /// Adds the header of a request as it was received.
     pub(super) fn header(&mut self, of: &Header) -> Result<(), FsError> {
         self.part(&of.len.to_le_bytes())?;
         self.part(&two(of.kind, of.flags))?;
@@ -138,7 +138,7 @@ impl Answers {
     }
 }
 
-/// Two numbers, one after the other.
+/// The bytes of two 16-bit numbers, one after the other.
 fn two(one: u16, other: u16) -> [u8; 4] {
     (u32::from(one) | u32::from(other) << 16).to_le_bytes()
 }
@@ -187,7 +187,7 @@ mod tests {
         answers.bytes[..4].copy_from_slice(&(good as u32).to_le_bytes());
         assert_eq!(requests(&answers.bytes[..good - 1]).count(), 0);
         assert_eq!(requests(&answers.bytes).count(), 1);
-        // An attribute that is longer than its message.
+        // The attribute is longer than its message now.
         answers.bytes[16] = 9;
         assert_eq!(requests(&answers.bytes).next().unwrap().attribute(0, 1), None);
     }

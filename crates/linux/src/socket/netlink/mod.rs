@@ -1,6 +1,7 @@
-//! Netlink sockets of the protocol `NETLINK_ROUTE`. A request is answered at once, into the inbox of its own socket.
+//! Netlink sockets of the protocol `NETLINK_ROUTE`. The answer to a request is put into the socket's inbox during the
+//! send.
 //!
-//! The network never changes, so multicast groups are joined without effect. Programs send no messages to each other.
+//! The network never changes, so joining multicast groups has no effect. Programs cannot send messages to each other.
 
 mod message;
 mod options;
@@ -22,33 +23,33 @@ use quire_sync::atomic::{AtomicU32, Ordering};
 use quire_sync::{Rank, SpinLock};
 use route::Answer;
 
-/// Linux's NETLINK_ROUTE, and the least number that no protocol has.
+/// Linux's NETLINK_ROUTE, and one more than the highest protocol number.
 const ROUTE: u32 = 0;
 const PROTOCOLS: u32 = 32;
-/// The charge of a datagram beside its bytes: at least the memory of its place and its allocation.
+/// The charge of a datagram in bytes, without its content. It covers the memory of its slot and its allocation.
 const OVERHEAD: usize = 256;
 /// `NLMSG_ERROR`, and its flag that leaves out the body of the request.
 const ERROR: u16 = 2;
 const CAPPED: u16 = 0x100;
-/// Flags of requests: it is one, and it wants to know that it was done.
+/// The flags of a request: the message is a request, and it asks for an acknowledgement.
 const REQUEST: u16 = 1;
 const ACKNOWLEDGE: u16 = 4;
-/// The least type that is not one of netlink itself.
+/// The least message type of a protocol. Lower types belong to netlink itself.
 const FIRST_KIND: u16 = 16;
 
-/// A destination: a socket and its groups. The kernel is socket 0.
+/// A destination: a port and groups. The kernel has port 0.
 pub(super) type Place = (u32, u32);
 
-/// The names of a socket.
+/// The names of a socket and of its peer.
 #[derive(Clone, Copy, Default)]
 struct Names {
-    /// Its own id, if it has one.
+    /// The socket's own port, if it has one.
     port: Option<u32>,
     groups: u32,
     peer: Place,
 }
 
-/// The answers that wait.
+/// The answers that wait for a reader.
 struct Inbox {
     answers: Deque<Vec<u8>>,
     charge: usize,
@@ -59,13 +60,13 @@ struct Inbox {
 /// A netlink socket.
 pub(super) struct Netlink<M: Machine> {
     linux: &'static Linux<M>,
-    /// Whether it is of the type SOCK_RAW. The two types do the same.
+    /// Whether the type is SOCK_RAW. The two types behave equally.
     raw: bool,
     names: SpinLock<Names>,
     inbox: SpinLock<Inbox>,
     readiness: Readiness,
     options: Options,
-    /// Options of the level SOL_NETLINK, as bits.
+    /// The options of the level SOL_NETLINK, one bit each.
     bits: AtomicU32,
 }
 
@@ -75,7 +76,7 @@ pub(super) fn of<M: Machine>(file: &Arc<File<M>>) -> Option<&Netlink<M>> {
 }
 
 impl<M: Machine> Netlink<M> {
-    /// A socket of `protocol`.
+    /// Makes a socket. EPROTONOSUPPORT unless `protocol` is NETLINK_ROUTE.
     pub(super) fn new(linux: &'static Linux<M>, raw: bool, protocol: u32) -> Result<Arc<Self>, Errno> {
         if protocol >= PROTOCOLS || protocol != ROUTE {
             return Err(Errno::EPROTONOSUPPORT);
@@ -92,7 +93,7 @@ impl<M: Machine> Netlink<M> {
         })?)
     }
 
-    /// Its port. It gets one now if it has none.
+    /// The socket's port. A socket without a port gets one now.
     fn port(&self) -> Result<u32, FsError> {
         if let Some(port) = self.names.lock().port {
             return Ok(port);
@@ -104,7 +105,8 @@ impl<M: Machine> Netlink<M> {
         self.name(port)
     }
 
-    /// Names it `port`, which was taken for it, unless another thread was faster. Returns its port.
+    /// Sets the socket's port to `port`, which the caller has reserved. If the socket has a port already, `port` is
+    /// freed. Returns the socket's port.
     fn name(&self, port: u32) -> Result<u32, FsError> {
         let mut names = self.names.lock();
         let named = *names.port.get_or_insert(port);
@@ -115,7 +117,7 @@ impl<M: Machine> Netlink<M> {
         Ok(named)
     }
 
-    /// `bind`: port 0 stands for any.
+    /// `bind`. Port 0 means any free port.
     pub(super) fn bind(&self, (port, groups): Place) -> Result<(), Errno> {
         let own = self.names.lock().port;
         match own {
@@ -134,7 +136,7 @@ impl<M: Machine> Netlink<M> {
         Ok(())
     }
 
-    /// Refuses a destination that is not the kernel.
+    /// Fails if the destination is not the kernel. Privileged callers may also name groups.
     fn check(&self, (port, groups): Place) -> Result<(), FsError> {
         match (port, groups) {
             (0, 0) => Ok(()),
@@ -144,7 +146,7 @@ impl<M: Machine> Netlink<M> {
         }
     }
 
-    /// `connect`; `None` takes the peer away.
+    /// `connect`. `None` removes the peer.
     pub(super) fn connect(&self, to: Option<Place>) -> Result<(), Errno> {
         let to = to.unwrap_or_default();
         if to != (0, 0) && !self.admin() {
@@ -155,29 +157,30 @@ impl<M: Machine> Netlink<M> {
         Ok(())
     }
 
-    /// Its own name.
+    /// The socket's own address.
     pub(super) fn local(&self) -> OutAddress {
         let names = *self.names.lock();
         OutAddress::netlink(names.port.unwrap_or(0), names.groups)
     }
 
-    /// Its peer's name.
+    /// The peer's address.
     pub(super) fn remote(&self) -> OutAddress {
         let (port, groups) = self.names.lock().peer;
         OutAddress::netlink(port, groups)
     }
 
-    /// Its options of the level SOL_SOCKET.
+    /// The options of the level SOL_SOCKET.
     pub(super) fn options(&self) -> &Options {
         &self.options
     }
 
     fn admin(&self) -> bool {
-        // SAFETY: the calling thread's own, which nothing replaces meanwhile.
+        // SAFETY: these are the calling thread's own credentials, which nothing replaces meanwhile.
         unsafe { self.linux.current().credentials.get() }.may(cap::NET_ADMIN)
     }
 
-    /// Sends requests, and receives their answers.
+    /// Serves the requests in `source`, and puts their answers into the inbox. Returns the number of bytes of the
+    /// requests.
     pub(super) fn send(&self, source: &mut dyn Source, to: Option<Place>) -> Result<usize, FsError> {
         let to = to.unwrap_or(self.names.lock().peer);
         self.check(to)?;
@@ -226,7 +229,7 @@ impl<M: Machine> Netlink<M> {
         self.put(self.acknowledge(request, port, done)?)
     }
 
-    /// The message that a request was done, or its error.
+    /// Makes the acknowledgement of a request: success, or its error.
     fn acknowledge(&self, request: &Request<'_>, port: u32, done: Result<(), Errno>) -> Result<Answers, FsError> {
         let whole = done.is_err() && self.bits.load(Ordering::Relaxed) & options::CAP_ACKNOWLEDGEMENTS == 0;
         let mut answers = Answers::new();
@@ -240,8 +243,8 @@ impl<M: Machine> Netlink<M> {
         Ok(answers)
     }
 
-    /// Puts bytes of the kernel into the socket's inbox, without a header. Where there is no room the next read says
-    /// so.
+    /// Puts a notification of the kernel into the socket's inbox, without a header. If there is no room, the next read
+    /// fails.
     pub(super) fn deliver(&self, bytes: Vec<u8>) {
         if self.put_bytes(bytes).is_err() {
             self.inbox.lock().lost = true;
@@ -253,7 +256,8 @@ impl<M: Machine> Netlink<M> {
         self.put_bytes(answers.bytes)
     }
 
-    /// Puts a datagram into its inbox. A full one loses it, and the next read says so.
+    /// Puts a datagram into the inbox. If the inbox is full, the datagram is lost, and the next read fails with
+    /// ENOBUFS.
     fn put_bytes(&self, bytes: Vec<u8>) -> Result<(), FsError> {
         if bytes.is_empty() {
             return Ok(());
@@ -273,12 +277,13 @@ impl<M: Machine> Netlink<M> {
         Ok(())
     }
 
-    /// Takes an error that waits for a call.
+    /// Returns and clears the error that waits for a call.
     fn take_error(&self) -> Option<Errno> {
         core::mem::take(&mut self.inbox.lock().lost).then_some(Errno::ENOBUFS)
     }
 
-    /// Receives a datagram: its length, and its part that fits. With `peek` it stays.
+    /// Receives a datagram. Returns its length, and the number of bytes that were copied. With `peek`, the datagram
+    /// stays in the inbox.
     pub(super) fn receive(&self, io: &Io<'_>, sink: &mut dyn Sink, peek: bool) -> Result<(usize, usize), Errno> {
         let timeout = self.options.receive_timeout();
         let limit = || (timeout != 0).then(|| quire_sync::hooks::now().saturating_add(timeout));
@@ -305,11 +310,11 @@ impl<M: Machine> Netlink<M> {
         Ok((len, copied?))
     }
 
-    /// Puts a datagram back that a reader has looked at.
+    /// Puts a datagram back after a peek.
     fn put_back(&self, bytes: Vec<u8>) {
         let mut inbox = self.inbox.lock();
         inbox.charge += bytes.len() + OVERHEAD;
-        // A concurrent request may have taken its place.
+        // A concurrent request may have taken the free slot.
         if inbox.answers.try_reserve(1).is_ok() {
             inbox.answers.push_front_reserved(bytes);
         } else {
@@ -320,13 +325,13 @@ impl<M: Machine> Netlink<M> {
         self.readiness.notify();
     }
 
-    /// The length of the first datagram.
+    /// The length of the first datagram in bytes, or 0 without one.
     fn next_len(&self) -> usize {
         self.inbox.lock().answers.front().map_or(0, |bytes| bytes.len())
     }
 }
 
-/// Copies bytes as far as there is room.
+/// Copies as many bytes as fit, and returns their number.
 fn copy(bytes: &[u8], sink: &mut dyn Sink) -> Result<usize, FsError> {
     let mut done = 0;
     while done < bytes.len() && sink.room() > 0 {
@@ -340,7 +345,7 @@ fn copy(bytes: &[u8], sink: &mut dyn Sink) -> Result<usize, FsError> {
 
 impl<M: Machine> Stream for Netlink<M> {
     fn read(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<usize, FsError> {
-        // A loss has no number here: the reader finds the end of what there was.
+        // The file layer has no error for lost answers (ENOBUFS), so these and all other errors become an overflow.
         self.receive(io, sink, false).map(|(_, copied)| copied).map_err(|e| match e {
             Errno::EAGAIN => FsError::WouldBlock,
             Errno::WOULD_SLEEP => FsError::WouldSleep,
@@ -385,7 +390,7 @@ impl<M: Machine> Drop for Netlink<M> {
     }
 }
 
-/// Whether a file is a socket of either kind.
+/// Fails with ENOTSOCK if a file is neither a socket of `quire_net` nor a netlink socket.
 pub(super) fn is_socket<M: Machine>(file: &Arc<File<M>>) -> Result<(), Errno> {
     match file.stream_as::<Socket<M>>().is_some() || of(file).is_some() {
         true => Ok(()),

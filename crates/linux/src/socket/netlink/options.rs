@@ -9,10 +9,10 @@ use quire_sync::atomic::Ordering;
 const ADD_MEMBERSHIP: u32 = 1;
 const DROP_MEMBERSHIP: u32 = 2;
 const LIST_MEMBERSHIPS: u32 = 9;
-/// The switches: packet information, errors of broadcasts, no ENOBUFS, all namespaces, short acknowledgements, extended
-/// ones, strict checks.
+/// The options that are on or off: packet information, errors of broadcasts, no ENOBUFS, all namespaces, short
+/// acknowledgements, extended acknowledgements, strict checks.
 const SWITCHES: [u32; 7] = [3, 4, 5, 8, 10, 11, 12];
-/// The bit of the switch for short acknowledgements.
+/// The bit of the option for short acknowledgements (NETLINK_CAP_ACK).
 pub(super) const CAP_ACKNOWLEDGEMENTS: u32 = 1 << 10;
 /// The highest group of `NETLINK_ROUTE`.
 const GROUPS: u32 = 36;
@@ -31,12 +31,12 @@ pub(in super::super) fn set_option<M: Machine>(
     if level != raw::SOL_NETLINK {
         return Err(Errno::ENOPROTOOPT);
     }
-    // As on Linux, a short value counts as 0.
+    // As on Linux, a value shorter than 4 bytes counts as 0.
     let value = if len >= 4 { ctx.read::<u32>(at)? } else { 0 };
     match name {
         ADD_MEMBERSHIP | DROP_MEMBERSHIP => {
             let group = value.checked_sub(1).filter(|_| value <= GROUPS).ok_or(Errno::EINVAL)?;
-            // Higher groups have no bit in an address, and no messages either.
+            // Groups above 32 have no bit in an address. No group ever gets messages.
             let bit = 1u32.checked_shl(group).unwrap_or(0);
             socket.port()?;
             let mut names = socket.names.lock();

@@ -1,4 +1,4 @@
-//! The answers of `NETLINK_ROUTE`: the one interface, its addresses and its routes.
+//! The answers of `NETLINK_ROUTE`: the only interface, its addresses and its routes.
 
 use crate::socket::loopback;
 use crate::socket::loopback::{INDEX, MTU, NAME, QUEUE};
@@ -10,7 +10,8 @@ use quire_linux_state::Errno;
 
 type Written = Result<(), FsError>;
 
-// Types of messages, from Linux's rtnetlink.h. Each group of four makes, removes, asks for and changes something.
+// Types of messages, from Linux's rtnetlink.h. Each group of four has the types for making, removing, reading and
+// changing.
 const BASE: u16 = 16;
 const MOST: u16 = 123;
 const NEW_LINK: u16 = 16;
@@ -32,12 +33,12 @@ const INET: u8 = raw::AF_INET as u8;
 const INET6: u8 = raw::AF_INET6 as u8;
 const BRIDGE: u8 = raw::AF_BRIDGE as u8;
 
-/// Bytes of the structures at the front of requests: `ifinfomsg`, `ifaddrmsg`, `rtmsg`.
+/// The sizes in bytes of the structures at the beginning of requests: `ifinfomsg`, `ifaddrmsg`, `rtmsg`.
 const LINK_BYTES: usize = 16;
 const ADDRESS_BYTES: usize = 8;
 const ROUTE_BYTES: usize = 12;
 
-/// `IFLA_IFNAME`, `IFLA_ALT_IFNAME` and `IFLA_EXT_MASK`, and the bit of the last that leaves out counters.
+/// `IFLA_IFNAME`, `IFLA_ALT_IFNAME` and `IFLA_EXT_MASK`, and the bit of the mask that leaves out counters.
 const LINK_NAME: u16 = 3;
 const OTHER_NAME: u16 = 53;
 const EXTENSIONS: u16 = 29;
@@ -51,15 +52,15 @@ const FOREVER: u32 = u32::MAX;
 
 /// The datagrams that answer a request, in order.
 pub(super) enum Answer {
-    /// The request has been done, or there is an error.
+    /// The request has succeeded, or has failed with this error.
     Done(Result<(), Errno>),
-    /// One message.
+    /// The answer is one message.
     One(Answers),
-    /// All messages, and the end of them.
+    /// A list: all messages, and the message that ends the list.
     All(Answers, Answers),
 }
 
-/// Answers `request`. `port` is the asking socket, `admin` whether the caller may change the network.
+/// Answers `request`. `port` is that of the requesting socket. `admin` says whether the caller may change the network.
 pub(super) fn answer(request: &Request<'_>, port: u32, admin: bool) -> Result<Answer, FsError> {
     let Header { kind, flags, .. } = request.header;
     if kind > MOST {
@@ -113,13 +114,13 @@ fn four(bytes: &[u8]) -> Option<Ipv4Addr> {
     bytes.first_chunk::<4>().map(|ip| Ipv4Addr::from_octets(*ip))
 }
 
-/// Whether an answer about the interface has its counters.
+/// Whether the answer to a request about the interface includes its counters.
 fn counters(request: &Request<'_>) -> bool {
     let mask = request.attribute(LINK_BYTES, EXTENSIONS).and_then(|mask| mask.first_chunk());
     mask.is_none_or(|mask| u32::from_le_bytes(*mask) & NO_COUNTERS == 0)
 }
 
-/// Whether a request names the interface.
+/// Checks that a request names the interface, by its number or name. ENODEV for another one.
 fn wanted_link(request: &Request<'_>) -> Result<(), Errno> {
     let index = request.word(4).ok_or(Errno::EINVAL)? as i32;
     if index > 0 {
@@ -146,7 +147,7 @@ fn dump(request: &Request<'_>, family: u8, writer: Writer) -> Result<Answer, FsE
             }
         }
         GET_ROUTE => {
-            // A request of the old form has only a family, and wants all tables.
+            // A request of the old form has only a family, and asks for all tables.
             let table = request.body.get(4).filter(|_| request.body.len() >= ROUTE_BYTES);
             let in_local = table.is_none_or(|table| matches!(*table, 0 | LOCAL));
             if four && in_local {
@@ -165,10 +166,10 @@ fn dump(request: &Request<'_>, family: u8, writer: Writer) -> Result<Answer, FsE
     Ok(Answer::All(all, end))
 }
 
-/// A route of a table of IPv4: prefix length, scope, type and destination.
+/// An IPv4 route: prefix length, scope, type and destination.
 type Route4 = (u8, u8, u8, Ipv4Addr);
 
-/// Writes answers to one request.
+/// Writes the answers to one request.
 #[derive(Clone, Copy)]
 struct Writer {
     to: Header,
@@ -193,7 +194,7 @@ impl Writer {
             {
                 out.number(kind, value)?;
             }
-            // Its state is unknown, its mode the default, its carrier is on, and no protocol has it down.
+            // IFLA_OPERSTATE unknown, IFLA_LINKMODE default, IFLA_CARRIER on, IFLA_PROTO_DOWN off.
             for (kind, value) in [(16, 0u8), (17, 0), (33, 1), (39, 0)] {
                 out.attribute(kind, &[value])?;
             }
@@ -203,7 +204,7 @@ impl Writer {
             out.attribute(1, &[0; 6])?;
             out.attribute(2, &[0; 6])?;
             if counters {
-                // There are no packets to count.
+                // All counters are 0, because there are no packets.
                 out.attribute(23, &[0; 25 * 8])?;
                 out.attribute(7, &[0; 24 * 4])?;
             }
@@ -231,7 +232,7 @@ impl Writer {
             out.attribute(1, &Ipv6Addr::LOCALHOST.octets())?;
             out.attribute(6, &lifetime())?;
             out.number(8, loopback::PERMANENT)?;
-            // The kernel's own address of a loopback.
+            // The address's origin: the kernel's own address of a loopback (IFA_PROTO).
             out.attribute(11, &[1])
         })
     }
@@ -272,7 +273,7 @@ impl Writer {
         })
     }
 
-    /// The way to an address of this machine.
+    /// Adds the route to an address of this machine.
     fn way(&self, out: &mut Answers, to: IpAddr) -> Written {
         const CLONED: u32 = 0x200;
         const IS_LOCAL: u32 = 0x8000_0000;
@@ -303,7 +304,7 @@ impl Writer {
     }
 }
 
-/// An address that lasts for ever, made at boot.
+/// The lifetimes of an address that is permanent and was made at boot.
 fn lifetime() -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..4].copy_from_slice(&FOREVER.to_le_bytes());
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(link.attribute(LINK_BYTES, LINK_NAME), Some(&b"lo\0"[..]));
         assert!(matches!(asked(NEW_LINK, 1, &body), Answer::Done(Err(Errno::EPERM))));
         assert!(matches!(asked(MOST + 1, 1, &body), Answer::Done(Err(Errno::EOPNOTSUPP))));
-        // Without a destination, the way leads here.
+        // Without a destination, the route leads to this machine.
         assert!(matches!(asked(GET_ROUTE, 1, &[INET]), Answer::One(_)));
         let mut way = [0u8; ROUTE_BYTES + 8];
         way[0] = INET;
