@@ -9,26 +9,27 @@
 //! stale, and a fault sets a bit that makes a fork visit its leaves. The writer marks before it touches PTEs, and a
 //! fault checks the mark under the page-table page's lock. To install a leaf, a fault takes a lock of the map only to
 //! wait for a writer, or after eight failed attempts. After a copy-on-write fault has installed its leaf, it may take
-//! the lock to take copied-up layers out of a deep chain.
+//! the lock to remove copied-up layers from a deep chain.
 //!
 //! A writer holds its arena's sleeping lock. It works in three steps:
-//! 1. It marks the entries that it will replace stale and fences.
-//! 2. It plans and allocates, which may fail.
+//! 1. The writer marks the entries that it will replace as stale, and issues a full fence.
+//! 2. The writer plans and allocates, which may fail.
 //! 3. This step cannot fail. The writer clears or weakens leaves, flushes, links new chains, publishes by one swap, and
 //!    retires the old entries.
 //!
-//! Only [`update`](self) does that. The operations name the pieces that replace a range, and the work on the leaves:
+//! Only the folder `update` runs these steps. Each operation states the pieces that replace a range, and the work on
+//! the leaves:
 //!
 //! | operation | pieces | leaves |
 //! |---|---|---|
 //! | map | the new entry, which replaces all older ones in its range | cleared where something was mapped |
 //! | unmap | the ends of entries that reach beyond | cleared |
 //! | protect | the same chains, other rights | weakened, where rights are lost |
-//! | remap | the same chain elsewhere | cleared at the old place, and refault |
+//! | remap | the same chain elsewhere | cleared at the old place; faults fill them at the new one |
 //! | inherit, wire, dump | the same chains, other flags | none |
-//! | advise (free) | fresh ones, where layers lie behind | cleared |
+//! | advise (free) | entries with new fronts, where layers lie behind | cleared |
 //! | grow a stack | one more page or more at the lower end | none |
-//! | fork | new fronts for parent and child | stores taken away from private ones |
+//! | fork | new fronts for parent and child | private leaves lose the right to store |
 //!
 //! | | fault | other writer | reverse scan |
 //! |---|---|---|---|
@@ -48,7 +49,7 @@
 //! | [`kernel`] | the map of the kernel's own addresses |
 //! | `ops` | the operations |
 //!
-//! The structure (all but `ops`) knows objects and pageout's waits, and no fault. The operations stand above the fault.
+//! All folders but `ops` may use objects and the waits for pageout, but not the fault. `ops` may call the fault.
 
 pub(crate) mod arena;
 mod check;
