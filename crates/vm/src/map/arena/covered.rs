@@ -11,7 +11,7 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 pub(in crate::map) enum Class {
     /// Private memory that a program can store into, stacks apart.
     Data,
-    /// The range grows downward.
+    /// Memory that grows downward.
     Stack,
     /// Memory that a program can execute but not store into, stacks apart.
     Code,
