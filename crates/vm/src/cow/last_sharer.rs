@@ -136,7 +136,7 @@ pub(crate) fn hid<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) {
     if !object.is_private() {
         return;
     }
-    // The copy was unbusied by an atomic read-modify-write, so a full fence after it may be a weaker one.
+    // An atomic read-modify-write unbusied the copy, so `fence_after_rmw` suffices.
     fence_after_rmw();
     if !is_watched_elsewhere(source, source.page.note_copy()) {
         search(object, source.key, source.page, Some(source.layer), pin);
