@@ -147,13 +147,13 @@ pub enum Broken {
     TableUnflushed(u64),
     /// Page tables: a writable leaf is not noted as writable, so that a fork would skip it (address).
     TableWritable(u64),
-    /// A table page is marked store-protected, or not, and the entry above has the opposite mark.
+    /// Page tables: a table page's mark of store protection contradicts the entry above it (address).
     TableStoreProtection(u64),
     /// Page tables: an entry that is neither empty nor present (address).
     TableWord(u64),
     /// Leaf: no entry of the map covers it (address).
     LeafWithoutEntry(u64),
-    /// Leaf: it allows more than its entry (address).
+    /// Leaf: it has a right that its entry does not have (address).
     LeafRights(u64),
     /// Leaf: its frame is not the chain's page, or no layer of the chain has it (address).
     LeafFrame(u64),

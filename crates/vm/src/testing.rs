@@ -1,6 +1,6 @@
-//! A machine for this crate's own tests and models: some RAM, page tables of two pages, TLBs that keep translations
-//! until an invalidation drops them. (The hosted machine tests the real page tables; this one is small enough for a
-//! model checker.)
+//! A machine for this crate's own tests and models. It has some RAM, small page tables, and TLBs that keep translations
+//! until an invalidation drops them. It is small enough for a model checker. (The hosted machine tests the real page
+//! tables.)
 
 use crate::check::Broken;
 use crate::error::OutOfMemory;
@@ -27,7 +27,7 @@ const TABLES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 /// The first address that a space can map.
 pub const BASE: u64 = 0x1000_0000;
 
-/// The address of page `n` of the addresses that a space can map.
+/// The address of the `n`th page of a space's addresses.
 pub fn page(n: u64) -> u64 {
     BASE + n * PAGE_SIZE
 }
@@ -58,7 +58,7 @@ impl KernelTable {
 
 impl TestMachine {
     #[cfg(any(loom, shuttle))]
-    /// The frame that the kernel on this CPU reaches at `va`: by its TLB, else by the tables, which fills the TLB.
+    /// The frame to which this CPU translates kernel address `va`: by its TLB, else by the tables, which fills the TLB.
     pub fn kernel_translate(&self, va: u64) -> Option<Pfn> {
         let n = KernelTable::index(va);
         let mut cached = self.kernel.cached[current_cpu()].lock();
@@ -68,13 +68,13 @@ impl TestMachine {
         cached[n].checked_sub(1).map(Pfn)
     }
 
-    /// The frame that the tables have at kernel address `va`.
+    /// The frame that the page tables map at kernel address `va`.
     pub fn kernel_leaf(&self, va: u64) -> Option<Pfn> {
         self.kernel.leaves[KernelTable::index(va)].load(Ordering::Acquire).checked_sub(1).map(Pfn)
     }
 }
 
-// SAFETY: every CPU's memory is cleared before `flush_kernel` returns.
+// SAFETY: `flush_kernel` clears the translations of every CPU before it returns.
 unsafe impl KernelPages for TestMachine {
     unsafe fn map_kernel(
         &self,
@@ -111,12 +111,12 @@ pub struct TestMachine {
     cpus: usize,
     frames: u64,
     domains: usize,
-    /// The time of stores, as tests set it.
+    /// The time of stores, in nanoseconds, which tests set.
     pub store_time: core::sync::atomic::AtomicU64,
 }
-// SAFETY: the RAM belongs to no thread, and the kernel's table is made of atomics and locks.
+// SAFETY: the RAM belongs to no single thread, and the kernel's table consists of atomics and locks.
 unsafe impl Send for TestMachine {}
-// SAFETY: shared references read fixed fields, or change the kernel's table, which is made of atomics and locks.
+// SAFETY: shared references read fixed fields, or change the kernel's table, which consists of atomics and locks.
 unsafe impl Sync for TestMachine {}
 
 // SAFETY: `ram` is one page-aligned allocation of all frames, which is freed only when the machine is not used any
@@ -144,26 +144,26 @@ impl Machine for TestMachine {
     fn domain_of_cpu(&self, cpu: usize) -> usize {
         cpu % self.domains
     }
-    // Equal parts, one after the other.
+    // The domains are equal parts of RAM, one after the other.
     fn domain_of_frame(&self, pfn: Pfn) -> (usize, Pfn) {
         let domain = pfn.0 * self.domains as u64 / self.frames;
         (domain as usize, Pfn(((domain + 1) * self.frames).div_ceil(self.domains as u64)))
     }
 }
 
-/// A memory system over `frames` frames. Under the checkers [`Boot`] gives the RAM back.
+/// Makes a memory system of `frames` frames and `cpus` CPUs. A drop of the [`Boot`] frees its RAM.
 pub fn boot(frames: u64, cpus: usize) -> Boot {
     boot_with(frames, cpus, Config { poison: true, reserve: Some(4), describe_at_boot: 0, ..Config::default() })
 }
 
-/// As [`boot`], with settings.
+/// As [`boot`], with another configuration.
 pub fn boot_with(frames: u64, cpus: usize, config: Config) -> Boot {
     boot_in_domains(frames, cpus, 1, config)
 }
 
 /// As [`boot_with`], on a machine of several memory domains.
 pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config) -> Boot {
-    // The thread that boots is the first CPU, as on any machine, unless it says otherwise.
+    // The thread that boots is CPU 0, unless it has set another number.
     #[cfg(not(any(loom, shuttle)))]
     if current_cpu() == quire_sync::hooks::threads::NO_CPU {
         quire_sync::hooks::threads::set_cpu(0);
@@ -174,7 +174,7 @@ pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config)
     let range = PhysRange { start: Pfn(0), end: Pfn(frames) };
     let store_time = core::sync::atomic::AtomicU64::new(0);
     let machine = TestMachine { kernel: KernelTable::new(), ram, cpus, frames, domains, store_time };
-    // SAFETY: the allocation has all frames of `range`, and tests drop `Boot`, which frees it, after all that uses the
+    // SAFETY: the allocation has all frames of `range`. Tests drop `Boot`, which frees it, after every user of the
     // system.
     let vm = unsafe { Vm::new(machine, &[range], config) }.unwrap();
     Boot { vm, ram, layout }
@@ -187,7 +187,7 @@ pub struct Boot {
     ram: NonNull<u8>,
     layout: std::alloc::Layout,
 }
-// SAFETY: only `drop` uses `ram`, and any thread can free it; the system is `Sync`.
+// SAFETY: only `drop` uses `ram`, and any thread may free it. The system is `Sync`.
 unsafe impl Send for Boot {}
 // SAFETY: a shared reference gives the system, which is `Sync`; `ram` is used by `drop` alone.
 unsafe impl Sync for Boot {}
@@ -215,7 +215,7 @@ impl Drop for Boot {
     }
 }
 
-// A leaf: frame number above bit 12; 1 present, 2 write, 4 execute, 8 accessed, 16 dirty.
+// The bits of a leaf. The bits from 12 on are the frame's address.
 const PRESENT: u64 = 1;
 const WRITE: u64 = 2;
 const EXEC: u64 = 4;
@@ -243,7 +243,7 @@ fn decode(w: u64) -> Option<Leaf> {
 }
 
 struct TestTable {
-    /// An absent table page is skipped without its lock.
+    /// Whether the table page is linked. Scans skip an absent table page without its lock.
     linked: AtomicBool,
     lock: SpinLock<()>,
     unflushed: AtomicU32,
@@ -251,16 +251,16 @@ struct TestTable {
     leaves: [AtomicU64; SPAN as usize],
 }
 
-/// A TLB with room for everything; its lock makes a fill and an invalidation exclude each other, as in hardware.
+/// A TLB with an entry for each address. Its lock makes a fill and an invalidation exclude each other, as in hardware.
 struct Tlb(SpinLock<[u64; SPAN as usize * TABLES]>);
 
 /// Page tables, and the TLBs of two CPUs.
 pub struct TestPmap {
     tables: [TestTable; TABLES],
     tlbs: [Tlb; 2],
-    /// Whether other CPUs than the calling one run the space, as far as the map was notified.
+    /// The value of `is_running_elsewhere`, which tests set.
     running_elsewhere: core::sync::atomic::AtomicBool,
-    /// Whether table pages are store-protected where their stores go as a whole.
+    /// Whether a sweep of all stores of a table page store-protects it.
     protects_tables: core::sync::atomic::AtomicBool,
 }
 
@@ -280,18 +280,20 @@ impl TestPmap {
         &self.tables[n / SPAN as usize].leaves[n % SPAN as usize]
     }
 
-    /// The frame that an instruction on this CPU reaches at `va`: by the TLB, else by the tables, which fills the TLB.
+    /// The frame to which an instruction on this CPU translates `va`: by the TLB, else by the tables, which fills the
+    /// TLB.
     #[cfg(any(loom, shuttle))]
     pub fn translate(&self, va: u64, access: Access) -> Option<Pfn> {
         self.access(va, access, |pfn| pfn)
     }
 
-    /// As an instruction: translates, and ends its access before an invalidation can end.
+    /// Acts as an instruction: translates `va`, and calls `f` before an invalidation of the translation can end. `None`
+    /// if the translation does not allow the access.
     pub fn access<R>(&self, va: u64, access: Access, f: impl FnOnce(Pfn) -> R) -> Option<R> {
         let n = Self::index(va)?;
         let mut tlb = self.tlbs[current_cpu()].0.lock();
         if tlb[n] & PRESENT == 0 {
-            // From above, as hardware walks.
+            // Read the mark above the leaves first, in the order of a hardware walk.
             let store_protected =
                 self.protects_tables() && self.tables[n / SPAN as usize].store_protected.load(Ordering::Acquire);
             tlb[n] = self.leaf(n).load(Ordering::Acquire) & if store_protected { !WRITE } else { !0 };
@@ -304,7 +306,7 @@ impl TestPmap {
         leaf.prot.contains(access.needs()).then(|| f(leaf.pfn))
     }
 
-    /// Drops the leaf at `va`, as page tables may at any time: they are a cache of the map.
+    /// Drops the leaf at `va`, which is allowed at any time because page tables are a cache of the map.
     #[cfg(any(loom, shuttle))]
     pub fn forget(&self, vm: &'static Vm<TestMachine>, va: u64) {
         let mut owed = Obligation::new(vm, self);
@@ -314,13 +316,13 @@ impl TestPmap {
         let _flushed = owed.discharge();
     }
 
-    /// Says that several CPUs run the space.
+    /// Makes `is_running_elsewhere` return true.
     #[cfg(not(any(loom, shuttle)))]
     pub fn run_by_several(&self) {
         self.running_elsewhere.store(true, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// From now on table pages are store-protected where their stores go as a whole ([`Table::is_store_protected`]).
+    /// From now on a sweep of all stores of a table page store-protects it ([`Table::is_store_protected`]).
     #[cfg(any(loom, shuttle))]
     pub fn protect_tables(&self) {
         self.protects_tables.store(true, core::sync::atomic::Ordering::Relaxed);
@@ -330,12 +332,12 @@ impl TestPmap {
         self.protects_tables.load(core::sync::atomic::Ordering::Relaxed)
     }
 
-    /// The leaf, as the tables have it.
+    /// The leaf in the page tables.
     pub fn peek(&self, va: u64) -> Option<Leaf> {
         decode(self.leaf(Self::index(va)?).load(Ordering::Acquire))
     }
 
-    /// Every translation that some TLB still holds for `va`.
+    /// Every translation of `va` that is still in a TLB.
     pub fn cached(&self, va: u64) -> impl Iterator<Item = Leaf> + '_ {
         let n = Self::index(va).unwrap();
         self.tlbs.iter().filter_map(move |t| decode(t.0.lock()[n]))
@@ -532,7 +534,7 @@ impl Table<TestMachine> for TestGuard<'_> {
 
 /// The pager of a file in memory.
 pub struct MemoryFile {
-    /// Stores into the file are timed.
+    /// Whether the times of stores into the file are recorded.
     pub timed: bool,
 }
 
