@@ -86,8 +86,8 @@ pub enum Mutant {
     TakeUnlinksLeaving,
     /// Queues: a page's links are read after its state was changed. By then its frame may have another owner.
     LinksAfterState,
-    /// Queues: a page that is removed in a batch is unlinked from the queue that it was first seen on, although it may
-    /// have changed its queue before it lost its identity.
+    /// Queues: a page that is removed in a batch is unlinked from the queue that it was first seen on. It may have
+    /// changed its queue before it lost its identity.
     LeavesWhereItWas,
     /// Frames: a block stays marked free until it is allocated, after the depot's lock was released.
     TakenStaysFree,
@@ -158,7 +158,7 @@ pub enum Mutant {
     GoneIsEnd,
     /// Frames: a drain of a CPU's frames reads them under one acquisition of its lock, and removes them under the next.
     DrainInTwoHolds,
-    /// Queues: a CPU that moves a page to the tail of its shard does not check again, under the shard's lock, that the
+    /// Queues: a CPU moves a page to the tail of its shard. Under the shard's lock it does not check again that the
     /// page is in that shard.
     RequeueUnlooked,
     /// Mapping lists: a CPU that makes a shard of its own does not fence before it checks whether the shards are open.

@@ -1,4 +1,4 @@
-//! Event counters. Each CPU has a set of its own: a count is a plain store to the CPU's own cache line, and a total is
+//! Event counters. Each CPU has a set of its own. A count is a plain store to the CPU's own cache line, and a total is
 //! a sum over all CPUs.
 
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ events! {
     StackPage = "kernel_stack_page",
     /// Pages of kernel stacks that were freed.
     StackPageGone = "kernel_stack_page_gone",
-    /// Frames that the kernel allocated for other uses than tables, stacks and slabs: for example large runs of the
+    /// Frames that the kernel allocated for other uses than tables, stacks and slabs. Examples are large runs of the
     /// heap, mapped buffers, and pages of pipes.
     BufferPage = "kernel_buffer_page",
     /// Frames of these uses that were freed.

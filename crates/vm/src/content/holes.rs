@@ -1,8 +1,8 @@
 //! Holes of files in memory under private mappings. A load maps the shared frame of zeroes, and the hole stays a hole.
 //!
 //! # Against a CPU that fills the hole (relies on C2)
-//! A private mapping shows the file's content until a store makes a private page. So the CPU that fills a hole removes
-//! the frame of zeroes from all mappings of the hole, before any CPU sees the new page's content:
+//! A private mapping shows the file's content until a store makes a private page. So the CPU that fills a hole first
+//! removes the frame of zeroes from all mappings of the hole. Only then can a CPU see the new page's content:
 //!
 //! | load of a hole (fault) | fill of the hole |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! | enter the frame of zeroes | unbusy the page |
 //!
 //! Either the fill sees the mark, or the load sees the filled slot. If the fill sees the mark, its scan finds the
-//! load's leaf, or the load locks the table page after the scan and sees the filled slot. (Mutants
+//! load's leaf. Or the load locks the table page after the scan, and sees the filled slot. (Mutants
 //! [`Mutant::NoHoleScan`] and [`Mutant::NoHoleCheck`].)
 
 use crate::machine::Machine;

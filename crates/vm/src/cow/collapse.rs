@@ -17,7 +17,7 @@
 //! check of its source, and begins again. A page that is being made hides nothing (mutant [`Mutant::BusyHides`]).
 //!
 //! # Against faults
-//! A page that moves is in both slots for a moment, never in none: the new slot is filled before the old one is emptied
+//! A page that moves is in both slots for a moment, never in none. The new slot is filled before the old one is emptied
 //! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy, or with another
 //! generation, under its table page's lock. A fault that walked from front to back while a page moved forward may have
 //! missed it in both layers. Before such a fault installs its new page, it walks the layers behind again. Then it finds

@@ -1,8 +1,8 @@
 //! Copy-on-write (relies on C2). The steps: insert a busy page, remove the old leaf, flush, copy, check the source
 //! again, install the new leaf.
 //!
-//! The flush comes before any thread can use the copy. Otherwise a thread of this space on another CPU could still read
-//! the source through its TLB after a store into the copy, and so read an older value. The source is checked after the
+//! The flush comes before any thread can use the copy. Otherwise a thread of this space on another CPU could read the
+//! source through its TLB after a store into the copy. It would read an older value. The source is checked after the
 //! copy ([`FaultContext::install`]), because a source that was removed meanwhile may have been overwritten. Then the
 //! copy is discarded.
 

@@ -14,10 +14,10 @@
 //!
 //! # Which layers
 //! The layers to copy up are a *run* that begins directly behind the front. The run has at least as many layers as the
-//! chain has too many. Beyond those, it ends before a layer that was copied up more often than every layer of the run,
-//! and before a layer that is too large. A layer is too large if it has more than twice the pages of the run so far.
-//! That bound doubles for each time that the layer was copied up less often than the run. The last anonymous layer,
-//! usually the first generation's, is too large if it is larger than the run.
+//! chain has too many. Beyond those, it ends before a layer that was copied up more often than every layer of the run.
+//! It also ends before a layer that is too large. A layer is too large if it has more than twice the pages of the run
+//! so far. That bound doubles for each time that the layer was copied up less often than the run. The last anonymous
+//! layer, usually the first generation's, is too large if it is larger than the run.
 //!
 //! Let *k* be the number of layers that a chain may have before the last one, its front included. If all generations
 //! store into about the same number of pages, a page is copied for the *n*th time only after C(k + n, n) generations.
@@ -149,9 +149,9 @@ impl<'e, M: Machine> Run<'e, M> {
         private_behind(self.front).take(self.layers)
     }
 
-    /// Searches `layer`, a layer of the run, for a slot that is not permanently hidden by the front or by an earlier
-    /// layer in `stays` (a bit for each layer). Returns a resident page or a zero marker if there is one, else a page
-    /// in swap. `None` if all slots are hidden.
+    /// Searches `layer`, a layer of the run, for a slot that is not permanently hidden. The front and the earlier
+    /// layers in `stays` (a bit for each layer) can hide a slot. Returns a resident page or a zero marker if there is
+    /// one, else a page in swap. `None` if all slots are hidden.
     fn shows(&self, layer: &Backing<M>, stays: u64, pin: &Pinned<'_>) -> Option<Shown> {
         let (object, keys) = (layer.object()?, window(layer, self.front.range())?);
         let mut cursor = Cursor::over(keys);
@@ -189,8 +189,8 @@ enum Shown {
     Swapped,
 }
 
-/// Whether `layer` permanently hides the layers behind it at `va`: its slot has a valid page that is not busy, a page
-/// in swap, or a zero marker.
+/// Whether `layer` permanently hides the layers behind it at `va`. It does if its slot has a valid page that is not
+/// busy, a page in swap, or a zero marker.
 fn is_filled<M: Machine>(layer: &Backing<M>, va: u64, pin: &Pinned<'_>) -> bool {
     let Some((object, key)) = layer.layer(va) else { return false };
     match object.index().get(key, pin) {

@@ -31,8 +31,8 @@
 //!     with another generation when it checks its source
 //! - another CPU forks this space
 //!   - action: marks the entry stale, fences, checks whether the front is empty
-//!   - outcome: the fork sees the front's slot filled, and keeps the front in the child's chain; or step 3 sees the
-//!     mark; or the fork was over before, and step 3 finds the child's chain
+//!   - outcome: the fork sees the front's slot filled, and keeps the front in the child's chain. Or step 3 sees the
+//!     mark. Or the fork was over before, and step 3 finds the child's chain
 //! - another CPU unmaps, protects, clips
 //!   - action: marks the entry stale, visits the table page
 //!   - outcome: step 5 sees the mark; or the writer visits the table page after the page belongs to the front

@@ -9,13 +9,13 @@
 //! 1. Pin the epoch.
 //! 2. Find the map entry that covers the address.
 //! 3. Walk its chain of backings, front to back, and look the page up in each object's index.
-//! 4. *Map* the page that the walk found, *zero-fill* a new page into the front, *copy* the found page into the front
-//!    ([`copy`]), *move* it there ([`cow_move`]), or *page in* from a pager. If the program touches new pages in
+//! 4. *Map* the page that the walk found, or *zero-fill* a new page into the front. Or *copy* the found page into the
+//!    front ([`copy`]), *move* it there ([`cow_move`]), or *page in* from a pager. If the program touches new pages in
 //!    ascending order, a zero-fill makes more pages ahead ([`zero_ahead`]).
 //!
 //! The fault locks the one table page that covers the address. Under the lock it checks again everything on which its
-//! decision relies. Only then does it install the leaf. A fault never installs a leaf first and removes it after a
-//! failed check, because another CPU could cache a translation that a remover never sees.
+//! decision relies. Only then does it install the leaf. A fault never installs a leaf before the checks, to remove it
+//! if they fail. Another CPU could cache a translation that a remover never sees.
 //!
 //! Apart from its table page and its CPU's own memory, a fault writes only these:
 //! - the slot and the descriptor of a page that it makes,
@@ -486,8 +486,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Locks the table page that covers the address, and checks the entry under that lock. If the entry is being
-    /// replaced, this returns [`Attempt::Stale`] and frees the table page if it is empty, because this fault may have
-    /// linked it after the writer visited the range.
+    /// replaced, this returns [`Attempt::Stale`]. Then it also frees the table page if that is empty, because this
+    /// fault may have linked it after the writer visited the range.
     #[inline(always)]
     pub fn table(&self, pin: &Pinned<'_>) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Attempt<M>> {
         let mut table = self.pmap.table(self.vm, self.va, pin)?;
@@ -508,9 +508,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Lets a store-protected table page allow stores again ([`Table::is_store_protected`]). The leaves keep the right
-    /// to store if the entry covers the whole table page, and if no other space has a layer of its chain any more. Then
-    /// the spaces for which a fork write-protected the table page have ended. Otherwise the leaves lose the right to
-    /// store. The caller makes its checks of the page after this call.
+    /// to store if the entry covers the whole table page, and no other space has a layer of its chain. Then the spaces
+    /// for which a fork write-protected the table page have ended. Otherwise the leaves lose the right to store. The
+    /// caller makes its checks of the page after this call.
     ///
     /// # Requires
     /// The caller has locked the table page over the address and checked the entry under its lock. A fork that would
@@ -613,8 +613,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             });
         }
         let zero = fill == Fill::Zeroed && !zeroed;
-        // A truncation or teardown that looks for pages later sees this page. One that came before is seen by the check
-        // below (relies on C2).
+        // A truncation or teardown that looks for pages later sees this page. The check below sees an earlier
+        // truncation or teardown (relies on C2, *insert*).
         if !mutant(Mutant::NoFenceAfterInsert) {
             fence_full();
         }
@@ -698,8 +698,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         if mutant(Mutant::NoStaleCheck) || admits() { Ok(()) } else { Err(Attempt::Stale) }
     }
 
-    /// Checks, under the table page's lock, that the page is unchanged and that no layer in front of it has a page now
-    /// (relies on C2). Returns the page's present state.
+    /// Checks, under the table page's lock, that the page is unchanged and no layer in front of it has a page (relies
+    /// on C2). Returns the page's present state.
     #[inline]
     fn check_page(&self, found: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<State, Attempt<M>> {
         let now = found.page.state();

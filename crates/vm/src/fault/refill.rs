@@ -59,7 +59,7 @@ impl Tally {
     }
 }
 
-/// One step of [`refill`], under one pin: maps up to `step` pages of each layer in the range `rest` of `entry`, all in
+/// One step of [`refill`], under one pin. Maps up to `step` pages of each layer in the range `rest` of `entry`, all in
 /// one table page. `private` selects anonymous layers, else files and shared memory. Returns the address at which to
 /// continue.
 pub(crate) fn refill_some<M: Machine>(

@@ -3,8 +3,8 @@
 use super::bytes;
 use crate::types::{PAGE_SIZE, Pfn};
 
-/// Number of a frame's cache lines that are prefetched before the frame is zeroed: about as many misses as a CPU can
-/// have at the same time. By then the hardware prefetcher has detected the stream.
+/// Number of a frame's cache lines that are prefetched before the frame is zeroed. A CPU can have about this number of
+/// misses at the same time. By then the hardware prefetcher has detected the stream.
 pub const PREFETCHED: usize = 16;
 /// Number of cache lines of the next frame that are prefetched while a frame is zeroed. Their prefetch also loads the
 /// frame's translation. `zero_fill_share_of_limit` on one machine: 0.72 with none, 0.83 with one, 0.87 with eight.

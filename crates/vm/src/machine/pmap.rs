@@ -49,7 +49,7 @@ pub type Removed = Leaf;
 ///
 /// # Safety
 /// The implementation must keep C2, C3 (dead table pages) and C4 for its own memory. A table page is freed only after
-/// four steps: it is marked dead under its lock, it is unlinked, the paging-structure caches are flushed, and no walker
+/// four steps. It is marked dead under its lock, it is unlinked, the paging-structure caches are flushed, and no walker
 /// is left.
 pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// The addresses that a program may map.
@@ -97,8 +97,8 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     fn settle(&self, vm: &'static Physical<M>, table: Pfn) -> bool;
 
     /// Frees empty last-level table pages inside `range`, and upper levels that become empty, while other CPUs may walk
-    /// them. The steps: lock the parent, then the child; check that the child is empty; mark it dead; unlink it; flush;
-    /// free it once no walker is left. Preemption is off for a bounded number of table pages at a time.
+    /// them. The steps: lock the parent, then the child. Check that the child is empty. Mark it dead, unlink it, and
+    /// flush. Free it once no walker is left. Preemption is off for a bounded number of table pages at a time.
     fn prune(&self, vm: &'static Physical<M>, range: VirtRange);
 
     /// Called when the map has fanned out (relies on C9). From then on, CPUs that fault in this space may get root
@@ -151,10 +151,10 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// No CPU runs this space, and `clear` was called.
     unsafe fn destroy(&mut self, vm: &'static Physical<M>);
 
-    /// Checks the invariants of the table pages. Every present entry leads to a live table page or is a leaf, counts of
-    /// present entries are right, and no scan would skip a present entry. With `quiet`, no operation is in progress,
-    /// and the count of unflushed removals must be zero. Otherwise other CPUs may walk, link and remove meanwhile.
-    /// Returns the number of checked entries.
+    /// Checks the invariants of the table pages. Every present entry leads to a live table page or is a leaf. The
+    /// counts of present entries are right. No scan would skip a present entry. With `quiet`, no operation is in
+    /// progress, and the count of unflushed removals must be zero. Otherwise other CPUs may walk, link and remove
+    /// meanwhile. Returns the number of checked entries.
     fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken>;
 
     /// Number of resident (present) user pages, summed from the table pages' counts.

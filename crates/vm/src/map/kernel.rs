@@ -7,8 +7,8 @@
 //!
 //! A released range is *recycled* or *retired*. A released stack is recycled: it stays mapped, on a list of the CPU
 //! that released it. The next thread on that CPU gets it without any work on page tables. The last idle stack of a CPU
-//! is set aside for a switch to a thread without a stack, because no memory can be allocated during a switch
-//! ([`KernelMap::last_stack`]). That thread then restocks the list ([`KernelMap::stock`]). Other ranges, and stacks
+//! is set aside for a switch to a thread without a stack ([`KernelMap::last_stack`]). The reason is that no memory can
+//! be allocated during a switch. That thread then restocks the list ([`KernelMap::stock`]). Other ranges, and stacks
 //! beyond [`KEEP`], are retired. Their PTEs are cleared at once, but their frames and addresses wait for a flush. A new
 //! *generation* begins when [`BATCH`] ranges or [`PAGES`] pages wait, or when memory or addresses are exhausted. Then
 //! all CPUs drop the translations of all waiting ranges in one flush. Only after that are the frames freed, and may the
@@ -22,8 +22,8 @@
 //!   - new generation: a retired range stays in the tree until after the flush, so no other CPU uses its addresses
 //! - **release**
 //!   - release: the lock of the list of waiting ranges
-//!   - new generation: the released range waits for this flush or for the next one, because the waiting ranges are
-//!     taken off the list before the flush begins
+//!   - new generation: it takes the waiting ranges off the list before its flush begins. So a released range waits for
+//!     this flush or for the next one
 //! - **new generation**
 //!   - new generation: each takes all ranges that wait at that moment
 //!
@@ -161,8 +161,8 @@ pub struct KernelMap<M: KernelPages> {
     generation: AtomicU64,
 }
 
-// SAFETY: regions are reached under the tree's lock or a list's lock; a region in use changes only by its holder, and
-// its range is fixed.
+// SAFETY: regions are reached under the tree's lock or a list's lock. Only its holder changes a region in use, and its
+// range is fixed.
 unsafe impl<M: KernelPages> Send for KernelMap<M> {}
 // SAFETY: a shared map takes the tree's lock or a list's lock before it looks at a region that a list has.
 unsafe impl<M: KernelPages> Sync for KernelMap<M> {}

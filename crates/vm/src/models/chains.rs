@@ -428,8 +428,7 @@ protocol! {
     a_claim_of_a_page_that_is_written_loses_no_swap_slot = claim_against_completion, Some(2);
 }
 
-/// A private mapping of the file whose first page was copied, and a child that has a copy of its own in front of that
-/// copy.
+/// A private mapping of the file, whose first page was copied. A child has a copy of its own in front of that copy.
 #[cfg(shuttle)]
 fn copied() -> (World, SpaceRef<TestMachine>) {
     let w = World::showing(false);

@@ -37,7 +37,7 @@ fn closes(w: &World, n: u64) -> bool {
     w.space.lookup(page(n), &pin).is_some_and(|e| w.file.shards().is_too_wide(e.front()))
 }
 
-/// A page is removed while a backing that shows it is replaced by one that the scan has already passed.
+/// A page is removed while a backing that shows it is replaced by another, at a place that the scan has already passed.
 fn scan_against_replacement() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();

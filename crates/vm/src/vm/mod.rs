@@ -27,7 +27,7 @@ use quire_sync::record;
 pub enum BootError {
     /// The RAM is too small for the page descriptors and the system itself. The value is the number of frames.
     TooLittleMemory(u64),
-    /// A range beyond frame number 2^32 - 2, or one that is empty, unsorted or overlaps another.
+    /// A range is empty, unsorted, overlaps another, or has frame numbers beyond 2^32 - 2.
     BadRange(PhysRange),
     /// The machine has no CPU, or more than [`MAX_CPUS`]. The value is the number that it reported.
     BadCpus(usize),
@@ -86,8 +86,8 @@ impl<M: Machine> Vm<M> {
     /// largest range is used for page descriptors and the system itself.
     ///
     /// # Safety
-    /// The frames of `ram` belong to the system from now on, and `machine`'s RAM stays reachable as long as the
-    /// returned reference, or anything made through it, is used.
+    /// The frames of `ram` belong to the system from now on. `machine`'s RAM stays reachable as long as the returned
+    /// reference, or anything made through it, is used.
     pub unsafe fn new(machine: M, ram: &[PhysRange], config: Config) -> Result<&'static Vm<M>, BootError> {
         let cpus = machine.cpus();
         if cpus == 0 || cpus > MAX_CPUS {

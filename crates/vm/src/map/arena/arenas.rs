@@ -9,12 +9,12 @@
 //! # How arenas open
 //! A space starts with its *home* arena, which has all addresses. A CPU gets an arena of its own in two cases. Mappings
 //! without a fixed address found the home arena's lock held again and again. Or CPUs that run the space at the same
-//! time alternate as its writers. Then the CPU that is about to map gets a *stretch*: [`SPAN`] bytes of addresses, with
-//! a tree, a lock and a sequence of their own. On x86-64 a stretch is half of what one root table entry covers. Up to
-//! 128 CPUs get a root table entry each, so that their arenas share no table page but the root. With more CPUs, two
-//! share an entry. From then on that CPU's mappings without a fixed address are placed in its stretch. A thread on any
-//! CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for the CPUs on which its
-//! writers contended.
+//! time alternate as its writers. Then the CPU that is about to map gets a *stretch* of [`SPAN`] bytes of addresses.
+//! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of what one root table entry
+//! covers. Up to 128 CPUs get a root table entry each, so that their arenas share no table page but the root. With more
+//! CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its stretch. A
+//! thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for the CPUs on
+//! which its writers contended.
 //!
 //! # Rules
 //! - An address belongs to the open arena whose stretch covers it, else to the home arena. A lookup of the arena loads
@@ -386,8 +386,8 @@ impl<M: Machine> Space<M> {
         self.arenas.join(self)
     }
 
-    /// Acquires the writer for a mapping without a fixed address: that of the calling CPU's own arena if it is open,
-    /// else that of the home arena. Opens an arena for the CPU if writers contend.
+    /// Acquires the writer for a mapping without a fixed address. It is the writer of the calling CPU's own arena if
+    /// that is open, else of the home arena. Opens an arena for the CPU if writers contend.
     pub(in crate::map) fn write_somewhere(&self) -> Writer<'_, M> {
         let arenas = &self.arenas;
         let cpu = current_cpu();

@@ -169,8 +169,8 @@ const HOLES: usize = 8;
 
 /// Finds `len` free bytes in `lo..hi`, in the lowest hole that fits. If `len` is a multiple of what a last-level table
 /// covers, the range is aligned to a table. Then it uses no more tables than it fills, and shares none. It goes to the
-/// lowest of the first [`HOLES`] holes in which an aligned range fits, else to the lowest hole that is large enough for
-/// any alignment. If there is no such hole, the range is not aligned.
+/// lowest of the first [`HOLES`] holes in which an aligned range fits. Otherwise it goes to the lowest hole that is
+/// large enough for any alignment. If there is no such hole, the range is not aligned.
 fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
     let table = M::Pmap::TABLE_SPAN;
     let lowest = hole(writer, len, lo, hi)?;

@@ -82,7 +82,7 @@ pub struct Entry<M: Machine> {
     state: AtomicU8,
     /// How an unpublished entry gets its chain. Only the writer uses it.
     pub(super) how: Cell<How>,
-    /// What the writer will do, or has done, with the chain. Only the writer uses it.
+    /// Notes of the writer on the chain. Only the writer uses them.
     notes: Cell<Notes>,
     /// The next entry on a list: of new entries before publication, of stale entries later. Only the writer uses it.
     pub(super) link: Cell<*const Entry<M>>,

@@ -168,7 +168,7 @@ impl<M: Machine> Space<M> {
         }
         entry.unmark_stale();
         if hidden {
-            // This chain may have been the last one that saw some pages of these layers.
+            // No other chain may see some pages of these layers any more, so the reaper examines them.
             let behind = layers(entry.front()).skip(1).filter_map(|b| b.object()).filter(|o| o.is_private());
             behind.for_each(|o| self.vm().reaper().flag(o));
         }

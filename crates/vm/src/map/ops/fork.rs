@@ -155,8 +155,8 @@ impl<M: Machine> Space<M> {
             drop(child.arenas.home().write(&child));
         }
         if let Some(change) = change {
-            // The parent's new entries differ from the old ones only in their fronts (and in the flag `NEEDS_FRONT`),
-            // so the counts of bytes do not change.
+            // The parent's new entries differ from the old ones only in their fronts and in `NEEDS_FRONT`. So the
+            // counts of bytes do not change.
             writer.commit(change);
             copies.ours.published();
         }

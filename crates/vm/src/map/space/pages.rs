@@ -35,8 +35,8 @@ pub enum PagePlace {
 }
 
 impl<M: Machine> Space<M> {
-    /// The page at `va`. `None` if there is no page, or if it is a page of a file or of shared memory that no leaf of
-    /// this space maps.
+    /// The page at `va`. `None` if there is no page. Also `None` if no leaf of this space maps the page, and it belongs
+    /// to a file or to shared memory.
     pub fn page_at(&self, va: u64) -> Option<PageInfo> {
         let va = va & !(PAGE_SIZE - 1);
         if !M::Pmap::USER.contains(va) {

@@ -4,9 +4,9 @@
 //!
 //! # State
 //! A leaf holds up to `F` items: `starts`, `ends`, and a pointer to the value of the range. An inner node holds three
-//! numbers for each child: `starts[i]`, the first address that any item below it covers, `ends[i]`, one past the last,
-//! and `gaps[i]`, the largest hole *between* two items below it. All leaves are at level 0. A node without items is
-//! never kept.
+//! numbers for each child. `starts[i]` is the first address that an item below the child covers, and `ends[i]` is one
+//! past the last. `gaps[i]` is the largest hole *between* two items below it. All leaves are at level 0. A node without
+//! items is never kept.
 //!
 //! # Invariants
 //! - **T1 Order.** Items are disjoint and ascending, within a leaf and from leaf to leaf.
@@ -53,7 +53,7 @@
 //! child `i - 1`. So a reader that descends by an outdated `starts[i]` meets the new child. The address that it looks
 //! up is not covered by this child, so it finds no item. That answer was right before the change, and is right after
 //! it. A miss that overlaps *several* changes may be wrong. Therefore a miss counts only if the arena's sequence did
-//! not move (relies on C3), and a hit counts only if the item is not stale. Only the writer reads or writes `ends` and
+//! not change (relies on C3). A hit counts only if the item is not stale. Only the writer reads or writes `ends` and
 //! `gaps` of inner nodes.
 
 mod change;

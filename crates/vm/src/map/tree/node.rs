@@ -218,7 +218,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         Item { start: self.start(i), end: self.end(i), value }
     }
 
-    /// The index of the child to descend to for `at`: the last one that starts at or before `at`, else 0.
+    /// The index of the child to descend to for `at`: the last child that starts at or before `at`, else 0.
     #[inline(always)]
     pub fn route(&self, at: u64) -> usize {
         self.count_starting_at_or_before(at).saturating_sub(1)

@@ -14,7 +14,7 @@
 //!
 //! # Merging
 //! The plan is a row of *pieces* in ascending order. Two adjoining pieces are joined if they have the same attributes,
-//! and if each layer of one continues where the same layer of the other ends. Neighbours outside the changed range are
+//! and each layer of one continues where the same layer of the other ends. Neighbours outside the changed range are
 //! joined too. So `brk`, and programs that map or protect piece by piece, do not add an entry at each call.
 
 pub(crate) mod pte_update;

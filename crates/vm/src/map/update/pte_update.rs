@@ -1,7 +1,7 @@
 //! The page-table work of map changes: it clears or weakens the present leaves of a range, and flushes.
 //!
-//! The cost follows resident pages, because absent tables of each level are skipped as a whole, and a table page has a
-//! bitmap of its present leaves (relies on C7).
+//! The cost follows resident pages (relies on C7). Absent tables of each level are skipped as a whole, and a table page
+//! has a bitmap of its present leaves.
 
 use crate::machine::{Machine, Pmap, Table};
 use crate::map::space::Space;
