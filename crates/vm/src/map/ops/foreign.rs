@@ -88,7 +88,7 @@ impl<M: Machine> Space<M> {
         if entry.front().object().is_some_and(|object| object.device().is_some()) {
             return Err(FaultError::Pager);
         }
-        // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer; a frame
+        // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer. A frame
         // is no part of a kernel buffer.
         unsafe {
             let to = vm.machine().frame_ptr(leaf.pfn).add(within);
