@@ -77,8 +77,8 @@ pub(crate) fn settled(vm: &'static Vm) -> u64 {
     vm.epoch().drain();
     for cpu in 0..vm.machine().cpus() {
         let caches = || vm.object_memory().caches().into_iter().chain(vm.map_memory().caches());
-        // SAFETY: the caches are those of `vm`, which they are given, and the thread runs as the CPU whose lists they
-        // drain.
+        // SAFETY: the caches belong to `vm`, which is passed to them, and the thread runs as the CPU whose lists are
+        // drained.
         as_cpu(cpu, || caches().for_each(|c| unsafe { c.drain(vm) }));
     }
     vm.frames().total() - vm.frames().free()

@@ -5,9 +5,8 @@
 //! - `holes`: private mappings of holes of a file in memory. `write_back`: the writing of a file's dirty pages.
 //! - `marks`: accessed and dirty state of a file's pages, for tools.
 //!
-//! Operations on many pages of an object are in this room, which is above the reverse mappings that they use. The room
-//! owns the order of a remover's steps (it relies on C2, whose home is the fault). It may use objects and paging, but
-//! no map.
+//! Operations on many pages of an object are in this folder. It owns the order of a remover's steps, which relies on C2
+//! (`fault/mod.rs`). The folder may use reverse mappings, objects and paging, but no map.
 
 pub(crate) mod holes;
 pub(crate) mod marks;

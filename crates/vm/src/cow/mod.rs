@@ -5,9 +5,9 @@
 //! - `last_sharer`: decides whether another chain still sees a page.
 //! - `reaper`: a daemon that destroys pages that no chain sees any more.
 //!
-//! A chain consists of [`backing`](crate::object::backing)s, which are in the room `object`. If a chain is deep, a
-//! fault copies pages up (`fault::copy_up`). This room owns the rule that a page which every chain hides is destroyed.
-//! It may use objects, pages and reverse mappings, but no map.
+//! A chain consists of [`backing`](crate::object::backing)s of the folder `object`. If a chain is deep, a fault copies
+//! pages up (`fault::copy_up`). This folder owns the rule that a page which every chain hides is destroyed. The folder
+//! may use objects, pages and reverse mappings, but no map.
 
 pub mod collapse;
 pub(crate) mod found;

@@ -46,7 +46,8 @@
 //!   - the fork: marks the entry stale first
 //!   - the fault: finds the entry stale
 //! - another CPU skips the table pages of an entry that has no writable leaf (fork):
-//!   - the fork: marks the entry stale, by an atomic operation that also returns whether the entry has no writable leaf
+//!   - the fork: marks the entry stale, and then reads the mark for no writable leaf, which no fault can change any
+//!     more
 //!   - the fault: finds the entry stale; or the fork visits the table pages, because the fault noted a writable leaf
 //!     before
 //! - another CPU frees the table page:
@@ -332,7 +333,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             Walk::Zero => self.zero_fill(front, pin),
             Walk::Hole(object, key) => match object.device() {
                 Some(device) => self.map_device(object, device, pin),
-                // A wired mapping needs a page of its own here, because the pages that it maps must not change.
+                // A wired mapping fills the hole instead, because its leaves must stay. A leaf of the frame of zeroes
+                // would be cleared when the hole is filled later.
                 None if object.holes_are_zero() && !self.entry.shared() && !front.is_wired() => {
                     self.private_hole(object, key, pin)
                 }

@@ -160,8 +160,8 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// Number of resident (present) user pages, summed from the table pages' counts.
     fn resident_pages(&self, vm: &'static Physical<M>) -> u64;
 
-    /// The most pages that were resident at once. Reads no table page. The number may be too low by the pages that CPUs
-    /// which run the space now have counted only locally.
+    /// The most pages that were resident at the same time. Reads no table page. The number may be too low by the pages
+    /// that CPUs which run the space now have counted only locally.
     fn peak_pages(&self, vm: &'static Physical<M>) -> u64;
 
     /// Restarts the peak: [`peak_pages`](Self::peak_pages) becomes the largest number since this call, the present one

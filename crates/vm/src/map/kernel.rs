@@ -164,7 +164,7 @@ pub struct KernelMap<M: KernelPages> {
 // SAFETY: regions are reached under the tree's lock or a list's lock. Only its holder changes a region in use, and its
 // range is fixed.
 unsafe impl<M: KernelPages> Send for KernelMap<M> {}
-// SAFETY: a shared map takes the tree's lock or a list's lock before it looks at a region that a list has.
+// SAFETY: a shared map acquires the tree's lock or a list's lock before it reads a region of a list.
 unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
 
 impl<M: KernelPages> KernelMap<M> {
@@ -178,7 +178,7 @@ impl<M: KernelPages> KernelMap<M> {
         let cpus = vm.machine().cpus();
         let layout =
             Layout::from_size_align(PerCpu::<SpinLock<RegionList>>::bytes(cpus), 128).map_err(|_| OutOfMemory)?;
-        // SAFETY: the heap is the one of `vm`, which `Heap::alloc` asks for.
+        // SAFETY: the heap belongs to `vm`, as `Heap::alloc` requires.
         let memory = unsafe { vm.heap().alloc(vm, layout)? };
         // SAFETY: the memory is new, large enough, aligned, and never freed.
         let idle = unsafe { PerCpu::new(memory, cpus, |_| SpinLock::new(Rank::KERNEL_STACKS, RegionList::EMPTY)) };
@@ -429,7 +429,7 @@ impl<M: KernelPages> KernelMap<M> {
         let early = mutant(Mutant::ReuseBeforeFlush);
         let mut set = FlushSet::new();
         let mut at = batch.first;
-        // SAFETY: the batch was taken off `waiting` under its lock, and only the loop below frees its regions.
+        // SAFETY: the batch was removed from `waiting` under its lock, and only the loop below frees its regions.
         while let Some(r) = unsafe { at.as_ref() } {
             set.add(r.range);
             at = r.link.get();
@@ -502,7 +502,7 @@ impl<M: KernelPages> KernelMap<M> {
         // SAFETY: the tree's lock is held for as long as the cursor is used, so no writer retires a node.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.regions.cursor(0) };
         for item in cursor {
-            // SAFETY: a region is freed only after a commit has taken it out of the tree, and the tree's lock is held.
+            // SAFETY: a region is freed only after a commit has removed it from the tree, and the tree's lock is held.
             let r = unsafe { item.value.as_ref() };
             f(r.range, r.purpose, r.guard);
         }

@@ -115,7 +115,7 @@ impl<M: Machine> Nodes<M> {
     }
 }
 
-// SAFETY: the caches are made for the sizes and the alignment that the tree asks for.
+// SAFETY: the caches are made for the sizes and the alignment that the tree requires.
 unsafe impl<M: Machine> NodeAlloc for Nodes<M> {
     fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
         debug_assert!(self.cache(size).object_size() >= bytes);

@@ -18,7 +18,7 @@ fn show(w: &World, n: u64, key: u64, pages: u64) {
     w.space.map(&r).unwrap();
 }
 
-/// Asserts that the `n`-th address does not map `frame`, the former frame of page `key` of the file.
+/// Asserts that the `n`-th address does not map `frame`, from which page `key` of the file was removed.
 fn assert_not_mapped(w: &World, n: u64, key: u64, frame: Option<Pfn>) {
     let pmap = w.space.pmap();
     let mapped = pmap.peek(page(n)).into_iter().chain(pmap.cached(page(n))).any(|l| Some(l.pfn) == frame);

@@ -10,7 +10,7 @@ use crate::tests::{Vm, anonymous, held, load, page_out, settled, store};
 
 const PAGES: u64 = 64;
 
-/// A system, and a parent with `pages` written pages. Locals are dropped in reverse order, so the system comes first.
+/// A system, and a parent with `pages` written pages. The system is the first of the pair, so that it is dropped last.
 fn parent(pages: u64) -> (Boot, SpaceRef<TestMachine>) {
     quire_sync::hooks::threads::set_cpu(0);
     let boot = boot(8_000, 2);

@@ -77,7 +77,7 @@ impl Covered {
     pub fn stack(&self) -> u64 {
         self.classes[Class::Stack as usize]
     }
-    /// Memory that a program can execute and not store into, stacks apart.
+    /// Memory that a program can execute but not store into, stacks apart.
     pub fn code(&self) -> u64 {
         self.classes[Class::Code as usize]
     }

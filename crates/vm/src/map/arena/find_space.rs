@@ -13,7 +13,7 @@ use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
 /// An arena may have one part in `SHARES` of a space's limit of entries without counting the entries of other arenas.
-/// This is twice the largest number of arenas.
+/// `SHARES` is twice the largest number of arenas.
 const SHARES: u64 = 512;
 
 /// The place of a new mapping.

@@ -146,7 +146,7 @@ fn the_check_finds_a_writable_leaf_in_a_read_only_entry() {
 #[test]
 fn an_entry_with_rights_against_its_kind_is_noticed() {
     let w = World::new();
-    // SAFETY: the entry is in the tree, and no other thread knows the space.
+    // SAFETY: the entry is in the tree, and no other thread uses the space.
     unsafe { Entry::corrupt_rights(w.writer().pointer(page(SHARED)), Prot::READ) };
     assert_eq!(w.verdict(), Err(Broken::Rights(page(SHARED))));
 }
@@ -155,7 +155,7 @@ fn an_entry_with_rights_against_its_kind_is_noticed() {
 fn a_chain_that_leads_to_another_spaces_backing_is_noticed() {
     let w = World::new();
     let theirs = NonNull::from(w.child.keep_writers_out(page(0)).get(page(PRIVATE)).unwrap().front());
-    // SAFETY: fronts are in published entries, and the test takes neither space apart before the verdict.
+    // SAFETY: fronts are in published entries, and the test destroys neither space before the verdict.
     unsafe { w.front(PRIVATE).as_ref() }.corrupt_behind(theirs.as_ptr());
     assert_eq!(w.verdict(), Err(Broken::Chain(page(PRIVATE))));
 }
@@ -232,7 +232,7 @@ fn an_object_without_references_or_of_a_wrong_size_is_noticed() {
     w.shared.corrupt_references();
     assert_eq!(w.verdict(), Err(Broken::References(0)));
     let w = World::new();
-    // SAFETY: the front is in a published entry, and the world is never taken apart.
+    // SAFETY: the front is in a published entry, and the world is never destroyed.
     let front = unsafe { w.front(PRIVATE).as_ref() };
     let object = front.object().unwrap();
     object.corrupt_size();
@@ -262,7 +262,7 @@ fn a_wrong_occupancy_bit_tag_or_height_of_an_index_is_noticed() {
 #[test]
 fn the_check_of_a_busy_map_finds_a_wrong_private_bitmap() {
     let w = World::new();
-    // SAFETY: the front is in a published entry, and the world is never taken apart.
+    // SAFETY: the front is in a published entry, and the world is never destroyed.
     let behind = unsafe { w.front(PRIVATE).as_ref() }.behind().unwrap();
     {
         let pin = w.space.vm().epoch().pin();
@@ -281,7 +281,7 @@ fn a_page_that_says_it_is_another_is_noticed() {
         assert!(p.try_busy(p.state().generation()));
         p.rename(p.object(), p.index() + 1);
         vm.unbusy(p);
-        // SAFETY: the front is in a published entry, and the world is never taken apart.
+        // SAFETY: the front is in a published entry, and the world is never destroyed.
         let object = unsafe { w.front(PRIVATE).as_ref() }.object().unwrap();
         assert_eq!(object.check_pages(0..KEYS, quiet), Err(Broken::Identity(0)));
         // The checker may find the leaf first, because the page does not have the identity of its slot any more.

@@ -99,8 +99,8 @@ quire_sync::assert_layout!(Entry<crate::testing::TestMachine> {
 /// check it under the lock of the table page (relies on C3).
 const STALE: u8 = 1;
 /// No leaf of the range allows stores: a fork has write-protected them, and no fault has entered one since. A fault
-/// clears the bit before it enters a leaf, and can do so only while the entry is not stale. So the atomic operation
-/// that sets the stale mark also returns a reliable value of this bit.
+/// clears the bit before it enters a leaf, and can do so only while the entry is not stale. So the bit does not change
+/// while the entry is stale, and a writer can rely on it.
 const NO_STORES: u8 = 2;
 
 bitflags::bitflags! {
@@ -123,7 +123,7 @@ pub(super) enum How {
     Object,
     /// The entry takes over the whole chain of its origin, which is removed.
     Taken,
-    /// The entry gets a copy of its part of its origin's chain.
+    /// The entry gets a copy of the origin's chain, for the entry's range only.
     Copied,
     /// As `Copied`, and its front covers more addresses, so that the mapping can grow.
     Grown,
@@ -363,8 +363,8 @@ impl<M: Machine> NewEntries<M> {
         if self.last.is_null() {
             self.first = entry.as_ptr();
         } else {
-            // SAFETY: `last` is on this list, whose entries are freed only when it is dropped before they are
-            // published.
+            // SAFETY: `last` is on this list. The list frees its entries only when it is dropped before their
+            // publication.
             unsafe { (*self.last).link.set(entry.as_ptr()) };
         }
         self.last = entry.as_ptr();
@@ -380,7 +380,7 @@ impl<M: Machine> NewEntries<M> {
         let mut at = self.first;
         core::iter::from_fn(move || {
             let entry = NonNull::new(at.cast_mut())?;
-            // SAFETY: the entry is on the list: it is not published, and is freed only by the list's `drop`, after this
+            // SAFETY: the entry is on the list, so it is not published. Only the list's `drop` frees it, after this
             // step.
             at = unsafe { entry.as_ref() }.link.get();
             Some(entry)

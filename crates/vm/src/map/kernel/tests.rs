@@ -11,7 +11,7 @@ fn map(b: &Boot) -> &'static KernelMap<TestMachine> {
 
 fn free(b: &Boot) -> u64 {
     b.vm.epoch().drain();
-    // SAFETY: the caches are those of `b.vm`, which they are given.
+    // SAFETY: the caches belong to `b.vm`, which is passed to them.
     b.vm.map_memory().caches().iter().for_each(|c| unsafe { c.drain(b.vm) });
     b.vm.frames().free()
 }

@@ -142,7 +142,7 @@ impl<M: Machine> Space<M> {
     ///
     /// The entry is marked stale during the call, so that no fault enters a leaf meanwhile. Then the leaves are
     /// cleared, with one flush for many. If a shared layer has a page, a zero marker in the front hides it, and all
-    /// anonymous layers behind. Only after all markers are stored are the pages freed that only this chain shows. So if
+    /// anonymous layers behind. The pages that only this chain shows are freed after all markers are stored. So if
     /// memory is exhausted before, hidden pages stay hidden.
     ///
     /// # Requires

@@ -1,5 +1,5 @@
-//! The memory of an out-of-memory victim: counted to choose the victim, and taken while threads of the victim may still
-//! sleep.
+//! The memory of an out-of-memory victim. It is counted for the choice of the victim, and freed while threads of the
+//! victim may still sleep.
 //!
 //! # A condemned space
 //! After [`Space::condemn`] no fault enters a translation in the space any more: a fault treats every entry as stale
@@ -8,7 +8,7 @@
 //! memory fail as at a bad address. A fork fails, because the child would inherit zeroes. Map operations still work,
 //! because the drop of the last handle is one of them.
 //!
-//! # The memory taken
+//! # The memory that a reap frees
 //! A reap frees private memory that only this space shows, both frames and swap slots. Shared memory and files may have
 //! other users. Page tables are freed with the space. A reap allocates nothing. It acquires each arena's lock, one
 //! after the other. The holder of such a lock may wait for a page that is being read, but never for memory.

@@ -142,11 +142,11 @@ impl<M: Machine> NewSpace<M> {
     pub fn new(vm: &'static Maps<M>, limits: Limits) -> Result<NewSpace<M>, OutOfMemory> {
         let memory = vm.map_memory();
         let place = memory.spaces.cache().alloc(vm)?.cast::<Space<M>>();
-        // SAFETY: the space keeps the page tables with its own `vm`, and destroys them in `free`.
+        // SAFETY: the space uses the page tables with its own `vm` only, and destroys them in `free`.
         let pmap = match unsafe { M::Pmap::new(vm) } {
             Ok(pmap) => pmap,
             Err(e) => {
-                // SAFETY: the memory was taken from this slab just now, and nothing was written there.
+                // SAFETY: the memory was just allocated from this slab, and nothing was written there.
                 unsafe { memory.spaces.cache().free(vm, place.cast()) };
                 return Err(e);
             }
@@ -167,7 +167,7 @@ impl<M: Machine> NewSpace<M> {
             peak: AtomicU64::new(0),
             place: SpacePlace::new(),
         };
-        // SAFETY: `place` is fresh memory from the slab of spaces, so it has a space's size and alignment.
+        // SAFETY: `place` is new memory from the slab of spaces, so it has a space's size and alignment.
         unsafe { place.write(space) };
         Ok(NewSpace(place))
     }
@@ -179,8 +179,8 @@ impl<M: Machine> NewSpace<M> {
 
     /// The arena of its entries.
     pub fn home(&mut self) -> &mut Arena<M> {
-        // SAFETY: no thread can reach the arenas: a backing leads to the page tables alone, and `&mut self` is the
-        // maker's.
+        // SAFETY: no other thread can reach the arenas: a backing leads to the page tables only, and only the maker has
+        // `&mut self`.
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
@@ -342,7 +342,7 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The most pages that were resident at once. As exact as [`Pmap::peak_pages`]. Reads no page table.
+    /// The most pages that were resident at the same time. As exact as [`Pmap::peak_pages`]. Reads no page table.
     pub fn peak_resident(&self) -> u64 {
         self.peak.load(Ordering::Relaxed).max(self.pmap.peak_pages(self.vm))
     }

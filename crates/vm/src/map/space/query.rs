@@ -1,4 +1,4 @@
-//! Queries of a map: entries for tools, residency, keys for futexes. They take no lock of the map.
+//! Queries of a map: entries for tools, residency, keys for futexes. They acquire no lock of the map.
 
 use crate::error::{FaultError, MapError};
 use crate::machine::Machine;

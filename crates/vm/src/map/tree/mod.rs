@@ -106,10 +106,10 @@ pub struct Tree<T, A: NodeAlloc, const F: usize> {
     _values: PhantomData<NonNull<T>>,
 }
 
-// SAFETY: nodes are shared as the module says: readers reach immutable parts and atomics, the writer is one (`Owner`).
-// Values are handed out as raw pointers; code that dereferences them argues for `T`.
+// SAFETY: nodes are shared by the rules of the module: readers use immutable parts and atomics, and there is one writer
+// (`Owner`). Values are returned as raw pointers. Code that dereferences them argues for `T`.
 unsafe impl<T, A: NodeAlloc, const F: usize> Send for Tree<T, A, F> {}
-// SAFETY: readers use atomics, and cells that are fixed once reachable; every change asks for the one `Owner`.
+// SAFETY: readers use atomics, and cells that are fixed once reachable. Every change requires the one `Owner`.
 unsafe impl<T, A: NodeAlloc, const F: usize> Sync for Tree<T, A, F> {}
 
 impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {

@@ -301,7 +301,7 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
     // misses a permanent item has seen a half-finished change.
     #[derive(Clone, Copy)]
     struct Epoch(&'static Domain);
-    // SAFETY: `std::alloc` gives memory of the size and alignment that the trait asks for, and retiring waits for
+    // SAFETY: `std::alloc` returns memory of the size and alignment that the trait requires, and the epoch waits for
     // pinned readers.
     unsafe impl NodeAlloc for Epoch {
         fn alloc(self, size: NodeSize, bytes: usize) -> Result<NonNull<u8>, OutOfMemory> {
@@ -319,7 +319,7 @@ fn readers_beside_a_writer_see_every_item_that_stays() {
     }
     quire_sync::hooks::threads::set_cpu(0);
     let bytes = quire_sync::PerCpu::<Slot>::bytes(3);
-    // SAFETY: a leaked block, large enough and aligned.
+    // SAFETY: the memory is leaked, large enough and aligned.
     let domain: &'static Domain = unsafe {
         let memory = std::alloc::alloc(Layout::from_size_align(bytes, 128).unwrap());
         let slots = quire_sync::PerCpu::new(NonNull::new(memory).unwrap(), 3, |_| Slot::new());

@@ -45,8 +45,8 @@ pub(super) struct Row<'s, M: Machine> {
     spare: SpareBackings<M>,
     /// The object that pieces may map, and the number of its page at which they begin.
     object: Option<(&'s ObjectRef<M>, u64)>,
-    /// The distance of a move, in bytes: an address of a piece plus `moved` is the address in the entry that it comes
-    /// from. 0 if nothing moves.
+    /// The distance of a move, in bytes. An address of a piece plus `moved` is the address in its old entry. 0 if
+    /// nothing moves.
     moved: u64,
     /// The least number of bytes that a stack's front covers.
     stack_room: u64,

@@ -30,7 +30,7 @@ impl Work {
         } else if lost == Prot::WRITE && !prot.is_empty() {
             // Only the right to store is lost, and some right remains. No leaf allows more than its entry did, so
             // removing that right from the leaves suffices. For this work, only table pages that have writable leaves
-            // are searched. (Without any right, `prot` is empty, and the leaves must be cleared.)
+            // are searched. (If `prot` is empty, no leaf may stay present.)
             Work::Weaken(range, UNWRITABLE)
         } else {
             Work::Weaken(range, prot)
