@@ -61,7 +61,7 @@ pub enum Mutant {
     ZeroMarkerUnseen,
     /// Last sharer: a copy searches other sharers of its source before the copy itself is unbusied.
     LookBeforeFill,
-    /// Reaper: a thread that marks an object for the reaper does not check whether it is dead.
+    /// Reaper: a thread that marks an object for the reaper does not check whether the object is being destroyed.
     FlagTheDead,
     /// Last sharer: a chain chosen as the watch is not checked again after the watch was written.
     NoSecondLook,

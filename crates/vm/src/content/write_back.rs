@@ -27,11 +27,11 @@ enum WalkEnd {
     Done,
     /// The cluster is complete.
     Cluster,
-    /// This page is busy.
+    /// The page is busy.
     Busy(&'static Page),
-    /// This page is being written.
+    /// The page is being written.
     Laundering(&'static Page),
-    /// Another thread has a hold on this page.
+    /// Another thread has a hold on the page.
     Held(&'static Page),
     /// The slot is being filled or emptied.
     Reserved,

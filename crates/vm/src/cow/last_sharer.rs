@@ -3,11 +3,11 @@
 //!
 //! # How the last sharer is found
 //! No count of sharers is kept, because every fork, exit, clip and move would change it for each page of a range. The
-//! object's mapping list already has all backings that show a page. From each backing one can reach the layers in front
-//! of it ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a copy
-//! that hides the page from the watch searches for another backing. If the search finds none, the page is destroyed.
-//! The search begins behind the old watch in the list and goes round the list once. So each copy of a page reads about
-//! two slots on average.
+//! object's mapping list already has all backings that show a page. Each backing leads to the layers in front of it
+//! ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a copy that
+//! hides the page from the watch searches for another backing. If the search finds none, the page is destroyed. The
+//! search begins behind the old watch in the list and goes round the list once. So each copy of a page reads about two
+//! slots on average.
 //!
 //! # Long searches
 //! A copy looks at [`LOOKS`] backings at most, and leaves the rest to the reaper ([`search_all`]). The copy then stores
@@ -36,7 +36,7 @@
 //! generation.
 //!
 //! # Races
-//! - two copies at once
+//! - two copies at the same time
 //!   - order: each copy unbusies its new page (a full fence), then reads the mark and the watch (mutant
 //!     [`Mutant::LookBeforeFill`])
 //!   - outcome: the later copy sees both new pages

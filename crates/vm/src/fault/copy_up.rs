@@ -7,10 +7,10 @@
 //! other pages. The last such fault removes the layers that the front hides by then. A fork never copies up. Pages of a
 //! file are never copied up: a file at the end of the chain stays.
 //!
-//! A page of these layers that is in swap is not copied. To share its swap slot would need a count for each slot. To
-//! copy the page would need a read, for which this fault does not wait. So a layer that still shows a page in swap
-//! stays in the chain. The other layers are removed, and the next generation tries again. Once the related processes
-//! exit, [`collapse`](crate::cow::collapse) moves pages in swap like resident ones, and the reaper frees hidden ones.
+//! A page of these layers that is in swap is not copied. To share its swap slot, each slot would need a count. To copy
+//! the page, the fault would have to wait for a read. So a layer that still shows a page in swap stays in the chain.
+//! The other layers are removed, and the next generation tries again. Once the related processes exit,
+//! [`collapse`](crate::cow::collapse) moves pages in swap like resident ones, and the reaper frees hidden ones.
 //!
 //! # Which layers
 //! The layers to copy up are a *run* that begins directly behind the front. The run has at least as many layers as the

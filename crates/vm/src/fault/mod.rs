@@ -154,7 +154,7 @@ pub(crate) enum Attempt<M: Machine> {
     Again,
     /// As `Again`, but this thread made the change itself, so that it does not count as a failed attempt.
     Progress,
-    /// The entry is being replaced.
+    /// A writer is replacing the entry.
     Stale,
     /// The page is busy.
     Busy(&'static Page),

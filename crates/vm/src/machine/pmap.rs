@@ -35,7 +35,7 @@ pub struct Enter {
 }
 
 impl Enter {
-    /// A page of RAM.
+    /// A leaf for a page of RAM.
     #[inline(always)]
     pub const fn new(pfn: Pfn, prot: Prot) -> Enter {
         Enter { pfn, prot, memory: MemoryType::WriteBack }
@@ -82,8 +82,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// marks, because absent tables may be skipped only then.
     fn next_table(&self, vm: &'static Physical<M>, range: VirtRange) -> Option<Self::Table<'_>>;
 
-    /// Whether a removal in a table page that covered `va` is not flushed yet, although the table page may have been
-    /// freed. Called by reverse scans that found no table page there (relies on C2, unflushed removals).
+    /// Whether a removal in the last-level table page that covers `va` is not flushed yet. If that page is absent, the
+    /// lowest existing table above `va` counts. Called by reverse scans that found no table page there (relies on C2,
+    /// unflushed removals).
     fn unflushed_above(&self, vm: &'static Physical<M>, va: u64) -> bool;
 
     /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when they

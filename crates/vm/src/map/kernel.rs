@@ -479,7 +479,7 @@ impl<M: KernelPages> KernelMap<M> {
         self.give_back(LAST)
     }
 
-    /// As [`reclaim`](Self::reclaim), but also frees each CPU's last idle stack. For a machine that no longer switches
+    /// As [`reclaim`](Self::reclaim), but frees each CPU's last idle stack too. For a machine that no longer switches
     /// to threads without a stack.
     pub fn reclaim_all(&self) -> bool {
         self.give_back(0)

@@ -39,7 +39,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// All of it.
+    /// The sum of all three numbers.
     pub fn total(&self) -> u64 {
         self.resident + self.swapped + self.tables
     }

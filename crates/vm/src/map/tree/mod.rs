@@ -15,9 +15,9 @@
 //! - **T3 Height.** Every leaf has the same distance from the root. Each node's level is one less than its parent's.
 //!
 //! # Why the gap values hold
-//! The triple (first, last, gap) of a run of items is a monoid. The triple of two adjacent runs is `(a.first, b.last,
-//! max(a.gap, b.gap, b.first - a.last))`. A node's triple therefore follows from its own arrays alone, without its
-//! neighbours: a hole between two subtrees belongs to their lowest common ancestor. The cases are:
+//! The triple (first, last, gap) of a run of items is a monoid. The triple of two adjacent runs is
+//! `(a.first, b.last, max(a.gap, b.gap, b.first - a.last))`. A node's triple therefore follows from its own arrays
+//! alone, without its neighbours: a hole between two subtrees belongs to their lowest common ancestor. The cases are:
 //!
 //! - *A value is replaced by another of the same range.* No triple contains a value. So the change is one store, and
 //!   nothing else is read.
@@ -30,11 +30,11 @@
 //!
 //! An ancestor's new gap can usually be computed without its other children. Let `G` be its gap before the change,
 //! which its parent stores. Let `x` and `y` be the largest of three values before and after: the changed child's gap,
-//! and the holes at its two ends. Let `rest` be the largest of the ancestor's other gaps and holes. Then `G = max(x,
-//! rest)`. If `y >= G`, then `y >= rest`, and the new gap is `y`. If `x < G`, then `rest = G`, and for `y < G` the gap
-//! stays `G`. Only for `x = G > y` must `rest` be read. If the child's ends do not change, the holes do not change
-//! either. Then `x` and `y` are the child's gap alone. If both are less than `G`, the ancestor's triple does not
-//! change.
+//! and the holes at its two ends. Let `rest` be the largest of the ancestor's other gaps and holes. Then
+//! `G = max(x, rest)`. If `y >= G`, then `y >= rest`, and the new gap is `y`. If `x < G`, then `rest = G`, and for
+//! `y < G` the gap stays `G`. Only for `x = G > y` must `rest` be read. If the child's ends do not change, the holes do
+//! not change either. Then `x` and `y` are the child's gap alone. If both are less than `G`, the ancestor's triple does
+//! not change.
 //!
 //! Off the search path, a change reads only the end and the start of a neighbour in the same node. It writes nothing
 //! there. (FreeBSD D19826 has the same aim for its binary tree. FreeBSD infers the value of an untouched child from its
