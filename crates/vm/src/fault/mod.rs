@@ -458,8 +458,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(kind)
     }
 
-    /// Maps the page that the chain has at the address, for [`refill`] and `Space::fault_range`. Does so only if the
-    /// page is resident, `wanted` returns true for its object, and the address has no leaf. The checks are those of
+    /// Maps the page that the chain has at the address, for `refill` and `Space::fault_range`. Does so only if the page
+    /// is resident, `wanted` returns true for its object, and the address has no leaf. The checks are those of
     /// [`FaultContext::map_around`]. Returns the rights of the new leaf, or `None` if no leaf was entered.
     ///
     /// # Requires

@@ -2,7 +2,7 @@
 //!
 //! A query of a frame's marks acquires no lock. A query of its mappings acquires the locks of a reverse scan. Another
 //! CPU may free the frame meanwhile, and use it for another page. Then the page's generation has changed, and the query
-//! is repeated, up to [`ATTEMPTS`] times. So the answer is that of one moment.
+//! is repeated, up to `ATTEMPTS` times. So the answer is that of one moment.
 
 use crate::machine::Machine;
 use crate::object::kept::KeptObject;
