@@ -296,7 +296,8 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
     }
 }
 
-/// One attempt, under one pin.
+/// Makes one attempt to serve the access, under one pin. Sets `deep` if the entry's chain has more layers than the
+/// limit.
 fn attempt<'e, M: Machine>(
     vm: &'static Maps<M>,
     space: &'e Space<M>,

@@ -22,12 +22,12 @@
 //!
 //! | operation | pieces | leaves |
 //! |---|---|---|
-//! | map | the new entry, which replaces all older ones in its range | cleared where something was mapped |
+//! | map | the new entry, which replaces all older ones in its range | cleared, if something was mapped there |
 //! | unmap | the ends of entries that reach beyond | cleared |
-//! | protect | the same chains, other rights | weakened, where rights are lost |
+//! | protect | the same chains, other rights | weakened, if rights are lost |
 //! | remap | the same chain elsewhere | cleared at the old place; faults fill them at the new one |
 //! | inherit, wire, dump | the same chains, other flags | none |
-//! | advise (free) | entries with new fronts, where layers lie behind | cleared |
+//! | advise (free) | entries with new fronts, if other layers are behind | cleared |
 //! | grow a stack | one more page or more at the lower end | none |
 //! | fork | new fronts for parent and child | private leaves lose the right to store |
 //!

@@ -54,7 +54,7 @@ pub struct PageMarks {
     pub being_written: bool,
     /// The page's queue, if it is on a queue or in a CPU's batch for one.
     pub queue: Option<Queue>,
-    /// The page is on that queue.
+    /// The page is on `queue` already, and not only in a CPU's batch.
     pub queued: bool,
     /// The page belongs to private memory.
     pub private: bool,

@@ -170,7 +170,7 @@ impl<M: Machine> Arena<M> {
         self.entries.len()
     }
 
-    /// All entries, ascending, without the writer's lock.
+    /// All entries in ascending order, read without the writer's lock.
     ///
     /// # Safety
     /// The caller alone can reach the arena.

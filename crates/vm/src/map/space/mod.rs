@@ -284,7 +284,7 @@ impl<M: Machine> Space<M> {
         self.future.store(how as u8, Ordering::Relaxed);
     }
 
-    /// The limits of the space, and where it places mappings.
+    /// The limits of the space, and the base address for new mappings.
     pub fn limits(&self) -> Limits {
         Limits {
             base: self.base.load(Ordering::Relaxed),

@@ -240,7 +240,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         base
     }
 
-    /// The start of slot `i` below `F`, [`BEYOND`] where it is not in use.
+    /// The start of slot `i`, which is below `F`. [`BEYOND`] if the slot is not in use.
     #[inline(always)]
     fn start_or_beyond(&self, i: usize) -> u64 {
         debug_assert!(i < F);
