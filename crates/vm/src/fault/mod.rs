@@ -296,8 +296,8 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
     }
 }
 
-/// Makes one attempt to serve the access, under one pin. Sets `deep` if the entry's chain has more layers than the
-/// limit.
+/// Makes one attempt to serve the access, under one pin. Sets `deep` if it copied or moved a page in a chain with more
+/// layers than the limit.
 fn attempt<'e, M: Machine>(
     vm: &'static Maps<M>,
     space: &'e Space<M>,

@@ -17,8 +17,8 @@
 //! 3. This step cannot fail. The writer clears or weakens leaves, flushes, links new chains, publishes by one swap, and
 //!    retires the old entries.
 //!
-//! Only the folder `update` runs these steps. Each operation states the pieces that replace a range, and the work on
-//! the leaves:
+//! The folder `update` runs these steps. Fork, and the protection of a whole entry, run them in their own files in
+//! `ops`. Each operation states the pieces that replace a range, and the work on the leaves:
 //!
 //! | operation | pieces | leaves |
 //! |---|---|---|
@@ -31,12 +31,14 @@
 //! | grow a stack | one more page or more at the lower end | none |
 //! | fork | new fronts for parent and child | private leaves lose the right to store |
 //!
+//! Each row is a step of a writer. Its cells say what orders the step against a concurrent thread:
+//!
 //! | | fault | other writer | reverse scan |
 //! |---|---|---|---|
-//! | **mark** | sees it under its table page's lock; both sides fence | arena lock | does not look at entries |
-//! | **leaves** | table page's lock | arena lock | table page's lock; unflushed counts |
-//! | **swap** | old or new entry; a miss counts if the sequence stood still | arena lock | - |
-//! | **unlink** | chains live until the epoch | shards' locks | shard's lock: the old backing, the new one, or both |
+//! | **mark** | sees the mark under its table page's lock; both sides fence | arena lock | does not look at entries |
+//! | **leaves** | table page's lock | arena lock | table page's lock; counts of unflushed removals |
+//! | **publish** | finds the old or the new entry; a miss counts if the sequence did not change | arena lock | - |
+//! | **unlink** | chains are freed through the epoch | shards' locks | shard's lock; finds the old backing, the new one, or both |
 //!
 //! # Where to start reading
 //! | folder | subject |
