@@ -38,7 +38,7 @@
 //! | **mark** | sees the mark under its table page's lock; both sides fence | arena lock | does not look at entries |
 //! | **leaves** | table page's lock | arena lock | table page's lock; counts of unflushed removals |
 //! | **publish** | finds the old or the new entry; a miss counts if the sequence did not change | arena lock | - |
-//! | **unlink** | chains are freed through the epoch | shards' locks | shard's lock; finds the old or the new backing, or both |
+//! | **unlink** | chains are freed through the epoch | shards' locks | shard's lock; old or new backing, or both |
 //!
 //! # Where to start reading
 //! | folder | subject |
