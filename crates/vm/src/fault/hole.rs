@@ -1,4 +1,4 @@
-//! Faults on holes of files in memory that a private mapping shows. [`holes`](crate::content::holes) has the protocol.
+//! Faults of private mappings on holes of files in memory. [`holes`](crate::content::holes) describes the protocol.
 
 use super::{Attempt, FaultContext, Walk};
 use crate::machine::{Enter, Machine, Table};
@@ -12,7 +12,7 @@ use quire_sync::epoch::Pinned;
 
 impl<'e, M: Machine> FaultContext<'e, M> {
     /// Serves a fault on page `key` of `object`, a hole of a file in memory, through a private mapping. A load maps the
-    /// frame of zeroes; a store makes a page of the mapping's own.
+    /// shared frame of zeroes, read-only. A store makes a new page of zeroes in the front.
     pub(crate) fn private_hole(
         &self,
         object: &Object<M>,
@@ -21,7 +21,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     ) -> Result<FaultKind, Attempt<M>> {
         let front = self.entry.front();
         if self.access == Access::Write {
-            // The order of a copy: the front's slot, then the old leaf, then the new one.
+            // The order of steps is that of a copy: fill the front's slot, clear the old leaf and flush, install the
+            // new one.
             let Some(own) = front.touch(pin)? else { return Err(Attempt::Stale) };
             let new = self.insert(own, front.key(self.va), Fill::Zeroed, true, pin)?;
             let mut owed = Obligation::new(self.vm, self.pmap);
@@ -41,7 +42,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let zero = self.vm.zero_frame();
         let kind = match table.get(self.va) {
             Some(leaf) if leaf.pfn != zero => {
-                // The CPU that took that page away has not cleared this leaf yet.
+                // Another CPU has removed that page from its slot, and has not cleared this leaf yet.
                 let mut owed = Obligation::new(self.vm, self.pmap);
                 let _gone = table.remove(self.va, &mut owed);
                 drop(table);
