@@ -95,6 +95,8 @@ pub enum Mutant {
     NoHoleScan,
     /// Holes: a load does not check the slot again under its table page's lock.
     NoHoleCheck,
+    /// Zeroes: a load of private memory does not check the slots again under its table page's lock.
+    NoZeroCheck,
     /// Enter: before a leaf is made writable, the page's dirty bit is not checked again under the table page's lock.
     DirtyAsFound,
     /// Lazy free: the leaves of pages that `MADV_FREE` marked stay writable.

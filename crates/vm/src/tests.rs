@@ -154,7 +154,7 @@ fn an_access_outside_or_against_the_protection_is_an_error() {
     assert_eq!(space.fault(page(0), Access::Read), Err(FaultError::NotMapped));
     assert_eq!(space.fault(page(1), Access::Write), Err(FaultError::Protection));
     assert_eq!(space.fault(page(1), Access::Exec), Err(FaultError::Protection));
-    assert_eq!(space.fault(page(1), Access::Read), Ok(FaultKind::ZeroFill));
+    assert_eq!(space.fault(page(1), Access::Read), Ok(FaultKind::Resident));
     for va in [0, 8, u64::MAX, 1 << 63, 0x7fff_ffff_f000] {
         assert_eq!(space.fault(va, Access::Read), Err(FaultError::NotMapped));
     }

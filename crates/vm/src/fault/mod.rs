@@ -331,6 +331,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             Walk::Swapped(object, key, slot) => {
                 Err(PageIn::swapped(object, key, slot, pin).map_or(Attempt::Again, Attempt::PageIn))
             }
+            Walk::Zero if self.shows_zeroes(front) => self.load_zeroes(front, pin),
             Walk::Zero => self.zero_fill(front, pin),
             Walk::Hole(object, key) => match object.device() {
                 Some(device) => self.map_device(object, device, pin),
@@ -652,17 +653,35 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
         let pfn = self.vm.pfn_of_page(new.page);
         if table.get(self.va).is_some_and(|leaf| leaf.pfn != pfn) {
-            let mut owed = Obligation::new(self.vm, self.pmap);
-            credit(self.vm, table.remove(self.va, &mut owed));
-            drop(table);
-            let _flushed = owed.discharge();
-            return Err(Attempt::Again);
+            table = self.without_old(table, &new, front, source, pin)?;
         }
         table.enter(self.va, Enter::new(pfn, prot));
         let seen = look(&table);
         drop(table);
         new.keep();
         Ok(seen)
+    }
+
+    /// Removes the leaf of another frame at the address, and flushes it. Returns the table page, locked again, with the
+    /// source checked again. The leaf shows the frame of zeroes, or the CPU that took its page away has not cleared it.
+    #[cold]
+    #[inline(never)]
+    fn without_old(
+        &self,
+        mut table: <M::Pmap as Pmap<M>>::Table<'e>,
+        new: &NewPage<'_, M>,
+        front: &'e Backing<M>,
+        source: Option<&FoundPage<'e, M>>,
+        pin: &Pinned<'_>,
+    ) -> Result<<M::Pmap as Pmap<M>>::Table<'e>, Attempt<M>> {
+        let mut owed = Obligation::new(self.vm, self.pmap);
+        credit(self.vm, table.remove(self.va, &mut owed));
+        drop(table);
+        // The new page is busy, so no other CPU enters a leaf of it, and loads find it in its slot.
+        let _flushed = owed.discharge();
+        let table = self.table(pin)?;
+        self.check_source(new, front, source, pin)?;
+        if table.get(self.va).is_some() { Err(Attempt::Again) } else { Ok(table) }
     }
 
     /// Checks that the chain behind the front still has the page from which the content was copied (or still none). A

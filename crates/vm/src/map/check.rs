@@ -160,7 +160,7 @@ impl<M: Machine> Writer<'_, M> {
         }
         if leaf.pfn == self.space.vm().zero_frame() {
             let hole = !entry.shared() && !leaf.prot.contains(Prot::WRITE);
-            let right = hole && (!quiet || matches!(shown(entry, va, pin), Slot::Empty));
+            let right = hole && (!quiet || matches!(shown(entry, va, pin), Slot::Empty | Slot::ZeroMarker));
             return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
         }
         let page = self.space.vm().page(leaf.pfn);

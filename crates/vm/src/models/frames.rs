@@ -148,3 +148,27 @@ protocol! {
     NoHoleScan: "zeroes are mapped where the file has a page";
     NoHoleCheck: "zeroes are mapped where the file has a page";
 }
+
+/// Private memory: a load maps the frame of zeroes while another CPU stores first. Then the tables drop the store's
+/// leaf, so that only the slot shows the page.
+fn load_against_first_store() {
+    beside(
+        World::private(1),
+        |w| load(&w.space, 0),
+        |w| {
+            store(&w.space, 0, 9);
+            w.space.pmap().forget(w.boot.vm, page(0));
+        },
+        |w, seen, _| {
+            assert!(matches!(seen, Some(0 | 9)));
+            let (zero, translations) = (w.boot.vm.zero_frame(), w.translations());
+            assert!(!translations.contains(&zero), "zeroes are mapped where a store made a page");
+            assert_eq!(load(&w.space, 0), Some(9));
+        },
+    );
+}
+
+protocol! {
+    zeroes_are_mapped_in_private_memory_until_a_store = load_against_first_store, Some(2);
+    NoZeroCheck: "zeroes are mapped where a store made a page";
+}

@@ -52,14 +52,29 @@ fn as_many_pages_are_made_as_lie_in_a_row_before() {
 }
 
 #[test]
-fn loads_of_fresh_memory_are_touches_too() {
-    let (m, space) = private(64);
-    assert!((0..64).all(|n| load(&space, page(n)) == 0));
-    assert_eq!(made(&m), (8 + 3, 7 + 15 + 31));
-    // Pages that were made ahead allow stores.
-    let faults = made(&m);
-    assert_eq!(touch(&m, &space, 0..64), (0, 0));
-    assert_eq!(made(&m), faults);
+fn loads_of_fresh_memory_make_no_pages() {
+    let (m, space) = private(256);
+    let taken = settled(m.vm);
+    assert!((0..256).all(|n| load(&space, page(n)) == 0));
+    // One window around, then a window at each fault, in each table page.
+    assert_eq!(made(&m), (0, 0));
+    assert!(m.vm.stats().faults_of(FaultKind::Resident) < 256 / 16);
+    assert!(taken - settled(m.vm) < 8, "only table pages");
+    // A store replaces the zeroes at its address alone.
+    for n in [0, 7, 63, 255] {
+        store(&space, page(n), 1);
+    }
+    assert!((0..256).all(|n| load(&space, page(n)) == u8::from([0, 7, 63, 255].contains(&n))));
+    assert_eq!(made(&m), (4, 0));
+    space.check(true).unwrap();
+    // A child sees the stores and the zeroes, and each has its own later ones.
+    let child = space.fork().unwrap();
+    store(&space, page(1), 2);
+    store(&child, page(2), 3);
+    assert_eq!([0, 1, 2, 3].map(|n| load(&child, page(n))), [1, 0, 3, 0]);
+    assert_eq!([0, 1, 2, 3].map(|n| load(&space, page(n))), [1, 2, 0, 0]);
+    space.check(true).unwrap();
+    child.check(true).unwrap();
 }
 
 #[test]
@@ -99,6 +114,7 @@ fn shared_read_only_and_partly_wired_pages_are_made_singly() {
     let space = Space::new(m.vm).unwrap();
     let request = || MapRequest::private(Placement::Fixed(page(0)), 64 * PAGE_SIZE);
     space.map(&MapRequest { prot: Prot::READ, ..request() }).unwrap();
+    space.wire(range(0, 64), Wire::Now).unwrap();
     assert!((0..64).all(|n| load(&space, page(n)) == 0));
     assert_eq!(made(&m), (64, 0));
 

@@ -84,7 +84,7 @@ fn discarded_pages_free_their_slots_and_show_no_older_data() {
     (0..40).for_each(|n| assert_eq!(load(&child, page(n)), 0, "the parent's data shows"));
     (40..100).for_each(|n| assert_eq!(load(&child, page(n)), 4));
     child.advise(range(0, 100), Advice::PageOut).unwrap();
-    assert_eq!(m.vm.swap().free(), 512 - 40, "only the zeroes that came since the advice are worth a write");
+    assert_eq!(m.vm.swap().free(), 512, "zeroes that came since the advice are no pages");
     (0..100).for_each(|n| assert_eq!(load(&child, page(n)), 0, "the parent's data shows"));
     (0..100).for_each(|n| assert_eq!(load(&space, page(n)), 3));
     child.check(true).unwrap();
