@@ -28,12 +28,12 @@ pub struct Quiet(u64);
 pub struct Broadcast<'a>(&'a Broadcasts);
 
 impl Broadcasts {
-    /// Without a broadcast.
+    /// A count without a broadcast.
     #[cfg(not(any(loom, shuttle)))]
     pub const fn new() -> Self {
         Broadcasts { count: AtomicU64::new(0) }
     }
-    /// Without a broadcast.
+    /// A count without a broadcast.
     #[cfg(any(loom, shuttle))]
     pub fn new() -> Self {
         Broadcasts { count: AtomicU64::new(0) }
