@@ -336,9 +336,9 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Begins a wait; for a thread that sleeps without a stack, which cannot use [`wait`](Self::wait). Compares the word
-    /// by `check`, and lists the calling thread by `waiter`. Returns false, and lists nothing, if the word differs.
-    /// After `true` the thread calls [`end`](Self::end) until the wait has ended, and parks in between.
+    /// Begins a wait; for a thread that sleeps without a stack, which cannot use [`wait`](Self::wait). Compares the
+    /// word by `check`, and lists the calling thread by `waiter`. Returns false, and lists nothing, if the word
+    /// differs. After `true` the thread calls [`end`](Self::end) until the wait has ended, and parks in between.
     ///
     /// # Errors
     /// Those of `check`; then `waiter` is not listed.
@@ -441,8 +441,9 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`. The most urgent threads are woken
-    /// first; among equals the longest waiting. The caller has changed the word before. Returns how many were woken.
+    /// Wakes up to `most` threads that wait on `key` with a bit in common with `bits`. The most urgent threads are
+    /// woken first; among equals the longest waiting. The caller has changed the word before. Returns how many were
+    /// woken.
     ///
     /// # Errors
     /// [`Mixed`] if a thread waits on `key` for a lock with priority inheritance, or waits to be moved to such a lock.

@@ -334,7 +334,7 @@ impl<T, G> IdTable<T, G> {
         true
     }
 
-    /// Puts a free number in the CPU's magazine, and returns the magazine's released numbers to the depot if it is full.
+    /// Puts a free number in the CPU's magazine. If the magazine is full, returns its released numbers to the depot.
     fn give_back(&self, mine: &mut Magazine, id: u32) {
         mine.returned[mine.returned_len] = id;
         mine.returned_len += 1;
