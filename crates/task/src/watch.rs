@@ -6,8 +6,8 @@
 //!
 //! # What counts
 //! A virtual CPU may be descheduled for any time, so elapsed time does not prove a lockup. Only events that the CPU
-//! itself served count: a tick that came in time, or a *probe*. A probe is a non-maskable interrupt from the watcher. It
-//! counts if it finds interrupts masked and no tick served since the last probe.
+//! itself served count: a tick that came in time, or a *probe*. A probe is a non-maskable interrupt from the watcher.
+//! It counts if it finds interrupts masked and no tick served since the last probe.
 //!
 //! # Idle CPUs
 //! A CPU that becomes idle serves one more tick, and then stops its tick unless its *ward* (the CPU that it watches) is
@@ -62,7 +62,8 @@ pub(crate) struct Watch {
     probed: AtomicU64,
     /// (own) The time at which the next tick is due, in nanoseconds. Only this CPU uses a field marked (own).
     due: AtomicU64,
-    /// (own) How often the CPU had entered its scheduler at the last tick. `stuck` counts the ticks since the last entry.
+    /// (own) How often the CPU had entered its scheduler at the last tick. `stuck` counts the ticks since the last
+    /// entry.
     came: AtomicU64,
     stuck: AtomicU32,
     /// (own) The ward's state at the last tick. `unchanged` counts the ticks since it changed. `reported` is the state

@@ -1,4 +1,4 @@
-//! Preemption, waiting and the checks of locks on this machine, for `quire_sync`.
+//! The implementation of `quire_sync`'s hooks on this machine: preemption, waiting and the checks of locks.
 
 use crate::cpu::{self, clock};
 #[cfg(debug_assertions)]
@@ -42,7 +42,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
     #[cfg(debug_assertions)]
     fn held() -> *mut quire_sync::held::SpinsHeld {
-        // SAFETY: only the address is taken; the caller stays on this CPU.
+        // SAFETY: only the address is computed; the caller stays on this CPU while it uses the address.
         unsafe { &raw mut (*cpu::block()).held }
     }
     #[cfg(debug_assertions)]
@@ -86,9 +86,9 @@ unsafe impl quire_sync::Wait for Hooks {
     #[cfg(debug_assertions)]
     fn held() -> *mut quire_sync::held::MutexesHeld {
         match cpu::current_thread() {
-            // Boot, before there are threads.
+            // Boot runs before there are threads.
             0 => core::ptr::null_mut(),
-            // SAFETY: the running thread is alive; only its list's address is taken.
+            // SAFETY: the running thread is alive, and only the address of its list is computed.
             at => unsafe { &raw mut (*Thread::<Machine>::from_handle(ThreadHandle(at)).context()).held },
         }
     }
@@ -96,7 +96,7 @@ unsafe impl quire_sync::Wait for Hooks {
 
 quire_sync::provide!(Hooks);
 
-// Called only by `cpu::preempt_enable`: keeps all registers but the flags.
+// Only `cpu::preempt_enable` calls this stub, which preserves all registers but the flags.
 global_asm!(
     r#"
     .pushsection .text.preempt, "ax"
@@ -132,10 +132,11 @@ global_asm!(
     preempt_now = sym preempt_now,
 );
 
-/// Called when preemption is enabled again, and a reschedule is pending.
+/// Preempts the calling thread. Called when preemption is enabled again and a reschedule is pending.
 #[cold]
 extern "C" fn preempt_now() {
-    // With interrupts masked, the code that masked them drops a guard later.
+    // If interrupts are masked, the preemption happens later: the code that masked them drops a preemption guard after
+    // it has unmasked them.
     if cpu::interrupts_are_on()
         && let Some(scheduler) = try_scheduler()
     {

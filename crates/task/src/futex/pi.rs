@@ -15,9 +15,9 @@
 //!
 //! # Why no inheritance is lost
 //! A waiting thread stores its waiter in `blocked` and reads its level in one critical section of the thread lock. A
-//! change of a thread's level happens under the same lock, and is followed by a [walk](FutexTable::walk). The walk reads
-//! `blocked`, locks the waiter's bucket, and reads `blocked` again. Then it requeues the waiter by its new level, and
-//! updates the level that the next owner inherits. So either the waiter has the new level, or the walk finds the
+//! change of a thread's level happens under the same lock, and is followed by a [walk](FutexTable::walk). The walk
+//! reads `blocked`, locks the waiter's bucket, and reads `blocked` again. Then it requeues the waiter by its new level,
+//! and updates the level that the next owner inherits. So either the waiter has the new level, or the walk finds the
 //! waiter. A walk holds one bucket's lock at a time.
 //!
 //! # Why no cycle is missed
@@ -152,8 +152,8 @@ enum Attempt<M: Machine> {
 }
 
 impl<M: Machine> FutexTable<M> {
-    /// The thread lock of `thread`. Under a model checker all threads share one lock, because a checker must repeat each
-    /// step exactly, and addresses differ between runs.
+    /// The thread lock of `thread`. Under a model checker all threads share one lock, because a checker must repeat
+    /// each step exactly, and addresses differ between runs.
     fn thread_lock(&self, thread: &Thread<M>) -> &SpinLock<()> {
         let address = if cfg!(any(loom, shuttle)) { 0 } else { ptr::from_ref(thread).addr() as u64 };
         &self.bucket(self.index_of((address, 2))).threads
@@ -420,8 +420,8 @@ impl<M: Machine> FutexTable<M> {
                 }
                 at.thread.level()
             };
-            // SAFETY: the thread still waits by that waiter, which is listed at a lock in the locked bucket. A waiter is
-            // moved between buckets only while its thread's `blocked` does not point to it.
+            // SAFETY: the thread still waits by that waiter, which is listed at a lock in the locked bucket. A waiter
+            // is moved between buckets only while its thread's `blocked` does not point to it.
             unsafe {
                 let waiter = &*at.waiter;
                 let Some(lock) = waiter.lock.get() else { return false };

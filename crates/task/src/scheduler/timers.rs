@@ -28,8 +28,8 @@ impl<M: Machine> Scheduler<M> {
         self.program(here);
     }
 
-    /// Cancels `timer`, on whichever CPU it is armed. Returns whether it was still armed. When this returns, the timer's
-    /// callback neither runs nor will run. Timer callbacks must not call this.
+    /// Cancels `timer`, on the CPU where it is armed. Returns whether it was still armed. When this returns, the
+    /// timer's callback neither runs nor will run. Timer callbacks must not call this.
     #[inline]
     pub fn cancel(&self, timer: &Timer) -> bool {
         // A timer stays on one wheel until it expires or is cancelled, and only its owner arms it.

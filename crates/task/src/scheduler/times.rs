@@ -69,7 +69,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// How many threads exist: those that were spawned and have not ended.
     pub fn threads(&self) -> u64 {
-        // The ended threads are counted first, so that the result is not too small if a thread starts and ends meanwhile.
+        // The ended threads are counted first. Otherwise the result would be too small if a thread started and ended
+        // between the two counts.
         let ended: u64 = self.cpus.iter().map(|cpu| cpu.ended.load(Ordering::Acquire)).sum();
         let started: u64 = self.cpus.iter().map(|cpu| cpu.started.load(Ordering::Acquire)).sum();
         started.saturating_sub(ended)

@@ -37,7 +37,8 @@ impl<M: Machine> FutexTable<M> {
                 Err(_) => fetch().map_err(PiRefused::Word)?,
             }
         }
-        // SAFETY: this call has listed the waiter on the plain word. The waiter is on this stack until the call returns.
+        // SAFETY: this call has listed the waiter on the plain word. The waiter is on this stack until the call
+        // returns.
         unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
     }
 
@@ -93,8 +94,8 @@ impl<M: Machine> FutexTable<M> {
                 let attempt = self.attempt(scheduler, at, thread, how, owner, spare)?;
                 compared = true;
                 let reference = thread.to_ref();
-                // SAFETY: the waiter is listed in the bucket of `from`, and the lock in the bucket of `to`. Both buckets
-                // are locked.
+                // SAFETY: the waiter is listed in the bucket of `from`, and the lock in the bucket of `to`. Both
+                // buckets are locked.
                 unsafe {
                     source.take(plain);
                     self.bucket(a).waiting.fetch_sub(1, Ordering::Relaxed);
