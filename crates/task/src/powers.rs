@@ -87,8 +87,8 @@ pub fn look<L: Looked>(
     })
 }
 
-/// Changes the owner's powers: first closes `memory`, in which the owner runs, and then calls `show`, which sets the new
-/// ids.
+/// Changes the owner's powers: first closes `memory`, in which the owner runs, and then calls `show`, which sets the
+/// new ids.
 pub fn change<R>(memory: Option<&Openness>, show: impl FnOnce() -> R) -> R {
     let close = || memory.into_iter().for_each(Openness::close);
     if mutant(Mutant::ClosesLate) {
@@ -100,7 +100,8 @@ pub fn change<R>(memory: Option<&Openness>, show: impl FnOnce() -> R) -> R {
     show()
 }
 
-/// Calls `go`, by which the owner leaves `memory` for ever. Before that, closes the note `left` if the memory is closed.
+/// Calls `go`, by which the owner leaves `memory` for ever. Before that, closes the note `left` if the memory is
+/// closed.
 pub fn leave<R>(memory: Option<&Openness>, left: &Openness, go: impl FnOnce() -> R) -> R {
     let note = || {
         if memory.is_some_and(|memory| !memory.is_open()) {

@@ -1,4 +1,4 @@
-//! The machine for the Linux layer.
+//! The implementation of the Linux layer's machine traits.
 
 use super::start::user_thread;
 use crate::cpu::{self, clock, fpu};
@@ -21,7 +21,7 @@ pub fn set_verbose(yes: bool) {
     VERBOSE.store(yes, Ordering::Relaxed);
 }
 
-/// Sets the wall clock from the battery clock.
+/// Sets the wall clock to `seconds` since 1970, from the battery-backed clock.
 pub fn set_epoch(seconds: u64) {
     clock::set_epoch(seconds.saturating_mul(1_000_000_000).saturating_sub(clock::now()));
 }
@@ -35,8 +35,8 @@ fn my_context() -> *mut Context {
     scheduler().current().context()
 }
 
-// SAFETY: user memory is accessed only through `user`, which refuses addresses outside user space and turns faults into
-// errors.
+// SAFETY: user memory is accessed only through `memory::user`. It refuses addresses outside user space, and returns an
+// error after a fault.
 unsafe impl quire_linux_state::UserAccess for Machine {
     #[inline(always)]
     unsafe fn copy_from_user(&self, to: *mut u8, from: u64, len: usize) -> Result<(), BadAddress> {
@@ -83,7 +83,7 @@ impl quire_linux_state::Machine for Machine {
     }
     fn activate(&self, pmap: Option<&X86Pmap>) {
         let interrupts = cpu::interrupts_off();
-        // SAFETY: interrupts are masked, so there is no preemption; a space stays while a thread has it.
+        // SAFETY: interrupts are masked, so there is no preemption. A space lives as long as a thread uses it.
         unsafe {
             match pmap {
                 Some(pmap) => pmap.switch_in(self, cpu::id()),
@@ -94,7 +94,7 @@ impl quire_linux_state::Machine for Machine {
     }
 
     fn fs_base(&self) -> u64 {
-        // SAFETY: the calling thread's own context, which only it changes.
+        // SAFETY: the calling thread's own context, which only that thread changes.
         unsafe { (*my_context()).fs_base }
     }
     fn set_fs_base(&self, base: u64) {

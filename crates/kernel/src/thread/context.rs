@@ -292,7 +292,8 @@ fn restock_idle(going_on: &mut GoingOn) {
 pub type Main = extern "C" fn(&mut UserRegs);
 
 /// Parks the calling program's thread until it is unparked, or until `deadline` in nanoseconds, and gives up its kernel
-/// stack. After the sleep the thread continues with a call of `main`. `depart` returns only if the thread did not sleep.
+/// stack. After the sleep the thread continues with a call of `main`. `depart` returns only if the thread did not
+/// sleep.
 ///
 /// # Safety
 /// The caller is a program's thread. Except for `regs`, its stack has no value that must be dropped and none to which a
