@@ -397,8 +397,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Checks whether the calling thread's wait has ended, and how; `None` if it has not. `waiter` is the one that
-    /// [`begin`](Self::begin) listed. After `Some` it is no longer listed.
+    /// Checks whether the calling thread's wait has ended, and how; `None` if it has not. [`begin`](Self::begin) has
+    /// listed `waiter` before. After `Some` it is no longer listed.
     ///
     /// # Safety
     /// `begin` of this table returned true for `waiter`, and no call since has returned `Some`.
@@ -468,9 +468,10 @@ impl<M: Machine> FutexTable<M> {
         Ok(woken)
     }
 
-    /// Compares the word by `check`, as in [`wait`](Self::wait). If it has the expected value, wakes up to `wake`
-    /// threads that wait on `from`, and moves up to `requeue` of the other waiters to `to`. Returns the numbers of
-    /// woken and moved threads, or `None` if the word differed. The inner error is that of [`wake`](Self::wake).
+    /// Wakes threads that wait on `from`, and moves other waiters from `from` to `to`, if the word has the expected
+    /// value. `check` compares the word, as in [`wait`](Self::wait). At most `wake` threads are woken, and at most
+    /// `requeue` are moved. Returns both numbers, or `None` if the word differed. The inner error is that of
+    /// [`wake`](Self::wake).
     #[allow(clippy::too_many_arguments)]
     pub fn requeue<E>(
         &self,

@@ -108,7 +108,7 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>);
 
     /// As [`switch`](Machine::switch), but `prev` no longer needs its stack, and a machine may give the stack to
-    /// another thread. Then `depart` does not return: when a CPU switches to `prev` again, `prev` starts at a function
+    /// another thread. Then `depart` does not return. When a CPU switches to `prev` again, `prev` starts at a function
     /// of the kernel, on another stack, with interrupts masked. That function must first call
     /// [`Scheduler::resumed`](crate::Scheduler::resumed) if `prev` parked, and
     /// [`Scheduler::started`](crate::Scheduler::started) if it was preempted. A machine that lets threads

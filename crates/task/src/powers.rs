@@ -1,9 +1,9 @@
 //! Changes of a thread's powers (user ids and capabilities), against threads that access its memory at the same time.
 //!
 //! A *looker* is a thread that accesses another thread's memory, as a debugger does. The *owner* is the thread that is
-//! accessed. The looker is admitted by the owner's *ids*, if the owner's *memory* is [open](Openness) to other
-//! processes of the same user (on Linux, if it is "dumpable"). The ids and the memory are two words, so each side keeps
-//! an order:
+//! accessed. The owner's *ids* and *memory* determine whether the looker is admitted. The memory may be
+//! [open](Openness) to other processes of the same user (on Linux, "dumpable"). The ids and the memory are two words,
+//! so each side keeps an order:
 //!
 //! - the owner changes its powers ([`change`])
 //!   - the owner first closes its memory

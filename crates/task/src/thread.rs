@@ -56,9 +56,9 @@ const BATCH: u8 = 1;
 const BACKGROUND: u8 = 2;
 /// A bit in a thread's stored real-time priority: the class is [`Class::RoundRobin`].
 const ROUND: u8 = 0x80;
-/// A mark in the low bits of the field `Thread::user`: the level of the thread is not that of nice value 0, or was not
-/// at some time. The cause may be its class, its nice value or an inherited priority. Without the mark, the scheduler
-/// need not read the fields that determine the level, which are in another cache line.
+/// A mark in the low bits of the field `Thread::user`. It means that the thread's level is, or was at some time, not
+/// that of nice value 0. The cause may be its class, its nice value or an inherited priority. Without the mark, the
+/// scheduler need not read the fields that determine the level, which are in another cache line.
 const HAS_LEVEL: usize = 1;
 /// A mark in the low bits of the field `Thread::user`: the thread's affinity excludes some CPU, or did at some time.
 /// Without the mark, the scheduler need not read the affinity.
@@ -341,7 +341,7 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// The real-time priority at which the thread runs: its own, or a higher one that it inherits through a lock with
+    /// The real-time priority at which the thread runs: its own, or a higher priority inherited through a lock with
     /// priority inheritance. 0 if the thread runs by its nice value.
     pub fn urgency(&self) -> u8 {
         if self.has_level() { MOST_URGENT.saturating_sub(self.level()) } else { 0 }

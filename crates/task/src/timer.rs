@@ -36,7 +36,7 @@ const LEVELS: usize = 2;
 const SLOTS: usize = 1 << DIGIT;
 /// The greatest distance of a timer from the wheel's time, in ticks (2.3 years). A timer with a later deadline is put
 /// at this distance, and is inserted again when the wheel reaches it. The distance is one top-level slot less than the
-/// whole wheel, so that such a timer is never inserted in the slot that is being emptied.
+/// whole wheel. So such a timer is never inserted in the slot that is being emptied.
 const HORIZON: u64 = (1 << (DIGIT * LEVELS as u32)) - (1 << (DIGIT * (LEVELS as u32 - 1))) - 1;
 /// How many timers one interrupt handles at most. The next interrupt handles the rest, so that no interrupt is long.
 const BATCH: usize = 64;
@@ -237,8 +237,8 @@ impl Wheel {
                 };
                 match again {
                     // The timer moves to a lower level, or is armed again. Neither puts it in the slot that is being
-                    // emptied: a timer that moves agrees with `time` in this level's digit, and a timer that is armed
-                    // again is due in a later tick.
+                    // emptied. A timer that moves agrees with `time` in this level's digit. A timer that is armed again
+                    // is due in a later tick.
                     // SAFETY: the timer stays armed, so its owner keeps it alive and in place.
                     Some(deadline) => unsafe { self.insert(timer, deadline) },
                     // The timer is marked as not armed only after its callback, because the owner may free the timer

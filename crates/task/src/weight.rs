@@ -34,8 +34,9 @@ fn index(nice: i8) -> usize {
     (nice.clamp(-20, 19) + 20) as usize
 }
 
-/// Converts `ns` nanoseconds of CPU time of a thread at `nice` to the time that its turn is charged: `ns` divided by
-/// the thread's weight relative to nice 0. Rounded up, so that every run makes the rest of a turn shorter.
+/// Converts CPU time of a thread at `nice` to the time that its turn is charged, both in nanoseconds. It is `ns`
+/// divided by the thread's weight relative to nice 0. The result is rounded up, so that every run makes the rest of a
+/// turn shorter.
 #[inline(always)]
 pub(crate) fn weighted(ns: u64, nice: i8) -> u64 {
     // Most threads have nice 0.

@@ -26,8 +26,8 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// The archive in `module`. Its frames are registered in ranges of at most `largest` bytes, because the memory
-    /// system places its tables in the largest range, which must be free.
+    /// The archive in `module`. `largest` is the size in bytes of the largest free range of RAM. The archive's frames
+    /// are registered in smaller ranges, because the memory system places its tables in the largest range.
     ///
     /// # Safety
     /// The module is in RAM that the direct map maps, and no other code uses it.

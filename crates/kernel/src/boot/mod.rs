@@ -1,8 +1,8 @@
 //! Boot: from the loader's entry to the first thread, on the boot CPU and on the others.
 //!
-//! Boot uses all other rooms of the kernel, and none uses boot. Boot passes values of upper rooms to lower ones: the
-//! addresses of the trap entries to `cpu::tables`, and the address of the guard page below the boot stack to
-//! `memory::paging`.
+//! Boot uses all other rooms of the kernel, and none uses boot. Boot passes values of upper rooms to lower ones.
+//! `cpu::tables` gets the addresses of the trap entries. `memory::paging` gets the address of the guard page below the
+//! boot stack.
 //!
 //! Invariants:
 //! - The order of the steps is: features, registers, the memory system, the scheduler, interrupts. Each step needs the

@@ -1,6 +1,6 @@
 //! The check of the processor's required features, before the first instruction that needs them.
 //!
-//! The check runs in 32-bit mode with paging off, because a processor without long mode or NX would fault for ever at
+//! The check runs in 32-bit mode with paging off. Otherwise a processor without long mode or NX would fault for ever at
 //! the first write of EFER. If features are missing, one sentence on the serial line names them all, and QEMU's
 //! debug-exit device gets [`REFUSED`]. Optional features are in `cpu::features`.
 //!

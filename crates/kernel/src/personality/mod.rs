@@ -33,8 +33,8 @@ pub fn try_linux() -> Option<&'static Linux<Machine>> {
 /// The number of process 1, and of its first process group.
 const FIRST: u32 = 1;
 
-/// Handles the host's interrupt (Ctrl-C): passes it to the terminal, or, if the terminal does not take it, sends SIGINT
-/// to the group of process 1.
+/// Handles the host's interrupt (Ctrl-C). Passes it to the terminal. If the terminal does not take it, sends SIGINT to
+/// the group of process 1.
 pub fn host_interrupt() {
     if let Some(linux) = LINUX.try_get()
         && !linux.files.key(Key::Interrupt)

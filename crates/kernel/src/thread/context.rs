@@ -7,8 +7,9 @@
 //! has the state of the call. A thread also departs if it is preempted on the return to user mode
 //! ([`depart_preempted`]).
 //!
-//! The CPU that switches to a thread without a stack gives it one: the stack of the previous thread if that departs
-//! too, else an idle stack of the CPU. A switch cannot allocate memory, so each CPU keeps one idle stack in reserve.
+//! The CPU that switches to a thread without a stack gives it one. It is the stack of the previous thread if that
+//! departs too, else an idle stack of the CPU. A switch cannot allocate memory, so each CPU keeps an idle stack in
+//! reserve.
 //! A thread that got the reserve stack first allocates another one ([`begin`]). If there is no memory, the thread
 //! departs again, and so returns its stack to the CPU.
 

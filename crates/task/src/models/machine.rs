@@ -48,8 +48,8 @@ pub(super) struct Model {
     ended: AtomicBool,
 }
 
-/// Whether the flag is set now. All accesses of flags are read-modify-writes, because in loom a load may see an old
-/// value for ever, and two swaps may both miss a plain store between them.
+/// Whether the flag is set now. All accesses of flags are read-modify-writes. In loom a load may see an old value for
+/// ever, and two swaps may both miss a plain store between them.
 fn is_up(flag: &AtomicBool) -> bool {
     flag.fetch_or(false, Ordering::AcqRel)
 }

@@ -1,5 +1,5 @@
-//! Priority inheritance: a release against a waiter that gives up, a chain of owners that grows at both ends at once,
-//! and the exit of an owner.
+//! Priority inheritance: a release against a waiter that gives up, a chain of owners that grows at both ends, and the
+//! exit of an owner.
 #![allow(clippy::undocumented_unsafe_blocks)] // all memory is the model's own
 
 use super::futex::{Table, keys, with_table};

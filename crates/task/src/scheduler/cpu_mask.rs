@@ -1,4 +1,4 @@
-//! A shared set of CPUs whose bits can be claimed: a CPU that clears a bit learns whether it was the one that did.
+//! A shared set of CPUs whose bits can be claimed: if several CPUs clear a bit, only one of them gets `true`.
 
 use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU64, Ordering};

@@ -10,7 +10,7 @@
 //! # How a thread leaves its CPU
 //! A thread that parks first sets its token word to `PARKED`. From then on a waker may queue the thread, although the
 //! thread still runs on its old CPU until the switch. That is safe because a thread whose `on_cpu` is set is queued
-//! only on its own CPU, and no other CPU takes it from that queue. Its own CPU takes a thread from the queue again only
+//! only on its own CPU. No other CPU takes it from that queue, and its own CPU takes a thread from the queue again only
 //! after the switch. The CPU clears `on_cpu` (release) in [`finish_switch`](Scheduler::finish_switch), on the next
 //! thread's stack. A CPU that reads `on_cpu` clear (acquire) finds the saved context complete.
 //!

@@ -86,8 +86,8 @@ impl<M: Machine> Scheduler<M> {
         self.enqueue_masked(&masked, thread, cpu, join, false);
     }
 
-    /// As [`enqueue`](Self::enqueue), with interrupts masked already. If `ends` is true and at least [`CROWD`] threads
-    /// are in the front list of its user, the thread moves to the share of ending threads.
+    /// As [`enqueue`](Self::enqueue), with interrupts masked already. `ends` is true for a thread that is about to
+    /// exit. If at least [`CROWD`] threads are in its user's front list, it then moves to the share of ending threads.
     pub(crate) fn enqueue_masked(
         &self,
         _masked: &Masked<'_, M>,

@@ -142,8 +142,8 @@ impl<M: Machine> RunQueue<M> {
         self.realtime.set_bound(bound);
     }
 
-    /// The time at which the running thread must yield to a thread of another user or another class, in nanoseconds of
-    /// the CPU's counter; [`NEVER`] if it need not.
+    /// The time at which the running thread must yield to a thread of another user or another class. In nanoseconds of
+    /// the CPU's counter; [`NEVER`] if it need not yield.
     #[inline(always)]
     pub fn turn_end(&self) -> u64 {
         if self.urgency == 0 && self.realtime.len() == 0 { self.share_end() } else { self.turn_end_by_urgency() }
@@ -163,7 +163,7 @@ impl<M: Machine> RunQueue<M> {
     }
 
     /// Charges the current share for the time up to `now`. If the running thread leaves the CPU, `run` is the length of
-    /// its run in nanoseconds, and `weighted` is that time in nanoseconds at nice 0. Otherwise both are zero.
+    /// its run in nanoseconds, and `weighted` is the equivalent at nice 0. Otherwise both are zero.
     #[inline(always)]
     pub fn charge(&mut self, now: u64, run: u64, weighted: u64) {
         if self.urgency > 0 {
@@ -231,8 +231,9 @@ impl<M: Machine> RunQueue<M> {
             // SAFETY: the share's user lives, because the thread belongs to it and is runnable.
             unsafe { self.shares.insert(NonNull::from(share)) };
         }
-        // SAFETY: only one CPU at a time queues a runnable thread: the CPU that got `true` from its token, spawned it,
-        // or switches away from it. The thread is alive until it exits, which it cannot do while it is queued.
+        // SAFETY: only one CPU at a time queues a runnable thread. It is the CPU that got `true` from its token,
+        // spawned it, or switches away from it. The thread is alive until it exits, which it cannot do while it is
+        // queued.
         unsafe { share.push(node, join) };
     }
 

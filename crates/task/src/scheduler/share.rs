@@ -1,8 +1,9 @@
 //! Users' shares of CPU time.
 //!
-//! A CPU divides its time between users first, then between the threads of a user. On each CPU a user has a [`Share`]:
-//! the user's runnable threads on that CPU, and its *virtual time*, the CPU time that they have used there. The share
-//! with the least virtual time runs next. So a user with a thousand threads gets as much time as a user with one.
+//! A CPU divides its time between users first, then between the threads of a user. On each CPU a user has a [`Share`],
+//! which contains the user's runnable threads on that CPU and a *virtual time*. The virtual time is the CPU time that
+//! these threads have used. The share with the least virtual time runs next. So a user with a thousand threads gets as
+//! much time as a user with one.
 //!
 //! Virtual time is counted per CPU. A thread that migrates joins its user's share of the other CPU. A share whose
 //! threads all slept restarts with a virtual time at most [`CREDIT`] behind the other shares of its CPU. Otherwise it
@@ -64,11 +65,11 @@ pub(crate) struct Share<M: Machine> {
 /// There are two lists. A *turn* is a thread's time slice; its length is proportional to the thread's nice weight. A
 /// thread that wakes up with some of its turn left joins the *front* list, whose threads run round-robin for short
 /// stretches. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins the end of the *back*
-/// list, and gets a new turn when it is taken off that list. So in each round threads get CPU time by their weights. A
+/// list. It gets a new turn when it is taken off that list. So in each round threads get CPU time by their weights. A
 /// thread that wakes up often gets ahead of a busy thread by at most one turn. Then it waits on the back list too.
 ///
-/// A preempted thread keeps the rest of its turn, and rejoins the list from which it came: the front list at its end,
-/// the back list at its head. So a busy thread gets its whole turn, however long the front list is.
+/// A preempted thread keeps the rest of its turn, and rejoins the list from which it came. It joins the front list at
+/// the end, and the back list at the head. So a busy thread gets its whole turn, however long the front list is.
 ///
 /// The front list is served first. If it does not become empty, it alone is served until it is [`PATIENCE`] ahead. From
 /// then on CPU time is divided between the lists by their lengths, and the back list gets from a fifth to a half. So a
@@ -77,7 +78,7 @@ pub(crate) struct Share<M: Machine> {
 /// not the number of dispatches, because the threads of the back list may sleep again soon after they run.
 ///
 /// If the front list becomes empty now and then, a thread on the back list waits for at most one turn of each other
-/// thread, because a thread whose turn is used up joins the back list behind it.
+/// thread. After that turn the other thread joins the back list behind it.
 struct Threads<M: Machine> {
     front: List<Queued<M>>,
     back: List<Queued<M>>,
@@ -163,8 +164,8 @@ impl<M: Machine> Share<M> {
     /// Charges the list of the thread that has run for `ns` nanoseconds, which are `weighted` nanoseconds at nice 0.
     ///
     /// The front list is charged with the lesser of the two times, and the back list with the greater. Otherwise a
-    /// single thread of great weight on the back list would get nearly all the time, although the weights of the
-    /// threads on the front list together may be greater. A turn's length depends on the weight already.
+    /// single thread of great weight on the back list would get nearly all the time. The weights of the threads on the
+    /// front list together may be greater. Weights count all the same, because a turn's length depends on them.
     pub fn pass(&self, ns: u64, weighted: u64) {
         // No thread waited, so no list was passed over.
         if self.is_empty() {

@@ -22,10 +22,10 @@ impl<M: Machine> Scheduler<M> {
     /// of a running one is updated. A sleeping thread is queued by its new urgency when it wakes up. Callable under any
     /// lock of a rank below the run queue's. The function races with:
     ///
-    /// - **a CPU that queues the thread** (*writes its home, executes a fence, reads its urgency, writes its list*):
-    ///   either that CPU sees the new urgency, or this CPU finds the thread on the queue of its new home
-    /// - **a CPU that takes the thread off a queue**: the queue's lock orders the two, so this CPU finds the thread
-    ///   waiting or running
+    /// - **a CPU that queues the thread** (*writes its home, executes a fence, reads its urgency, writes its list*).
+    ///   Either that CPU sees the new urgency, or this CPU finds the thread on the queue of its new home.
+    /// - **a CPU that takes the thread off a queue**. The queue's lock orders the two, so this CPU finds the thread
+    ///   waiting or running.
     pub(crate) fn sort(&self, thread: &Thread<M>) {
         if !thread.has_level() {
             return;

@@ -84,7 +84,7 @@ pub struct Sim {
     ended: Condvar,
 }
 
-/// The panic payload that unwinds an OS thread whose scheduler thread has exited, or when the machine stops.
+/// The panic payload that unwinds an OS thread whose scheduler thread has exited.
 struct Gone;
 
 impl Sim {
@@ -297,7 +297,7 @@ unsafe impl Machine for Sim {
     unsafe fn switch(&self, prev: &Thread<Self>, next: &Thread<Self>) {
         assert!(MASKED.get());
         let cpu = quire_sync::current_cpu();
-        // Copy what is needed of `prev` now, because `prev` may be freed as soon as `next` runs.
+        // Copy the needed fields of `prev` now, because `prev` may be freed as soon as `next` runs.
         let (own, gone) = (unsafe { (*prev.context()).clone() }, prev.payload().exiting.load(SeqCst));
         own.leave();
         unsafe { (*next.context()).give(cpu) };

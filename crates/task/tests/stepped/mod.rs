@@ -8,8 +8,9 @@
 //! Time passes only in [`Stepped::spin`] and [`Stepped::poll`], where interrupts are delivered and threads are
 //! preempted.
 //!
-//! A machine with a [seed](Stepped::seeded) makes some choices at random: the order of CPUs at the same moment, the
-//! time of a [`Stepped::poll`], and the delay of interrupts between CPUs. The same seed gives the same choices.
+//! A machine with a [seed](Stepped::seeded) makes some choices at random. They are the order of CPUs at the same
+//! moment, the time of a [`Stepped::poll`], and the delay of interrupts between CPUs. The same seed gives the same
+//! choices.
 #![allow(dead_code)]
 
 mod bodies;

@@ -26,7 +26,8 @@ struct Wait {
 const REPORTED: u32 = u32::MAX;
 /// The number of probes that each other CPU must answer before a report.
 const ANSWERS: u32 = 3;
-/// The longest time between two calls that counts, in nanoseconds. After a longer time the CPU did not run in between.
+/// The most time that counts between two calls, in nanoseconds. If more time has passed, the CPU did not run in
+/// between.
 const LONGEST: u64 = 100_000_000;
 
 static WAITS: [Wait; cpu::MAX] = [const {

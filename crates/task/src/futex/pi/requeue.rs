@@ -42,9 +42,9 @@ impl<M: Machine> FutexTable<M> {
         unsafe { self.wait_for_lock(scheduler, word, &waiter, deadline) }
     }
 
-    /// Compares the plain word of `from` by `check`. If it has the expected value, gives the lock of `to` to the first
-    /// waiter of `from` if the lock is free, else moves that waiter to the lock. Then moves up to `most` other waiters.
-    /// Returns the number of all these waiters.
+    /// Moves waiters from the plain word of `from` to the lock of `to`, if the word has the expected value. `check`
+    /// compares the word. The first waiter becomes the owner if the lock is free. After the first waiter up to `most`
+    /// others are moved. Returns the number of all these waiters.
     #[allow(clippy::too_many_arguments)]
     pub fn pi_requeue<W: PiWord<M>>(
         &self,
