@@ -36,7 +36,7 @@ impl<T> Once<T> {
     pub fn set(&self, value: &'static T) {
         self.0.store(core::ptr::from_ref(value).cast_mut(), Ordering::Release);
     }
-    /// The value.
+    /// The value, which was set before.
     ///
     /// # Safety
     /// The value was set.
@@ -68,11 +68,11 @@ pub fn scheduler() -> &'static Scheduler<Machine> {
     // SAFETY: boot sets the scheduler before the first thread and before interrupts are on.
     unsafe { SCHEDULER.get() }
 }
-/// The memory system, if boot has set it.
+/// The memory system; `None` before boot has set it.
 pub fn try_vm() -> Option<&'static Vm<Machine>> {
     VM.try_get()
 }
-/// The scheduler, if boot has set it.
+/// The scheduler; `None` before boot has set it.
 pub fn try_scheduler() -> Option<&'static Scheduler<Machine>> {
     SCHEDULER.try_get()
 }

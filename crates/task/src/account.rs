@@ -1,4 +1,4 @@
-//! Exact execution times: measured at every kernel entry, every kernel exit and every switch, not sampled by ticks.
+//! Exact execution times. They are measured at every kernel entry, kernel exit and switch, instead of sampled by ticks.
 //!
 //! Each value has one writer, the CPU that runs the thread. A reader may see a value that is one step old.
 

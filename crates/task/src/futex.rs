@@ -117,23 +117,23 @@ unsafe impl<M: Machine> Adapter for Hung<M> {
     }
 }
 
-/// The keys of one bucket, and its locks with priority inheritance that have waiters.
+/// The chain of keys of one bucket, and the list of its locks with priority inheritance that have waiters.
 struct Chain<M: Machine> {
     keys: List<Hung<M>>,
     locks: List<OfBucket<M>>,
 }
-// SAFETY: waiters are reached only under the bucket's lock, while they are listed.
+// SAFETY: waiters are accessed only under the bucket's lock, while they are listed.
 unsafe impl<M: Machine> Send for Chain<M> {}
 
 impl<M: Machine> Chain<M> {
     fn first_of(&self, key: Key) -> Option<NonNull<Waiter<M>>> {
-        // SAFETY: a waiter on the chain stays alive until it is taken off, and the bucket's lock is held.
+        // SAFETY: a waiter on the chain stays alive until it is removed, and the bucket's lock is held.
         self.keys.iter().find(|w| unsafe { w.as_ref() }.key.get() == key)
     }
 
     /// The lock with priority inheritance of `key`, if it has waiters.
     fn lock_of(&self, key: Key) -> Option<NonNull<PiLock<M>>> {
-        // SAFETY: a lock on the list stays alive until it is taken off, and the bucket's lock is held.
+        // SAFETY: a lock on the list stays alive until it is removed, and the bucket's lock is held.
         self.locks.iter().find(|lock| unsafe { lock.as_ref() }.key() == key)
     }
 
@@ -300,7 +300,7 @@ impl<M: Machine> FutexTable<M> {
         unsafe { self.buckets.add(index & self.mask).as_ref() }
     }
 
-    /// Whether no bucket counts a waiter.
+    /// Whether the count of waiters of every bucket is zero.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn is_quiet(&self) -> bool {
         (0..=self.mask).all(|i| self.bucket(i).waiting.load(Ordering::Relaxed) == 0)

@@ -4,8 +4,8 @@ use crate::list::{Adapter, List};
 use core::ptr::NonNull;
 use quire_sync::{Rank, SpinLock};
 
-/// A numbered set of members. `A` selects the links that a member uses, so a process can be in a group and in a session
-/// at once.
+/// A numbered set of members. The adapter `A` selects the links of a member that the set uses. So a process can be in a
+/// group and in a session.
 pub struct Group<A: Adapter> {
     id: u32,
     members: SpinLock<Members<A>>,
@@ -66,7 +66,7 @@ impl<A: Adapter> Group<A> {
     pub fn for_each(&self, mut f: impl FnMut(&A::Node) -> bool) {
         let members = self.members.lock();
         for member in members.list.iter() {
-            // SAFETY: a member stays alive until it has left, which takes the lock that is held here.
+            // SAFETY: a member stays alive until it has left the group, for which it needs the lock that is held here.
             if !f(unsafe { member.as_ref() }) {
                 return;
             }

@@ -35,7 +35,7 @@ const PER_CHUNK: usize = CHUNK_BYTES / SLOT_BYTES;
 pub enum IdError {
     /// All numbers up to the limit are in use.
     Exhausted,
-    /// The table had to grow and there was no memory.
+    /// The table had to grow, and there was no memory.
     OutOfMemory,
 }
 
@@ -77,13 +77,13 @@ pub struct CpuIds(SpinLock<Magazine>);
 struct Depot {
     /// The number of chunks that were allocated.
     chunks: usize,
-    /// Returned numbers, oldest first.
+    /// Returned numbers that wait to be reused, oldest first.
     waiting: Queue,
-    /// Returned numbers above the limit.
+    /// Returned numbers above the limit, which are not reused until the limit rises.
     aside: Queue,
 }
 
-/// Numbers that are linked by [`Slot::next`]; 0: none.
+/// A queue of numbers, which are linked by [`Slot::next`]. The number 0 means none.
 #[derive(Default)]
 struct Queue {
     first: u32,
@@ -102,7 +102,7 @@ struct Shelf {
 /// The result of a request to refill a magazine.
 #[derive(PartialEq, Eq)]
 enum Refill {
-    /// Numbers, or none yet: the caller asks again.
+    /// The magazine may have numbers now. If it has none, the caller requests a refill again.
     Done,
     /// The table must grow first.
     Grow,
@@ -149,15 +149,15 @@ impl<T, G> IdTable<T, G> {
         let chunks = memory.cast::<AtomicPtr<Slot>>();
         record::own(memory.as_ptr(), Self::directory_bytes(max), "id-directory");
         for i in 0..max as usize / PER_CHUNK + 1 {
-            // SAFETY: within the directory's part of the memory.
+            // SAFETY: the element is in the directory's part of the memory.
             unsafe { chunks.add(i).write(AtomicPtr::new(core::ptr::null_mut())) };
         }
         let empty = |_| {
             let m = Magazine { ready: [0; BATCH], ready_len: 0, returned: [0; BATCH], returned_len: 0 };
             CpuIds(SpinLock::new(Rank::IDS, m))
         };
-        // SAFETY: the memory behind the directory is `PerCpu::bytes(cpus)` long and aligned, for the directory is
-        // padded to 128.
+        // SAFETY: the memory behind the directory has `PerCpu::bytes(cpus)` bytes. It is aligned, because the directory
+        // is padded to a multiple of 128 bytes.
         let cpus = unsafe { PerCpu::new(memory.add(Self::directory_bytes(max)), cpus, empty) };
         let depot = Depot { chunks: 0, waiting: Queue::default(), aside: Queue::default() };
         let shelf = Shelf { depot: SpinLock::new(Rank::ID_DEPOT, depot), fresh: AtomicU32::new(1) };
@@ -608,7 +608,7 @@ mod tests {
         ]
     }
 
-    /// The model's knowledge of a number in use.
+    /// The expected state of a number in use.
     #[derive(Default)]
     struct Known {
         holds: u32,

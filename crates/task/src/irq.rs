@@ -59,7 +59,7 @@ impl<T> IrqLock<T> {
     }
 }
 
-/// Holds an [`IrqLock`].
+/// The guard of an [`IrqLock`], which releases the lock when it is dropped.
 pub struct IrqGuard<'a, T, M: Machine> {
     // Declared first, so dropped first: the lock is released before interrupts are restored.
     guard: SpinGuard<'a, T>,

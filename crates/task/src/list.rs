@@ -140,7 +140,7 @@ impl<A: Adapter> List<A> {
     /// As [`push_front`](Self::push_front), and `after` is on this list.
     #[cfg_attr(recording, track_caller)]
     pub unsafe fn insert_after(&mut self, after: Option<NonNull<A::Node>>, node: NonNull<A::Node>) {
-        // SAFETY: this function's contract is that of the others. Nodes on a list are alive.
+        // SAFETY: the contract of `push_front` and `push_back` is that of this function. Nodes on a list are alive.
         unsafe {
             let Some(after) = after else { return self.push_front(node) };
             let Some(next) = A::links(after.as_ref()).next.get() else { return self.push_back(node) };
@@ -208,7 +208,7 @@ mod tests {
 
     struct TestNode(u32, Links<TestNode>);
     struct Only;
-    // SAFETY: a node has one field of links, and its address is the node's.
+    // SAFETY: a node has one field of links, and no other adapter uses it.
     unsafe impl Adapter for Only {
         type Node = TestNode;
         fn links(node: &TestNode) -> &Links<TestNode> {

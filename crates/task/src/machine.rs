@@ -35,13 +35,13 @@ pub enum Irq {
 pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// The saved registers and the stack of a thread that is not running.
     type Context: Send;
-    /// The data of the layer above about a thread.
+    /// The data that the layer above keeps for each thread.
     type Payload: Send + Sync;
 
     /// A monotonic clock in nanoseconds, the same on all CPUs.
     fn now(&self) -> u64;
 
-    /// The counter for execution times; may be cheaper to read than [`now`](Machine::now).
+    /// The present value of the counter for execution times, which may be cheaper to read than [`now`](Machine::now).
     fn ticks(&self) -> u64 {
         self.now()
     }
@@ -72,16 +72,16 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// interrupts on, after any interrupt. Called by the idle thread with interrupts masked.
     fn halt(&self);
 
-    /// Does one small step of deferred work before an idle CPU halts; true if more may remain. Called by the idle
-    /// thread with interrupts on.
+    /// Does one small step of deferred work before an idle CPU halts. Returns true if more may remain. Called by the
+    /// idle thread with interrupts on.
     fn idle_work(&self) -> bool {
         false
     }
 
-    /// Masks interrupts on this CPU; returns how they were.
+    /// Masks interrupts on this CPU. Returns whether they were on before.
     fn mask(&self) -> Irq;
 
-    /// Puts interrupts back to how [`mask`](Machine::mask) found them.
+    /// Unmasks interrupts if they were on before: `was` is the result of [`mask`](Machine::mask).
     fn restore(&self, was: Irq);
 
     /// The thread that runs on this CPU, by one load from CPU-local storage. Null before
@@ -117,7 +117,7 @@ pub unsafe trait Machine: Sized + Send + Sync + 'static {
     /// # Safety
     /// As [`switch`](Machine::switch). No code holds a reference into the stack of `prev`.
     unsafe fn depart(&self, prev: &Thread<Self>, next: &Thread<Self>) {
-        // SAFETY: by this function's contract, which has that of `switch`.
+        // SAFETY: the contract of this function includes that of `switch`.
         unsafe { self.switch(prev, next) }
     }
 

@@ -1,4 +1,4 @@
-//! A thread: what the scheduler knows about it, its saved context, and the payload of the layer above.
+//! A thread: the scheduler's state of it, its saved context, and the payload of the layer above.
 
 use crate::account::Account;
 use crate::list::{Adapter, Links};
@@ -158,8 +158,8 @@ unsafe impl<M: Machine> Adapter for Queued<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// As [`Thread::new`]. `deadline` is called when a park's deadline passes, because only the scheduler can wake the
-    /// thread.
+    /// As [`Thread::new`]. `deadline` is the callback for the deadline of a park. It is an argument because it needs
+    /// the scheduler, which is a higher layer.
     #[inline(always)]
     pub(crate) fn made(
         context: M::Context,
@@ -204,13 +204,14 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// The data of the layer above.
+    /// The data that the layer above keeps for this thread.
     #[inline(always)]
     pub fn payload(&self) -> &M::Payload {
         &self.payload
     }
 
-    /// The saved context; for [`Machine::switch`] and for the maker before [`spawn`](crate::Scheduler::spawn).
+    /// The saved context. Only [`Machine::switch`] uses it, and the thread's creator before
+    /// [`spawn`](crate::Scheduler::spawn).
     #[inline(always)]
     pub fn context(&self) -> *mut M::Context {
         self.context.get()
@@ -619,7 +620,7 @@ pub struct Current<'a, M: Machine> {
 }
 
 impl<M: Machine> Current<'_, M> {
-    // The scheduler vouches that `thread` is the calling thread.
+    // Called only by the scheduler, which vouches that `thread` is the calling thread.
     pub(crate) fn new(thread: NonNull<Thread<M>>) -> Self {
         Current { thread, _here: PhantomData }
     }

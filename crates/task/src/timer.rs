@@ -97,7 +97,7 @@ impl Timer {
     }
 }
 
-/// One CPU's timers; guarded by the lock around it.
+/// The timer wheel of one CPU, guarded by the lock that contains it.
 pub(crate) struct Wheel {
     cpu: CpuId,
     /// The wheel's time in ticks. Every timer on the wheel is due at this time or later.
@@ -170,7 +170,7 @@ impl Wheel {
         }
     }
 
-    /// The first occupied slot: level, slot, and the tick at which it is due.
+    /// The occupied slot that is due first: its level, its number, and the tick at which it is due.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
         // A slot that an earlier call did not empty comes first. Above level 0, only such a slot contains the wheel's
         // present time.

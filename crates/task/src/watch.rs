@@ -223,7 +223,7 @@ mod tests {
         assert!(!watch.becomes_busy(100, None));
         let soft: Vec<_> = ticks(&watch, [1; 9], None).iter().map(|f| f.soft).collect();
         assert_eq!(soft, [None, None, None, None, Some(4), None, None, None, None]);
-        // Once it has entered, the next lockup is another incident.
+        // After the CPU has entered its scheduler, the next lockup is another incident.
         let soft = ticks(&watch, [2, 2, 2, 2, 2], None);
         assert_eq!(soft.iter().filter(|f| f.soft.is_some()).count(), 1);
     }
@@ -288,7 +288,7 @@ mod tests {
         watch.becomes_busy(100, None);
         watch.tick(&HOW, 100, 1, true, Some(&ward));
         assert_eq!((watch.due(), watch.is_busy()), (NEVER, false));
-        // Its ward becomes busy, and must interrupt it.
+        // The ward becomes busy, and must interrupt its watcher.
         assert!(ward.becomes_busy(200, Some(&watch)));
         watch.start(250);
         assert!(!ward.becomes_busy(200, Some(&watch)));

@@ -1,4 +1,4 @@
-//! Nice values as weights: a step is a factor of 1.25, as on Linux.
+//! The weights of nice values. As on Linux, each nice step changes the weight by a factor of 1.25.
 
 const STEPS: usize = 40;
 
@@ -39,7 +39,7 @@ fn index(nice: i8) -> usize {
 /// turn shorter.
 #[inline(always)]
 pub(crate) fn weighted(ns: u64, nice: i8) -> u64 {
-    // Most threads have nice 0.
+    // Fast path: most threads have nice 0.
     if nice == 0 {
         return ns;
     }

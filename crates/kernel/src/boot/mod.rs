@@ -228,7 +228,7 @@ struct Found<'b> {
 fn build_systems(found: Found<'_>) -> TableMemory {
     let Found { free, archive, command_line, total, files, kernel_tables, affinity } = found;
     let cpus = cpu::count();
-    // SAFETY: each piece of memory is fresh, aligned to a page, large enough, and never freed.
+    // SAFETY: each range of memory is unused, aligned to a page, large enough, and never freed.
     unsafe {
         shootdown::init(boot_memory(free, shootdown::bytes(cpus)), cpus);
         let mmu = Mmu::new(boot_memory(free, Mmu::bytes(cpus)), cpus, kernel_tables, has(Feature::Pcid));
@@ -261,7 +261,7 @@ fn start_clocks(command_line: &'static [u8]) {
     }
     start_timer();
     adopt_idle();
-    // SAFETY: the boot CPU alone uses the clock's ports.
+    // SAFETY: only the boot CPU uses the ports of the real-time clock.
     if let Some(seconds) = unsafe { rtc::read() }.and_then(|r| r.seconds_since_1970()) {
         personality::machine::set_epoch(seconds);
     }
@@ -378,7 +378,7 @@ fn file_limits(command_line: &[u8], total: u64) -> Result<Limits, Unusable<'_>> 
 /// Copies the command line out of the loader's memory, which is soon unmapped.
 fn keep_command_line(line: &[u8]) -> &'static [u8] {
     struct Kept(UnsafeCell<[u8; 4096]>);
-    // SAFETY: written once, below, while only the boot CPU runs.
+    // SAFETY: the value is written once, below, while only the boot CPU runs.
     unsafe impl Sync for Kept {}
     static KEPT: Kept = Kept(UnsafeCell::new([0; 4096]));
     // SAFETY: boot calls this once, while only the boot CPU runs, so this is the only reference.

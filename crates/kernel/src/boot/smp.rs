@@ -105,7 +105,7 @@ unsafe extern "C" {
     static __trampoline_end: u8;
 }
 
-/// The number that the next arriving CPU gets.
+/// The number that the next CPU gets when it arrives.
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 /// The tops of the stacks of the CPUs, by CPU number.
 static STACK_TOPS: [AtomicU64; cpu::MAX] = [const { AtomicU64::new(0) }; cpu::MAX];
@@ -114,7 +114,7 @@ static KERNEL_ROOT: AtomicU64 = AtomicU64::new(0);
 static GO: AtomicBool = AtomicBool::new(false);
 /// The number of CPUs that have started, including the boot CPU.
 static ONLINE: AtomicUsize = AtomicUsize::new(1);
-/// The argument of `local_apic::init`, for the arriving CPUs.
+/// The argument of `local_apic::init` for the CPUs that start.
 static APIC_REGISTERS: AtomicUsize = AtomicUsize::new(0);
 /// Maps a stack of `len` bytes with an unmapped guard page below it; returns its top.
 fn boot_stack(tables: &KernelTables, free: &mut Ram, len: u64) -> u64 {

@@ -286,7 +286,8 @@ impl Area {
     /// The address of the room after the state, aligned to 64.
     #[inline(always)]
     pub fn room(&self) -> NonNull<u8> {
-        // SAFETY: the room begins where the state ends; its length is a multiple of 64 that does not change after boot.
+        // SAFETY: the room begins at the end of the state, whose length is a multiple of 64 and does not change after
+        // boot.
         unsafe { self.0.add(len()) }
     }
 }

@@ -53,7 +53,7 @@ pub struct Block {
     pub preempt: u32,
     /// The number of this CPU.
     pub id: u32,
-    /// The running thread (a `quire_task::Thread`).
+    /// The address of the running thread (a `quire_task::Thread`); 0 before there is one.
     pub current: usize,
     /// The address of this block.
     pub this: *mut Block,
@@ -284,8 +284,8 @@ pub fn interrupts_on() {
 #[inline(always)]
 pub fn interrupts_are_on() -> bool {
     let flags: u64;
-    // SAFETY: the pushed flags are popped at once, and without `nostack` the compiler keeps nothing below the stack
-    // pointer.
+    // SAFETY: the pushed flags are popped at once. Without the option `nostack` the compiler has no data below the
+    // stack pointer.
     unsafe { asm!("pushfq", "pop {}", out(reg) flags, options(nomem, preserves_flags)) }
     flags & 0x200 != 0
 }
@@ -356,12 +356,12 @@ pub unsafe fn set_registers() {
     }
 }
 
-/// Makes SYSCALL enter this CPU's kernel at `entry`.
+/// Makes the SYSCALL instruction of this CPU enter the kernel at `entry`.
 ///
 /// # Safety
 /// `entry` is the entry for system calls, and the descriptor tables are loaded.
 pub unsafe fn set_system_calls(entry: u64) {
-    // SAFETY: all CPUs that Quire runs on have SYSCALL (`boot::required`), and the caller guarantees the entry.
+    // SAFETY: `boot::required` has checked that the CPUs have SYSCALL, and the caller vouches for the entry.
     unsafe {
         wrmsr(EFER, rdmsr(EFER) | EFER_SYSCALL);
         wrmsr(STAR, (tables::SYSRET_BASE as u64) << 48 | (tables::KERNEL_CS as u64) << 32);

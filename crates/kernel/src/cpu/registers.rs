@@ -18,7 +18,7 @@ pub const KERNEL_GS_BASE: u32 = 0xc000_0102;
 #[inline(always)]
 pub unsafe fn rdmsr(msr: u32) -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: the caller answers for the MSR.
+    // SAFETY: the caller vouches that the CPU has this MSR.
     unsafe { asm!("rdmsr", in("ecx") msr, out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags)) }
     (high as u64) << 32 | low as u64
 }
@@ -96,7 +96,7 @@ pub unsafe fn xcr0() -> u64 {
 /// No interrupt handler that runs meanwhile changes CR4 or depends on cached translations; masked interrupts suffice.
 pub unsafe fn drop_global() {
     const GLOBAL_PAGES: u64 = 1 << 7;
-    // SAFETY: by this function's contract; the bit affects only cached translations.
+    // SAFETY: the bit affects only cached translations, and nothing else changes CR4 meanwhile.
     unsafe {
         let now = cr4();
         set_cr4(now & !GLOBAL_PAGES);

@@ -60,7 +60,7 @@ unsafe impl Hal for Dma {
     unsafe fn dma_dealloc(_physical: u64, at: NonNull<u8>, pages: usize) -> i32 {
         let order = pages.next_power_of_two().trailing_zeros() as u8;
         let pfn = vm().machine().pfn_of(at.as_ptr());
-        // SAFETY: by the trait's contract the run came from `dma_alloc` and is given back.
+        // SAFETY: by the trait's contract the run came from `dma_alloc`, and the caller no longer uses it.
         unsafe { vm().free_run(Frame::from_pfn(pfn), order) };
         vm().stats().add(Event::BufferPageGone, 1 << order);
         0
@@ -91,7 +91,7 @@ impl ConsolePort {
         self.readiness.notify();
     }
 
-    /// Whether the host has taken all bytes.
+    /// Whether the host has read all written bytes.
     fn drained(&self) -> bool {
         self.console.lock(vm().machine()).drained()
     }
@@ -167,7 +167,7 @@ impl Port for LogPort {
     }
 }
 
-/// The announced virtio devices, and their number.
+/// The virtio devices that ACPI or the command line announces, and their number.
 pub struct Announced([VirtioDevice; 64], usize);
 
 impl Announced {
@@ -302,7 +302,7 @@ pub fn start() {
     unpark(thread);
 }
 
-/// The ports' thread.
+/// The main function of the ports' thread.
 extern "C" fn serve(_argument: usize) -> ! {
     let mut line = LineBuffer { bytes: [0; 80], len: 0 };
     // Check all ports once, because the host may have sent input before interrupts were on.

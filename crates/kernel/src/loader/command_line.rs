@@ -47,11 +47,11 @@ pub enum Problem {
 /// A word whose value cannot be used. `Display` prints a sentence with the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unusable<'a> {
-    /// The word.
+    /// The name of the word.
     pub name: &'static str,
     /// The word's value.
     pub value: &'a [u8],
-    /// The problem.
+    /// Why the value cannot be used.
     pub problem: Problem,
 }
 

@@ -229,7 +229,7 @@ mod tests {
         let ram = Ram::new(&two, &[]);
         assert_eq!((ram.largest(MIB, u64::MAX), ram.largest(MIB, 100 * MIB)), (255 * MIB, 99 * MIB));
         assert_eq!(ram.largest(4096 * MIB, u64::MAX), 64 * MIB);
-        // 320 MiB, of which 20 are for tables and 24 the least.
+        // Of 320 MiB, 20 MiB are for tables, and 24 MiB are the least memory of a machine.
         assert_eq!(ram.spare(u64::MAX, 10 * MIB), 255 * MIB);
         assert_eq!(ram.spare(u64::MAX, 100 * MIB), (320 - 20 - 24 - 100) * MIB);
         assert_eq!((ram.spare(u64::MAX, u64::MAX), ram.spare(0, 0)), (0, 0));

@@ -37,7 +37,7 @@ impl<'a> Symbols<'a> {
         Some((archive.get(data..end)?, end))
     }
 
-    /// A table from its text.
+    /// The symbol table with this text.
     pub fn new(text: &'a [u8]) -> Symbols<'a> {
         Symbols(text)
     }

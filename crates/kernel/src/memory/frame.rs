@@ -111,6 +111,6 @@ pub fn prefetch<const LINES: usize>(frame: *const u8) {
 /// The caller may read `from` and write `to`. They are different frames, both aligned to 4 KiB.
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8) {
-    // SAFETY: the caller vouches for two distinct frames, aligned to their size, of which `to` may be written.
+    // SAFETY: the caller vouches that the two frames are different and aligned, and that it may write `to`.
     unsafe { frame_copy_string(to, from) }
 }

@@ -41,7 +41,7 @@ unsafe impl Hardware for Machine {
         if self.mmu().tags() {
             invpcid(2, 0);
         } else {
-            // SAFETY: CR3 and CR4 get back their old values; turning global pages off and on drops all translations.
+            // SAFETY: CR4 gets back its old value. Turning global pages off and on only drops translations.
             unsafe { registers::drop_global() }
         }
     }
@@ -59,6 +59,6 @@ unsafe impl Hardware for Machine {
 /// Executes INVPCID. Kind 1 drops all translations of one PCID except global ones; kind 2 drops all translations.
 fn invpcid(kind: u64, pcid: u16) {
     let descriptor = [pcid as u64, 0];
-    // SAFETY: called only where the CPU has INVPCID.
+    // SAFETY: the callers have checked that the CPU has INVPCID.
     unsafe { asm!("invpcid {}, [{}]", in(reg) kind, in(reg) &descriptor, options(nostack, preserves_flags)) }
 }

@@ -13,7 +13,7 @@ pub const DIRECT: u64 = 0xffff_8000_0000_0000;
 pub const MAP: u64 = 0xffff_c000_0000_0000;
 /// One past the last address of the kernel's map. It has 8 TiB, enough for 400 million stacks.
 pub const MAP_END: u64 = 0xffff_c800_0000_0000;
-/// The offset of the image's virtual addresses from its physical ones.
+/// The difference between a virtual address of the image and its physical address.
 pub const IMAGE: u64 = 0xffff_ffff_8000_0000;
 /// One past the highest address that a program can map.
 pub const USER_END: u64 = 0x7fff_ffff_f000;
@@ -26,8 +26,8 @@ unsafe extern "C" {
     static __image_end: u8;
 }
 
-/// The boundaries of the image's parts as virtual addresses, multiples of the page size: start of text, start of
-/// constants, start of data, end.
+/// The boundaries of the image's parts: the virtual addresses of the start of text, of constants and of data, and of
+/// the end. All are multiples of the page size.
 pub fn image() -> [u64; 4] {
     [
         &raw const __text_start as u64,

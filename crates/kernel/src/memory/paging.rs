@@ -1,4 +1,4 @@
-//! Builds the kernel's half of every address space at boot, over `quire_pmap`'s tables.
+//! Builds the kernel's half of every address space at boot, by the page tables of `quire_pmap`.
 
 use crate::machine::DirectMap;
 use crate::memory::layout::{self, DIRECT, IMAGE, MAP, MAP_END, PAGE};

@@ -168,8 +168,8 @@ unsafe extern "C" {
     static __exceptions_end: [u64; 2];
 }
 
-/// The address at which the kernel continues after an unrepaired fault of the instruction at `rip`; `None` if that
-/// instruction must not fault.
+/// The address at which the kernel continues if the instruction at `rip` faults and the fault cannot be repaired.
+/// `None` if a fault of that instruction is a bug.
 pub fn fixup(rip: u64) -> Option<u64> {
     let start = &raw const __exceptions_start;
     let len = (&raw const __exceptions_end as usize - start as usize) / 16;

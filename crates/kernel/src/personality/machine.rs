@@ -59,7 +59,7 @@ unsafe impl quire_linux_state::UserAccess for Machine {
         user::load_u32(at).map_err(|()| bad(4))
     }
     fn peek_user_u32(&self, at: u64) -> Result<u32, BadAddress> {
-        // With preemption off the page-fault path does not repair faults.
+        // With preemption disabled a page fault is not repaired, but returns an error.
         let _pinned = preempt_off();
         user::load_u32(at).map_err(|()| bad(4))
     }
@@ -67,7 +67,7 @@ unsafe impl quire_linux_state::UserAccess for Machine {
         user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
     }
     fn try_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress> {
-        // With preemption off the page-fault path does not repair faults.
+        // With preemption disabled a page fault is not repaired, but returns an error.
         let _pinned = preempt_off();
         user::compare_exchange_u32(at, old, new).map_err(|()| bad(4))
     }
@@ -145,14 +145,14 @@ impl quire_linux_state::Machine for Machine {
     }
     fn fpu_save(&self, area: &mut [u8]) {
         assert!(area.len() >= fpu::len() && (area.as_ptr() as usize).is_multiple_of(64));
-        // XSAVE leaves the header's reserved bytes as they are.
+        // XSAVE does not write the reserved bytes of the header (bytes 512 to 575), so clear them first.
         area[512..576].fill(0);
-        // SAFETY: large enough and aligned, as just asserted.
+        // SAFETY: the area is large enough and aligned, as just asserted.
         unsafe { fpu::save(area.as_mut_ptr()) }
     }
     fn fpu_restore(&self, area: &[u8]) {
         assert!(area.len() >= fpu::len() && (area.as_ptr() as usize).is_multiple_of(64));
-        // SAFETY: large enough and aligned; the caller has checked the header and MXCSR.
+        // SAFETY: the area is large enough and aligned. The trait's caller has checked the header and MXCSR.
         unsafe { fpu::restore(area.as_ptr()) }
     }
     fn fpu_reset(&self) {

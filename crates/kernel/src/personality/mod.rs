@@ -18,7 +18,7 @@ use quire_linux_state::signal::Signal;
 pub type Payload = Option<quire_linux_state::Thread<Machine>>;
 
 static LINUX: Once<Linux<Machine>> = Once::new();
-/// The Linux layer.
+/// The Linux layer. Called only after it was set.
 #[inline(always)]
 pub fn linux() -> &'static Linux<Machine> {
     // SAFETY: the layer is set before the first program runs, and only programs' traps and threads call this.
@@ -33,8 +33,8 @@ pub fn try_linux() -> Option<&'static Linux<Machine>> {
 /// The number of process 1, and of its first process group.
 const FIRST: u32 = 1;
 
-/// Handles the host's interrupt (Ctrl-C). Passes it to the terminal. If the terminal does not take it, sends SIGINT to
-/// the group of process 1.
+/// Handles the host's interrupt (Ctrl-C). Sends it to the terminal's foreground group, or, without a terminal, to the
+/// group of process 1.
 pub fn host_interrupt() {
     if let Some(linux) = LINUX.try_get()
         && !linux.files.key(Key::Interrupt)

@@ -30,7 +30,7 @@ pub struct Context {
     /// The address one past the highest byte of the kernel stack, where system calls and traps from user mode begin. 0
     /// if the thread has no stack.
     stack_top: u64,
-    /// User FS and GS bases.
+    /// The bases of FS and GS in user mode.
     pub fs_base: u64,
     pub gs_base: u64,
     /// The program may not read the time-stamp counter.
@@ -111,7 +111,7 @@ impl Context {
         if top == 0 { 0 } else { stack::SIZE as usize }
     }
 
-    /// A kernel thread that calls `main(argument)`, which must not return.
+    /// The context of a kernel thread that calls `main(argument)`, which must not return.
     pub fn kernel(
         name: &'static str,
         main: extern "C" fn(usize) -> !,
@@ -301,7 +301,7 @@ pub type Main = extern "C" fn(&mut UserRegs);
 /// reference exists, because this may never return.
 pub unsafe fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
     goes_on(regs, main, true);
-    // SAFETY: by this function's contract; the context says how the thread goes on.
+    // SAFETY: the stack is not needed any more by this function's contract, and the context's `GoingOn` is set.
     unsafe { scheduler().depart(deadline) };
 }
 
@@ -311,7 +311,7 @@ pub unsafe fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
 /// As [`depart`].
 pub unsafe fn depart_preempted(regs: &UserRegs, main: Main) {
     goes_on(regs, main, false);
-    // SAFETY: by this function's contract; the context says how the thread goes on.
+    // SAFETY: the stack is not needed any more by this function's contract, and the context's `GoingOn` is set.
     unsafe { scheduler().preempt_departing() };
 }
 
@@ -446,8 +446,8 @@ unsafe fn load_bases(block: *mut cpu::Block, fs: u64, gs: u64) {
 /// # Safety
 /// `context` is the calling thread's; the bases are user addresses.
 pub unsafe fn set_bases(context: *mut Context, fs: u64, gs: u64) {
-    // SAFETY: the caller vouches that the context is its own, and that the bases are user addresses, which no
-    // `wrfsbase` refuses.
+    // SAFETY: the caller vouches that the context is its own, and that the bases are user addresses, which the CPU
+    // accepts.
     unsafe {
         (*context).fs_base = fs;
         (*context).gs_base = gs;
@@ -489,7 +489,7 @@ pub unsafe fn forbid_counter(context: *mut Context, forbid: bool) {
 #[inline(always)]
 unsafe fn switch_space(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Machine>) {
     let cpu: CpuId = cpu::id();
-    // SAFETY: interrupts are masked, and a space outlives its threads.
+    // SAFETY: interrupts are masked, and an address space lives longer than its threads.
     unsafe {
         match pmap(next) {
             Some(pmap) => pmap.switch_in(machine, cpu),
@@ -508,6 +508,6 @@ unsafe fn switch_space(machine: &Machine, prev: &Thread<Machine>, next: &Thread<
 /// As [`quire_linux_state::Thread::pmap`]: the caller switches to or from that thread.
 #[inline(always)]
 unsafe fn pmap(thread: &Thread<Machine>) -> Option<&X86Pmap> {
-    // SAFETY: the caller is in the switch to or from that thread, during which its space stays.
+    // SAFETY: the caller switches to or from that thread. Its address space lives during the switch.
     thread.payload().as_ref().and_then(|t| unsafe { t.pmap() })
 }

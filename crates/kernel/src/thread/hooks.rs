@@ -9,10 +9,10 @@ use core::arch::global_asm;
 use quire_sync::{CpuId, ThreadHandle};
 use quire_task::Thread;
 
-/// Binds `quire_sync`'s hooks to this machine.
+/// The implementation of `quire_sync`'s hooks on this machine.
 pub struct Hooks;
 
-// SAFETY: the scheduler does not switch while the preemption word's count is not zero; `id` reads this CPU's block.
+// SAFETY: the scheduler does not switch while the preemption count is not zero, and `cpu::id` reads this CPU's block.
 unsafe impl quire_sync::Cpu for Hooks {
     #[inline(always)]
     fn preempt_disable() {
@@ -62,7 +62,7 @@ unsafe impl quire_sync::Cpu for Hooks {
     }
 }
 
-// SAFETY: the scheduler's token stores an `unpark` that comes before its `park`.
+// SAFETY: an `unpark` before the thread's `park` is not lost, because the scheduler stores it as a token.
 unsafe impl quire_sync::Wait for Hooks {
     #[inline(always)]
     fn current() -> ThreadHandle {

@@ -21,7 +21,7 @@ use quire_linux_state::UserRegs as Regs;
 use quire_task::Thread;
 use quire_vm::Access;
 
-/// Bits of a page fault's error code.
+/// Bits of a page fault's error code: the access was a store, a reserved bit was set, or an instruction fetch.
 const STORE: u64 = 1 << 1;
 const RESERVED: u64 = 1 << 3;
 const FETCH: u64 = 1 << 4;

@@ -61,7 +61,7 @@ pub const LONGEST_CHAIN: usize = 1024;
 /// # Safety
 /// `place` returns memory that stays in place, and holds the given value, until `discard` is called with it.
 pub unsafe trait PiWord<M: Machine> {
-    /// Why the word cannot be reached.
+    /// Why the word cannot be accessed.
     type Error;
     /// Loads the word. Called under spin locks: it neither sleeps nor faults pages in.
     fn load(&self) -> Result<u32, Self::Error>;
@@ -84,13 +84,13 @@ pub unsafe trait PiWord<M: Machine> {
 /// Why a lock was not acquired, or not released.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PiRefused<E> {
-    /// The word cannot be reached.
+    /// The word cannot be accessed.
     Word(E),
     /// The caller owns the lock, or waits for itself along a chain of owners.
     Deadlock,
-    /// The word and the kernel's state contradict each other, or other waiters use the word.
+    /// The word contradicts the kernel's state of the lock, or threads wait on it by plain futex operations.
     Mismatch,
-    /// The word names a thread that does not exist, or has ended.
+    /// The word names a thread that does not exist or has ended.
     NoOwner,
     /// The caller does not own the lock.
     NotOwner,
@@ -98,7 +98,7 @@ pub enum PiRefused<E> {
     Busy,
     /// The word has another value than the caller expects.
     Differs,
-    /// No memory for the lock's state.
+    /// There is no memory for the lock's state.
     Memory,
     /// The deadline passed first.
     TimedOut,
@@ -164,7 +164,7 @@ impl<M: Machine> FutexTable<M> {
     /// # Safety
     /// The lock is in its bucket, which is locked.
     unsafe fn settle(&self, scheduler: &Scheduler<M>, lock: &PiLock<M>) {
-        // SAFETY: by this function's contract.
+        // SAFETY: the lock's bucket is locked, by this function's contract.
         let owner = unsafe { lock.owner() };
         let guard = self.thread_lock(owner).lock();
         let now = lock.most_urgent();
@@ -379,7 +379,7 @@ impl<M: Machine> FutexTable<M> {
     /// # Safety
     /// The lock is in its bucket, which is locked.
     unsafe fn step_from(&self, lock: &PiLock<M>) -> Option<Step<M>> {
-        // SAFETY: by this function's contract, the owner is alive.
+        // SAFETY: the lock's bucket is locked, by this function's contract.
         self.step(unsafe { lock.owner() })
     }
 
@@ -585,7 +585,8 @@ impl<M: Machine> FutexTable<M> {
         waiter: &PiWaiter<M>,
         state: u8,
     ) -> (ThreadRef<M>, Option<NonNull<PiLock<M>>>) {
-        // SAFETY: by this function's contract. The new owner waits until `state` is stored, so it is alive until then.
+        // SAFETY: the caller vouches for the lock and the waiter. The new owner waits until `state` is stored, so it is
+        // alive until then.
         unsafe {
             let lock = at.as_ref();
             lock.unwritten.set(state == INHERITS);
@@ -658,7 +659,7 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// Hands the lock of `key`, whose word cannot be written, to the next waiter.
+    /// Hands the lock of `key`, whose word the calling thread cannot write, to the next waiter.
     fn pass_on<W: PiWord<M>>(&self, scheduler: &Scheduler<M>, word: &W, key: Key) {
         let bucket = self.bucket(self.index_of(key));
         let mut chain = bucket.chain.lock();

@@ -46,7 +46,7 @@ pub(crate) struct Cpu<M: Machine> {
     /// (own) The time at which the running thread's stretch ends because others wait, in nanoseconds; `NEVER` if no
     /// thread waits.
     pub(super) stretch_end: AtomicU64,
-    /// (own) The deadline to which the timer is programmed, nanoseconds.
+    /// (own) The deadline for which the timer is programmed, in nanoseconds; `NEVER` if it is off.
     pub(super) armed: AtomicU64,
     /// The list of dead threads, which wait to be reaped, is not empty.
     pub(super) has_dead: AtomicBool,
@@ -90,7 +90,7 @@ impl<M: Machine> Scheduler<M> {
         PerCpu::<Cpu<M>>::bytes(cpus) + IdleCpus::bytes(cpus) + User::<M>::bytes(cpus)
     }
 
-    /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which nothing runs yet.
+    /// A scheduler for `cpus` CPUs (at most [`quire_sync::cpuset::MAX_CPUS`]) on which no threads run yet.
     ///
     /// # Safety
     /// `memory` points to [`bytes`](Self::bytes)`(cpus)` writable bytes, aligned to 128, that nothing else ever uses.

@@ -32,7 +32,7 @@ impl IdleCpus {
         PerCpu::<AtomicBool>::bytes(cpus)
     }
 
-    /// A set for `cpus` CPUs, none of them idle.
+    /// A set for `cpus` CPUs, which contains none of them.
     ///
     /// # Safety
     /// As [`PerCpu::new`].
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn only_cpus_that_are_idle_now_are_found() {
         let layout = Layout::from_size_align(IdleCpus::bytes(3), 128).expect("a layout");
-        // SAFETY: a fresh allocation of that size, never freed.
+        // SAFETY: the memory is a new allocation of that size, which is never freed.
         let idle = unsafe { IdleCpus::new(NonNull::new(alloc(layout)).expect("memory"), 3) };
         let all = CpuMask::first(3);
         idle.insert(1);

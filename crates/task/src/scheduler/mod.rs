@@ -87,7 +87,7 @@ impl<M: Machine> Scheduler<M> {
         here.queue.lock_masked().idle = true;
         let idle = idle.into_raw();
         here.idle.store(idle.as_ptr(), Ordering::Release);
-        // SAFETY: the caller is that thread from now on.
+        // SAFETY: the caller runs as that thread from now on.
         unsafe { self.machine.set_current(idle.as_ptr()) };
     }
 
@@ -98,8 +98,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// One turn of [`idle`](Self::idle): runs threads until none is left. Else it does one step of deferred work, or
-    /// halts until an interrupt.
+    /// One iteration of [`idle`](Self::idle). If threads wait, runs them until none is left. Otherwise does one step of
+    /// deferred work, or halts until an interrupt.
     pub fn idle_once(&self) {
         self.reap_dead();
         // A waker that makes a thread runnable during the step interrupts it. The next iteration finds the thread.
@@ -111,7 +111,8 @@ impl<M: Machine> Scheduler<M> {
         let here = self.here();
         let work = || here.waiting.load(Ordering::Acquire) != 0 || self.crowd_has_for(current_cpu());
         let early = mutant(Mutant::LookBeforeIdle).then(work);
-        // Mark idle first, then search: a CPU that becomes crowded marks itself first, then searches for an idle one.
+        // Mark this CPU as idle before the search for threads. A CPU that becomes crowded marks itself before it
+        // searches for an idle CPU. So at least one of the two sees the other.
         self.idle.insert(current_cpu());
         if early.unwrap_or_else(work) {
             self.switch_from(Leave::Yield, Stack::Kept);
@@ -126,8 +127,8 @@ impl<M: Machine> Scheduler<M> {
         self.machine.halt();
     }
 
-    /// Makes a new thread runnable, on an idle CPU that it may run on if there is one. The scheduler keeps the
-    /// reference until the thread has exited, then passes it to [`Machine::reap`].
+    /// Makes a new thread runnable, on an idle CPU if its affinity allows one. The scheduler keeps the reference until
+    /// the thread has exited, and then passes it to [`Machine::reap`].
     pub fn spawn(&self, thread: ThreadRef<M>) {
         let cpu = self.place_new(&thread);
         self.spawn_on(thread, cpu);
@@ -138,7 +139,7 @@ impl<M: Machine> Scheduler<M> {
         let thread = thread.into_raw();
         let masked = Masked::new(self.machine);
         bump(&self.here().started, 1);
-        // SAFETY: the count that `into_raw` gave up keeps the thread alive until it is reaped.
+        // SAFETY: the reference from which `into_raw` got the pointer keeps the thread alive until it is reaped.
         self.enqueue_masked(&masked, unsafe { thread.as_ref() }, cpu, Join::Back, false);
     }
 
@@ -179,7 +180,7 @@ impl<M: Machine> Scheduler<M> {
                 return;
             }
             me.scheduler.store(ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
-            // SAFETY: the timer is part of the thread, which stays alive until the cancel below.
+            // SAFETY: the timer is a field of the calling thread, which is alive until the cancel in `slept`.
             unsafe { self.arm(&me.deadline, deadline) };
         }
         let was = self.machine.mask();
@@ -244,7 +245,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Lets all other threads that wait for this CPU go first.
+    /// Yields the CPU: threads that wait for it run before the caller runs again.
     pub fn yield_now(&self) {
         let was = self.machine.mask();
         self.switch_from(Leave::Yield, Stack::Kept);
@@ -345,7 +346,7 @@ impl<M: Machine> Scheduler<M> {
         if allowed.and(&machine).is_empty() {
             return false;
         }
-        // A thread with all CPUs of this machine counts as unrestricted.
+        // A thread that may run on all CPUs of this machine counts as unrestricted.
         let all = allowed.and(&machine) == machine;
         thread.restrict(&if all { CpuMask::first(MAX_CPUS) } else { *allowed });
         // A CPU that takes the thread off a queue at this moment locks the queue before it reads the mask. `home` is
@@ -573,7 +574,7 @@ impl<M: Machine> Scheduler<M> {
             }
             drop(masked);
             let Some(dead) = dead else { return };
-            // SAFETY: the count that `spawn` took over.
+            // SAFETY: `spawn` has taken over this reference, and only this code gives it away.
             self.machine.reap(unsafe { ThreadRef::adopt(dead) });
         }
     }
@@ -592,8 +593,8 @@ impl<M: Machine> Scheduler<M> {
 }
 
 impl<M: Machine> Thread<M> {
-    /// A thread that has never run, with one reference. Its maker places it and wraps it by [`ThreadRef::adopt`].
-    /// `release` is called once, when the last reference is dropped, and frees the memory.
+    /// A thread that has never run, with one reference. The caller moves it to its final place, and wraps the reference
+    /// by [`ThreadRef::adopt`]. `release` is called once, when the last reference is dropped, and frees the memory.
     pub fn new(context: M::Context, payload: M::Payload, release: unsafe fn(NonNull<Thread<M>>)) -> Self {
         Thread::made(context, payload, release, park_deadline::<M>)
     }

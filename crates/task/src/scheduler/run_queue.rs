@@ -185,7 +185,8 @@ impl<M: Machine> RunQueue<M> {
         self.charged = self.charged.max(now);
     }
 
-    /// Lets other users go before the running thread, if no other thread of its own user waits.
+    /// Makes another user's share run before that of the running thread, which yields. Does nothing if another thread
+    /// of the running thread's own user waits.
     pub fn give_way(&mut self) {
         if let (Some(current), Some(first)) = (self.current(), self.shares.first())
             && current.is_empty()
@@ -225,7 +226,7 @@ impl<M: Machine> RunQueue<M> {
         note(if join == Join::Front { FRONT } else { BACK });
         let runs = self.current.is_some_and(|current| ptr::eq(current.as_ptr(), share));
         if !runs && !share.is_in_heap() {
-            // The running user's virtual time stays that of its dispatch until it is charged.
+            // Charge the current share first, because its virtual time, on which `floor` depends, is updated only then.
             self.charge(now(), 0, 0);
             self.wake(share);
             // SAFETY: the share's user lives, because the thread belongs to it and is runnable.
@@ -289,7 +290,7 @@ impl<M: Machine> RunQueue<M> {
         self.len -= 1;
         self.set_aside();
         self.charged = now;
-        // SAFETY: it was queued, so it is alive.
+        // SAFETY: the thread was queued, so it is alive.
         let next = unsafe { thread.as_ref() };
         self.left(next);
         if !next.has_slice() {
@@ -382,10 +383,10 @@ impl<M: Machine> RunQueue<M> {
         let thread = unsafe { node.as_ref() };
         let list = thread.waits.load(Relaxed) & LIST;
         if list == URGENT {
-            // SAFETY: `push` has noted the priority of its list.
+            // SAFETY: `push` has stored in `queued_at` the priority of the list on which it put the thread.
             unsafe { self.realtime.remove(node, thread.queued_at.load(Relaxed)) };
         } else if let Some(share) = share {
-            // SAFETY: its user lives, because this thread is its thread.
+            // SAFETY: the share's user lives, because this runnable thread belongs to it.
             let of = unsafe { share.as_ref() };
             // SAFETY: `push` has stored in `waits` the list on which it put the thread.
             unsafe { of.remove(node, list == BACK) };

@@ -84,7 +84,7 @@ struct Threads<M: Machine> {
     back: List<Queued<M>>,
     front_len: u32,
     back_len: u32,
-    /// The thread that runs, or ran last, came off the back list.
+    /// The thread that runs, or that ran last, was taken off the back list.
     from_back: bool,
     /// How far the front list is ahead: CPU time of threads from the front list, less that of threads from the back
     /// list. The latter time is multiplied by the ratio of the lists' lengths. The count starts when both lists have
@@ -112,6 +112,8 @@ impl<M: Machine> Share<M> {
         }
     }
 
+    /// The lists of threads, for reading.
+    ///
     /// # Requires
     /// As for every function of this type, the caller holds the lock of the CPU's queue.
     fn threads(&self) -> &Threads<M> {
@@ -167,7 +169,7 @@ impl<M: Machine> Share<M> {
     /// single thread of great weight on the back list would get nearly all the time. The weights of the threads on the
     /// front list together may be greater. Weights count all the same, because a turn's length depends on them.
     pub fn pass(&self, ns: u64, weighted: u64) {
-        // No thread waited, so no list was passed over.
+        // No thread waits, so there is nothing to divide between the lists.
         if self.is_empty() {
             return;
         }
@@ -199,7 +201,7 @@ impl<M: Machine> Share<M> {
     /// Puts `thread` on a list.
     ///
     /// # Safety
-    /// The thread is on no list, and stays alive and in place until it is taken off.
+    /// The thread is on no list, and stays alive and in place until it is removed.
     pub unsafe fn push(&self, thread: NonNull<Thread<M>>, join: Join) {
         let threads = self.threads_mut();
         // SAFETY: the caller vouches that the thread is on no list and stays in place, and holds the queue's lock.
@@ -430,8 +432,8 @@ fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
     Some(less)
 }
 
-/// A user: a share of CPU time on each CPU. A thread without a user belongs to the share that each CPU keeps for the
-/// kernel's threads and user 0.
+/// A user, which has a share of CPU time on each CPU. A thread without a user belongs to the share that each CPU keeps
+/// for the kernel's threads and user 0.
 pub struct User<M: Machine> {
     shares: PerCpu<Share<M>>,
 }

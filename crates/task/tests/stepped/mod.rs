@@ -271,7 +271,7 @@ impl Stepped {
         self.cpus[cpu].halts.get()
     }
 
-    /// How often the timer of `cpu` has interrupted it.
+    /// How often its timer has interrupted `cpu`.
     pub fn expired(&self, cpu: CpuId) -> u64 {
         self.cpus[cpu].expired.get()
     }

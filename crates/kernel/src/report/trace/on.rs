@@ -245,7 +245,7 @@ pub fn shootdown(targets: &CpuMask, me: usize) -> Span {
     Span::begin(EventKind::Shootdown, targets.iter().filter(|t| *t != me).count() as u64, 0)
 }
 
-/// `execve`, `prctl`, `execveat`: calls that may change a thread's name.
+/// The numbers of the system calls that may change a thread's name: `execve`, `prctl`, `execveat`.
 const RENAMING: [u64; 3] = [59, 157, 322];
 
 /// Records the call of `serve`, which serves a system call or its part up to a sleep without a stack.
@@ -279,7 +279,7 @@ pub fn at<R>(site: u64, f: impl FnOnce() -> R) -> R {
     r
 }
 
-/// Binds `quire_sync`'s events to this machine.
+/// The implementation of `quire_sync`'s `Trace` on this machine.
 struct Tracer;
 
 impl Trace for Tracer {

@@ -19,7 +19,7 @@ const DEPTH: usize = 24;
 /// A snapshot of a CPU's state. The CPU's NMI handler writes it after `asked` is raised and before it sets `answered`.
 #[repr(align(128))]
 struct Snapshot {
-    /// The number of the last request, and of the last answered one.
+    /// The number of requests for a snapshot. `answered` is its value at the last answer.
     asked: AtomicU32,
     answered: AtomicU32,
     /// The watchdog has sent a probe that was not served yet.

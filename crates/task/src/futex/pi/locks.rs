@@ -67,6 +67,8 @@ impl<M: Machine> PiWaiter<M> {
         }
     }
 
+    /// The waiting thread.
+    ///
     /// # Safety
     /// The waiter is listed, so its thread is alive.
     pub(super) unsafe fn thread<'a>(&self) -> &'a Thread<M> {
