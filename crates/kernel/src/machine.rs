@@ -1,8 +1,8 @@
 //! The type `Machine`, on which the memory system and the scheduler run, its parts, and access to RAM.
 //!
-//! The machine's other traits are implemented in the rooms whose code they call. Translations are in
+//! The machine's other traits are implemented in the modules whose code they call. Translations are in
 //! `memory::hardware`, scheduling in `thread::scheduling`, preemption and waiting in `thread::hooks`, programs in
-//! `personality::machine`. So a user of the type does not depend on those rooms.
+//! `personality::machine`. So a user of the type does not depend on those modules.
 
 use crate::cpu;
 use crate::memory::frame;

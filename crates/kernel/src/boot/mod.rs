@@ -1,6 +1,6 @@
 //! Boot: from the loader's entry to the first thread, on the boot CPU and on the others.
 //!
-//! Boot uses all other rooms of the kernel, and none uses boot. Boot passes values of upper rooms to lower ones.
+//! Boot uses all other modules of the kernel, and none uses boot. Boot passes values of upper modules to lower ones.
 //! `cpu::tables` gets the addresses of the trap entries. `memory::paging` gets the address of the guard page below the
 //! boot stack.
 //!

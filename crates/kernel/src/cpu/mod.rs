@@ -1,7 +1,7 @@
 //! The state of one CPU: its block (CPU-local storage, addressed through GS in kernel mode), registers, tables,
 //! features, FPU, clock and interrupts.
 //!
-//! This room uses the processor and the local APIC, and no other part of the kernel. Boot passes the addresses of the
+//! This module uses the processor and the local APIC, and no other part of the kernel. Boot passes the addresses of the
 //! trap entries to it.
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! The kernel's own memory: its layout, page tables, stacks and heap, the access to user memory, and shootdowns.
 //!
-//! [`layout`], [`frame`] and [`bytes`] are below the room `machine`. The other modules use the machine and its memory
+//! [`layout`], [`frame`] and [`bytes`] are below the module `machine`. The other modules use the machine and its memory
 //! system. At the top are [`shootdown`], which is traced, and `hardware`, which implements `quire_pmap`'s machine
 //! trait. No module here uses threads.
 //!

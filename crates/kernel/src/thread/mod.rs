@@ -3,7 +3,7 @@
 //! `context` and `kthread` use CPUs, stacks and the machine. `scheduling` and `hooks` implement the machine interfaces
 //! of `quire_task` and `quire_sync`. They are above the tracer and the watchdog, which they call.
 //!
-//! Two jumps to upper rooms use symbols that the linker resolves, because no argument can pass the address. A new
+//! Two jumps to upper modules use symbols that the linker resolves, because no argument can pass the address. A new
 //! program's thread enters user mode by `trap_first_return` of `trap::entry`. `cpu::preempt_enable` calls
 //! `preempt_stub` of `hooks`.
 //!

@@ -1,6 +1,6 @@
 //! Traps: faults, exceptions, interrupts and system calls, from the entry in assembly to the layer that serves them.
 //!
-//! This room uses the Linux layer, the scheduler, shootdowns and the watchdog. Only boot and `personality::start` use
+//! This module uses the Linux layer, the scheduler, shootdowns and the watchdog. Only boot and `personality::start` use
 //! it.
 //!
 //! Every entry from user mode first accounts the time since the last exit as user time. Every exit to user mode ends in

@@ -305,7 +305,7 @@ impl<M: Machine> RunQueue<M> {
     fn set_aside(&mut self) {
         // SAFETY: the share's user had the running thread, and has a runnable thread still if one waits in the share.
         if let Some(before) = self.current.take().filter(|b| !unsafe { b.as_ref() }.is_empty()) {
-            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user stays.
+            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user lives.
             unsafe { self.shares.insert(before) };
         }
     }
@@ -413,7 +413,7 @@ impl<M: Machine> RunQueue<M> {
         // SAFETY: `before` was the current share. Its user had the running thread, and has a runnable thread still if
         // one waits in the share.
         if let Some(before) = before.filter(|b| !ptr::eq(b.as_ptr(), share) && !unsafe { b.as_ref() }.is_empty()) {
-            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user stays.
+            // SAFETY: a current share is in no heap, and this one has a thread queued here, so its user lives.
             unsafe { self.shares.insert(before) };
         }
         self.current = Some(NonNull::from(share));
