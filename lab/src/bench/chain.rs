@@ -1,4 +1,5 @@
-//! The benchmark of shadow chains: the memory that lines and families of forks hold after their stores.
+//! The benchmark of shadow chains: the memory that processes hold after forks and stores. In a *line*, each process is
+//! forked from the one before. In a *family*, all processes are forked from one parent.
 
 use super::{Bench, Build, Line, Report};
 use crate::{Failure, machine};
@@ -19,7 +20,7 @@ const CHILDREN: u64 = 100;
 /// The number of pages of a family's region: 16 MiB.
 const FAMILY_PAGES: u64 = 4096;
 
-/// A line of a thousand generations, each forked from the one before.
+/// A line of a thousand generations: each process is forked from the process before it.
 pub const LINES: Bench = Bench {
     build: Build::Native,
     lines: &[

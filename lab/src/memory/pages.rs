@@ -15,7 +15,7 @@ const NONE: Frame = u32::MAX;
 /// A bit of the busy word: one CPU holds the page exclusively, to fill or to remove it.
 const ALONE: u32 = 1 << 31;
 
-/// The descriptor of a frame: one cache line, as in the kernels of that time.
+/// The descriptor of a frame: one cache line, as in the kernels whose designs the baselines follow.
 #[repr(align(64))]
 struct Page<P> {
     /// The data that the design keeps for each page.

@@ -332,7 +332,8 @@ fn many_threads_leave_nothing_behind<M: Words>(memory: M) {
     drop(cpu);
 }
 
-/// MiB of memory. A child that lives long keeps the pages stored since its fork: at most all, 3 * 200 * 32 pages.
+/// The MiB of memory of the machine. While a child lives, the pages that were stored into since its fork stay allocated.
+/// There are at most 3 * 200 * 32 such pages.
 const ENOUGH: u64 = 80;
 
 #[test]

@@ -133,7 +133,8 @@ fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot, experiment: 
     all
 }
 
-/// The number of a point across. A point without a number is at infinity, so such points come last, in their old order.
+/// The number of a point across. A point without a number is at infinity. So such points come last, and keep their
+/// order.
 pub fn across(point: &Point<'_>) -> f64 {
     match point.across {
         Some(Parameter::Number(n)) => *n,

@@ -15,8 +15,8 @@
 //!   through the front object into that object. A fork also ends a chain whose front object hides all pages behind. No
 //!   other operation collapses a chain. Until then, a private mapping of a file shows later stores to the file.
 //!
-//! Frames, shards and page descriptors are those of [`Records`](super::Records), but a page has no list of mappings.
-//! There is no TLB to flush here either.
+//! Frames, page descriptors, and the shards of the free list and of the page queue are those of
+//! [`Records`](super::Records). But a page has no list of mappings. This core too has no TLB to flush.
 
 mod backing;
 mod object;
