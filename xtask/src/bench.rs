@@ -92,7 +92,7 @@ fn run(lab: &PathBuf, options: &cli::Bench, lines: &mut Vec<Line>) -> Result<boo
     Ok(status.success())
 }
 
-/// The lines of the log that the lab itself wrote, and those of a panic.
+/// The lines of the log that the lab itself wrote, and the lines of a panic message.
 fn complaints(mut log: std::fs::File) -> Vec<String> {
     use std::io::{Read as _, Seek as _};
     let mut bytes = Vec::new();

@@ -165,7 +165,7 @@ pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: boo
     }
     let mut args = words.to_vec();
     if args.is_empty() {
-        // This is the guest's own shell, which can edit lines. A path would name a file of the host.
+        // The program is the guest's own shell, which can edit lines. A path would name a file of the host.
         args = vec![root::SHELL.into(), "-l".into()];
     } else if programs::is_named(places, &args[0]) {
         programs::install(&mut tree, &programs::with_companions(places, &args[0])?)?;

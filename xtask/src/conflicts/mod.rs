@@ -1,6 +1,6 @@
 //! `./quire conflicts`: finds pairs of commutative operations that share a written cache line. For the memory core, it
-//! builds and runs the lab's recording build, which prints the matrix. The module [`guest`] does it for the whole
-//! kernel.
+//! builds and runs the lab's recording build, which prints the matrix. The module [`guest`] makes the matrix of the
+//! whole kernel.
 
 mod guest;
 

@@ -83,7 +83,7 @@ pub fn command(places: &Places, options: &cli::Counts) -> Result<u8> {
         let step = Step::new(format!("counting: {}", section.name()));
         let ours = section.count(places, &kernel, &options.names, false)?;
         let (name, theirs) = match &beside {
-            // This section is skipped, because the hosted machine runs no kernel.
+            // The section `Hosted` is skipped, because the hosted machine runs no kernel.
             Some(_) if *section == Section::Hosted => continue,
             Some((name, other)) => (name.as_str(), section.count(places, other, &options.names, true)?),
             None => ("kept", kept::read(places)?.rows(*section).clone().into_iter().collect()),

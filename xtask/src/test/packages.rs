@@ -105,8 +105,9 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     Ok(())
 }
 
-/// Makes a home for cargo that links to the user's home, without its unpacked sources. The sources of our packages
-/// there would be those of an earlier run. Cargo distinguishes them only by version and by the place of packaging.
+/// Makes a home for cargo that links to the user's home, without its unpacked sources. In the user's home, the sources
+/// of our packages would be those of an earlier run, because cargo distinguishes packages only by version and by the
+/// place of packaging.
 fn home(target: &Path) -> Result<PathBuf> {
     let about = || "a home for cargo".to_string();
     let theirs = std::env::var_os("CARGO_HOME").map(PathBuf::from);

@@ -48,7 +48,7 @@ pub struct Case {
     pub contains: Vec<String>,
     /// Names of `name value unit` lines that must appear, each with a value above zero.
     pub lines: Vec<String>,
-    /// The least values of such lines, as `name=number`.
+    /// The least values of lines `name value unit`, as `name=number`.
     pub at_least: Vec<String>,
     /// If set, standard error is not compared, because it differs from run to run.
     pub any_stderr: bool,

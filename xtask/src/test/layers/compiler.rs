@@ -405,7 +405,7 @@ impl Unit {
         program: &mut Program,
     ) {
         // A generic function that has a type argument of a folder may also use other types of that folder, by the
-        // argument's traits. These do not count as uses.
+        // argument's traits. These types do not count as uses.
         let given = |to: &Module| passed.iter().any(|p| p.krate == to.krate && p.path.first() == to.path.first());
         for to in self.modules(type_at, children, 0) {
             if to != *from && !given(&to) {
