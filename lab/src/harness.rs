@@ -8,7 +8,8 @@ use std::time::Duration;
 
 /// The least time for all samples. Sampling takes longer if one call of the routine for each sample takes longer.
 const LONG: Duration = Duration::from_millis(1500);
-/// The number of samples. It is Criterion's least number, because a routine here consists of thousands of operations.
+/// The number of samples. It is Criterion's least number, because a routine of the lab consists of thousands of
+/// operations.
 const SAMPLES: usize = 10;
 
 /// The median time in seconds of one call of `routine`. `setup` makes the argument of each call. The time includes

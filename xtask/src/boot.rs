@@ -107,7 +107,7 @@ impl Kernel {
         Self::with(places, on, || build::kernel(places))
     }
 
-    /// Does the same as `ready`, but `quire` builds Quire's kernel.
+    /// As [`Self::ready`], but the function `quire` builds Quire's kernel.
     pub fn with(places: &Places, on: On, quire: impl FnOnce() -> Result<PathBuf>) -> Result<Self> {
         let qemu = accel::find_qemu()?;
         let (file, name, init) = match on {

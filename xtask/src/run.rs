@@ -153,8 +153,8 @@ pub fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].iter().map(|l| format!("{l}\n")).collect()
 }
 
-/// Returns the tree with the program and the copies in it, and the order to run the program. Wrong requests fail here,
-/// before anything is built or started.
+/// Returns the tree with the program and the copies in it, and the order to run the program. A wrong request fails in
+/// this function, before anything is built or started.
 pub fn prepare(places: &Places, guest: &cli::Guest, words: &[OsString], tty: bool) -> Result<(Tree, Order)> {
     let mut tree = root_of(places, guest)?;
     if let Some(names) = &guest.sources {

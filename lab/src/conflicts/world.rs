@@ -87,7 +87,7 @@ impl World {
         frames: u64,
         fill: &mut dyn FnMut(&World, &Space<Hosted>) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
-        // A fault handles one page here, so that an operation that touches a page is one fault.
+        // In this machine, a fault handles one page, so that an operation that touches a page is one fault.
         let (check, zero_window) = (Level::Never, 0);
         let settings = Settings { cpus: CPUS, frames, poison: false, check, zero_window, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");

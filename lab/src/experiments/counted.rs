@@ -1,4 +1,4 @@
-//! The counts of the recording build. The other build compiles the same functions, which return an error there.
+//! The counts of the recording build. In the native build, the same functions return an error.
 
 use crate::Failure;
 

@@ -131,7 +131,7 @@ impl Figure {
         Figure { name, unit, kind: Kind::Count, better: Better::Less }
     }
 
-    /// The same figure with more as the better direction.
+    /// Returns this figure with the mark that a larger value is better.
     const fn more(self) -> Figure {
         Figure { better: Better::More, ..self }
     }
@@ -292,12 +292,12 @@ fn plot(title: &str, shape: Shape, places: &[Place], measure: &str, across: &str
     }
 }
 
-/// The same plot with both axes logarithmic.
+/// Returns `plot` with both axes logarithmic.
 fn log(plot: Plot) -> Plot {
     Plot { log_across: true, log_up: true, ..plot }
 }
 
-/// The same plot with a parameter that separates the series of one side.
+/// Returns `plot` with `by` as the parameter that separates the series of one side.
 fn split(plot: Plot, by: &str) -> Plot {
     Plot { split: Some(by.to_owned()), ..plot }
 }

@@ -294,7 +294,7 @@ impl File {
                             (key..last).find(|k| matches!(index.get(*k, &pin), Slot::Page(_)))
                         };
                         let Some(page) = found else { break };
-                        // No pin is held here, because `f` may sleep.
+                        // No pin is held while `f` runs, because `f` may sleep.
                         f(page)?;
                         key = page + 1;
                     }
@@ -316,7 +316,7 @@ impl File {
 }
 
 /// Discards or writes back a file whose `pages` are all dirty. Returns the longest hold of a queue's lock in accesses,
-/// and the acquisitions of such locks for each page.
+/// and the acquisitions of queue locks for each page.
 fn holds(flush: bool, pages: u64) -> Result<[f64; 2], Failure> {
     let vm = machine::boot(1, 64 + pages / 256);
     let _cpu = Cpu::attach(vm, 0).expect("no other thread is this CPU");

@@ -18,7 +18,7 @@ pub(super) fn at_once<P>(
                 let (prepare, work, barrier) = (&prepare, &work, &barrier);
                 s.spawn(move || {
                     let prepared = prepare(cpu);
-                    // A thread that failed also waits here, because the others wait for it.
+                    // A thread that failed also waits at the barrier, because the others wait for it.
                     barrier.wait();
                     let mut prepared = prepared?;
                     let start = Instant::now();

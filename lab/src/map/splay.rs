@@ -304,8 +304,8 @@ impl<const AFTER: bool> Splay<AFTER> {
         Some((root, lists))
     }
 
-    /// Moves the nodes of the left subtree of `root` onto the list of nodes below. Its last entry becomes the latest
-    /// there.
+    /// Moves the nodes of the left subtree of `root` onto the list of nodes below. The last entry of the subtree
+    /// becomes the latest node of that list.
     fn open_left(&mut self, root: u32, lists: &mut Lists) {
         let (mut n, at) = (self.at(root).left, self.at(root).start);
         while n != NIL {

@@ -113,7 +113,7 @@ fn keep(places: &Places, section: Section, rows: &[Row], all: bool) -> Result<()
     fs::write(&path, new).doing(|| format!("cannot write {}", path.display()))
 }
 
-/// The table of both sides, with the ratio of Quire's value to the other's.
+/// The table of both sides, with the ratio of Quire's value to the other side's value.
 fn table(section: Section, name: &str, ours: &[Row], theirs: &[Row]) -> Table {
     let theirs: BTreeMap<&str, f64> = theirs.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let mut table = Table::new();

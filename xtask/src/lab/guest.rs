@@ -199,7 +199,8 @@ const THINGS: &[Thing] = &[
         lines: &[("create", &[("what", "create"), ("processes", "100")]),
             ("wake", &[("what", "timed sleep and wake-up"), ("processes", "100")]),
                  ("kill", &[("what", "kill"), ("processes", "100")])],
-        // Memory is not measured here, because the kernel's other memory would be a large part of it for 100 processes.
+        // The program's memory is not measured, because the kernel's other memory would be a large part of it for 100
+        // processes.
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {

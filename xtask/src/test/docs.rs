@@ -1,5 +1,5 @@
 //! Checks that names in the documents exist in the code: files, functions that the walkthrough names, and items that
-//! the page on embedding names. The checks of comments on contracts, clocks, `unsafe` and atomics run here too.
+//! the page on embedding names. This module also runs the checks of contracts, clocks, `unsafe` comments and atomics.
 
 use std::{
     fs,

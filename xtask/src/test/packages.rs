@@ -68,7 +68,7 @@ pub fn run(context: &Context<'_>, done: &mut dyn FnMut(Check)) -> Result<()> {
     }
     let mut package = lint::plain(context, "package");
     package.env("CARGO_HOME", home(&target)?);
-    // Uncommitted changes are allowed here, because the compiled sources come from the packages.
+    // Uncommitted changes are allowed, because the compiled sources come from the packages.
     package.args(["--locked", "--offline", "--allow-dirty", "--target-dir"]).arg(&target);
     for library in LIBRARIES {
         package.args(["-p", library]);

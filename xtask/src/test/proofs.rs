@@ -1,9 +1,9 @@
 //! Checks that the commands which documents name as proofs work. Each is found in the documents and runs, in a short
 //! form. The kept runs of the lab must be recent, and the documents must state their figures.
 //!
-//! A command is a text between backquotes or a line of a block, and begins with `./quire`. [`WAYS`] says how the
-//! command is run here, or which other check runs it. Figures of `./quire bench` and `./quire lab` come from one short
-//! run of each. The stages `unit` and `record` have built the programs for these runs.
+//! A command is a text between backquotes or a line of a block, and begins with `./quire`. [`WAYS`] says how this
+//! module runs the command, or which other check runs it. Figures of `./quire bench` and `./quire lab` come from one
+//! short run of each. The stages `unit` and `record` have built the programs for these runs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

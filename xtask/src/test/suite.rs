@@ -6,9 +6,9 @@
 //! script = "sort -n"                # for busybox sh; or: run = ["PROGRAM", "ARG"...]
 //! stdin = "3\n1\n2\n"               # or: stdin_bytes = 33554432, that many random-looking bytes
 //! ```
-//! By default a test passes if it gives the same bytes and the same status as the same binary on this Linux. If Linux
-//! cannot run the test here, the test states its expectation: `status`, `signal`, `stdout`, `stdout_file`, `contains =
-//! ["..."]`, `lines` (names that must each appear as `name value unit`).
+//! By default a test passes if it gives the same bytes and the same status as the same binary on the host's Linux. If
+//! the host's Linux cannot run the test, the test states its expectation: `status`, `signal`, `stdout`, `stdout_file`,
+//! `contains = ["..."]`, `lines` (names that must each appear as `name value unit`).
 
 use std::{fs, path::Path};
 

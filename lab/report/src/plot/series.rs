@@ -45,7 +45,7 @@ impl<'a> Point<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// The same series for a picture of its own, where its line has no dashes.
+    /// A copy of the series for a picture of its own, where its line has no dashes.
     pub fn alone(&self) -> Series<'a> {
         let points = self.points.iter().map(Point::again).collect();
         Series { side: self.side, name: self.name.clone(), dash: 0, points }

@@ -86,7 +86,7 @@ impl Object {
         !self.file && Arc::strong_count(self) == 1
     }
 
-    /// Adds a backing to the list. Returns its index there.
+    /// Adds a backing to the list. Returns its index in the list.
     pub(super) fn show(&self, shown: Shown) -> usize {
         let mut all = self.shown.write();
         let number = all.insert(shown);

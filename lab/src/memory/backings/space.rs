@@ -228,8 +228,8 @@ impl Space {
                 self.core.unbusy(frame);
             }
         }
-        // PTEs of these pages are dropped, because they may map pages of the removed backings. A CPU that is just
-        // removing such a page no longer looks for it in this space.
+        // PTEs of these pages are cleared first, because they may map pages of the removed backings. After `cut`, a CPU
+        // that removes such a page does not find this space in the object's list.
         self.tables.clear(pages);
         front.cut();
         Ok(())

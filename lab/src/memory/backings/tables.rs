@@ -82,7 +82,7 @@ impl Tables {
         self.resident.fetch_sub(u64::from(leaves), Ordering::Relaxed);
     }
 
-    /// Maps a page in place of the old PTE. The caller holds the page, so that it is not removed meanwhile.
+    /// Maps a page in place of the old PTE. The caller holds the page, so no CPU removes the page during the call.
     pub fn enter(&self, page: u64, frame: Frame, writable: bool) {
         let Some(table) = self.levels.table(page, true, Table::new) else { return };
         let _mark = self.mark(page);

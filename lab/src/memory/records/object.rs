@@ -193,9 +193,9 @@ impl Object {
         }
     }
 
-    /// Collapses the chain. If this object alone refers to the anonymous object behind it, that object's pages move
-    /// here, and hidden pages are freed. This is repeated with the next object behind. Returns the number of pages
-    /// visited.
+    /// Collapses the chain. If this object alone refers to the anonymous object behind it, that object's pages move to
+    /// this object, and hidden pages are freed. This is repeated with the next object behind. Returns the number of
+    /// pages visited.
     pub(super) fn collapse(self: &Arc<Object>) -> u64 {
         let mut looked = 0;
         loop {

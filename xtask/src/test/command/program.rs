@@ -258,7 +258,7 @@ pub(super) fn interactive(bench: &Bench) -> Result<(), String> {
     controller.write_all(b"echo early$((1 + 1))\recho ab").map_err(text)?;
     wait_for(&mut controller, &mut seen, "early2\r\n")?;
     wait_for(&mut controller, &mut seen, "# ")?;
-    // The guest's own shell edits lines. Here the cursor moves back by one, and then the previous line is recalled.
+    // The guest's own shell edits lines. The test moves the cursor back by one, and then recalls the previous line.
     controller.write_all(b"d\x1b[Dc\r").map_err(text)?;
     wait_for(&mut controller, &mut seen, "abcd\r\n")?;
     controller.write_all(b"\x1b[A\x1b[A\r").map_err(text)?;

@@ -201,7 +201,7 @@ fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// An entry of the debug information, with the fields that are needed here.
+/// An entry of the debug information, with the fields that this module needs.
 #[derive(Debug, Clone)]
 struct Entry {
     tag: gimli::DwTag,
