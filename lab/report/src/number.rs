@@ -6,7 +6,7 @@ use quire_results::statistics::Interval;
 const THIN: char = '\u{202f}';
 
 /// The text of a value of this unit: `1.23 M`, `456 µs`. The text includes the unit of times and sizes, because the
-/// unit depends on the value. Other units are shown elsewhere.
+/// unit depends on the value. The text leaves out other units.
 pub fn value(value: f64, unit: &str) -> String {
     if !value.is_finite() {
         return short(value);

@@ -155,7 +155,7 @@ fn family(pages: u64, leaving: bool) -> Result<f64, Failure> {
         let child = parent.fork()?;
         members.push(Some(child));
     }
-    // Each member visits the pages in its own random order. The members take turns at random.
+    // Each member visits the pages in its own random order. The member of each store is chosen at random.
     let mut orders: Vec<Vec<u64>> = members.iter().map(|_| (0..pages).collect()).collect();
     for order in &mut orders {
         (1..order.len()).rev().for_each(|i| order.swap(i, random.below(i as u64 + 1) as usize));

@@ -278,7 +278,8 @@ impl World {
     }
 }
 
-/// Opens an arena for the calling CPU. Returns an address in the arena for a thread's regions.
+/// Opens an arena, a part of the space with its own lock, for the calling CPU. Returns an address in the arena for a
+/// thread's regions.
 fn own_stretch(space: &Space<Hosted>, side: Side) -> Result<u64, Failure> {
     space.open_arena(side);
     let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE))?;

@@ -266,7 +266,7 @@ impl Counted<'_> {
         let guest = image.and_then(|image| self.kernel.start(&image, &shape));
         let ended = guest.and_then(|guest| session::alone(guest, self.suite.limit(case)));
         let (answer, log) = ended.map_err(|e| e.to_string())?;
-        // Two runs of one kernel and one image write the same log. So a comparison of log files shows a difference.
+        // Two runs of one kernel and one image write equal logs, so a difference between their log files is meaningful.
         let said = match &answer {
             Ok(Answer { end, stdout, stderr }) => {
                 format!("{end}, output {}, errors {}", digest(stdout), digest(stderr))
@@ -380,8 +380,8 @@ impl Bench {
         Ok(Self { busybox, names: names.clone(), programs, tree })
     }
 
-    /// Returns the image of a machine. `orders`: the order that the image contains; `None` if the machine reads its
-    /// orders from the host.
+    /// Returns the image of a machine. `orders` is the order that the image contains, or `None` if the machine reads
+    /// its orders from the host.
     fn image(&self, kernel: &Kernel, orders: Option<Vec<u8>>) -> Result<File> {
         let mut tree = self.tree.clone();
         let mut args = vec!["/.quire/testd".into()];

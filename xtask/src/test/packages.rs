@@ -30,7 +30,7 @@ const LIBRARIES: [&str; 8] = [
 
 const PACKAGE: &str = "packages/cargo package";
 const MANIFESTS: &str = "packages/every crate states whether it is published";
-/// The files of the root that each package must contain unchanged.
+/// The files of the repository's root that each package must contain unchanged.
 const LICENCES: [&str; 2] = ["LICENSE-MIT", "LICENSE-APACHE"];
 /// The fields that cargo's metadata must have for a library, because a registry displays them.
 const SHOWN: [&str; 5] = ["description", "license", "readme", "documentation", "rust_version"];

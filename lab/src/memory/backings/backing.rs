@@ -59,7 +59,7 @@ impl Backing {
         1 + self.behind.as_ref().map_or(0, |b| b.depth())
     }
 
-    /// Whether this object hides all pages of the backings behind it in this range.
+    /// Whether this backing's object has all pages of the range, and so hides the backings behind it.
     pub fn hides_all(&self, pages: Range<u64>) -> bool {
         self.behind.is_some() && self.object.has_all(self.key(pages.start)..self.key(pages.end))
     }

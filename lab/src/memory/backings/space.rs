@@ -30,7 +30,7 @@ impl Split for Mapping {
 
 /// The most pages that one load fault maps.
 const AROUND: usize = 16;
-/// A fork ends the chain if more objects than this lie behind the front object.
+/// A fork ends a chain that has more objects than this, the front object included.
 const DEEP: usize = 5;
 
 /// An address space.

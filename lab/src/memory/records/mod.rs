@@ -17,8 +17,8 @@
 //!
 //! | lock | guards |
 //! |---|---|
-//! | map (shared or not) | entries; held over a fault |
-//! | object, then the one behind it | its pages, their busy states, the object behind |
+//! | map (shared or exclusive) | entries; a fault holds it to its end |
+//! | object, then the object behind it | its pages, their busy states, the object behind |
 //! | table page | leaves and records of 2 MiB |
 //! | page | the list of its mappings |
 //! | shard | free frames, queued pages |

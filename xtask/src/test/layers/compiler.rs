@@ -179,8 +179,8 @@ fn about() -> String {
     "the kernel's debug information".to_string()
 }
 
-/// Returns a section as a linker at address zero would make it. This is needed, because debug sections of objects keep
-/// their values in relocations.
+/// Returns a section with its relocations applied, as a linker at address zero would do. Debug sections of objects need
+/// this, because they keep their values in relocations.
 fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
     let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
     let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
