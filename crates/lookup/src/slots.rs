@@ -40,7 +40,8 @@ use quire_sync::rank::Rank;
 
 /// The number of slots in a cache line.
 const IN_LINE: usize = 8;
-/// The number of lines over which neighbouring numbers are spread, if the table has that many. Shared tables have.
+/// The number of lines over which neighbouring numbers are spread, if the table has that many. Shared tables have that
+/// many.
 const SPREAD: usize = 16;
 #[repr(align(64))]
 struct Line<T>([AtomicPtr<T>; IN_LINE]);
@@ -135,7 +136,7 @@ impl<T> Drop for Array<T> {
 pub struct Slots<T> {
     /// Null until the first value. Changed under the lock.
     array: AtomicPtr<Line<T>>,
-    /// The lock, which is moved apart before several threads use the table.
+    /// The lock, which moves to cache lines of its own ([`Apart`]) before several threads use the table.
     changes: Apart<Changes>,
     _values: PhantomData<Arc<T>>,
 }
@@ -225,7 +226,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
             if found.is_some() || mutant(Mutant::SlotReadOnce) {
                 return found;
             }
-            // The value was removed after a change of the slot, and this atomic read sees that change.
+            // A count of zero means that the value was removed after the slot had changed. This read-modify-write sees
+            // that change, and returns the present value of the slot.
             value = slot.compare_exchange(value, value, Ordering::AcqRel, Ordering::Acquire).unwrap_or_else(|now| now);
         }
     }
@@ -555,8 +557,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
     fn outgrown(&self, old: Old<T>, epoch: &Domain) {
         if let Some(old) = old {
             if self.is_shared() {
-                // The wait is amortised, because the array doubles. The array is freed here, and not by the epoch,
-                // because freeing a large array may sleep.
+                // The cost of the wait is amortised, because each new array is twice as large. The array is freed here,
+                // and not by the epoch, because freeing a large array may sleep.
                 epoch.drain();
             }
             drop(old);

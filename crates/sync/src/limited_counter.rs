@@ -11,7 +11,7 @@
 //!
 //! | | closes a stock: *swap* |
 //! |---|---|
-//! | **taker, putter** on that CPU (*compare and swap*) | one of the two is first: the permit is on the total, or the taker takes the lock |
+//! | **taker, putter** on that CPU (*compare and swap*) | If the compare and swap is first, the swap sees its result. If the swap is first, the compare and swap fails, and its CPU acquires the lock. |
 //!
 //! Takers may have different limits (the processes of a user). A limit may change (a file system after boot).
 //!
@@ -149,7 +149,7 @@ impl<const N: usize> LimitedCounters<N> {
             let spare = mine.load(Ordering::Relaxed);
             let before = if spare == CLOSED { 0 } else { spare };
             total.permits.store(more, Ordering::Release);
-            // No other CPU closes the stock meanwhile, because closing requires the lock.
+            // No other CPU has closed the stock since, because closing requires the lock, which this CPU holds.
             mine.store(before + BATCH - 1, Ordering::Release);
             return true;
         }

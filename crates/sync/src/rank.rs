@@ -47,7 +47,7 @@ macro_rules! ranks {
 ranks! {
     /// Sleeping locks of the layers above (file tables, process tree): taken before everything else.
     SYSTEM = 10,
-    /// The members of the scheduler's groups. An operation on a member takes the member's own locks.
+    /// The members of the scheduler's groups. An operation on a member takes the member's own locks under this lock.
     GROUP = 15,
     /// Process tree, sessions, signal state (spin locks of the Linux layer).
     PROCESS = 20,
@@ -69,7 +69,7 @@ ranks! {
     OWNED = 26,
     /// The state of a POSIX timer.
     POSIX_TIMER = 27,
-    /// A process's timers on CPU time. A timer joins and leaves them under the lock of its state.
+    /// A process's timers on CPU time. A timer joins and leaves this list under its own `POSIX_TIMER` lock.
     CPU_TIMERS = 28,
     /// A bucket of a table of socket names or ports.
     SOCKET_NAMES = 29,
@@ -79,8 +79,8 @@ ranks! {
     INBOX = 31,
     /// Directories, pipes, open files (spin locks of the file layer).
     FILE = 32,
-    /// The entries of a directory. Of two, the ancestor's lock is taken first, or the lower address under the rename
-    /// lock.
+    /// The entries of a directory. A thread that locks two directories locks the ancestor first. Unrelated directories
+    /// are locked in the order of their addresses, under the rename lock.
     DIRECTORY = 32,
     /// A directory entry's parent and name.
     PLACE = 33,
@@ -91,7 +91,8 @@ ranks! {
     NOTIFIER = 35,
     /// A terminal's line editor and settings.
     TERMINAL = 36,
-    /// The bytes between a terminal and its master. The terminal asks for room there under its own lock.
+    /// The bytes in transit between a terminal and its master. The terminal asks for room for further bytes while it
+    /// holds its own lock.
     CABLE = 37,
     /// The part of a directory that lookups read.
     NAMES = 38,
@@ -107,11 +108,12 @@ ranks! {
     RANGE_WAITS = 43,
     /// The setting of a timer's file.
     TIMER_FILE = 44,
-    /// The files of timers on the time of day. A timer joins and leaves them under the lock of its setting.
+    /// The files of timers on the time of day. A timer joins and leaves this list under its own `TIMER_FILE` lock.
     DAY_TIMERS = 45,
-    /// An arena of a map: its writers' bookkeeping that is changed under a spin lock.
+    /// An arena of a map (a part of an address space with its own lock and tree): the bookkeeping of its writers that a
+    /// spin lock guards.
     MAP = 48,
-    /// One shard of an object's list of backings.
+    /// One shard (a part with its own lock) of an object's list of backings.
     BACKINGS = 50,
     /// The CPUs' own root tables of one space.
     ROOTS = 58,

@@ -17,15 +17,15 @@ use core::ops::{Deref, DerefMut};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
     None,
-    /// A lock that is always taken first.
+    /// A lock that the caller, by its own fixed order, always acquires first.
     Equal,
     /// The parent in a tree.
     Parent,
 }
 
-/// The number of turns after which a spinner calls the hook [`Cpu::spun`](crate::Cpu::spun). Under TCG (QEMU's
-/// emulation of a CPU) these turns take about a millisecond, because each pause leaves the translated code. On hardware
-/// they take a twentieth of that.
+/// The number of iterations after which a spinner calls the hook [`Cpu::spun`](crate::Cpu::spun). Under TCG (QEMU's
+/// emulation of a CPU) these iterations take about a millisecond, because each pause leaves the translated code. On
+/// hardware they take a twentieth of that.
 pub const SPUN: u32 = 1 << 10;
 
 /// A value guarded by spinning; see the module.

@@ -95,8 +95,8 @@ pub fn disown(at: *const u8) {
     let _recording_only = at;
 }
 
-/// Runs `f`, whose loads and stores are not the system's own: simulated hardware, and checks of the run. A tool that
-/// watches the program from outside sees a mark. Accesses that `f` reports are still recorded.
+/// Runs `f`, whose loads and stores belong to simulated hardware or to checks of the run, and not to the system. A tool
+/// that watches the program from outside sees a mark. Accesses that `f` reports are still recorded.
 #[inline(always)]
 pub fn apart<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(recording)]
