@@ -219,7 +219,7 @@ fn a_driver_is_not_kept_where_its_node_cannot_be_made() {
 
 #[test]
 fn removals_and_releases_need_no_memory() {
-    // The first round records the orders of the locks.
+    // The first round records the orders of the locks, for which the lock-order checker allocates.
     for round in 0..2 {
         let vfs = tree();
         let view = vfs.view();

@@ -84,7 +84,7 @@ pub(crate) struct Borrowed<C> {
     pub attached: Option<Box<C>>,
     /// The value of `purges` when the chunks were taken out.
     purges: u32,
-    /// The queue had no other message at that time.
+    /// The queue had no other message when the chunks were taken out.
     alone: bool,
 }
 
@@ -100,7 +100,7 @@ impl<C> Borrowed<C> {
         let Borrowed { data, more, attached, .. } = self;
         debug_assert!(more.capacity() == 0 && attached.is_none());
         drop(data);
-        // Both are empty. `forget` avoids the drop code that the compiler would generate.
+        // `more` and `attached` are empty. `forget` avoids the drop code that the compiler would generate.
         mem::forget((more, attached));
     }
 }
@@ -187,7 +187,7 @@ impl<C> Queue<C> {
         }
     }
 
-    /// Adds bytes to the last chunk. Returns false if that has too little room, or attached data.
+    /// Adds bytes to the last chunk. Returns false if that chunk has too little room, or attached data.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
         let last = if self.rest.is_empty() { self.first.as_mut() } else { self.rest.get_mut(self.rest.len() - 1) };
         let Some(last) = last else { return false };
@@ -231,7 +231,7 @@ impl<C> Queue<C> {
     }
 
     /// Removes the first message, whose chunks are [lent](Self::lent). `unread` is the number of its bytes that were
-    /// unread when they were lent.
+    /// unread when the chunks were lent.
     pub(crate) fn remove_borrowed(&mut self, unread: usize) -> Removed<C> {
         self.bytes -= unread;
         self.charge -= unread + self.first.as_ref().map_or(0, |message| message.overhead);
@@ -239,7 +239,7 @@ impl<C> Queue<C> {
     }
 
     /// Removes the first piece of a stream, if it is the only one. Its chunk is lent, and it has no attached data.
-    /// `unread` is the number of its bytes that were unread when they were lent.
+    /// `unread` is the number of its bytes that were unread when the chunks were lent.
     #[inline]
     pub(crate) fn forget_last_piece(&mut self, unread: usize) -> bool {
         if !self.rest.is_empty() {
@@ -255,7 +255,7 @@ impl<C> Queue<C> {
         true
     }
 
-    /// Removes and returns the first message, and the memory of the ring if that is empty now.
+    /// Removes and returns the first message, and the memory of the ring if the ring is empty now.
     pub(crate) fn pop(&mut self) -> (Option<Message<C>>, Deque<Message<C>>) {
         let Some(unread) = self.first.as_ref().map(Message::len) else { return (None, Deque::new()) };
         self.remove_borrowed(unread)

@@ -130,8 +130,8 @@ impl<H: Host> Drop for Endpoint<H> {
 }
 
 impl<H: Host> Network<H> {
-    /// Calls `each` with the row of each socket until `each` fails. Sockets that are made or closed meanwhile may be
-    /// left out.
+    /// Calls `each` with the row of each socket until `each` fails. Sockets that are made or closed during the call may
+    /// be left out.
     pub fn each(&self, mut each: impl FnMut(&Row) -> Result<(), FsError>) -> Result<(), FsError> {
         for hash in 0..crate::table::BUCKETS as u64 {
             for at in 0.. {

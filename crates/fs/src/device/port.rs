@@ -62,8 +62,8 @@ pub trait Port: Send + Sync {
 pub struct RawPort {
     port: Arc<dyn Port>,
     /// Bytes that were taken from the port and did not fit the reader. Reads go through this kernel buffer, because a
-    /// call of a port does not wait but a copy to user memory may. One reader uses it at a time, so that no bytes are
-    /// lost between port and reader.
+    /// call of a port does not wait but a copy to user memory may. One reader uses this buffer at a time, so that no
+    /// bytes are lost between port and reader.
     rest: Mutex<Rest>,
 }
 

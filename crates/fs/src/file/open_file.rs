@@ -46,7 +46,7 @@ pub struct Listed<'a> {
     pub number: u64,
     /// The kind of the entry.
     pub kind: FileKind,
-    /// The cookie at which the listing continues after it.
+    /// The cookie at which the listing continues after this entry.
     pub next: u64,
 }
 
@@ -145,7 +145,7 @@ impl<H: Host> OpenFile<H> {
     }
 
     /// Returns the attached state, or attaches the state that `make` returns if there is none. If two threads make a
-    /// state at once, both get the same one.
+    /// state at once, both get the state that was attached first.
     pub fn attach(
         &self,
         make: impl FnOnce() -> Result<Arc<H::Attached>, FsError>,
@@ -411,8 +411,8 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// Fails with [`FsError::Io`] if a write of the file failed, by any caller, and this open file has not reported it
-    /// yet.
+    /// Fails with [`FsError::Io`] if a write of the file by any caller failed, and this open file has not reported that
+    /// failure yet.
     pub fn write_error(&self) -> Result<(), FsError> {
         match (self.regular(), &self.reported) {
             (Some(file), Some(reported)) => file.object.write_errors().report(reported).map_err(|_| FsError::Io),
@@ -538,7 +538,7 @@ impl<H: Host> OpenFile<H> {
         }
     }
 
-    /// The operations that would not wait now. Most files are always ready for all.
+    /// The operations that would not wait now. Most files are always ready for all operations.
     pub fn ready(&self) -> Ready {
         match &self.body {
             Body::Stream(s) => Some(s.ready()),

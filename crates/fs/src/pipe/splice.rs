@@ -153,7 +153,8 @@ impl<H: Host> Pipe<H> {
         Ok(n)
     }
 
-    /// Adds bytes that [`reserve`](Self::reserve) made room for, under the same lock.
+    /// Adds bytes for which [`reserve`](Self::reserve) has made room. The caller has held the writer's lock since that
+    /// call.
     fn store(&self, large: &Large<H>, bytes: &[u8]) {
         let ring = self.ring(large);
         let mut at = self.written.load(Ordering::Relaxed);

@@ -46,16 +46,17 @@ pub trait Listener: Send + Sync {
         false
     }
 
-    /// Whether the open file that the listener watches is closed. Then it is not notified any more, though the stream
-    /// may still exist.
+    /// Whether the open file that the listener watches is closed. Then the listener is not notified any more, though
+    /// the stream may still exist.
     fn is_closed(&self) -> bool {
         false
     }
 
-    /// Called after the listener was dropped as [closed](Self::is_closed), under the same conditions as `changed`.
+    /// Called after the listener was dropped as [closed](Self::is_closed). Like `changed`, it is called from threads
+    /// with no lock held.
     fn closed(&self) {}
 
-    /// The listener itself, if others may look at it ([`Readiness::visit`]).
+    /// The listener itself, if other code may look at it ([`Readiness::visit`]).
     fn as_any(&self) -> Option<&dyn Any> {
         None
     }
@@ -87,7 +88,8 @@ type Listeners = Arc<Listening>;
 /// The threads and listeners that wait for a stream.
 pub struct Readiness {
     sleepers: WaitQueue,
-    /// Copied at a change while a thread reads it, so that listeners are notified without the lock.
+    /// A thread that changes this list while another thread reads it makes a copy. So a thread can notify the listeners
+    /// without the lock.
     listeners: SpinLock<Option<Listeners>>,
     listening: AtomicUsize,
 }
@@ -260,7 +262,7 @@ impl Readiness {
         let visited = listening.try_for_each(|place| f(&*place.listener));
         drop(listening);
         drop(all);
-        // An entry that was removed meanwhile is dropped here.
+        // An entry that was removed during the visit is dropped now.
         while self.sweep() {}
         visited
     }

@@ -70,7 +70,7 @@ pub struct Terminal {
     state: SpinLock<State>,
     /// Held by the thread that moves bytes from the port, so that the bytes stay in order.
     pumping: Mutex<()>,
-    /// Whether something changed since a thread began to pump.
+    /// Whether something changed since a thread began to pump, that is, to move bytes between the port and the editor.
     unpumped: AtomicBool,
     /// Held by the reader that takes a line.
     reading: Mutex<()>,
@@ -118,7 +118,7 @@ impl Terminal {
     }
 
     /// Moves typed bytes from the port to the editor, and echoes to the port. If another thread is pumping, that thread
-    /// pumps again instead. The pump can re-enter: waking the peer may drop it, and its drop pumps.
+    /// pumps again instead. A pump may call itself again: waking the peer may drop the peer, and that drop pumps too.
     fn pump(&self) {
         self.unpumped.store(true, Ordering::Release);
         while self.unpumped.load(Ordering::Acquire) {
@@ -351,7 +351,8 @@ impl Terminal {
     }
 
     fn read_line(&self, io: &Io<'_>, sink: &mut dyn Sink) -> Result<Option<usize>, FsError> {
-        // The end is checked before the editor. If it is reached, the editor has all bytes that came before it.
+        // The end is checked before the editor. If the end is reached, the editor has all bytes that came before the
+        // end.
         let end = self.port.at_end();
         {
             let state = self.state.lock();
@@ -512,7 +513,7 @@ impl Stream for Terminal {
                     len += k;
                 }
             }
-            // The bytes are taken from the program, so all of them are sent. Only a signal ends that early.
+            // The bytes are taken from the program, so all of them are sent. Only a signal ends the sending early.
             let (_, outcome) = write_all(&*self.port, &Io { nonblock: false, deadline: None, ..*io }, &out[..len]);
             done += n;
             if outcome.is_err() {

@@ -118,7 +118,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets the limits of those resources that it counts. `None` means no limit.
+    /// Sets the limits of the resources that the file system counts. `None` means no limit.
     pub fn set_limits(&self, limits: Limits) {
         for (quota, limit) in [(self.inodes, limits.inodes), (self.pages, limits.pages)] {
             if let Some(quota) = quota {

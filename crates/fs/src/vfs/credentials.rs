@@ -127,8 +127,8 @@ impl FileCredentials {
 
 impl FileCredentials {
     /// Checks that `self` may give `inode` another name. Its owner may. A caller that may read and write a regular file
-    /// without set-id bits also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) A new name of a
-    /// set-id program would keep the program after its owner removes it for a fix.
+    /// without set-id bits also may. (Linux's `fs.protected_hardlinks`, as distributions set it.) Otherwise any user
+    /// could make a new name of a set-id program, and so keep a faulty version after its owner has removed it.
     pub(crate) fn may_link<H: Host>(&self, inode: &Inode<H>) -> Result<(), FsError> {
         let attr = inode.fixed_attr();
         let plain = inode.kind() == FileKind::Regular && without_set_ids(attr.mode) == attr.mode;

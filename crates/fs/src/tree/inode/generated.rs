@@ -34,7 +34,7 @@ impl<H: Host> Generated<H> {
 
 /// A generated entry from its directory.
 pub struct Entry<H: Host> {
-    /// The inode number, always the same for the same entry.
+    /// The inode number, which is equal at all lookups of the entry.
     pub number: u64,
     /// Permissions and owner.
     pub attr: NewAttr,
@@ -84,7 +84,8 @@ pub trait GeneratedFile: Send + Sync {
     fn text(&self, out: &mut Text) -> Result<(), FsError>;
     /// Writes records from `cursor` on until there are `enough` bytes, at least one record. Returns the cursor of the
     /// next record, and no cursor at the end. The first record has cursor 0. `None` for files that write the whole
-    /// text: a text that grows with what a program makes is one of records, so that an open file keeps little of it.
+    /// text: a text that grows with the objects that programs make must consist of records, so that an open file keeps
+    /// little of it.
     fn records(&self, cursor: u64, enough: usize, out: &mut Text) -> Option<Result<Option<u64>, FsError>> {
         let _ = (cursor, enough, out);
         None
@@ -231,8 +232,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Reads `file` from `offset` on. A read of its start makes the text anew, and so does a read before the text that
-    /// is kept.
+    /// Reads `file` from `offset` on. A read from offset 0 generates the text again. So does a read from an offset
+    /// before the part of the text that is kept.
     pub(crate) fn read(
         &mut self,
         file: &dyn GeneratedFile,
@@ -277,7 +278,7 @@ impl Reading {
         }
     }
 
-    /// Makes the text from `cursor` on, for a reader with so much room.
+    /// Makes the text from `cursor` on, for a reader that has room for `room` bytes.
     fn add(&mut self, file: &dyn GeneratedFile, cursor: u64, mut text: Text, room: usize) -> Result<(), FsError> {
         self.next = match file.records(cursor, room.min(ENOUGH), &mut text) {
             Some(next) => next?,
