@@ -1,5 +1,5 @@
-//! Tests in which each allocation of each operation fails in turn. The operation must return an error and leave the
-//! tree unchanged. It must succeed when no allocation fails.
+//! Tests in which each operation is repeated, and each time another one of its allocations fails. The operation must
+//! return an error and leave the tree unchanged. It must succeed when no allocation fails.
 
 use crate::cpio::{self, Problem};
 use crate::device::driver::Driver;

@@ -2,9 +2,9 @@
 //!
 //! # Protocol
 //! A `Crowd` counts the holds of a value in shards: counts on separate cache lines, each for a few CPUs. A holder adds
-//! one in the shard of its CPU. When it releases, it subtracts one in the shard of the CPU on which it then runs. Only
-//! the sum of the shards has a meaning, and no CPU reads the sum while the crowd is open. The crowd has one reference
-//! to the value, for all holds.
+//! one in the shard of its CPU. When the holder releases its hold, it subtracts one in the shard of the CPU on which it
+//! then runs. Only the sum of the shards has a meaning, and no CPU reads the sum while the crowd is open. The crowd has
+//! one reference to the value, for all holds.
 //!
 //! Closing a crowd turns the shards into one count. The closer replaces each shard's count by a number below all real
 //! counts, and adds up the old counts. From then on no CPU can take a hold (a lookup then starts again under the lock

@@ -74,8 +74,8 @@ impl<'a, T> Lines<'a, T> {
     /// The slot of number `n`. `None` if the table has no such slot.
     #[inline]
     fn at(&self, n: usize) -> Option<&'a AtomicPtr<T>> {
-        // Numbers are in blocks. A block has as many lines as neighbours are spread over. This is a power of two, so
-        // shifts replace divisions.
+        // Numbers are in blocks. A block has `1 << spread` lines, over which neighbouring numbers are spread. This is a
+        // power of two, so shifts replace divisions.
         let spread = self.0.len().trailing_zeros().min(SPREAD.trailing_zeros());
         let block = n >> spread >> IN_LINE.trailing_zeros();
         self.0.get((block << spread) + (n & ((1 << spread) - 1))).map(|line| &line.0[n >> spread & (IN_LINE - 1)])
@@ -202,11 +202,11 @@ impl<T: Send + Sync + 'static> Slots<T> {
     #[inline]
     pub unsafe fn get(&self, n: usize, epoch: &Domain) -> Option<Arc<T>> {
         if !self.is_shared() {
-            // SAFETY: no thread changes the table meanwhile, so the array is not freed.
+            // SAFETY: no thread changes the table during the call, so the array is not freed.
             let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) }?;
             let value = array.at(n)?.load(Ordering::Relaxed);
-            // SAFETY: by this function's contract, no thread changes the table meanwhile. So the slot's reference keeps
-            // the value.
+            // SAFETY: by this function's contract, no thread changes the table during the call. So the slot's reference
+            // keeps the value.
             return unsafe { counted(value) };
         }
         let _pin = epoch.pin();
@@ -394,7 +394,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
     /// Makes a copy of the table, for one thread alone. Reserved numbers are free in the copy.
     pub fn fork(&self, rank: Rank) -> Result<Self, OutOfMemory> {
         let copy = Self::new(rank);
-        // Memory is allocated before the lock is taken. If the table has grown meanwhile, the loop starts again.
+        // Memory is allocated before the lock is taken. If the table has grown since the memory was allocated, the loop
+        // starts again.
         loop {
             let used = self.changes.lock().used();
             if used > 0 {
@@ -506,7 +507,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
         }
         changes.grow(many, words);
         let old = self.array.swap(new.into_tagged(), Ordering::AcqRel);
-        // SAFETY: the pointer is null, or was made by `into_tagged` here, and is replaced once.
+        // SAFETY: the pointer is null, or an earlier call of this function made it by `into_tagged`; it is replaced
+        // once.
         Ok(unsafe { Array::from_tagged(old) })
     }
 
@@ -557,8 +559,9 @@ impl<T: Send + Sync + 'static> Slots<T> {
     fn outgrown(&self, old: Old<T>, epoch: &Domain) {
         if let Some(old) = old {
             if self.is_shared() {
-                // The cost of the wait is amortised, because each new array is twice as large. The array is freed here,
-                // and not by the epoch, because freeing a large array may sleep.
+                // The cost of the wait is amortised, because each new array is twice as large. This function frees the
+                // array itself, because freeing a large array may sleep, and functions that the epoch calls must not
+                // sleep.
                 epoch.drain();
             }
             drop(old);
@@ -566,7 +569,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
     }
 }
 
-/// Returns one more reference to a value. Another reference keeps the value meanwhile.
+/// Returns one more reference to a value. Another reference keeps the value during the call.
 ///
 /// # Safety
 /// `value` is null, or the pointer of a counted value. One of its references lasts for the length of the call.

@@ -24,12 +24,12 @@
 //! - So after the first count, no thread is in a call on an unreached socket. The inbox and the backlog of that socket
 //!   lose nothing any more. Messages that were removed earlier are visible as removed after the fence in
 //!   `take_garbage`.
-//! - The last round counted these inboxes again, and found all references to all unreached sockets there. So these
+//! - The last round counted these inboxes again, and found in them all references to all unreached sockets. So these
 //!   sockets are garbage.
 //!
-//! The first count alone is not enough. A thread may take a message out of an inbox after the collector has counted
-//! that inbox, and then drop the last outside reference to the inbox's socket. If the collector counts the references
-//! to that socket afterwards, it finds no root, although the thread gets the message's files.
+//! The first count alone is not enough. After the collector has counted an inbox, a thread may take a message out of
+//! it. The thread may then drop the last outside reference to the inbox's socket. If the collector counts the
+//! references to that socket afterwards, it finds no root, although the thread gets the message's files.
 //!
 //! A call may look a descriptor up while another thread closes it. If only garbage refers to the file then, the call
 //! may find the socket's inbox empty.

@@ -87,7 +87,7 @@ impl<H: Host> Endpoint<H> {
         };
         if this.options.has(Flags::PASS_CREDENTIALS) && this.state().name.is_none() {
             match Endpoint::bind_unix(this, Place::Auto) {
-                // Another call has bound the socket meanwhile.
+                // Another call has bound the socket since this call found it unbound.
                 Ok(()) | Err(FsError::Invalid) => {}
                 Err(e) => return Err(e),
             }

@@ -125,7 +125,7 @@ pub struct Endpoint<H: Host> {
     pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
     pub(crate) marks: CollectorMarks<Self>,
-    /// The inode number, and the user that made the socket. The list of sockets shows them.
+    /// The inode number, and the user that made the socket. The list of sockets shows both.
     pub(crate) inode: AtomicU64,
     pub(crate) uid: AtomicU32,
 }
@@ -138,7 +138,7 @@ pub struct Socket<H: Host> {
 /// The content of the lock `Endpoint::calls`, which guards no data.
 pub(crate) struct Calls;
 
-/// The errors that may wait for the next call. The number of an error is its index here, plus 1.
+/// The errors that may wait for the next call. The number of an error is its index in this array, plus 1.
 const ERRORS: [FsError; 3] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe];
 
 impl<H: Host> Endpoint<H> {

@@ -1,11 +1,11 @@
 //! Inboxes: the messages that wait at an endpoint.
 //!
 //! Writers fill chunks without a lock, and queue them under the spin lock. A sleeping lock serialises readers. The
-//! reader that holds it *borrows* the chunks of a message in three steps. It takes them out under the spin lock, copies
-//! without that lock, and puts the chunks back or removes the message. Only that reader removes messages, so the
-//! position of a borrowed message stays the same. The exception is a disconnect, which purges the inbox and raises the
-//! purge counter. The reader then finds that the counter has changed, and drops the chunks. No writer can add bytes to
-//! a borrowed chunk, because the message in the queue has an empty chunk without capacity.
+//! reader that holds it *borrows* the chunks of a message in three steps. It takes the chunks out under the spin lock,
+//! copies their bytes without that lock, and puts the chunks back or removes the message. Only that reader removes
+//! messages, so the position of a borrowed message stays the same. The exception is a disconnect, which purges the
+//! inbox and raises the purge counter. The reader then finds that the counter has changed, and drops the chunks. No
+//! writer can add bytes to a borrowed chunk, because the message in the queue has an empty chunk without capacity.
 //!
 //! The inbox of a TCP socket records its only sender, because a disconnected socket may connect again. A call on the
 //! earlier peer may still send bytes or end the connection. The inbox refuses both.

@@ -122,8 +122,8 @@ impl<H: Host> Socket<H> {
         Endpoint::shutdown(&self.endpoint, read, write)
     }
 
-    /// Sends the bytes of `source`, or a message with them, and returns the number of bytes. Files and credentials
-    /// reach only Unix sockets. The call fails only if it sent no byte.
+    /// Sends the bytes of `source` as a part of a stream or as one message, and returns the number of bytes. Files and
+    /// credentials reach only Unix sockets. The call fails only if it sent no byte.
     pub fn send(
         &self,
         io: &Io<'_>,

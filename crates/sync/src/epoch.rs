@@ -379,7 +379,8 @@ impl Domain {
             }
             slot.count.store(count, Ordering::Relaxed);
             slot.due.store(due, Ordering::Relaxed);
-            // The values freed here weigh more than the values retired, so the number of ready values falls.
+            // This retirement frees values that weigh more than the values that it retires, so the number of ready
+            // values falls.
             let free = bags.take_ready(weight.saturating_mul(2), &slot.ready);
             // SAFETY: the values are those of an epoch that every reader has left, so no reader can reach them.
             unsafe { free_list(free, slot, bags) };
@@ -843,7 +844,8 @@ mod tests {
             let before = now();
             domain.push_back();
             retire(&domain, &freed, STRUCTURE, 1);
-            // The bound covers the steps of one round (twice `every` values each) and the retirement (two values).
+            // The bound covers the steps of one iteration (twice `every` values each) and the retirement itself
+            // (two values).
             assert!(now() - before <= 4 * domain.every as usize + 2, "{} at once", now() - before);
             rounds += 1;
             assert!(rounds <= 1000, "{} wait", 1000 - now());

@@ -21,12 +21,12 @@ pub struct ThreadHandle(pub usize);
 pub unsafe trait Cpu {
     /// Keeps the caller on this CPU. Calls nest.
     fn preempt_disable();
-    /// Undoes one `preempt_disable`; at the outermost level a pending reschedule may happen here.
+    /// Undoes one `preempt_disable`; at the outermost level this call may do a pending reschedule.
     fn preempt_enable();
     /// The CPU that runs the caller. Stable only with preemption disabled.
     fn current() -> CpuId;
     /// Called in each iteration of a spin loop: executes a pause instruction. On machines without interrupts it also
-    /// serves this CPU's inbox (the requests of other CPUs), so that two CPUs that wait for each other both continue.
+    /// serves this CPU's inbox (the requests of other CPUs). So two CPUs that wait for each other both continue.
     fn relax();
     /// Reports that this CPU spins on a lock; called once in [`SPUN`](crate::spin::SPUN) iterations. The arguments are
     /// the lock's address and rank, and the iterations so far. 0 iterations mean that the lock was seen free. Called
@@ -43,7 +43,8 @@ pub unsafe trait Cpu {
     fn held() -> *mut SpinsHeld {
         core::ptr::null_mut()
     }
-    /// Stores the return addresses of the calls that led here into `_into`, innermost first. Returns their number.
+    /// Stores the return addresses of the calls that led to this call into `_into`, innermost first. Returns their
+    /// number.
     fn backtrace(_into: &mut [usize]) -> usize {
         0
     }

@@ -79,7 +79,8 @@ pub fn set_cpu(id: usize) {
     }
 }
 
-/// Runs `f` as CPU `id`. Then the thread is its former CPU again, so one thread can play many CPUs in turn.
+/// Runs `f` as CPU `id`. Then the thread is its former CPU again, so one thread can play several CPUs one after the
+/// other.
 pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
     struct Back(usize);
     impl Drop for Back {
@@ -193,7 +194,8 @@ pub(crate) fn tag() -> u64 {
     TAG.try_with(|t| *t as u64).unwrap_or(0)
 }
 
-/// A machine in this process whose threads share simulated CPUs. Its scheduler, not the host's, puts them to sleep.
+/// A machine in this process whose threads share simulated CPUs. The scheduler of that machine, not the host's, puts
+/// these threads to sleep.
 #[cfg(not(any(loom, shuttle)))]
 pub trait Sleeper {
     /// The calling thread's handle.

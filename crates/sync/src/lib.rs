@@ -2,8 +2,8 @@
 //!
 //! # Principles
 //! - **All shared memory goes through this crate.** Every atomic and lock that the memory core or the scheduler shares
-//!   between CPUs comes from here, so that one build switch selects the personality: *native*, *recording* (`--cfg
-//!   recording`, see [`record`]), or *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and
+//!   between CPUs comes from this crate, so that one build switch selects the personality: *native*, *recording*
+//!   (`--cfg recording`, see [`record`]), or *model-checked* under [loom](https://docs.rs/loom) (`--cfg loom`) and
 //!   [shuttle](https://docs.rs/shuttle) (`--cfg shuttle`).
 //! - **No architecture, no operating system, no heap.** The caller provides the memory for each CPU. Two small traits,
 //!   [`Cpu`] and [`Wait`], return the number of the CPU, keep a thread on it, and let a thread sleep. The final binary

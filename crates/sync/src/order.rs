@@ -1,5 +1,5 @@
-//! Learns at run time the order in which locks are taken: the part of C6 that [`Rank`](crate::Rank) does not decide.
-//! Debug builds only.
+//! Learns at run time the order in which locks are taken. This is the part of C6 (all CPUs take locks in one order)
+//! that [`Rank`](crate::Rank) does not decide. Debug builds only.
 //!
 //! Ranks order spin locks of different kinds. This module checks the rest. Two spin locks of one rank are ordered by
 //! their addresses. Sleeping locks have no ranks: they are ordered by the types that they guard. Two locks of one type

@@ -139,7 +139,7 @@ ranks! {
     IDS = 86,
     /// The process ids outside the CPUs' batches.
     ID_DEPOT = 87,
-    /// A CPU's batch in front of the page queues.
+    /// A CPU's batch: its new pages, which are not in a shard of the page queues yet.
     QUEUE_BATCH = 88,
     /// One shard of a page queue.
     QUEUE = 90,

@@ -23,7 +23,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The CPU runs the thread with the number `a` from here on.
+    /// The CPU runs the thread with the number `a` from this event on.
     Switch = "switch",
     /// The name of a thread: `a` and `b` hold its bytes.
     Name = "name",
@@ -79,7 +79,7 @@ kinds! {
 pub struct Event {
     /// The time at which the event began, in ticks of [`Trace::ticks`].
     pub start: u64,
-    /// The length of the event in the same ticks; 0 for an event without a length.
+    /// The length of the event in ticks of [`Trace::ticks`]; 0 for an event without a length.
     pub length: u64,
     /// The kind of the event.
     pub kind: EventKind,

@@ -104,7 +104,7 @@ impl<H: Host> Drop for Counted<H> {
     }
 }
 
-/// All resources of a new open file. They are allocated before any change, so that a lack of them never requires
+/// All resources of a new open file. They are allocated before any change, so that a lack of a resource never requires
 /// undoing a change.
 pub(crate) struct Opening<H: Host> {
     room: Room<OpenFile<H>>,
@@ -549,7 +549,7 @@ impl<H: Host> OpenFile<H> {
         .unwrap_or(Ready::READ | Ready::WRITE)
     }
 
-    /// The readiness that announces changes of [`ready`](Self::ready), if those can change.
+    /// The readiness that announces changes of [`ready`](Self::ready), if the result of `ready` can change.
     pub fn readiness(&self) -> Option<&Readiness> {
         match &self.body {
             Body::Stream(s) => s.readiness(),

@@ -344,11 +344,11 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.read.store(at, Ordering::Release);
-        // Writers and polls wait for room only while less than ATOMIC bytes are free. The read that ends this state
-        // wakes them, as on Linux. The check comes after the store of the new position, because writers continued
-        // during the copy. A writer that found the ring full stored its last write first, and then read this position.
-        // This reader stores the position, fences, and then loads `written`. So either the writer saw the new position,
-        // or this reader sees the writer's last write.
+        // Writers and polls wait for room only while less than ATOMIC bytes are free. As on Linux, the read after which
+        // at least ATOMIC bytes are free wakes these waiters. The check comes after the store of the new position,
+        // because writers continued during the copy. A writer that found the ring full stored its last write first, and
+        // then read this position. This reader stores the position, fences, and then loads `written`. So either the
+        // writer saw the new position, or this reader sees the writer's last write.
         if !mutant(Mutant::RoomNoFence) {
             fence_full();
         }

@@ -107,7 +107,8 @@ impl<H: Host> Pipe<H> {
         }
         if read == at {
             // The ring is empty, so both positions move to the next page. That leaves no gap; a small ring would have
-            // no room for a gap. The reader's position moves first, so that no thread sees bytes between them.
+            // no room for a gap. The reader's position moves first, so that no thread sees bytes between the two
+            // positions.
             at = at.next_multiple_of(PAGE_SIZE as u64);
             read = at;
             self.read.store(at, Ordering::Release);

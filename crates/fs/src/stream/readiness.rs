@@ -41,7 +41,8 @@ pub trait Listener: Send + Sync {
     /// Called when the stream has changed.
     fn changed(&self);
 
-    /// Whether the listener is exclusive. Exclusive listeners are notified in turn, until one of them wakes a thread.
+    /// Whether the listener is exclusive. Exclusive listeners are notified one after the other, until one of them wakes
+    /// a thread.
     fn is_exclusive(&self) -> bool {
         false
     }

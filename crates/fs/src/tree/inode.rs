@@ -119,7 +119,7 @@ pub struct Inode<H: Host> {
     attr: Attributes,
 }
 
-/// The attributes as [`Attr::words`]. Aligned, because each write to the file stores its time here.
+/// The attributes as [`Attr::words`]. Aligned, because each write to the file stores its time in these words.
 #[repr(align(64))]
 struct Attributes(Sequenced<8>);
 

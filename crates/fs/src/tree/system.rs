@@ -44,7 +44,8 @@ const UNCHANGING: u8 = 1 << 7;
 /// The file system of an inode. It is mounted, or internal to the machine, and never freed.
 ///
 /// Each processor counts inodes and pages, and numbers inodes, for itself. So threads that make, remove or write
-/// different files at the same time share no cache line. The limits are exact nevertheless.
+/// different files at the same time share no cache line. The limits are exact, although each processor counts for
+/// itself.
 pub struct FileSystem {
     /// Device number that its inodes show.
     pub device: u64,

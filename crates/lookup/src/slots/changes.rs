@@ -155,7 +155,8 @@ impl Changes {
         let mut below = if start == from / BITS { (1 << (from % BITS)) - 1 } else { 0 };
         let mut at = start;
         while let Some(&word) = self.words().get(at).filter(|w| w.used | below == u64::MAX) {
-            // All words up to here are full, unless `from` hides a part of one.
+            // All words up to `at` are full. The exception is the word of `from`, whose bits below `from` were not
+            // checked.
             if at == self.lowest() && word.used == u64::MAX {
                 self.set_lowest(at + 1);
             }

@@ -219,7 +219,7 @@ fn an_automatic_port_joins_no_group() {
             other
         })
         .collect();
-    // All ports but that one are taken.
+    // All ports but the port of `of_root` are taken.
     assert!(others.iter().all(|other| !matches!(other.local(), crate::Address::Inet(at) if at.port() == to.port())));
     let last = socket(&n, Family::Inet4, Kind::Datagram);
     last.options().set(Flags::REUSE_PORT, true);

@@ -4,7 +4,7 @@
 //! The recording build is the same code, built to record every access to memory that CPUs share. A record has the CPU,
 //! the kind (read, write, or both in one step), the address, the size, and the source line. The atomics are transparent
 //! wrappers (`repr(transparent)`), and records are stored in separate buffers of the host. So all shared types have the
-//! sizes, alignments and offsets of the native build, and the native build has each conflict that shows here.
+//! sizes, alignments and offsets of the native build, and the native build has each conflict that a record shows.
 //! `assert_layout!` holds both builds to one list of numbers.
 //!
 //! # How to use it

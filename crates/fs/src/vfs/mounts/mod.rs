@@ -5,8 +5,8 @@
 //! gets its place back when the mount ends. Two kinds of directories cannot be mount points. One is the root of the
 //! tree. The other are directories of generated file systems, because their entries are made at each lookup.
 //!
-//! A bind mount ([`bind`]) shows the entries of another mount. Mounts on such entries are kept by the bind mount,
-//! because only its paths lead to them.
+//! A bind mount ([`bind`]) shows the entries of another mount. The bind mount itself keeps the mounts on such entries,
+//! because only its paths lead to these mounts.
 //!
 //! A file system in memory keeps its own tree alive: each entry refers to its directory, and each directory to its
 //! entries. So the tree is taken apart when its mount has ended and no process uses it any more. Until then the mount
@@ -220,7 +220,7 @@ impl<H: Host> Vfs<H> {
         Ok(())
     }
 
-    /// Removes all entries below `root`. Needs no memory for a list of them.
+    /// Removes all entries below `root`. Needs no memory for a list of entries.
     fn take_apart(&self, root: &Arc<Dentry<H>>) {
         let now = self.host.realtime();
         let mut at = root.clone();
@@ -413,7 +413,7 @@ mod tests {
         let vfs = tree();
         mount(&vfs, b"/other", 5, Restrictions::empty()).unwrap();
         mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
-        // Mounts on the same directory again, and below that.
+        // Mounts on `/m` a second time, and on a directory in that mount.
         mount(&vfs, b"/m", 5, Restrictions::empty()).unwrap();
         make(&vfs, b"/m/below").unwrap();
         mount(&vfs, b"/m/below", 5, Restrictions::empty()).unwrap();
