@@ -426,8 +426,8 @@ impl<T> Weak<T> {
     /// Converts `raw` into the weak reference that it owns.
     ///
     /// # Safety
-    /// `raw` came from [`Arc::into_raw`], and the caller owns one weak reference to its memory. Otherwise the result
-    /// must never be dropped, and the memory must stay as long as the result is used.
+    /// `raw` came from [`Arc::into_raw`], and the caller owns one weak reference to its memory. If the caller owns no
+    /// such reference, the result must never be dropped, and the memory must stay as long as the result is used.
     pub unsafe fn from_raw(raw: *const T) -> Self {
         // SAFETY: by this function's contract the counts lie before the value.
         let inner = unsafe { raw.byte_sub(mem::offset_of!(Inner<T>, value)) };

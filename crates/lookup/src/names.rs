@@ -66,7 +66,7 @@ struct NameNode<V> {
     name: Arc<[u8]>,
     /// The table's reference to the value, until the name is removed.
     value: *const V,
-    /// Null until a thread that holds the lock gives the value a crowd.
+    /// Null until a thread that holds `Names::changes` gives the value a crowd.
     crowd: AtomicPtr<Crowd<V>>,
     /// The part of the value that is kept after the removal. The CPU that removes the name writes it once. It is read
     /// when the node is freed.
@@ -158,16 +158,16 @@ pub struct SpareName<V> {
     table: Option<Box<Table<V>>>,
 }
 
-/// Counts of the names. Guarded by the lock, as the chains are.
+/// Counts of the names. The lock `Names::changes` guards them, as it guards the chains.
 struct Count {
     names: usize,
-    /// After a failed allocation of a longer table, the number of names at which it is tried again.
+    /// After a failed allocation of a longer table, the number of names at which the allocation is tried again.
     wait_for: usize,
 }
 
 /// A table of values by name; see the module's comment.
 pub struct Names<V> {
-    /// Null until the first name. Changed under the lock.
+    /// Null until the first name. A thread that holds `changes` changes the pointer.
     table: AtomicPtr<Table<V>>,
     changes: SpinLock<Count>,
 }

@@ -134,7 +134,7 @@ impl<T> Drop for Array<T> {
 
 /// A table of values by number; see the module's comment. Each number with a value may also have a mark.
 pub struct Slots<T> {
-    /// Null until the first value. Changed under the lock.
+    /// Null until the first value. A thread that holds `changes` changes the pointer.
     array: AtomicPtr<Line<T>>,
     /// The lock, which moves to cache lines of its own ([`Apart`]) before several threads use the table.
     changes: Apart<Changes>,

@@ -78,8 +78,8 @@ impl<H: Host> Endpoint<H> {
         attached: Option<Box<InFlight<Endpoint<H>>>>,
     ) -> Result<usize, FsError> {
         let mut limited = None;
-        // The thread keeps its stack while it waits, because only the reference on the stack keeps the receiver alive,
-        // and the receiver announces room.
+        // The thread keeps its kernel stack while it waits, because only the reference on the stack keeps the receiver
+        // alive, and the receiver announces room.
         let io = &this.writing(io, &mut limited).on_stack();
         let receiver = match to {
             Some(to) => Endpoint::receiver_at(this, to)?,

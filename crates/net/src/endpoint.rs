@@ -120,8 +120,8 @@ pub struct Endpoint<H: Host> {
     pub(crate) unaccepted: AtomicBool,
     /// Serialises calls that start or end connections of this TCP socket, or that change the peer of this UDP socket.
     pub(crate) calls: Mutex<Calls>,
-    /// The number of disconnects of a TCP socket. A change needs both the lock of `state` and that of the inbox. A call
-    /// that slept compares the number, because the socket may have a new connection already.
+    /// The number of disconnects of a TCP socket. A change needs both the lock of `state` and the lock of the inbox. A
+    /// call that slept compares the number, because the socket may have a new connection already.
     pub(crate) disconnects: AtomicU32,
     state: SpinLock<State<H>>,
     pub(crate) marks: CollectorMarks<Self>,

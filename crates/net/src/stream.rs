@@ -106,7 +106,8 @@ impl<H: Host> Endpoint<H> {
             if done > 0 && (left == 0 || self.has_error()) {
                 return Ok(done);
             }
-            // Sent bytes cannot be taken back, so the call cannot begin again. If it must wait now, it keeps its stack.
+            // Sent bytes cannot be taken back, so the call cannot begin again. If it must wait now, it keeps its kernel
+            // stack.
             let stack;
             let io = match done {
                 0 => io,
@@ -423,7 +424,7 @@ impl<H: Host> Endpoint<H> {
         match look {
             Look::First => self.readiness.wait_in(since, io, state)?,
             Look::Done => self.readiness.wait_again(since, io, state)?,
-            // The program has received bytes, so the call cannot begin again. It keeps its stack while it waits.
+            // The program has received bytes, so the call cannot begin again. It keeps its kernel stack while it waits.
             Look::Later => self.readiness.wait(&io.on_stack(), state)?,
         }
     }

@@ -564,8 +564,8 @@ impl Domain {
 }
 
 /// Values that a thread collects for retirement while it holds a lock. Dropping the pile retires them. The holder drops
-/// it after it has released the lock, because a retirement may free any value, and freeing may need that lock. A pile
-/// also makes the retirement of many values cheaper, because it acquires the domain's lock once.
+/// the pile after it has released the lock, because a retirement may free any value, and freeing may need that lock. A
+/// pile also makes the retirement of many values cheaper, because it acquires the domain's lock once.
 pub struct Pile<'d> {
     domain: &'d Domain,
     first: *mut Retired,

@@ -43,7 +43,7 @@ pub struct LimitedCounter(LimitedCounters<1>);
 
 struct Total {
     lock: SpinLock<()>,
-    /// Permits that exist. Written under the lock.
+    /// The number of permits that exist. A CPU that holds `lock` changes it.
     permits: AtomicU64,
 }
 
@@ -85,8 +85,8 @@ impl LimitedCounter {
         self.0.take(0, n, limit)
     }
 
-    /// Counts one less, after a [`take`](Self::take). Once other CPUs can see that this was the last, the call does not
-    /// access the counter any more.
+    /// Counts one less, after a [`take`](Self::take). Once other CPUs can see the lower count, the call does not access
+    /// the counter any more.
     #[inline]
     pub fn put(&self) {
         self.0.put(0, 1);
@@ -161,8 +161,8 @@ impl<const N: usize> LimitedCounters<N> {
         true
     }
 
-    /// Counts `n` less of count `which`, after a [`take`](Self::take). Once other CPUs can see that these were the
-    /// last, the call does not access the counter any more.
+    /// Counts `n` less of count `which`, after a [`take`](Self::take). Once other CPUs can see the lower count, the
+    /// call does not access the counter any more.
     pub fn put(&self, which: usize, n: u64) {
         let pinned = preempt_off();
         let (mine, total) = (&self.spare.mine(&pinned)[which], &self.total[which]);

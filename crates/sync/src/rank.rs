@@ -92,7 +92,7 @@ ranks! {
     /// A terminal's line editor and settings.
     TERMINAL = 36,
     /// The bytes in transit between a terminal and its master. The terminal asks for room for further bytes while it
-    /// holds its own lock.
+    /// holds its `TERMINAL` lock.
     CABLE = 37,
     /// The part of a directory that lookups read.
     NAMES = 38,

@@ -208,13 +208,13 @@ impl WaitQueue {
     }
 
     /// Does one iteration of [`wait_until`](Self::wait_until), for a thread that sleeps without a stack. Puts `waiter`
-    /// on the list for the calling thread, and checks whether the wait is over. `None` means that it is not over. The
-    /// thread then parks until `deadline`, calls [`awake`](Self::awake), and begins again. After `Some` the waiter is
-    /// not listed.
+    /// on the list for the calling thread, and checks whether the wait is over. `None` means that the wait is not over.
+    /// The thread then parks until `deadline`, calls [`awake`](Self::awake), and begins again. After `Some` the waiter
+    /// is not listed.
     ///
     /// # Safety
-    /// `waiter` is on no list. After `None` it stays alive and in place until `awake` has returned, and so does the
-    /// queue.
+    /// `waiter` is on no list. After `None`, the waiter and the queue stay alive and in place until `awake` has
+    /// returned.
     pub unsafe fn begin<R>(
         &self,
         waiter: &Waiter,
@@ -248,7 +248,7 @@ impl WaitQueue {
         // SAFETY: the waiter was listed on this queue above, and no call has taken it off since.
         let was_woken = unsafe { self.awake(waiter) };
         // If a waker chose this waiter, but the wait ends for another reason, the wake-up is passed on. This includes a
-        // condition that held already, because the wake-up may be for a later change.
+        // wait whose condition held already, because the wake-up may be for a later change.
         let kept = mutant(Mutant::WakeNotPassedOn) || mutant(Mutant::WakeKept) && out.is_ok();
         if was_woken && !kept {
             self.wake_one();

@@ -350,8 +350,8 @@ impl<C: Charge> RecordLocks<C> {
     }
 
     /// Locks the whole file for the open file `file`; waits as `io` allows. As on Linux, a lock of the other kind that
-    /// the open file holds is released first. So two sharers that both want the file exclusively do not wait for each
-    /// other.
+    /// the open file holds is released first. So two open files with shared locks that both request an exclusive lock
+    /// do not wait for each other.
     pub fn lock_whole(&self, file: u64, exclusive: bool, io: &Io<'_>) -> Result<(), FsError> {
         let wanted = Record { start: 0, end: u64::MAX, exclusive, owner: Owner::File(file) };
         let is_other = |r: &Record| r.owner == wanted.owner && r.exclusive != exclusive;

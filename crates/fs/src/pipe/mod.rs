@@ -37,8 +37,8 @@ pub struct Pipe<H: Host> {
     host: H,
     /// The ring, if it is not allocated separately. A ring of fewer pages uses the first ones.
     pages: [Slot<H>; DEFAULT],
-    /// The number of the ring's pages: a power of two. Changed under both locks, or under the writer's lock alone while
-    /// no end is open.
+    /// The number of the ring's pages: a power of two. Changed under both `reader` and `writer`, or under `writer`
+    /// alone while no end is open.
     size: AtomicUsize,
     /// Guards `read`: one reader copies at a time.
     reader: Mutex<Large<H>>,
@@ -467,7 +467,8 @@ impl<H: Host> Pipe<H> {
             let outcome = match put {
                 Ok(0) => {
                     let state = || (self.free() >= need || in_vain()).then_some(());
-                    // Written bytes cannot be taken back, so the rest of the call keeps its stack.
+                    // Written bytes cannot be taken back, so the rest of the call keeps its kernel stack while it
+                    // waits.
                     if done > 0 { self.readiness.wait(&io.on_stack(), state) } else { self.readiness.wait(io, state) }
                 }
                 Ok(n) => {

@@ -89,8 +89,8 @@ impl<H: Host> PipeEnd<H> {
         Ok(got)
     }
 
-    /// Passes bytes to `write`, and removes those that it accepts. `write` gets some of the bytes and returns how many
-    /// it accepted. Returns that number, or 0 if the pipe is empty.
+    /// Passes bytes of the pipe to `write`, and removes the bytes that `write` accepts. `write` gets some of the bytes
+    /// and returns how many it accepted. Returns that number, or 0 if the pipe is empty.
     pub fn give(
         &self,
         buffer: &mut [u8],

@@ -470,8 +470,8 @@ impl Stream for Terminal {
         if self.settings().local.contains(Local::STOP_BACKGROUND) {
             self.check(true)?;
         }
-        // The call keeps its stack, for two reasons. It waits at the readiness of the port, which is another object.
-        // Also, bytes are taken from the program before they are sent.
+        // The call keeps its kernel stack while it waits, for two reasons. It waits at the readiness of the port, which
+        // is another object. Also, bytes are taken from the program before they are sent.
         let io = &io.on_stack();
         let mut done = 0;
         let mut bytes = [0; 256];

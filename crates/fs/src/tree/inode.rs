@@ -42,7 +42,7 @@ pub struct RegularFile<H: Host> {
 pub struct Writing {
     /// Serialises writes and truncations, so that appends do not overwrite each other.
     lock: Mutex<()>,
-    /// The bits of [`Seals`]. Written under the lock, so that a write and a seal are serialised.
+    /// The bits of [`Seals`]. They change under `lock`, so that a write and a new seal are serialised.
     seals: AtomicU32,
     /// On the second cache line, so that writers and openers of the file share no line.
     pub(crate) text: TextUse,
@@ -59,7 +59,7 @@ impl Writing {
         self.lock.lock()
     }
 
-    /// The file's seals. The seals that concern writes and truncations change under the lock.
+    /// The file's seals. The seals that concern writes and truncations change under `Writing::lock`.
     pub(crate) fn seals(&self) -> Seals {
         Seals::from_bits_truncate(self.seals.load(Ordering::Acquire))
     }
@@ -224,8 +224,9 @@ impl<H: Host> Inode<H> {
     /// The inode's present attributes, with the time of the last store through a mapping. That time comes from the
     /// object, because stores do not write the attribute words.
     pub fn attr(&self) -> Attr {
-        // The stores are read first, because an explicit time is written before it makes the object forget the stores
-        // that it replaces.
+        // The stores are read before the attribute words. A caller that sets an explicit time writes the words first,
+        // and then makes the object forget the stores that this time replaces. So the result has the stores or the
+        // explicit time.
         let stored = self.stored();
         let mut attr = Attr::of_words(self.attr.0.read());
         stored.inspect(|at| attr.add_store(*at));

@@ -102,7 +102,7 @@ impl LeaseList {
         (None, first)
     }
 
-    /// Ends the leases whose time is over at `now`, or changes their leases to the kind that may stay. Returns how many
+    /// Ends the leases whose time is over at `now`, or changes such a lease to the kind that may stay. Returns how many
     /// ended.
     fn expire(&self, now: u64) -> usize {
         let mut ended = Vec::new();

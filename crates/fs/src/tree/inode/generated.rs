@@ -85,8 +85,8 @@ pub trait GeneratedFile: Send + Sync {
     fn text(&self, out: &mut Text) -> Result<(), FsError>;
     /// Writes records from `cursor` on until there are `enough` bytes, at least one record. Returns the cursor of the
     /// next record, and no cursor at the end. The first record has cursor 0. `None` for files that write the whole
-    /// text: a text that grows with the objects that programs make must consist of records, so that an open file keeps
-    /// little of it.
+    /// text. If the text grows with the objects that programs make, the file must have records, so that an open file
+    /// keeps little text.
     fn records(&self, cursor: u64, enough: usize, out: &mut Text) -> Option<Result<Option<u64>, FsError>> {
         let _ = (cursor, enough, out);
         None
@@ -128,8 +128,8 @@ pub trait GeneratedFile: Send + Sync {
 pub trait GeneratedLink<H: Host>: Send + Sync {
     /// The text of the link.
     fn target(&self) -> Result<Vec<u8>, FsError>;
-    /// The dentry that the link leads to directly. `None` if the link leads to the path [`target`](Self::target). An
-    /// open file may have no path.
+    /// The dentry that the link leads to directly. `None` if the link leads to the path [`target`](Self::target). A
+    /// link to an open file leads to a dentry, because an open file may have no path.
     fn jump(&self) -> Option<Result<Arc<Dentry<H>>, FsError>> {
         None
     }
