@@ -78,7 +78,7 @@ impl<T> Apart<T> {
         }
         drop(near);
         // The value moved after this thread read `far` above. The thread that moved the value stored `far` while it
-        // held `near`. This thread has held `near` since, so it reads the stored pointer now.
+        // held `near`. This thread acquired `near` after that, so it reads the stored pointer now.
         self.far().map_or_else(|| unreachable!("a value moved nowhere"), |far| Held(lock(far)))
     }
 

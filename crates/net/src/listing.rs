@@ -114,7 +114,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Whether `peer` is known to send no more. A TCP socket that was only shut down for receiving does not know that.
+    /// Whether `peer` is known to send no more. A TCP socket that was only shut down for receiving does not know
+    /// whether its peer sends more.
     fn is_finished_by(&self, peer: Option<&Self>) -> bool {
         let ended = self.inbox.queue().ended;
         let sends = |peer: &Self| !peer.shut.load(Ordering::Acquire) && !peer.inbox.queue().refuses(self.place());

@@ -73,7 +73,7 @@ ranks! {
     CPU_TIMERS = 28,
     /// A bucket of a table of socket names or ports.
     SOCKET_NAMES = 29,
-    /// The connection of a socket. A CPU never holds two.
+    /// The connection of a socket. A CPU never holds two of these locks.
     SOCKET = 30,
     /// The messages that wait at a socket.
     INBOX = 31,
@@ -87,7 +87,7 @@ ranks! {
     /// Attributes of an inode, its list of watches, tables of drivers and of record locks.
     ATTRIBUTES = 34,
     /// The events and the watches of a notifier. Events are delivered under an inode's list of watches. A CPU never
-    /// holds two.
+    /// holds two of these locks.
     NOTIFIER = 35,
     /// A terminal's line editor and settings.
     TERMINAL = 36,

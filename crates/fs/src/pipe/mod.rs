@@ -35,7 +35,7 @@ const PATIENCE: u32 = 32;
 /// A pipe. Its ends are [`PipeEnd`]s.
 pub struct Pipe<H: Host> {
     host: H,
-    /// The ring, if it is not allocated separately. A ring of fewer pages uses the first ones.
+    /// The ring, if it is not allocated separately. A smaller ring uses the first pages of this array.
     pages: [Slot<H>; DEFAULT],
     /// The number of the ring's pages: a power of two. Changed under both `reader` and `writer`, or under `writer`
     /// alone while no end is open.
@@ -86,8 +86,8 @@ struct Writing<H: Host> {
     charge: Option<H::PipeCharge>,
 }
 
-/// An end (or both ends) of a pipe, which closes when dropped. The alignment keeps other heap memory, which changes,
-/// off its cache line, because each use of a descriptor reads it.
+/// An end (or both ends) of a pipe, which closes when dropped. Each use of a descriptor reads this struct, so the
+/// alignment keeps other memory, which changes, off its cache line.
 #[repr(align(64))]
 pub struct PipeEnd<H: Host> {
     pipe: Arc<Pipe<H>>,

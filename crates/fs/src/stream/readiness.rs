@@ -237,8 +237,8 @@ impl Readiness {
         drop((gone, empty));
     }
 
-    /// Drops the listeners that are [closed](Listener::is_closed), and notifies them. Called like
-    /// [`notify`](Self::notify).
+    /// Drops the listeners that are [closed](Listener::is_closed), and notifies them. Like [`notify`](Self::notify),
+    /// called from threads with no spin lock held.
     pub fn drop_closed(&self) {
         while self.listening.load(Ordering::Acquire) != 0 {
             let closed = |place: &&ListenerEntry| !place.gone.load(Ordering::Relaxed) && place.listener.is_closed();
@@ -256,7 +256,8 @@ impl Readiness {
         self.listening.load(Ordering::Acquire)
     }
 
-    /// Calls `f` with each listener, up to the first error. Called like [`notify`](Self::notify).
+    /// Calls `f` with each listener, up to the first error. Like [`notify`](Self::notify), called from threads with no
+    /// spin lock held.
     pub fn visit<E>(&self, mut f: impl FnMut(&dyn Listener) -> Result<(), E>) -> Result<(), E> {
         let Some(all) = self.listeners.lock().clone() else { return Ok(()) };
         let mut listening = all.iter().filter(|place| !place.gone.load(Ordering::Acquire));

@@ -26,7 +26,7 @@ pub struct Dentry<H: Host> {
     place: SpinLock<DentryPlace<H>>,
     /// Whether this is the root of a mount, which cannot be renamed or removed.
     pub(crate) mounted: bool,
-    /// The number of bind mounts that show a mount at this dentry. Changed under the directory's lock.
+    /// The number of bind mounts that show a mount at this dentry. Changed under the lock of this dentry's directory.
     covers: AtomicU32,
     /// For a view through a bind mount: that mount, and the dentry that the view shows (the *seen* dentry).
     through: Option<Box<Through<H>>>,

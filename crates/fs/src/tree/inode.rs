@@ -277,7 +277,8 @@ impl<H: Host> Inode<H> {
         })
     }
 
-    /// Stores the time of a change of the contents. It replaces both times, so earlier stores need not be read.
+    /// Stores the time of a change of the contents. This time replaces the times of modification and of change, so
+    /// earlier stores through mappings need not be read.
     pub fn touch(&self, now: Timestamp) {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);

@@ -172,8 +172,8 @@ fn hexadecimal(digits: &mut [u8; 16], mut value: u64, least: usize) -> &[u8] {
     &digits[at.min(digits.len().saturating_sub(least))..]
 }
 
-/// The front of a line, up to `ROOM` bytes, which is built here and then copied at once. Bytes beyond the room are
-/// lost.
+/// The front of a line, up to `ROOM` bytes, which is built in this buffer and then copied at once. Bytes beyond the
+/// room are lost.
 pub struct Columns<const ROOM: usize> {
     bytes: [u8; ROOM],
     len: usize,
@@ -222,7 +222,7 @@ const CHUNK: usize = 4000;
 /// Records are added to a piece of text up to this length, so that most pieces end in their first chunk.
 const ENOUGH: usize = CHUNK - 1000;
 
-/// The text of an open file, as far as its reader keeps it: the whole of it, or the records about the last position.
+/// The part of the text that an open file keeps: the whole text, or the records around the last position.
 #[derive(Default)]
 pub struct Reading {
     /// Bytes of the file from `begins` on; `None` before the first read, and after an error.
