@@ -248,7 +248,8 @@ impl<H: Hal> Console<H> {
     /// Whether [`write`](Self::write) accepts any bytes now.
     pub fn writable(&mut self) -> bool {
         if self.free == 0 {
-            // The interrupt is enabled before the last check, so that room that appears between the two is not missed.
+            // The interrupt is enabled before the last check, so that the driver does not miss room that appears
+            // between these two steps.
             self.send.set_dev_notify(true);
             core::sync::atomic::fence(Ordering::SeqCst);
             self.reclaim();

@@ -129,7 +129,7 @@ impl<H: Host> Origin<H> {
         self.stores.is_some()
     }
     /// Counts a shared mapping that may store into the file: a copied mapping, or an
-    /// [announced](crate::tree::inode::RegularFile::to_store) one. If not `came`, uncounts a removed mapping.
+    /// [announced](crate::tree::inode::RegularFile::to_store) one. If `came` is false, uncounts a removed mapping.
     pub fn note_stores(&self, came: bool) {
         match &self.stores {
             Some(stores) if came => stores.add(),

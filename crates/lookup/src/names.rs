@@ -395,8 +395,8 @@ impl<V: Send + Sync + 'static> Names<V> {
             (Some(there), _) if count.names < (there.chains.len() * IN_CHAIN).max(count.wait_for) => return there,
             (Some(there), _) => match self.longer(there) {
                 Ok(new) => new,
-                // The chains become longer than they should be. The next try waits, because a failed copy costs as much
-                // as a complete one.
+                // The chains become longer than they should be. The next try waits for more names, because a failed
+                // copy costs as much as a complete one.
                 Err(OutOfMemory) => {
                     count.wait_for = count.names + count.names / 8 + 1;
                     return there;
@@ -737,7 +737,7 @@ mod tests {
             }
         }
         set_cpu(0);
-        // Each number of earlier retirements lets the epoch free memory at another point.
+        // The number of earlier retirements determines the point at which the epoch frees memory.
         for before in 0..40 {
             let domain = domain(1);
             let (growing, others) = (Arc::try_new(Names::new(Rank::FILE)).unwrap(), Names::new(Rank::FILE));

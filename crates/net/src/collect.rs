@@ -410,8 +410,8 @@ impl<M: Member> Collector<M> {
             }
             self.digging.store(false, Ordering::Release);
             // No endpoint is left behind. A thread that found `digging` set has listed its endpoint before that, under
-            // the lock of `graves`. If it had the lock before this thread, this thread finds the endpoint. If it had
-            // the lock later, it would have found `digging` clear.
+            // the lock of `graves`. If that thread had the lock first, this thread finds the endpoint. If this thread
+            // had the lock first, that thread would have found `digging` clear.
             if mutant(Mutant::GraveUnseen) || self.graves.lock().is_none() {
                 return true;
             }

@@ -154,7 +154,7 @@ impl<H: Host> Endpoint<H> {
     /// Sends at most [`SMALL`] bytes. If chunks are `queued` at the peer, the bytes are added to the last chunk.
     /// Otherwise, or if the last chunk has no room, the bytes become a new chunk.
     fn put_small(&self, round: Round<'_, H>, source: &mut dyn Source, queued: bool) -> Result<usize, FsError> {
-        // The buffer is zeroed first, so a tiny write uses a smaller one.
+        // The buffer is zeroed first, so a tiny write uses a smaller buffer.
         match round.most {
             ..=TINY => self.put_small_by::<TINY>(round, source, queued),
             _ => self.put_small_by::<SMALL>(round, source, queued),

@@ -13,7 +13,7 @@ use crate::trace::{EventKind, Span};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// The kind of lock of the same rank that the caller may hold already.
+/// The kind of lock with this rank that a caller may already hold when it acquires the lock.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
     None,

@@ -62,7 +62,7 @@ pub struct Pipe<H: Host> {
 
 /// A page of the ring.
 struct RingPage<H: Host> {
-    /// Allocated by the first writer that reaches it, kept until the pipe is freed or resized.
+    /// The first writer that reaches the page allocates it. The page stays until the pipe is freed or resized.
     page: Option<H::Page>,
     mark: Mark,
 }
@@ -347,8 +347,8 @@ impl<H: Host> Pipe<H> {
         // Writers and polls wait for room only while less than ATOMIC bytes are free. As on Linux, the read after which
         // at least ATOMIC bytes are free wakes these waiters. The check comes after the store of the new position,
         // because writers continued during the copy. A writer that found the ring full stored its last write first, and
-        // then read this position. This reader stores the position, fences, and then loads `written`. So either the
-        // writer saw the new position, or this reader sees the writer's last write.
+        // then read this reader's position. This reader stores the position, fences, and then loads `written`. So
+        // either the writer saw the new position, or this reader sees the writer's last write.
         if !mutant(Mutant::RoomNoFence) {
             fence_full();
         }

@@ -195,7 +195,7 @@ impl Readiness {
                     all.try_push(ListenerEntry::new(listener))?;
                     None
                 }
-                // There is no listener yet, or another thread is notifying the listed ones. So the list is copied.
+                // There is no listener yet, or another thread is notifying the listed listeners. So the list is copied.
                 _ => {
                     let (room, mut all) = copy(slot.as_ref(), 1)?;
                     all.push_reserved(ListenerEntry::new(listener));

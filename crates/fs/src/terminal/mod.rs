@@ -51,7 +51,8 @@ pub trait Processes: Send + Sync {
 
 struct State {
     settings: Settings,
-    /// The settings that no program may change: the bits and characters that are set here. `None` if all may change.
+    /// The settings that no program may change: the bits and characters that are set in this value. `None` if all may
+    /// change.
     locked: Option<Settings>,
     editor: Editor,
     size: Size,

@@ -175,7 +175,7 @@ impl Port for Cable {
 pub struct Pty {
     terminal: Arc<Terminal>,
     cable: Arc<Cable>,
-    /// Held by a writer of the master, so that the room that it found stays.
+    /// Held by a writer of the master, so that no other writer uses the room that it has found.
     writing: Mutex<()>,
 }
 

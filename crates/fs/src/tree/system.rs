@@ -65,7 +65,8 @@ pub struct FileSystem {
     leases: AtomicUsize,
     /// The number of its first mount; 0 if it never had a mount.
     mount: AtomicU64,
-    /// The number of bind mounts that show it. Written under the lock of all changes of mounts.
+    /// The number of bind mounts that show this file system. It changes under the lock that serialises all changes of
+    /// mounts.
     binds: AtomicUsize,
 }
 
@@ -189,8 +190,8 @@ impl FileSystem {
         self.watches.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether one of its inodes has a lease. An opener for writing counts itself before it reads this. The holder of a
-    /// new lease checks for such openers afterwards.
+    /// Whether an inode of the file system has a lease. An opener for writing counts itself before it calls this. The
+    /// holder of a new lease checks for such openers afterwards.
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         self.leases.load(Ordering::SeqCst) != 0

@@ -18,7 +18,7 @@ use quire_heap::{Arc, SpareEntry};
 enum Leave<H: Host> {
     /// An entry of a directory.
     Entry { directory: Arc<Dentry<H>>, name: Arc<[u8]>, memory: ShownMemory<H> },
-    /// A place that a bind mount shows. `seen` is the dentry below all mounts there.
+    /// A place that a bind mount shows. `seen` is the dentry below all mounts at that place.
     Shown { directory: Arc<Dentry<H>>, seen: Arc<Dentry<H>>, memory: SpareEntry<usize, Arc<Dentry<H>>> },
 }
 
