@@ -68,8 +68,8 @@ struct NameNode<V> {
     value: *const V,
     /// Null until a thread that holds `Names::changes` gives the value a crowd.
     crowd: AtomicPtr<Crowd<V>>,
-    /// The part of the value that is kept after the removal. The CPU that removes the name writes it once. It is read
-    /// when the node is freed.
+    /// The part of the value that is kept after the removal. The CPU that removes the name writes it once. The CPU that
+    /// frees the node reads it.
     left: UnsafeCell<Left<V>>,
 }
 

@@ -237,7 +237,7 @@ fn owner() -> u32 {
 }
 
 /// Asserts that only one thread is this CPU. Per-CPU state is changed without locks by the thread on that CPU, so a
-/// second thread corrupts it. Mostly that shows much later: the epoch stops, or a waiter is never woken.
+/// second thread corrupts it. Mostly the corruption shows much later: the epoch stops, or a waiter is never woken.
 #[inline(always)]
 fn assert_one_thread(ok: bool) {
     if crate::hooks::TAGS && !crate::hooks::is_panicking() {

@@ -162,7 +162,8 @@ ranks! {
     LIMITED_COUNTER = 125,
     /// A CPU's timer wheel.
     TIMER = 130,
-    /// Timers that have expired and wait for a thread: their callbacks run under the wheel's lock.
+    /// Timers that have expired and wait for a thread. A timer's callback acquires this lock while its CPU holds the
+    /// lock of the timer wheel.
     EXPIRED = 135,
     /// A CPU's run queue: the innermost lock, because threads are woken under many others.
     RUN_QUEUE = 140,

@@ -244,8 +244,8 @@ impl<H: Host> Pipe<H> {
     fn empty_if_closed(&self) {
         if self.is_closed() {
             let (mut reader, mut writer) = (self.reader.lock(), self.writer.lock());
-            // A reader that opened meanwhile may lose bytes written before. A writer either has the lock or comes
-            // later.
+            // Another thread may have opened an end since the first check. Ends are opened under the writer's lock, so
+            // the result of this second check cannot change before the lock is released.
             if self.is_closed() {
                 self.read.store(self.written.load(Ordering::Acquire), Ordering::Release);
                 self.gaps.store(0, Ordering::Release);

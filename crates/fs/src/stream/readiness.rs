@@ -293,8 +293,8 @@ fn copy(all: Option<&Listeners>, more: usize) -> Result<(Room<Listening>, Listen
 
 /// The listener of a thread that waits for any of many streams.
 pub struct Poller {
-    /// `None` after the wait, because a stream may still notify when the thread has exited. Locked while the thread is
-    /// woken.
+    /// `None` after the wait, because a stream may still notify when the thread has exited. A notifier holds the lock
+    /// while it wakes the thread.
     thread: SpinLock<Option<ThreadHandle>>,
     changed: AtomicBool,
 }

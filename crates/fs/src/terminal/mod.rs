@@ -490,7 +490,8 @@ impl Stream for Terminal {
                 Err(_) if done > 0 => return Ok(done),
                 Err(e) => return Err(e),
             }
-            // If the port does not know its room, a write to it may wait, and must not wait under this lock.
+            // A write to a port that does not know its room may wait, and no thread may wait under `writing`. So the
+            // lock is not acquired for such a port.
             let _one = (self.port.room() != usize::MAX).then(|| self.writing.lock());
             // Output processing may turn each byte into two. All bytes that are taken from the program must be sent.
             let want = source.left().min(bytes.len()).min(self.port.room() / 2);
