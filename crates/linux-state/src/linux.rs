@@ -302,11 +302,14 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_guest_of_20_gib_allows_a_user_more_than_a_million_processes() {
+    fn ids_suffice_for_a_million_processes_and_a_user_gets_half_of_memory() {
         assert_eq!(first_ids(20 << 30), 2_621_440);
-        // The boot of such a guest counts less memory, without the parts that the firmware and the image use.
-        let limits = crate::process::limits::Limits::initial(first_ids((20 << 30) - 64 * MIB));
-        assert!(limits.0[crate::process::limits::which::NPROC].soft > (1 << 20) + 200_000);
+        // The smallest process takes 33 KB of kernel memory.
+        for memory in [64 * MIB, 384 * MIB, 20 << 30] {
+            let limits = crate::process::limits::Limits::initial(first_ids(memory));
+            let processes = limits.0[crate::process::limits::which::NPROC].soft;
+            assert!(processes * 33_000 > memory / 3 && processes * 33_000 < memory * 11 / 20, "{processes}");
+        }
     }
 
     #[test]

@@ -82,6 +82,8 @@ pub fn go_on<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Serve
         Some(Sleep::Epoll(wait)) => epoll::go_on(&mut ctx, wait),
         Some(Sleep::Signal) => signal::wait::sys_pause(&mut ctx),
         Some(Sleep::Awaited(wait)) => signal::wait::go_on(&mut ctx, wait),
+        Some(Sleep::Fork) if ctx.interrupted() => Err(Errno::ERESTARTNOINTR),
+        Some(Sleep::Fork) => return syscall(linux, regs),
         None => return Served::Done,
     };
     if ctx.asleep {

@@ -51,11 +51,6 @@ impl<M: Machine> OwnSpace<M> {
         old
     }
 
-    /// Whether the thread has left its space.
-    pub(crate) fn is_left(&self) -> bool {
-        self.0.look(Option::is_none)
-    }
-
     /// A handle on the space for another thread; `None` if the owner has left the space.
     pub fn borrow(&self) -> Option<Foreign<M>> {
         self.0.look(|space| space.clone()).map(Foreign)

@@ -56,6 +56,10 @@ pub mod which {
 /// The limit of process 1 on pending signals. A signal queue holds so many in the largest heap block, 4 MiB.
 const PENDING_MOST: u64 = 32_768;
 
+/// A user may have a process for so many ids, of which there is one for each 8 KiB of memory. The smallest process takes
+/// 33 KB of kernel memory, so the processes of a user take about half of memory at most.
+const PROCESS_IDS: u64 = 8;
+
 /// All limits of a process. Aligned to a cache line, because the reference count before them is written when siblings
 /// start and end.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -69,7 +73,7 @@ impl Limits {
         let mut all = [free; COUNT];
         all[which::STACK] = Limit { soft: 8 << 20, hard: INFINITY };
         all[which::CORE] = Limit { soft: 0, hard: INFINITY };
-        all[which::NPROC] = Limit { soft: threads / 2, hard: threads / 2 };
+        all[which::NPROC] = Limit { soft: threads / PROCESS_IDS, hard: threads / PROCESS_IDS };
         all[which::NOFILE] = Limit { soft: 1024, hard: 4096 };
         all[which::MEMLOCK] = Limit { soft: 8 << 20, hard: 8 << 20 };
         let pending = (threads / 2).min(PENDING_MOST);

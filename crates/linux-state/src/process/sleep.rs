@@ -36,6 +36,8 @@ pub enum Sleep<M: Machine> {
     Signal,
     /// An `rt_sigtimedwait`, which receives a signal.
     Awaited(SignalWait),
+    /// A `fork` of a user whose processes end for want of memory. The call is made again after the sleep.
+    Fork,
 }
 
 /// The state in which a system call left its thread.

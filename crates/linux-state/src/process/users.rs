@@ -18,6 +18,7 @@ use crate::machine::Machine;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_heap::{Vec, allocate, deallocate};
+use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_sync::{LimitedCounters, Rank, SpinLock};
 use quire_task::User;
 
@@ -66,6 +67,9 @@ type Accounts = LimitedCounters<{ Account::COUNT }>;
 struct Record<M: Machine> {
     id: u32,
     accounts: Accounts,
+    /// Forks of the user wait until this time, in nanoseconds since boot, while memory is low. Set when a process of
+    /// the user ends for want of memory.
+    forks_wait: AtomicU64,
     share: User<M>,
     /// The memory for the per-CPU parts of `accounts` and `share`.
     memory: NonNull<u8>,
@@ -95,7 +99,7 @@ impl<M: Machine> Record<M> {
         unsafe {
             let accounts = Accounts::new(memory, cpus);
             let share = User::new(memory.add(Accounts::bytes(cpus)), cpus);
-            place.write(Record { id, accounts, share, memory, cpus });
+            place.write(Record { id, accounts, forks_wait: AtomicU64::new(0), share, memory, cpus });
         }
         Ok(place)
     }
@@ -283,6 +287,25 @@ impl<M: Machine> UserCharge<M> {
             Some(record) if !record.accounts.take(Account::Threads as usize, 1, limit) => Err(Errno::EAGAIN),
             _ => Ok(UserCharge(self.0)),
         }
+    }
+
+    /// Makes forks of the user wait until `time`, in nanoseconds since boot, while memory is low. Forks of user 0 never
+    /// wait.
+    pub fn make_forks_wait(&self, time: u64) {
+        if let Some(record) = self.record() {
+            record.forks_wait.store(time, Ordering::Relaxed);
+        }
+    }
+
+    /// The time up to which forks of the user wait while memory is low; 0 if they do not wait.
+    #[inline]
+    pub fn forks_wait(&self) -> u64 {
+        self.record().map_or(0, |record| record.forks_wait.load(Ordering::Relaxed))
+    }
+
+    /// Whether the user is user 0.
+    pub fn is_root(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Whether the user has more than `limit` threads.

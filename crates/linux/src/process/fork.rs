@@ -16,6 +16,7 @@ use quire_linux_state::process::credentials::Credentials;
 use quire_linux_state::process::credentials::capabilities::cap;
 use quire_linux_state::process::group::{self, Group};
 use quire_linux_state::process::limits;
+use quire_linux_state::process::sleep::Sleep;
 use quire_linux_state::process::thread::{Again, AltStack, Name, OwnRseq, Rseq, Thread, Trap, work};
 use quire_linux_state::process::timer_slack;
 use quire_linux_state::process::timer_slack::Slack;
@@ -209,6 +210,9 @@ pub(crate) fn place<M: Machine>(
     }
 }
 
+/// Nanoseconds between two attempts of a fork that waits for memory.
+const FORK_PAUSE: u64 = 20_000_000;
+
 /// Makes a thread. The attempt is repeated if signals to several processes have disturbed it.
 fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Errno> {
     request.check()?;
@@ -217,6 +221,10 @@ fn clone<M: Machine>(ctx: &mut Ctx<'_, M>, request: Request) -> Result<usize, Er
             // A signal to the process group, or to all processes, is being sent. It did not interrupt this thread, so
             // the attempt is repeated.
             Err(Errno::ERESTARTNOINTR) if !ctx.interrupted() => ctx.linux.scheduler.yield_to_all(),
+            Err(Errno::WOULD_SLEEP) => {
+                let deadline = ctx.now() + FORK_PAUSE;
+                return Err(ctx.sleep(Sleep::Fork, Some(deadline)));
+            }
             done => return done,
         }
     }
@@ -276,6 +284,9 @@ fn allocate<'a, M: Machine>(
     };
     // SAFETY: the value belongs to the calling thread, which does not replace it during the access.
     let user_charge = unsafe { me.user_charge.get() }.another(limit)?;
+    if user_charge.forks_wait() != 0 {
+        may_fork(linux, &user_charge)?;
+    }
     linux.check_threads()?;
     let id = NewId { linux, id: linux.ids.allocate()? };
     let space = if request.has(VM) { ctx.space()?.clone() } else { ctx.space()?.fork()? };
@@ -320,6 +331,17 @@ fn allocate<'a, M: Machine>(
     }
     let file = if request.has(PIDFD) { Some(NewPidFile::new(ctx, &process, request.pidfd)?) } else { None };
     Ok(Unfound { id, process, task, entry, file })
+}
+
+/// Lets a user fork again when memory is free, or after a time. Until then the call sleeps and is made again
+/// ([`Errno::WOULD_SLEEP`]).
+#[cold]
+fn may_fork<M: Machine>(linux: &Linux<M>, user: &UserCharge<M>) -> Result<(), Errno> {
+    if linux.vm.frames().is_low() && quire_sync::hooks::now() < user.forks_wait() {
+        return Err(Errno::WOULD_SLEEP);
+    }
+    user.make_forks_wait(0);
+    Ok(())
 }
 
 /// The process of a new thread: the caller's process, or a new one.

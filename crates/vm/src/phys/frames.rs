@@ -40,7 +40,7 @@ mod magazine;
 mod stock;
 
 use crate::error::OutOfMemory;
-use crate::machine::Machine;
+use crate::machine::{Machine, Standing};
 use crate::mutant::{Mutant, mutant};
 use crate::phys::Physical;
 use crate::phys::boot::BootMemory;
@@ -142,9 +142,17 @@ pub enum For {
     /// A program's page table. Refused like a program's data. It is allocated among the kernel's frames, because it
     /// cannot be moved.
     Table,
-    /// The kernel's own structures, whose makers handle a failure. They may use the reserve down to the
-    /// [floor](Frames::floor).
+    /// The kernel's own structures, whose makers handle a failure. Unless they are made for a
+    /// [program](crate::machine::Standing::Program), they may use the reserve down to the [floor](Frames::floor).
     Kernel,
+    /// Data and page tables of the administrator's programs, after a refusal. They may use the upper quarter of the
+    /// reserve.
+    Administrator,
+    /// Data and page tables of a thread that is ending, after a refusal. They may use the reserve down to the floor.
+    Leaving,
+    /// The kernel's own structures, after a refusal, if they are not made for a program. They may use the reserve down
+    /// to the floor.
+    System,
     /// The kernel's own structures, for a thread that [ends something](crate::machine::Machine::ends_something). They
     /// may use the whole reserve.
     End,
@@ -154,7 +162,7 @@ impl For {
     pub(crate) fn group(self) -> Group {
         match self {
             For::User => Group::User,
-            For::Table | For::Kernel | For::End => Group::Kernel,
+            For::Table | For::Kernel | For::Administrator | For::Leaving | For::System | For::End => Group::Kernel,
         }
     }
     /// Whether the request may not use the reserve.
@@ -305,8 +313,9 @@ impl Frames {
     /// The number of frames that must stay outside the magazines after a request for `on_behalf`.
     pub(crate) fn limit(&self, on_behalf: For) -> u64 {
         match on_behalf {
-            For::User | For::Table => self.reserve(),
-            For::Kernel => self.floor(),
+            For::User | For::Table | For::Kernel => self.reserve(),
+            For::Administrator => self.reserve() - self.reserve() / 4,
+            For::Leaving | For::System => self.floor(),
             For::End => 0,
         }
     }
@@ -586,8 +595,29 @@ impl<M: Machine> Physical<M> {
         if let Some(frame) = self.take_run(order, on_behalf) {
             return Ok(frame);
         }
-        let last = on_behalf == For::Kernel && self.machine().ends_something();
-        if last { self.take_run(order, For::End).ok_or(OutOfMemory) } else { Err(OutOfMemory) }
+        let mut refused = on_behalf;
+        while let Some(lower) = self.lower_tier(refused) {
+            if let Some(frame) = self.take_run(order, lower) {
+                return Ok(frame);
+            }
+            refused = lower;
+        }
+        Err(OutOfMemory)
+    }
+
+    /// The part of the reserve that a refused request may use next, by the standing of the running thread. `None` if
+    /// the refusal is final.
+    pub(super) fn lower_tier(&self, refused: For) -> Option<For> {
+        let machine = self.machine();
+        match refused {
+            // A thread that is ending will free memory. The frames below the floor stay for the kernel, even if many
+            // threads end.
+            For::User | For::Table if machine.is_ending() => Some(For::Leaving),
+            For::User | For::Table if machine.standing() == Standing::Administrator => Some(For::Administrator),
+            For::Kernel if machine.standing() != Standing::Program || machine.is_ending() => Some(For::System),
+            For::Kernel | For::System if machine.ends_something() => Some(For::End),
+            _ => None,
+        }
     }
 
     fn take_run(&self, order: u8, on_behalf: For) -> Option<Frame> {
