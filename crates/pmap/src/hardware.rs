@@ -74,8 +74,8 @@ impl<M: Hardware> Drops for M {
     }
 
     fn drop_loaded(&self, state: &CpuMmu) {
-        // Masked, because without tags this loads the root again. A handler must not leave that root in between,
-        // because then it could be freed while it is loaded again.
+        // Interrupts are masked, because without tags `drop_loaded` loads the root again. Otherwise a handler could
+        // make this CPU leave the root first, and another CPU could free the root before this CPU loads it again.
         self.masked(|| {
             let (root, tag) = state.root();
             Hardware::drop_loaded(self, root, tag);

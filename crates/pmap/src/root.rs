@@ -106,8 +106,8 @@ impl Root {
         let root = {
             let _held = self.lock.lock();
             let root = self.get()?;
-            // This check is only a hint, because a CPU may begin to run the space at any moment. Then it is among the
-            // CPUs returned below.
+            // This check is only a hint, because a CPU may begin to run the space at any moment. Such a CPU is among
+            // the CPUs returned below, and loads the kernel's root.
             if !space.running().is_empty() {
                 return None;
             }

@@ -1,5 +1,6 @@
-//! Per-CPU root tables for a space whose map has fanned out (relies on C9): each CPU then works in an arena of its own.
-//! They spare a CPU the shootdowns for arenas whose addresses it has never used.
+//! Per-CPU root tables for a space whose map has fanned out (relies on C9): each CPU then works in an arena of its own,
+//! a range of addresses with its own lock. A CPU with its own root gets no shootdowns for arenas whose addresses it has
+//! never used.
 //!
 //! A CPU's own root has an empty user half at first. When the CPU first faults on an address, it copies the root entry
 //! over that address from the space's root. Shootdowns below a root entry target only the CPUs that have copied that
@@ -15,8 +16,9 @@
 //!   it has copied.
 //!
 //! A *regime* number is odd while per-CPU roots are in use. A flush reads it after the leaves were cleared, to choose
-//! its targets. A CPU reads it at switch-in, after it joined the CPUs that run the space. It drops translations that
-//! were made under another regime. So a translation that a flush of one entry did not reach never outlives the regime.
+//! its targets. A CPU reads it at switch-in, after it joined the CPUs that run the space. That CPU then drops
+//! translations that were made under another regime. So a translation that a flush of one entry did not reach never
+//! outlives the regime.
 //!
 //! | | copy | flush of an entry | switch in | open | close |
 //! |---|---|---|---|---|---|
@@ -170,7 +172,7 @@ pub(crate) struct Roots {
     pub lock: SpinLock<()>,
 }
 
-// The atomics of the model checkers are larger, and there the values do not live in frames.
+// Under the model checkers atomics are larger, and these values do not live in frames, so their sizes do not matter.
 #[cfg(not(any(loom, shuttle)))]
 const _: () = {
     assert!(size_of::<Roots>() <= PAGE_SIZE as usize);
@@ -229,7 +231,7 @@ impl Roots {
     /// # Requires
     /// The caller holds the lock.
     pub(crate) fn take(&self, mut free: impl FnMut(*mut Own)) {
-        // This set is emptied first, because a CPU outside it is a target of every flush.
+        // `own_root` is emptied first, because a CPU outside this set is a target of every flush.
         self.own_root.snapshot().iter().for_each(|cpu| self.own_root.remove(cpu));
         for own in &self.own {
             let own = own.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -305,7 +307,7 @@ impl Roots {
 
     /// First half of a flush below entry `i`. Raises the entry's generation. Returns its state, the new generation, and
     /// which of the machine's `cpus` CPUs to interrupt. Returns `None` if the regime is even, or if the entry has no
-    /// state because no CPU has copied it or its neighbours.
+    /// state because no CPU has copied an entry whose state is in the same frame.
     ///
     /// If the calling CPU is the only possible target, the set of running CPUs is not read. CPUs that go idle and come
     /// back write the cache line of that set.
@@ -339,7 +341,7 @@ impl Roots {
         Some((reach, generation, asked.and(&concerned)))
     }
 
-    /// The part of a switch-in that concerns per-CPU roots. `new`: the CPU did not run the space until now.
+    /// The part of a switch-in that concerns per-CPU roots. `new` is whether the CPU did not run the space until now.
     ///
     /// # Requires
     /// Runs on that CPU, with interrupts off, after it joined the CPUs that run the space, and a full fence.

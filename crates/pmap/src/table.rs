@@ -258,10 +258,10 @@ impl<'a> View<'a> {
         self.slots[i].swap(0, Ordering::AcqRel)
     }
 
-    /// As [`take`](Self::take). Then calls `owe`, which counts the removal as not flushed, but only if a CPU runs
-    /// `space`. If no CPU runs it, the raised generation is the flush, because CPUs that switch in later compare it.
-    /// Relies on C2: all this happens under the lock. So a CPU that finds the entry empty finds the count raised or the
-    /// flush done.
+    /// Empties the leaf as [`take`](Self::take) does, and raises the space's generation. If a CPU runs `space`, also
+    /// calls `owe`, which counts the removal as not flushed. If no CPU runs the space, the raised generation is the
+    /// flush, because a CPU that switches in later compares the generation. Relies on C2: all this happens under the
+    /// lock. So a CPU that finds the entry empty finds the count raised or the flush done.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -353,8 +353,8 @@ impl<'a> View<'a> {
         self.occupied.load(Ordering::Relaxed) & self.writable.load(Ordering::Relaxed) & within
     }
 
-    /// Returns the entries of group `g`, and a bit for each of them that lies from entry `from` to `last`. At least one
-    /// does.
+    /// Returns the entries of group `g`, and a bit for each entry of the group that lies from entry `from` to `last`.
+    /// At least one entry of the group lies in that range.
     #[inline]
     pub(crate) fn group(&self, g: usize, from: usize, last: usize) -> (&'a [AtomicU64; GROUP], u64) {
         let (groups, _) = self.slots.as_chunks::<GROUP>();
@@ -405,8 +405,8 @@ impl<'a> View<'a> {
     /// The caller holds this lock and the parent's.
     pub(crate) fn kill_if_empty(&self) -> bool {
         let empty = self.state.live.load(Ordering::Relaxed) == 0;
-        // A table page that owes flushes stays, for two reasons. Removers must find its count, and its frame must not
-        // be reused before the count is settled.
+        // A table page that owes flushes is not marked dead, for two reasons. Removers must find its count, and its
+        // frame must not be reused before the count is settled.
         if !empty || (self.state.unflushed() && !mutant(Mutant::PruneUnflushed)) {
             return false;
         }

@@ -28,7 +28,7 @@ use quire_vm::{OutOfMemory, Pfn, VirtRange};
 /// The most last-level table pages that are pruned under one pin. Preemption is off for that time.
 #[cfg(not(any(loom, shuttle)))]
 const STEP: u32 = 32;
-/// One, so that the model checkers interleave steps.
+/// The number is one, so that the model checkers interleave steps.
 #[cfg(any(loom, shuttle))]
 const STEP: u32 = 1;
 
@@ -109,7 +109,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
                 Some(t) => t,
                 None => self.last_linking(va, pin, &make)?,
             };
-            // If the page is dead, its parent no longer names it, and the next turn links another.
+            // If the page is dead, its parent no longer names it, and the next iteration links another page.
             if let Some(locked) = self.lock_live(t, va) {
                 return Ok(locked);
             }
@@ -133,8 +133,8 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
         Some(t)
     }
 
-    /// Returns the entry that names the last-level table page over `va`. That page is locked and live, so the entry
-    /// stays.
+    /// Returns the entry that names the last-level table page over `va`. The caller has locked that page, which is
+    /// live, so no pruner changes the entry.
     pub(crate) fn above(&self, va: u64) -> &'m AtomicU64 {
         let above = |t, level| &self.memory.slots(t)[index(va, level)];
         let below = |t, level| F::frame(above(t, level).load(Ordering::Acquire));

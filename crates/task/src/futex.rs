@@ -138,7 +138,7 @@ impl<M: Machine> Chain<M> {
     }
 
     /// Inserts `waiter` behind the waiters of its key that are at least as urgent. If less urgent waiters wait too, the
-    /// insertion takes a step for each waiter that is at least as urgent. Those are real-time threads.
+    /// insertion takes a step for each waiter that is at least as urgent. These waiters are real-time threads.
     ///
     /// # Safety
     /// `waiter` is on no list, its key is set, and it stays alive and in place until it is removed.
@@ -341,7 +341,7 @@ impl<M: Machine> FutexTable<M> {
     /// differs. After `true` the thread calls [`end`](Self::end) until the wait has ended, and parks in between.
     ///
     /// # Errors
-    /// Those of `check`; then `waiter` is not listed.
+    /// The errors of `check`; then `waiter` is not listed.
     ///
     /// # Safety
     /// `waiter` is on no list. After `true` it stays alive and in place until `end` returns `Some`.

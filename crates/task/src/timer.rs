@@ -183,8 +183,8 @@ impl Wheel {
             }
             above &= !(1 << level);
         }
-        // Of the other timers, those of the lowest level are due first, because their ticks agree with the wheel's time
-        // in more digits.
+        // Of the other timers, the timers on the lowest level are due first, because their ticks agree with the wheel's
+        // time in more digits.
         if self.levels == 0 {
             return None;
         }
@@ -236,9 +236,9 @@ impl Wheel {
                     unsafe { (timer.expire)(node, now) }.map(|d| d.max(now + (1 << TICK_SHIFT)))
                 };
                 match again {
-                    // The timer moves to a lower level, or is armed again. Neither puts it in the slot that is being
-                    // emptied. A timer that moves agrees with `time` in this level's digit. A timer that is armed again
-                    // is due in a later tick.
+                    // The timer moves to a lower level, or is armed again. In both cases it joins another slot than the
+                    // slot that this loop empties. A timer that moves agrees with `time` in this level's digit. A timer
+                    // that is armed again is due in a later tick.
                     // SAFETY: the timer stays armed, so its owner keeps it alive and in place.
                     Some(deadline) => unsafe { self.insert(timer, deadline) },
                     // The timer is marked as not armed only after its callback, because the owner may free the timer

@@ -30,7 +30,7 @@ struct Tagged {
     regime: AtomicU64,
 }
 
-/// The most empty table pages that a CPU keeps: enough for two small processes, few enough not to matter.
+/// The most empty table pages that a CPU keeps: enough for two small processes, and only 64 KiB of memory.
 const SPARE: u32 = 16;
 
 /// A list of empty table pages, linked through their descriptors.
@@ -65,14 +65,14 @@ pub struct CpuMmu {
     unreported: AtomicU64,
 }
 
-/// How many pages a CPU counts for itself before it adds them to the space's shared count. So the cache line of the
-/// shared count moves once in as many zero-fill faults. At most 4 MiB a CPU are unreported.
+/// How many pages a CPU counts for itself before it adds them to the space's shared count. So a CPU fetches the cache
+/// line of the shared count once in 1,024 zero-fill faults. At most 4 MiB a CPU are unreported.
 #[cfg(not(any(loom, shuttle)))]
 const REPORT_AFTER: i64 = 1024;
 #[cfg(any(loom, shuttle))]
 const REPORT_AFTER: i64 = 2;
-/// A CPU that is about to remove pages first reports its count if it has reached this number. Otherwise the peak could
-/// miss those pages.
+/// A CPU that is about to remove pages first reports its count if the count has reached this number. Otherwise the peak
+/// could miss the counted pages.
 const REPORT_BEFORE: i64 = REPORT_AFTER / 8 + 1;
 
 impl CpuMmu {
@@ -129,7 +129,7 @@ impl CpuMmu {
         if self.loaded() == id { self.unreported.load(Ordering::Relaxed).cast_signed() } else { 0 }
     }
 
-    /// Begins to count for another space, and reports the rest of the old count. `before`: the space that was loaded.
+    /// Begins to count for another space, and reports the rest of the old count to `before`, the space that was loaded.
     ///
     /// # Requires
     /// Runs on this CPU, with interrupts off.
@@ -278,7 +278,7 @@ impl<F: Format> Mmu<F> {
     pub(crate) fn keep_spare<M: Machine>(&self, vm: &Physical<M>, t: Pfn) -> bool {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);
-        // Only this CPU adds to its own list, so the list cannot become full meanwhile.
+        // Only this CPU adds to its own list, so the list cannot become full after this check.
         if mine.spares.load(Ordering::Relaxed) == SPARE {
             return false;
         }

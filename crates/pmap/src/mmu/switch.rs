@@ -47,8 +47,8 @@ impl<F: Format> Mmu<F> {
         fan: &Fan,
     ) {
         let state = self.cpus.of(cpu);
-        // Relies on C4: after `enter`, other CPUs send this CPU their flushes. The generations below show whether it
-        // missed a flush before that. If it did, this load drops the space's translations.
+        // Relies on C4: after `enter`, other CPUs send this CPU their flushes. The generations below show whether this
+        // CPU missed a flush before `enter`. If it did, this load drops the space's translations.
         let Entered { generation, new, root } = root.enter(space, cpu);
         // The regime is read after the CPU joined: see the protocol in `roots`.
         let (regime, own, stale) = match fan.get() {

@@ -65,15 +65,16 @@ impl Residency {
         self.resident.store(0, Ordering::Relaxed);
     }
 
-    /// The highest count of resident pages. The present count, plus the `more` pages that the caller's CPU has not
-    /// reported, is included.
+    /// The highest count of resident pages so far, the present count included. `more` is the number of pages that the
+    /// caller's CPU has not reported yet.
     pub(crate) fn peak(&self, more: i64) -> u64 {
         let now = at_least_none(self.resident.load(Ordering::Relaxed), more);
         self.peak.load(Ordering::Relaxed).max(now)
     }
 
-    /// Makes the present count, plus `more` unreported pages, the peak. If a CPU reports pages meanwhile, the peak may
-    /// miss them. The count includes them, and so does the result of [`peak`](Self::peak).
+    /// Makes the present count, plus `more` unreported pages, the peak. If another CPU reports pages during this call,
+    /// the stored peak may miss these pages. The result of [`peak`](Self::peak) still includes them, because it
+    /// includes the present count.
     pub(crate) fn restart_peak(&self, more: i64) {
         self.peak.store(at_least_none(self.resident.load(Ordering::Relaxed), more), Ordering::Relaxed);
     }
@@ -122,8 +123,8 @@ impl Residency {
         let runs = self.running.contains(cpu);
         let lazy = !mutant(Mutant::LeaveLooksLate) && self.lazy.contains(cpu);
         match (runs, lazy) {
-            // The CPU was lazy, and its switch-in has not finished. The space is not destroyed while the CPU is still
-            // in one of the sets.
+            // The CPU was lazy, and its switch-in has not finished. So the CPU leaves the sets one after the other; the
+            // space is not destroyed while the CPU is still in one of them.
             (true, true) => {
                 self.lazy.remove(cpu);
                 self.running.remove(cpu);

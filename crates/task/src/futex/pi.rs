@@ -5,6 +5,9 @@
 //! program acquires and releases a lock without waiters in user mode. A lock with waiters has a [`PiLock`] in the
 //! bucket of its key. The `PiLock` determines the owner of such a lock, and the kernel updates the word accordingly.
 //!
+//! A *level* is a thread's urgency as a number (`Thread::level`): 0 is the most urgent. An owner *inherits* the level
+//! of its most urgent waiter.
+//!
 //! # Who guards what
 //! - The bucket's lock guards the locks of the bucket, their waiters and owners, and a waiter's level and lock.
 //! - The *thread lock* is a second lock in the bucket that the thread's address selects. It guards the list of locks
@@ -398,8 +401,8 @@ impl<M: Machine> FutexTable<M> {
     /// longer than [`LONGEST_CHAIN`]. Without a target, it stops at the first owner whose level has not changed, and
     /// the result has no meaning.
     ///
-    /// The next step is determined under the lock of the bucket of the lock that the next thread owns. So at that
-    /// moment the thread both owned that lock and waited for the next one.
+    /// The walk determines each step while it holds the lock of a bucket: the bucket of a `PiLock` that the next thread
+    /// owns. So at that moment the next thread both owned this `PiLock` and waited for another one.
     fn walk(&self, scheduler: &Scheduler<M>, from: Option<Step<M>>, target: Option<&Thread<M>>) -> bool {
         let mut next = from;
         for _ in 0..=LONGEST_CHAIN {
@@ -410,7 +413,8 @@ impl<M: Machine> FutexTable<M> {
             let chain = self.bucket(at.bucket).chain.lock();
             let level = {
                 let _guard = self.thread_lock(&at.thread).lock();
-                // If the thread has ended that wait, a later wait has read the thread's level anew.
+                // If the thread has ended the wait of this step, no requeue is needed: its next wait reads its level
+                // again.
                 // SAFETY: the thread lock is held while the waiter is used.
                 let still = unsafe { at.thread.blocked() }.is_some_and(|waiter| {
                     ptr::eq(waiter, at.waiter) && waiter.plain.bucket.load(Ordering::Relaxed) == at.bucket

@@ -11,12 +11,13 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// The number of waiting threads in a user's front list from which a thread that is woken to exit leaves the user's
-/// share. Below it, such threads wake up as quickly as others. Above it, more of them do not delay the user's other
-/// threads.
+/// If a user's front list has at least this number of waiting threads, a thread that is woken to exit leaves the user's
+/// share. With fewer waiting threads, an exiting thread wakes up as quickly as others. With more, exiting threads do
+/// not delay the user's other threads.
 pub(super) const CROWD: usize = 64;
 
-/// After this number of locked queues of crowded CPUs, an idle CPU ends its search, because other CPUs work on them.
+/// How many locked queues an idle CPU may find in its search for a thread. The search then ends, because other CPUs
+/// already take threads from the crowded CPUs.
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
@@ -35,8 +36,8 @@ impl<M: Machine> Scheduler<M> {
         self.choose(thread, home)
     }
 
-    /// Whether `thread` is queued on `near` without a search. It is the usual case on a busy machine, and reads few
-    /// words.
+    /// Whether `thread` is queued on `near` without a search for another CPU: no CPU is idle, and no real-time thread
+    /// is involved. This is the usual case on a busy machine, and the check reads few words.
     #[inline]
     fn stays(&self, thread: &Thread<M>, near: CpuId) -> bool {
         self.idle.has_none()
@@ -223,7 +224,8 @@ impl<M: Machine> Scheduler<M> {
             };
             let thread = queue.steal(cpu);
             if let Some(thread) = thread {
-                // The home is written under the lock of the queue that the thread leaves: see `set_affinity`.
+                // This CPU writes the home while it holds the lock of the queue that the thread leaves: see
+                // `set_affinity`.
                 // SAFETY: the thread was queued, so it is alive.
                 unsafe { thread.as_ref() }.set_home(cpu);
             }

@@ -20,12 +20,13 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu, record};
 
-/// How far behind the others a share may restart, in nanoseconds of virtual time. A user whose threads slept may run
-/// for this time before other users run. It equals the turn (time slice) of a thread.
+/// How far behind the other shares a share may restart, in nanoseconds of virtual time. A user whose threads slept may
+/// run for this time before other users run. The value equals the turn (time slice) of a thread.
 pub(crate) const CREDIT: u64 = 4_000_000;
 
-/// How far the front list may get ahead of the back list, in nanoseconds of [`Threads::ahead`]. It is a few turns long,
-/// so all threads of a burst of wake-ups run before those of the back list.
+/// How far the front list may get ahead of the back list ([`Threads`] explains the lists), in nanoseconds of
+/// [`Threads::ahead`]. The value is a few turns, so all threads of a burst of wake-ups run before the threads of the
+/// back list.
 pub(crate) const PATIENCE: u64 = 20_000_000;
 
 /// The greatest ratio of the front list's CPU time to the back list's while both have threads. So the front list gets
@@ -166,8 +167,9 @@ impl<M: Machine> Share<M> {
     /// Charges the list of the thread that has run for `ns` nanoseconds, which are `weighted` nanoseconds at nice 0.
     ///
     /// The front list is charged with the lesser of the two times, and the back list with the greater. Otherwise a
-    /// single thread of great weight on the back list would get nearly all the time. The weights of the threads on the
-    /// front list together may be greater. Weights count all the same, because a turn's length depends on them.
+    /// single thread of great weight on the back list would be charged little and get nearly all the time, although the
+    /// threads on the front list may together have more weight. Threads still get time by their weights, because the
+    /// length of a turn depends on the weight.
     pub fn pass(&self, ns: u64, weighted: u64) {
         // No thread waits, so there is nothing to divide between the lists.
         if self.is_empty() {
@@ -362,8 +364,8 @@ impl<M: Machine> Heap<M> {
         }
     }
 
-    /// Calls `f` for each share until it returns `Some`, and returns that result. The share with the least virtual time
-    /// is first; the others are in no particular order.
+    /// Calls `f` for each share until `f` returns `Some`, and returns this result. The walk visits the share with the
+    /// least virtual time first, and the other shares in no particular order.
     pub fn find<R>(&self, mut f: impl FnMut(NonNull<Share<M>>) -> Option<R>) -> Option<R> {
         let mut node = self.root;
         while let Some(here) = node {
@@ -375,7 +377,8 @@ impl<M: Machine> Heap<M> {
             let share = unsafe { at(here) };
             node = share.left.get().or(share.right.get());
             let mut from = here;
-            // Both subtrees are done: go up to the first ancestor with a right subtree that is not.
+            // The walk has visited both subtrees of `from`: go up to the first ancestor whose right subtree is not
+            // visited.
             while node.is_none() {
                 // SAFETY: `from` is in the heap, because the walk reached it by links of shares in the heap.
                 let above = unsafe { at(from) }.up.get()?;
@@ -405,8 +408,8 @@ fn lean<M: Machine>(share: &Share<M>) -> bool {
     share.rank.replace(new) != new
 }
 
-/// Merges two heaps, whose roots have no parents. It descends along right children only. The length of such a path is
-/// at most logarithmic in the number of shares.
+/// Merges two heaps, whose roots have no parents. The merge descends along right children only. In a leftist heap the
+/// length of such a path is at most logarithmic in the number of shares.
 fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
     let (Some(x), Some(y)) = (a, b) else {
         let one = a.or(b);
