@@ -29,7 +29,7 @@ pub static qemu_plugin_version: c_int = api::VERSION;
 
 /// The kernel's code lies at this address and above.
 pub(crate) const KERNEL: u64 = 1 << 63;
-/// The most CPUs of a QEMU machine here.
+/// The most virtual CPUs for which the plugin has tables.
 pub(crate) const CPUS: usize = 64;
 
 static COUNTS: AtomicBool = AtomicBool::new(false);

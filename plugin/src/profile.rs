@@ -65,7 +65,6 @@ fn with<T>(f: impl FnOnce(&mut Profile) -> T) -> Option<T> {
 /// Registers the profile. With the mode `all` it counts from the first instruction of a program on. With `marked` it
 /// counts only between the program's marks, and with `between` only during a measured run. The kernel executes the
 /// instruction at `first` before it leaves for a program.
-/// leaves for a program.
 ///
 /// # Safety
 /// Called once, while QEMU installs the plugin `id`.

@@ -72,7 +72,7 @@ impl Page {
         }
     }
 
-    /// Makes the page as it was before any store.
+    /// Gives the page the state that it had before the first store.
     fn forget(&mut self) {
         if let Memory::Private { own, .. } = &mut self.memory {
             *own = None;
@@ -263,7 +263,7 @@ impl Run<'_> {
         let keep = self.input.below(4) == 0;
         match world.space.remap(range(&from), range(&from).len(), Move::To(va(to.start)), keep) {
             Ok(at) => assert_eq!(at, va(to.start)),
-            // There were several mappings, or a hole. Nothing has changed.
+            // The range has several mappings, or a hole. The call has changed nothing.
             Err(MapError::NotMapped | MapError::Invalid) => return,
             Err(e) => panic!("moving {from:?} to {to:?}: {e:?}"),
         }

@@ -47,8 +47,8 @@ enum Mode {
     Kernel,
 }
 
-/// The number of faults of one access from which on the core must be in a loop. Other CPUs may cause a few by removing
-/// the page.
+/// If one access faults this number of times, the core must be in a loop. Other CPUs may cause a few of these faults by
+/// removing the page.
 const FAULTS: u32 = 100_000;
 
 std::thread_local! {
@@ -56,9 +56,9 @@ std::thread_local! {
     static PAUSES: std::cell::Cell<u64> = const { std::cell::Cell::new(512) };
 }
 
-/// The calling thread as a CPU. Dropping this value detaches the thread. A thread can be attached to several CPUs. Work
-/// through one of these handles is done as that CPU. While the thread waits, it serves interrupts for all its CPUs. So
-/// one thread can play a protocol of many CPUs step by step.
+/// The calling thread as a CPU. Dropping this value detaches the thread. A thread can be attached to several CPUs, with
+/// a handle for each. It does the work of each handle as that handle's CPU. While the thread waits, it serves
+/// interrupts for all its CPUs. So one thread can play a protocol of many CPUs step by step.
 pub struct Cpu<F: Simulate = X86_64> {
     vm: &'static Vm<Simulated<F>>,
     id: CpuId,
@@ -97,7 +97,7 @@ impl<F: Simulate> Cpu<F> {
         self.vm
     }
 
-    /// Runs `f` as this CPU. This matters if the thread is attached to several.
+    /// Runs `f` as this CPU. This matters if the thread is attached to several CPUs.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
         threads::as_cpu(self.id, f)
     }
@@ -114,7 +114,7 @@ impl<F: Simulate> Cpu<F> {
     }
 
     /// Makes the CPU idle (lazy): it keeps the space loaded without running it. The idle CPU zeroes up to
-    /// [`Settings::zero_stock`](crate::Settings) frames for later, and serves interrupts meanwhile.
+    /// [`Settings::zero_stock`](crate::Settings) frames for later, and serves interrupts while it does this.
     ///
     /// # Safety
     /// This CPU has loaded `pmap`.
@@ -250,7 +250,7 @@ impl<F: Simulate> Cpu<F> {
         self.served(space, || self.fetch(va))
     }
 
-    /// Retries `access` until it succeeds or the core refuses it. The CPU must have loaded the space. With another one
+    /// Retries `access` until it succeeds or the core refuses it. The CPU must have loaded `space`. With another space
     /// loaded, the access would fault for ever.
     fn served<R>(
         &self,

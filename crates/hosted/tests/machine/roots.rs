@@ -109,8 +109,8 @@ fn a_cpu_that_was_away_during_a_flush_catches_up() {
             cpus[1].enter(&other).unwrap();
         }
         let before = vm.machine().interrupts(1);
-        // The pages are weakened, and later removed. Neither interrupts a CPU that does not run the space, unless table
-        // pages are freed.
+        // The leaves are weakened here, and removed later. Neither change interrupts a CPU that does not run the space,
+        // unless table pages are freed.
         cpus[0].run(|| space.protect(range, Prot::READ)).unwrap();
         assert_eq!(vm.machine().interrupts(1), before);
         cpus[1].enter(&space).unwrap();

@@ -125,7 +125,7 @@ fn change(cpu: &Cpu, world: &World, place: &PagesOfCpu, pages: u64, random: &mut
     place.set(becomes);
 }
 
-/// Reads a page of any CPU. If the page did not change meanwhile, it must have the announced state.
+/// Reads a page of any CPU. If the page did not change during the read, it must have the announced state.
 ///
 /// # Requires
 /// The space is loaded.

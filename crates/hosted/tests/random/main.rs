@@ -68,7 +68,7 @@ struct Plan {
     pcid: bool,
     /// The number of operations of each CPU.
     steps: usize,
-    /// One of this many allocations fails; 0: none.
+    /// One of every `starve` allocations fails; 0: none fails.
     starve: u32,
     /// If set, pages are swapped to a store with these faults, and memory is so small that this happens.
     swap: Option<FaultPlan>,

@@ -134,7 +134,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             if self.cpu.vm().machine().has_failed() {
                 return;
             }
-            // At least one space exists. The chosen one is used, or the next that exists.
+            // At least one space exists. This step uses the space of number `n`, or else the next space that exists.
             let slots = self.world.spaces.len();
             let found = (0..slots).map(|i| (n + i) % slots).find_map(|n| self.world.slot(n).map(|model| (n, model)));
             let Some((n, model)) = found else { continue };
@@ -146,7 +146,8 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 unsafe { self.cpu.idle(model.space.page_tables()) };
             }
             self.cpu.interrupts();
-            // In a system without free memory, operations only look for memory. So a space ends sometimes.
+            // Without free memory, operations do nothing but search for memory. So a step that found none sometimes
+            // ends its space.
             if self.starved.take() && self.random(4) == 0 {
                 self.cpu.leave();
                 drop(model);
@@ -549,7 +550,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
                 });
             }
             Ok(_) => self.wrong("it was moved elsewhere"),
-            // There was more than one mapping in the range, or a hole. Nothing was changed.
+            // The range has more than one mapping, or a hole. The call has changed nothing.
             Err(MapError::NotMapped | MapError::Invalid) => {}
             Err(MapError::OutOfMemory) => {
                 self.no_memory();

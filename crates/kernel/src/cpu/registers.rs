@@ -93,10 +93,11 @@ pub unsafe fn xcr0() -> u64 {
 /// 4.10.4.1).
 ///
 /// # Safety
-/// No interrupt handler that runs meanwhile changes CR4 or depends on cached translations; masked interrupts suffice.
+/// No interrupt handler that runs during this function changes CR4 or depends on cached translations. Masked interrupts
+/// suffice.
 pub unsafe fn drop_global() {
     const GLOBAL_PAGES: u64 = 1 << 7;
-    // SAFETY: the bit affects only cached translations, and nothing else changes CR4 meanwhile.
+    // SAFETY: the bit affects only cached translations, and no other code changes CR4 before the second write.
     unsafe {
         let now = cr4();
         set_cr4(now & !GLOBAL_PAGES);

@@ -54,7 +54,7 @@ static SNAPSHOTS: [Snapshot; cpu::MAX] = [const {
     }
 }; cpu::MAX];
 
-/// A CPU is asking the other CPUs. A second CPU that would ask at the same time does not.
+/// Whether a CPU is asking the other CPUs for snapshots. Only one CPU asks at a time: a second CPU does not ask.
 static ASKING: AtomicBool = AtomicBool::new(false);
 /// The address of the lock whose holder is searched; 0 for none.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
