@@ -263,8 +263,8 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2, unflushed removals. One CPU has cleared a leaf and not flushed yet, while a pruner runs. A remover that
-/// finds no leaf must still flush before it frees the frame.
+/// Model of C2: a removal that is not flushed is visible to other removers. One CPU has cleared a leaf and not flushed
+/// yet, while a pruner runs. A remover that finds no leaf must still flush before it frees the frame.
 fn remover_against_unflushed(prunes: bool) {
     struct World {
         pages: Pages,
@@ -735,7 +735,8 @@ protocol! {
     PutRootUnlooked: "a root that is not the space's";
 }
 
-/// Model of C3: as [`stale_against_link`], but the fault must make the root too.
+/// Model of C3 in a space without a root: a writer marks an entry stale, fences, and skips absent table pages. A fault
+/// that makes the root at the same time must find the mark.
 fn stale_against_make_root() {
     let world = Arc::new((Pages::with_roots(4, 1), AtomicBool::new(false)));
     world.0.drop_root().expect("it is empty");
@@ -767,7 +768,8 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2: as [`remover_against_unflushed`], but the remover may find no root.
+/// Model of C2: a removal that is not flushed is visible to other removers. One CPU clears a leaf, tries to drop the
+/// root, flushes, and drops the root. A remover on another CPU that finds no root must find the flush complete.
 fn remover_against_drop_root() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(true)));
     enter(&world.0, 0);

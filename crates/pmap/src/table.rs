@@ -15,7 +15,7 @@
 //! | store-protected mark (a bit beside `unflushed`) | written and read under the lock: the entry above allows no stores |
 //! | `unflushed` | one for each obligation that took leaves here. Raised under the lock, before the first leaf is cleared or in the same hold (`take_alone`). Lowered by the CPU that flushed, without the lock. |
 //! | `writable` | written and read under the lock, until the page is dead: then the epoch's header lies there |
-//! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
+//! | `occupied` | written under the lock; read under the lock, or after a fence by walkers, which read the entries without the lock too |
 
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
@@ -146,8 +146,8 @@ pub(crate) trait Memory {
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory>;
     /// Frees a table page that no walker can reach. Its entries are all zero if its count of present entries is zero.
     fn free(&self, t: Pfn);
-    /// Frees a dead table page after the walkers that may still read it have finished. It has left every
-    /// paging-structure cache.
+    /// Frees a dead table page after the walkers that may still read it have finished. The caller has flushed the page
+    /// from every paging-structure cache.
     fn retire(&self, t: Pfn);
     /// Sets the link of `t` in the list of dead table pages that wait for one flush.
     fn set_next(&self, t: Pfn, next: Option<Pfn>);
@@ -174,7 +174,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Puts `word` into the empty entry `i`, by a read-modify-write (relies on C2).
+    /// Puts `word` into the empty entry `i`, by a read-modify-write (relies on C2: a fault installs a leaf only after
+    /// all checks under the lock).
     ///
     /// # Requires
     /// The caller holds the lock.

@@ -194,7 +194,8 @@ impl Wheel {
         let slot = (self.occupied[level].rotate_right(here as u32).trailing_zeros() as usize + here) % SLOTS;
         let turn = (SLOTS as u64) << shift;
         let mut due = (self.time & !(turn - 1)) + ((slot as u64) << shift);
-        // Only on the top level can the slot be before the present one; it then belongs to the next turn of the wheel.
+        // Only on the top level can the found slot be before the present slot. Then it is due in the next revolution of
+        // the wheel.
         if slot < here {
             due += turn;
         }

@@ -210,8 +210,7 @@ fn spaces_without_tables_are_not_looked_at_again<F: Simulate>() {
     }
     cpu.leave();
     assert_eq!(visits(), 3, "those that a CPU ran");
-    // Drops a space that no CPU has run after the first visit, a space that a CPU has run, and the space that was never
-    // touched.
+    // Drops three spaces: one was not run after the first visit, one was run, and one was never touched.
     spaces.remove(8);
     spaces.remove(1);
     drop(never_touched);

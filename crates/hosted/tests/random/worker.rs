@@ -610,7 +610,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
         for p in (0..n).filter(|p| wrote[*p as usize]) {
             match self.load(&model.space, at + p * PAGE_SIZE + 8) {
                 Ok(v) if v == stamp + p => {}
-                // The page may have been paged out meanwhile.
+                // The page may have been paged out after the store, and cannot be read in again.
                 Err(FaultError::OutOfMemory) => self.no_memory(),
                 other => self.wrong(&format!("a stored value reads as {other:x?}")),
             }

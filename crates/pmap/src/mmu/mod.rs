@@ -1,8 +1,9 @@
 //! The tables that each CPU has loaded, and its tags (PCIDs, ASIDs) for spaces.
 //!
 //! A CPU keeps the translations of the last few spaces that it ran. No tag belongs to a space for ever: each CPU uses
-//! its tags as a small cache of spaces. So the memory is a fixed few words a CPU (relies on C8). A CPU loads a space
-//! without losing a translation if the space still has a tag there and its generation has not changed.
+//! its tags as a small cache of spaces. So each CPU needs a few words of memory, however many spaces there are (relies
+//! on C8: no memory in proportion to processes times CPUs). A CPU loads a space without losing a translation if the
+//! space still has a tag there and its generation has not changed.
 //!
 //! This module has the state; [`switch`] loads and leaves spaces by the machine's instructions.
 
@@ -60,8 +61,8 @@ pub struct CpuMmu {
     spares: AtomicU32,
     /// The number of spaces to which this CPU has given a number.
     given: AtomicU64,
-    /// Resident pages that this CPU has added to the loaded space, less those that it removed, since its last report to
-    /// the space.
+    /// The number of resident pages that this CPU has added to the loaded space, less removed pages, since its last
+    /// report to the space.
     unreported: AtomicU64,
 }
 
@@ -211,8 +212,8 @@ impl CpuMmu {
         }
         match self.slots.iter().position(|s| s.space.load(Ordering::Relaxed) == space) {
             Some(i) => (i, self.is_fresh(i, generation, regime)),
-            // Slots are replaced in turn. This evicts the slot that was loaded longest ago, if spaces run in turn as
-            // well.
+            // The CPU replaces its slots round-robin. If the spaces run round-robin too, this evicts the slot that was
+            // loaded longest ago.
             None => ((self.slot.load(Ordering::Relaxed) + 1) % TAGS, false),
         }
     }

@@ -251,7 +251,8 @@ impl<F: Format> Tables<F> {
     }
 
     /// Makes `new` this CPU's own root of this space, and loads it. Returns `false` if own roots are no longer in use,
-    /// the thread has moved to a CPU that runs another space, or the CPU has an own root already.
+    /// or if the CPU has an own root already. Also returns `false` if the thread has moved to a CPU that runs another
+    /// space.
     fn adopt<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, roots: &Roots, new: *mut Own) -> bool {
         let held = roots.lock.lock();
         let cpu = quire_sync::current_cpu();
@@ -458,8 +459,8 @@ impl<F: Format> Tables<F> {
 }
 
 // SAFETY: `tree` and `table` keep C2 (enter versus remove) and C3 (stale entries). Faults and removers change
-// leaves by read-modify-writes under the table page's lock. The pruner sets a dead mark under the locks of the parent
-// and of the child, and retires the frame to the epoch after the flush. `shootdown` keeps C4: a frame is reused only
+// leaves by read-modify-writes under the table page's lock. The pruner sets a dead mark under the locks of parent and
+// child, and retires the frame after the flush. `shootdown` keeps C4: a frame is reused only
 // after the flush.
 unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     const USER: VirtRange = F::USER;

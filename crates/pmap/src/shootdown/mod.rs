@@ -1,4 +1,5 @@
-//! Shootdowns: which CPUs must drop translations, and how CPUs that were not interrupted catch up (relies on C4).
+//! Shootdowns: which CPUs must drop translations, and how CPUs that were not interrupted catch up (relies on C4: frames
+//! are freed only after the flush).
 //!
 //! # The protocol
 //! A space has a generation and the set of CPUs that *run* it. The flushing CPU raises the generation, fences, then
@@ -55,7 +56,7 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             RequestKind::Home { space, root, regime } => {
-                // Masked: as for `Leave`.
+                // Interrupts are masked for the reason given at `Leave` below.
                 machine.masked(|| {
                     if state.loaded() == space.id() && state.has_own() {
                         // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.
@@ -123,7 +124,8 @@ pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency
     }
 }
 
-/// As [`flush_here`], for translations below one entry of the root.
+/// Serves a flush of translations below one entry of the root, on a CPU that has the space loaded. [`flush_here`]
+/// serves a flush of the whole space.
 fn flush_entry_here(machine: &impl Drops, state: &CpuMmu, i: usize, reach: &Reach, generation: u64, set: &FlushSet) {
     let Some(own) = state.own() else {
         // A CPU that has the space's root loaded records no generations of single entries. Each flush targets it while

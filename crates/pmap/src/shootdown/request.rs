@@ -25,7 +25,7 @@ pub(super) enum RequestKind<'a> {
     /// A CPU that has its own root of the space loaded must load the space's root instead.
     Home { space: &'a Residency, root: &'a Root, regime: u64 },
     /// The space has got or lost its root. A CPU that has the space loaded, without a root of its own, reads the
-    /// space's present root when it serves the request, and loads it.
+    /// space's root while it serves the request, and loads it.
     Root { space: &'a Residency, root: &'a Root },
     /// The space is about to lose its tables. A CPU that has it loaded loads the kernel's root instead.
     Leave { space: &'a Residency },

@@ -14,8 +14,8 @@ fn at_least_none(count: u64, more: i64) -> u64 {
     count.wrapping_add_signed(more).cast_signed().max(0).cast_unsigned()
 }
 
-/// The CPUs that may hold translations of one space, and how old those may be. The struct has cache lines of its own,
-/// because CPUs write it when they switch, and faults read the fields beside it.
+/// The CPUs that may hold translations of one space, and how old these translations may be. The struct has cache lines
+/// of its own, because CPUs write it when they switch, and faults read the neighbouring fields of `Tables`.
 #[repr(C, align(64))]
 pub struct Residency {
     /// The space's number. Never reused, so a tag that still holds a dead space's translations is never taken for a new
@@ -30,8 +30,8 @@ pub struct Residency {
     /// Whether a CPU has begun to run the space since the last check. It lies on a line that every switch-in writes
     /// anyway.
     ran: AtomicBool,
-    /// The number of resident pages, without those that CPUs with the space loaded have not reported yet
-    /// ([`CpuMmu::count`](crate::mmu::CpuMmu::count)).
+    /// The number of resident pages that CPUs have reported. A CPU that has the space loaded may have pages that it has
+    /// not reported yet ([`CpuMmu::count`](crate::mmu::CpuMmu::count)).
     resident: AtomicU64,
     /// The highest count of resident pages.
     peak: AtomicU64,

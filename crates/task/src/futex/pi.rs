@@ -107,7 +107,7 @@ pub enum PiRefused<E> {
     TimedOut,
     /// The calling thread was interrupted first.
     Interrupted,
-    /// As `Interrupted`, after a requeue had moved the waiter to the lock.
+    /// The wait was interrupted, after a requeue had moved the waiter to the lock.
     InterruptedMoved,
 }
 

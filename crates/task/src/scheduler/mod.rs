@@ -135,7 +135,8 @@ impl<M: Machine> Scheduler<M> {
         self.spawn_on(thread, cpu);
     }
 
-    /// As [`spawn`](Self::spawn), on `cpu`: for per-CPU threads, and for a child for which its parent waits.
+    /// Makes a new thread runnable on `cpu`, where [`spawn`](Self::spawn) chooses the CPU. Used for per-CPU threads,
+    /// and for a child for which its parent waits.
     pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
         let thread = thread.into_raw();
         let masked = Masked::new(self.machine);
@@ -254,8 +255,8 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// As [`yield_now`](Self::yield_now), for a thread that waits for another thread's work. A real-time caller sleeps
-    /// for a millisecond, so that less urgent threads run too.
+    /// Yields the CPU as [`yield_now`](Self::yield_now) does, for a thread that waits for another thread's work. A
+    /// real-time caller sleeps for a millisecond instead, so that less urgent threads run too.
     pub fn yield_to_all(&self) {
         const WHILE: u64 = 1_000_000;
         match self.current().urgency() {
@@ -309,8 +310,8 @@ impl<M: Machine> Scheduler<M> {
         unreachable!("Machine::switch came back to a thread that has exited");
     }
 
-    /// Handles the timer interrupt: expires timers, and requests preemption if the running thread's stretch has ended
-    /// (the time for which it may keep the CPU while other threads wait).
+    /// Handles the timer interrupt: expires timers, and requests preemption if the running thread's stretch has ended.
+    /// The stretch is the time for which it may keep the CPU while other threads wait.
     pub fn timer_interrupt(&self) {
         let _masked = Masked::new(self.machine);
         let here = self.here();

@@ -87,8 +87,9 @@ impl<M: Machine> Scheduler<M> {
         self.enqueue_masked(&masked, thread, cpu, join, false);
     }
 
-    /// As [`enqueue`](Self::enqueue), with interrupts masked already. `ends` is true for a thread that is about to
-    /// exit. If at least [`CROWD`] threads are in its user's front list, it then moves to the share of ending threads.
+    /// Queues a runnable thread on `cpu` as [`enqueue`](Self::enqueue) does, for a caller that has masked interrupts.
+    /// `ends` is true for a thread that is about to exit. If its user's front list has at least [`CROWD`] threads, that
+    /// thread moves to the share of ending threads.
     pub(crate) fn enqueue_masked(
         &self,
         _masked: &Masked<'_, M>,
@@ -103,8 +104,9 @@ impl<M: Machine> Scheduler<M> {
             let mut queue = target.queue.lock_masked();
             if thread.home() != cpu {
                 thread.set_home(cpu);
-                // A CPU that makes the thread real-time reads the thread's home afterwards. So either this CPU sees the
-                // new priority, or that CPU sees the new home and updates this queue.
+                // Another CPU may make the thread real-time at this moment. It writes the priority, fences, and then
+                // reads the thread's home. This CPU writes the home, fences, and then reads the priority. So either
+                // this CPU sees the new priority, or the other CPU sees the new home and updates this queue.
                 if !mutant(Mutant::HomeNoFence) {
                     fence_full();
                 }
@@ -121,9 +123,10 @@ impl<M: Machine> Scheduler<M> {
             });
             self.note_inline(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
-            // Another CPU needs an interrupt if it halts, or if the running thread's stretch now ends earlier, because
-            // it must set its timer. The stretch ends earlier if the new thread is on the front list, or belongs to
-            // another user or class. If such a thread waited already, the CPU was interrupted before.
+            // The CPU of the queue needs an interrupt if it halts, or if its running thread must now yield earlier. The
+            // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on the front
+            // list, or belongs to another user or class. If a thread of that kind waited already, the CPU was
+            // interrupted for that thread.
             let shorter = || {
                 let after = hints();
                 (before.0 == 0 && after.0 == 1) || after.1 < before.1
@@ -145,7 +148,7 @@ impl<M: Machine> Scheduler<M> {
         self.note_inline(cpu, id, queue);
     }
 
-    /// As [`note`](Self::note), inlined, for the two hottest callers.
+    /// Does the work of [`note`](Self::note). Inlined in the two hottest callers, which call it directly.
     #[inline(always)]
     pub(super) fn note_inline(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);

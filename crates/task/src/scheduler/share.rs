@@ -87,9 +87,9 @@ struct Threads<M: Machine> {
     back_len: u32,
     /// The thread that runs, or that ran last, was taken off the back list.
     from_back: bool,
-    /// How far the front list is ahead: CPU time of threads from the front list, less that of threads from the back
-    /// list. The latter time is multiplied by the ratio of the lists' lengths. The count starts when both lists have
-    /// threads, and is never negative.
+    /// How far the front list is ahead: the CPU time of threads from the front list, less that of threads from the back
+    /// list. The back list's time is first multiplied by the ratio of the lists' lengths. The count starts when both
+    /// lists have threads, and is never negative.
     ahead: u64,
 }
 
@@ -167,8 +167,8 @@ impl<M: Machine> Share<M> {
     /// Charges the list of the thread that has run for `ns` nanoseconds, which are `weighted` nanoseconds at nice 0.
     ///
     /// The front list is charged with the lesser of the two times, and the back list with the greater. Otherwise a
-    /// single thread of great weight on the back list would be charged little and get nearly all the time, although the
-    /// threads on the front list may together have more weight. Threads still get time by their weights, because the
+    /// single thread of great weight on the back list would be charged little and get nearly all the time. The threads
+    /// on the front list may together have more weight. Threads still get time by their weights, because the
     /// length of a turn depends on the weight.
     pub fn pass(&self, ns: u64, weighted: u64) {
         // No thread waits, so there is nothing to divide between the lists.

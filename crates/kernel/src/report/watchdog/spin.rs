@@ -2,7 +2,7 @@
 //!
 //! Only the time during which the spinning CPU itself ran counts. The other CPUs must have run too, because a virtual
 //! CPU that is descheduled may hold the lock. So a report requires that all other CPUs have answered [`ANSWERS`]
-//! probes, one in each tick, and that the lock was not free in that time.
+//! probes, one in each tick. The lock must not have been free in that time.
 
 use super::stacks::{self, Mine};
 use super::{TICKS, report, setting, threshold};
