@@ -28,7 +28,7 @@ const SPACES: usize = 4;
 const OBJECTS: usize = 2;
 const OBJECT_PAGES: usize = 12;
 
-/// The content of a page of an object. `None`: it lies beyond the object's end.
+/// The content of a page of an object. `None` if the page lies beyond the object's end.
 type Seen = Option<Rc<Cell<u64>>>;
 
 #[derive(Clone)]
@@ -44,7 +44,7 @@ enum Memory {
 struct Page {
     prot: Prot,
     memory: Memory,
-    /// `left_out`: a fork leaves the page out. `wiped`: the child of a fork finds it empty.
+    /// If `left_out` is true, a fork leaves the page out. If `wiped` is true, the child of a fork finds the page empty.
     left_out: bool,
     wiped: bool,
 }

@@ -37,7 +37,7 @@ impl Account {
             || vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
-                // Each cache is read as its own CPU.
+                // The thread reads each cache as the CPU to which the cache belongs.
                 // SAFETY: the caches belong to `vm`, which they get as an argument.
                 caches().for_each(|c| unsafe {
                     c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));

@@ -341,8 +341,8 @@ impl<F: Simulate> Cpu<F> {
         Ok(entry)
     }
 
-    /// The central check of the oracle: a translation is used only while its frame has the life that the translation
-    /// was made for.
+    /// The central check of this machine: a CPU may use a translation only while the frame has the life for which the
+    /// translation was made. The life of a frame is the number of times it was freed.
     fn check(&self, e: &Entry, va: u64, mode: Mode, how: &str) {
         if self.machine().is_device(e.frame) {
             return;

@@ -15,8 +15,8 @@ use quire_vm::{Machine, Pfn};
 /// translations.
 ///
 /// # Safety
-/// The instructions must have the effects described here, on the calling CPU. `shoot` must return only when the request
-/// was served on every target, because frames are freed then.
+/// The instructions must have the effects described here, on the calling CPU. `shoot` must return only after every
+/// target has served the request, because the caller then frees frames.
 pub unsafe trait Hardware: Machine<Pmap = Tables<Self::Format>> {
     /// The encoding of page-table entries.
     type Format: Format;

@@ -15,10 +15,10 @@
 //!
 //! | | switch in | walk and link | make | drop |
 //! |---|---|---|---|---|
-//! | **switch in** | own CPU's state only | none needed | the word before the set, the set before the word | as make; a CPU that was there before keeps the root |
-//! | **walk and link** | | see [`tree`](crate::tree) | looks at the word again | the root's lock and its dead mark; the epoch keeps tables that a walker has read before |
-//! | **make** | | | the word's lock; the loser frees its page | the word's lock; a request serves the newest word |
-//! | **drop** | | | | the word's lock; a root goes once |
+//! | **switch in** | each CPU changes only its own state | none needed | the maker changes the word, then reads the set; the arriving CPU joins the set, then reads the word | the dropper changes the word, then reads the set, as a maker does; if a CPU already runs the space, the root is not dropped |
+//! | **walk and link** | | see [`tree`](crate::tree) | a walker that finds no root makes one, and reads the word again | the root's lock and its dead mark; the epoch keeps tables that a walker has reached |
+//! | **make** | | | the word's lock; the loser frees its page | the word's lock; a CPU that serves a request reads the newest word |
+//! | **drop** | | | | the word's lock; a root is dropped once |
 //!
 //! An absent root counts as an absent level (relies on C2: unflushed removals are visible to other removers). Nothing
 //! below an absent root owes a flush, because a table page that owes flushes stays linked.

@@ -336,8 +336,8 @@ impl Roots {
         let own_root = self.own_root.snapshot();
         let copied = reach.copied.snapshot();
         let concerned = CpuMask::first(cpus).in_or_not_in(&copied, &own_root);
-        // The thread may have moved to another CPU since it cleared the leaves. Then the first CPU is a target, whether
-        // or not it runs the space.
+        // If this CPU is the only possible target, the set of running CPUs is not read. Then this CPU is a target
+        // whether or not it runs the space, even if the thread moves to another CPU after this check.
         if concerned.and(&CpuMask::only(quire_sync::current_cpu())) == concerned {
             return Some((reach, generation, concerned));
         }

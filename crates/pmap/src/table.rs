@@ -191,7 +191,7 @@ impl<'a> View<'a> {
         let bit = 1u64 << (i / GROUP);
         let occupied = self.occupied.load(Ordering::Relaxed);
         if occupied & bit == 0 {
-            // The bit is set before the entry, so that a scan that could see the entry does not skip its group.
+            // This CPU sets the bit before the entry, so that a scan that could see the entry does not skip its group.
             self.occupied.store(occupied | bit, Ordering::Release);
         }
         let old = self.slots[i].swap(word, Ordering::AcqRel);

@@ -274,7 +274,7 @@ impl<'m, F: Format, A: Memory> Tree<'m, F, A> {
     }
 
     /// Whether a removal in the last-level table page over `va` is not flushed yet. If that page is absent, the lowest
-    /// existing level is asked instead. A space without a root owes nothing.
+    /// existing table page above it decides. A space without a root owes nothing.
     pub(crate) fn unflushed(&self, va: u64) -> bool {
         let _pin = self.memory.pin();
         let Some(mut t) = self.root.get() else { return false };

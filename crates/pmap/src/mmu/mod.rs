@@ -56,8 +56,8 @@ pub struct CpuMmu {
     /// Spare table pages for this CPU. A table page is all zeroes again when it is freed, so its next use needs no
     /// zeroing. Other CPUs acquire the lock only to drain the list.
     spare: SpinLock<SpareTables>,
-    /// The number of spare pages. It is written under the lock, and read without the lock to find an empty or full
-    /// list.
+    /// The number of spare pages. A CPU changes it under the lock. The owner reads it without the lock, to find out
+    /// whether the list is empty or full.
     spares: AtomicU32,
     /// The number of spaces to which this CPU has given a number.
     given: AtomicU64,
@@ -232,8 +232,8 @@ impl<F: Format> Mmu<F> {
         PerCpu::<CpuMmu>::bytes(cpus)
     }
 
-    /// The state of `cpus` CPUs, each of which runs on the kernel's own root. `tags`: address-space tags exist and are
-    /// enabled on every CPU.
+    /// The state of `cpus` CPUs, each of which runs on the kernel's own root. `tags` says whether address-space tags
+    /// exist and are enabled on every CPU.
     ///
     /// # Safety
     /// `memory` points to [`Mmu::bytes`]`(cpus)` writable bytes, aligned to 128, that no other code ever uses.
@@ -295,7 +295,7 @@ impl<F: Format> Mmu<F> {
         true
     }
 
-    /// Gives the empty table pages that the CPUs keep back to the system. Returns their number.
+    /// Returns the spare table pages of all CPUs to the memory system. The result is the number of pages.
     pub fn drain<M: Machine>(&self, vm: &Physical<M>) -> u64 {
         let mut n = 0;
         for cpu in self.cpus.iter() {

@@ -165,7 +165,8 @@ impl<F: Format> Mmu<F> {
     ) {
         let state = self.cpus.of(cpu);
         let (_, tag) = state.root();
-        // The generation is read before all translations are dropped, so that a later flush is not counted as seen.
+        // This CPU reads the generation before it drops all translations, so that it does not count a later flush as
+        // seen.
         let generation = space.generation();
         // SAFETY: the callers guarantee what `load_root` requires of the root and of interrupts.
         unsafe { machine.load_root(root, tag, false) };

@@ -71,7 +71,7 @@ impl<M: Hardware> Memory for Frames<M> {
     }
     #[inline]
     fn writable(&self, t: Pfn) -> &'static AtomicU64 {
-        // This word is valid until the page is dead. Then the epoch's header is written over it.
+        // This word is valid until the page is dead. Then `retire` writes the epoch's header over it.
         &self.page(t).words()[1]
     }
 

@@ -114,7 +114,8 @@ pub(crate) fn flush_here(machine: &impl Drops, state: &CpuMmu, space: &Residency
         drop_ranges(machine, state, ranges, set.structure());
         state.set_seen(generation);
     } else {
-        // The generation is read before the flush, because the flush drops all leaves that were cleared up to it.
+        // This CPU reads the generation before it drops its translations. So it has dropped the translations of all
+        // leaves that were cleared before that generation was raised.
         let mut newest = space.generation();
         machine.drop_loaded(state);
         if mutant(Mutant::NewestAfterFlush) {

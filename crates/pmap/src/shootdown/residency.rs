@@ -100,7 +100,7 @@ impl Residency {
         (self.generation.load(Ordering::Acquire), new)
     }
 
-    /// Second half of switch-in, after stale translations were dropped: the CPU is no longer lazy.
+    /// Second half of switch-in, after this CPU has dropped stale translations: the CPU is no longer lazy.
     pub(crate) fn arrived(&self, cpu: CpuId) {
         if self.lazy.contains(cpu) {
             self.lazy.remove(cpu);
@@ -143,8 +143,8 @@ impl Residency {
         self.ran.load(Ordering::Relaxed) && self.ran.swap(false, Ordering::Relaxed)
     }
 
-    /// First half of a flush: raises the generation. Returns the new generation and the CPUs to interrupt. `structure`:
-    /// the flush covers upper levels, so lazy CPUs are interrupted too.
+    /// First half of a flush: raises the generation. Returns the new generation and the CPUs to interrupt. If
+    /// `structure` is true, the flush covers upper levels, and lazy CPUs are interrupted too.
     pub(crate) fn bump(&self, structure: bool) -> (u64, CpuMask) {
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
         if !mutant(Mutant::BumpNoFence) {

@@ -786,8 +786,8 @@ impl<M: Machine> FutexTable<M> {
     }
 }
 
-/// One step of a walk: a thread that waits for a lock, its waiter and the waiter's bucket. The values were read under
-/// the thread lock and may be old.
+/// One step of a walk: a thread that waits for a lock, its waiter and the waiter's bucket. The walk has read them under
+/// the thread lock, which it no longer holds, so they may be old.
 struct Step<M: Machine> {
     thread: ThreadRef<M>,
     waiter: *const PiWaiter<M>,

@@ -273,8 +273,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// As [`preempt`](Self::preempt), on the return to user mode, for a thread that no longer needs its stack: see
     /// [`Machine::depart`]. If the machine gives the stack to another thread, `preempt_departing` does not return. The
-    /// thread then continues in a function of the kernel, which calls [`started`](Self::started). If no other thread
-    /// waits for the CPU, `preempt_departing` returns.
+    /// thread then continues in a function of the kernel, which calls [`started`](Self::started). If the CPU does not
+    /// switch threads, `preempt_departing` returns.
     ///
     /// # Safety
     /// As [`depart`](Self::depart).

@@ -328,9 +328,9 @@ impl<M: Machine> RunQueue<M> {
     }
 
     /// Updates the queue for `thread`, whose real-time priority may have changed. A waiting thread moves to the list of
-    /// its new priority. For the running thread, the queue's state is updated. `is_home` returns whether this queue is
-    /// still that of the thread's home; it is called after `Thread::waits` was read. `share` returns the share of the
-    /// thread's user on this CPU.
+    /// its new priority. For the running thread, updates the queue's state. `is_home` returns whether the thread's home
+    /// is still the CPU of this queue. `sort` calls it after it has read `Thread::waits`. `share` returns the share of
+    /// the thread's user on this CPU.
     pub fn sort<'a>(
         &mut self,
         thread: &Thread<M>,
