@@ -119,7 +119,8 @@ impl<F: Simulate> Cpu<F> {
     /// # Safety
     /// This CPU has loaded `pmap`.
     pub unsafe fn idle(&self, pmap: &Tables<F>) {
-        // SAFETY: by this function's contract, and as in `load`.
+        // SAFETY: this CPU has loaded `pmap`, by this function's contract. This thread is the CPU; flushes are served
+        // only between steps.
         self.run(|| unsafe { pmap.go_lazy(self.machine(), self.id) });
         self.interrupts();
         if self.machine().zeroes_when_idle() {

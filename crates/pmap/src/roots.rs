@@ -229,7 +229,7 @@ impl Roots {
         space.loaded()
     }
 
-    /// Removes all per-CPU roots and passes each to `free`. Every CPU has the space's root loaded again.
+    /// Removes all per-CPU roots and passes each to `free`. Called after every CPU has loaded the space's root again.
     ///
     /// # Requires
     /// The caller holds the lock.

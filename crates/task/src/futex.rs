@@ -429,7 +429,7 @@ impl<M: Machine> FutexTable<M> {
     }
 
     // Locks the bucket of the caller's own waiter. The loop is needed because a requeue may move the waiter to another
-    // bucket before the lock is acquired.
+    // bucket before this thread acquires the lock.
     fn lock_of(&self, waiter: &Waiter<M>) -> (&Bucket<M>, SpinGuard<'_, Chain<M>>) {
         loop {
             let index = waiter.bucket.load(Ordering::Acquire);

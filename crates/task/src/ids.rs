@@ -21,8 +21,9 @@ use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, record};
 
 /// How many returned numbers must wait before the oldest one is reused.
 const DELAY: usize = 4096;
-/// How many numbers a CPU takes from the depot, or returns to it, at once. The batch is small, so that numbers rise
-/// roughly in the order of forks. It is large enough that CPUs that fork all the time rarely contend for the depot.
+/// How many numbers a CPU takes from the depot (the numbers that all CPUs share), or returns to it, at once. The batch
+/// is small, so that numbers rise roughly in the order of forks. It is large enough that CPUs that fork all the time
+/// rarely contend for the depot.
 const BATCH: usize = 32;
 /// The size in bytes of a chunk, by which the table grows.
 pub const CHUNK_BYTES: usize = 4096;

@@ -1,5 +1,5 @@
-//! Per-CPU root tables under several threads. CPUs fault, map, weaken, unmap, fork, open arenas, switch between two
-//! spaces and go lazy. No CPU may ever use a stale translation.
+//! Per-CPU root tables under several threads. CPUs fault, map, weaken, unmap and fork. They also open arenas (address
+//! ranges with their own locks), switch between two spaces and go lazy. No CPU may ever use a stale translation.
 
 use quire_hosted::{Account, Cpu, Hosted, Settings};
 use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};

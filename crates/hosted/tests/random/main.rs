@@ -82,7 +82,7 @@ const PLAN: Plan = Plan { cpus: 1, frames: 16_384, pcid: true, steps: 0, starve:
 
 /// The part of a plan that runs on one architecture.
 trait Reduced: Simulate {
-    /// Whether CPUs that contend for a space get arenas of their own.
+    /// Whether CPUs that contend for a space get arenas of their own: ranges of addresses, each with its own lock.
     const ARENAS: bool;
     /// The number of operations of each CPU.
     fn part(plan: &Plan) -> usize;

@@ -1,5 +1,5 @@
 //! One CPU at work: random operations on its own lane of random spaces, reads and stores in other lanes, forks and
-//! exits.
+//! exits. A *lane* is the set of pages that only one CPU maps and stamps.
 
 use crate::world::{BLOCK, DEVICE_PART, FILE_PAGES, LANE_PAGES, MIXED_PAGES, Op, SpaceModel, World, file_stamp};
 use quire_hosted::model::{Fate, Page, Span, State};
@@ -52,7 +52,7 @@ fn fold(digest: &Cell<u64>, bytes: &[u8]) {
 
 pub type Pages<'a> = quire_sync::MutexGuard<'a, Vec<Page>>;
 
-/// The addresses of the mappings that CPUs make in their own arenas.
+/// The addresses of the mappings that CPUs make in their own arenas (ranges of addresses with their own locks).
 const ARENAS: Range<u64> = 40 << 39..168 << 39;
 
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);

@@ -1,5 +1,5 @@
 //! The state that the workers share: spaces with the models of their lanes, objects with their stamps, and a logical
-//! clock.
+//! clock. A *lane* is the set of pages that only one CPU maps and stamps; a *stamp* is a word that identifies a store.
 
 use crate::apart::Hoard;
 use crate::paging::Disk;

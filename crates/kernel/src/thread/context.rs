@@ -9,9 +9,8 @@
 //!
 //! The CPU that switches to a thread without a stack gives a stack to this thread. If the previous thread departs too,
 //! it is the previous thread's stack, else an idle stack of the CPU. A switch cannot allocate memory, so each CPU keeps
-//! an idle stack in reserve.
-//! A thread that got the reserve stack first allocates another one ([`begin`]). If there is no memory, the thread
-//! departs again, and so returns its stack to the CPU.
+//! an idle stack in reserve. A thread that got the reserve stack first allocates another one ([`begin`]). If there is
+//! no memory, the thread departs again, and so returns its stack to the CPU.
 
 use crate::cpu::{self, clock, fpu, registers};
 use crate::machine::{Machine, scheduler};

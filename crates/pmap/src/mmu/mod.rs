@@ -27,7 +27,8 @@ pub const TAGS: usize = 6;
 struct Tagged {
     space: AtomicU64,
     seen: AtomicU64,
-    /// The regime of the space's [`Roots`](crate::roots::Roots) under which the translations were made.
+    /// The regime under which the translations were made. The number rises when the use of per-CPU roots
+    /// ([`Roots`](crate::roots::Roots)) begins or ends.
     regime: AtomicU64,
 }
 

@@ -460,8 +460,7 @@ impl<F: Format> Tables<F> {
 
 // SAFETY: `tree` and `table` keep C2 (enter versus remove) and C3 (stale entries). Faults and removers change
 // leaves by read-modify-writes under the table page's lock. The pruner sets a dead mark under the locks of parent and
-// child, and retires the frame after the flush. `shootdown` keeps C4: a frame is reused only
-// after the flush.
+// child, and retires the frame after the flush. `shootdown` keeps C4: a frame is reused only after the flush.
 unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
     const USER: VirtRange = F::USER;
     const TABLE_SPAN: u64 = span(1);

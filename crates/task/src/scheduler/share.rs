@@ -64,17 +64,18 @@ pub(crate) struct Share<M: Machine> {
 /// A user's threads that wait for one CPU.
 ///
 /// There are two lists. A *turn* is a thread's time slice; its length is proportional to the thread's nice weight. A
-/// thread that wakes up with some of its turn left joins the *front* list, whose threads run round-robin for short
-/// stretches. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins the end of the *back*
-/// list. It gets a new turn when it is taken off that list. So in each round threads get CPU time by their weights. A
-/// thread that wakes up often gets ahead of a busy thread by at most one turn. Then it waits on the back list too.
+/// thread that wakes up with some of its turn left joins the *front* list. The threads of this list run round-robin,
+/// each for a short time (a *stretch*). So a thread that mostly sleeps runs soon. A thread whose turn is used up joins
+/// the end of the *back* list. It gets a new turn when it is taken off that list. So the threads get CPU time by their
+/// weights. A thread that wakes up often gets ahead of a busy thread by at most one turn. Then it waits on the back
+/// list too.
 ///
 /// A preempted thread keeps the rest of its turn, and rejoins the list from which it came. It joins the front list at
 /// the end, and the back list at the head. So a busy thread gets its whole turn, however long the front list is.
 ///
 /// The front list is served first. If it does not become empty, it alone is served until it is [`PATIENCE`] ahead. From
-/// then on CPU time is divided between the lists by their lengths, and the back list gets from a fifth to a half. So a
-/// thread waits for at most two rounds. In a round each waiting thread of its user runs once. Without the bound of a
+/// then on CPU time is divided between the lists by their lengths, and the back list gets from a fifth to a half. In a
+/// *round* each waiting thread of the user runs once. A thread waits for at most two rounds. Without the bound of a
 /// half, a few threads that wake up together would wait for the turns of a thousand busy threads. The lists share time,
 /// not the number of dispatches, because the threads of the back list may sleep again soon after they run.
 ///

@@ -109,7 +109,7 @@ pub struct PiLock<M: Machine> {
 
 // SAFETY: the cells are accessed only under the locks that the fields' comments name.
 unsafe impl<M: Machine> Send for PiLock<M> {}
-// SAFETY: as for `Send`: only a holder of the lock that a field's comment names accesses that cell.
+// SAFETY: only a holder of the lock that a field's comment names accesses that cell.
 unsafe impl<M: Machine> Sync for PiLock<M> {}
 
 /// The list adapter for the locks of a bucket.
