@@ -83,7 +83,8 @@ pub unsafe extern "C" fn qemu_plugin_install(
         eprintln!("quire-plugin: a profile wants first=ADDRESS");
         return 1;
     }
-    // SAFETY: the id is ours, and the callback lives as long as the process. QEMU calls this function once.
+    // SAFETY: QEMU gave the id to this plugin, and the callback lives as long as the process. QEMU calls this function
+    // once.
     unsafe {
         match profile.as_deref() {
             None => api::qemu_plugin_register_vcpu_tb_trans_cb(id, translated),

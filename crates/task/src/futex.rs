@@ -507,7 +507,8 @@ impl<M: Machine> FutexTable<M> {
     }
 
     /// Locks the chains of the buckets `a` and `b`, which may be the same. The lock with the lower index is acquired
-    /// first, because both locks have the same rank. Returns the guard of `a`, then that of `b` if it is another one.
+    /// first, because both locks have the same rank. Returns the guard of `a`, and the guard of `b` if `b` is another
+    /// bucket.
     fn lock_both(&self, a: usize, b: usize) -> (SpinGuard<'_, Chain<M>>, Option<SpinGuard<'_, Chain<M>>>) {
         let low = self.bucket(a.min(b)).chain.lock();
         let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());

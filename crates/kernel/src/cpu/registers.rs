@@ -29,7 +29,7 @@ pub unsafe fn rdmsr(msr: u32) -> u64 {
 /// The CPU has this MSR and accepts `value`. The kernel can run with the new value.
 #[inline(always)]
 pub unsafe fn wrmsr(msr: u32, value: u64) {
-    // SAFETY: the caller answers for the MSR.
+    // SAFETY: the caller vouches that the CPU has this MSR and accepts the value.
     unsafe {
         asm!(
             "wrmsr",

@@ -261,7 +261,7 @@ impl<F: Format> Mmu<F> {
         self.cpus.of(cpu)
     }
 
-    /// Takes an empty table page from this CPU's spare ones; `None` if it has none.
+    /// Takes a spare table page, which is empty, from this CPU's list; `None` if the list is empty.
     pub(crate) fn take_spare<M: Machine>(&self, vm: &Physical<M>) -> Option<Pfn> {
         let cpu = preempt_off();
         let mine = self.cpus.mine(&cpu);

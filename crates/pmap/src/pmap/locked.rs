@@ -11,7 +11,7 @@ use quire_vm::phys::Physical;
 use quire_vm::tlb::flush::Obligation;
 use quire_vm::{PAGE_SIZE, Prot, Table, VirtRange};
 
-/// All rights but that to store.
+/// All rights except the right to store.
 const UNWRITABLE: Prot = Prot::all().difference(Prot::WRITE);
 
 /// If at least this number of groups (cache lines of entries) have writable leaves, the table page is store-protected

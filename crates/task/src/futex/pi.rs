@@ -133,7 +133,8 @@ impl<E> From<PiRefused<E>> for Stop<E> {
 enum How {
     /// The thread waits if the lock has an owner.
     Wait,
-    /// As `Wait`, and a free lock that is acquired gets the bit [`WAITERS`], because more threads will be moved to it.
+    /// The thread waits, as with `Wait`. If it acquires a free lock, the word gets the bit [`WAITERS`], because a
+    /// requeue moves more threads to the lock.
     Crowd,
     /// The thread does not wait. As on Linux, the word of an owned lock gets the bit [`WAITERS`] all the same.
     Try,

@@ -1,5 +1,5 @@
-//! The state of the CPUs and of the scheduler. Also the functions for the current thread, for the end of its stretch,
-//! and for the timer of a CPU.
+//! The state of the CPUs and of the scheduler. This file also has the functions for the current thread, for the end of
+//! its stretch, and for the timer of a CPU.
 //!
 //! A *stretch* is the time for which a running thread may keep the CPU before it must yield to a waiting thread.
 

@@ -184,7 +184,7 @@ impl<M: Machine> Scheduler<M> {
 
     /// Whether a thread that waits on a crowded CPU may run on `cpu`. If not, `cpu` may halt, because a waker that
     /// queues such a thread later finds `cpu` in the idle set. The search of a queue ends after a fixed number of
-    /// threads that may not run on `cpu`. A thread behind them is missed, and waits for its turn on its own CPU.
+    /// threads that may not run on `cpu`. The search misses a thread behind them, which then waits for its own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.
