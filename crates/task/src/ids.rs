@@ -9,8 +9,8 @@
 //! others wait. So a stale number does not soon name another process. CPUs take and return numbers in small batches.
 //! The table grows by pages with the numbers in use.
 //!
-//! Numbers above a *limit* are not allocated. Those that are in use remain in use. When such a number is released, it
-//! is set aside until the limit rises.
+//! Numbers above a *limit* are not allocated. Numbers in use remain in use, also above the limit. When a number above
+//! the limit is released, it is set aside until the limit rises.
 
 use crate::mutant::{Mutant, mutant};
 use core::marker::PhantomData;
@@ -21,8 +21,9 @@ use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, record};
 
 /// How many returned numbers must wait before the oldest one is reused.
 const DELAY: usize = 4096;
-/// How many numbers a CPU takes from the depot, or returns to it, at once. The batch is small, so that numbers rise
-/// roughly in the order of forks. It is large enough that CPUs that fork all the time rarely contend for the depot.
+/// How many numbers a CPU takes from the depot (the numbers that all CPUs share), or returns to it, at once. The batch
+/// is small, so that numbers rise roughly in the order of forks. It is large enough that CPUs that fork all the time
+/// rarely contend for the depot.
 const BATCH: usize = 32;
 /// The size in bytes of a chunk, by which the table grows.
 pub const CHUNK_BYTES: usize = 4096;
@@ -179,7 +180,7 @@ impl<T, G> IdTable<T, G> {
     pub fn set_limit(&self, limit: u32) {
         let mut depot = self.shelf.depot.lock();
         self.limit.store(limit.min(self.max), Ordering::Relaxed);
-        // All numbers that were set aside wait again. `refill` sets those aside again that are above the new limit.
+        // All numbers that were set aside wait again. `refill` sets numbers above the new limit aside again.
         let aside = core::mem::take(&mut depot.aside);
         self.append(&mut depot.waiting, aside);
     }

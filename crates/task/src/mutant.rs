@@ -27,7 +27,7 @@ quire_sync::mutants! {
         BusyNoFence,
         /// Watch: an idle CPU stops its tick, whether or not its ward is busy.
         StandDownNoLook,
-        /// Futex: a waiter compares the word before it is counted.
+        /// Futex: a waiter compares the word before the waiter is counted.
         CheckBeforeCount,
         /// Futex: a waiter's comparison may come before its count is visible.
         CountNoFence,
@@ -73,8 +73,8 @@ quire_sync::mutants! {
         ClosesLate,
         /// Powers: a looker checks whether the memory is open before it reads the ids.
         OpenBeforeIds,
-        /// Powers: a looker checks the memory that the thread has when its ids were read, not the memory that it took
-        /// before.
+        /// Powers: a looker checks the memory that the thread has after the looker has read its ids. It should check
+        /// the memory that it got before.
         OpenOfOther,
         /// Powers: a looker is granted the memory that the thread has after the check.
         GrantsOther,

@@ -66,8 +66,8 @@ pub(crate) struct Watch {
     /// entry.
     came: AtomicU64,
     stuck: AtomicU32,
-    /// (own) The ward's state at the last tick. `unchanged` counts the ticks since it changed. `reported` is the state
-    /// with which a hard lockup was reported last.
+    /// (own) The ward's state at this CPU's last tick. `unchanged` counts this CPU's ticks since the ward's state
+    /// changed. `reported` is the ward's state at the last report of a hard lockup.
     ward: AtomicU64,
     unchanged: AtomicU32,
     reported: AtomicU64,
@@ -181,7 +181,8 @@ impl Watch {
             };
             self.unchanged.store(unchanged, Ordering::Relaxed);
             found.probe = unchanged >= 2;
-            // The watcher's first two ticks without a tick of the ward count too, although it was not probed then.
+            // The watcher's first two ticks without a tick of the ward count too, although the watcher sends no probe
+            // at them.
             let enough = ward.strikes.load(Ordering::Acquire) + 2 >= how.hard.max(3);
             if found.probe && enough && self.reported.swap(state, Ordering::Relaxed) != state {
                 found.hard = true;

@@ -68,8 +68,8 @@ impl Archive {
         pieces(self.frames.start.0, self.frames.end.0, self.piece).map(frames)
     }
 
-    /// Allocates the archive's frames from the memory system, before another user can get them. They are freed later
-    /// by `give_up`.
+    /// Allocates the archive's frames from the memory system, before another user can get them. `give_up` frees them
+    /// one after the other.
     pub fn hold(&self) {
         for piece in self.pieces() {
             let count = piece.end.0 - piece.start.0;

@@ -33,7 +33,7 @@ impl CpuBits {
         }
     }
 
-    /// Removes `cpu` from the set. Returns whether it was in the set; if not, nothing is written.
+    /// Removes `cpu` from the set. Returns whether it was in the set. Writes nothing if it was not.
     pub fn remove(&self, cpu: CpuId) -> bool {
         self.contains(cpu)
             && self.words[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::AcqRel) & (1 << (cpu % 64)) != 0

@@ -66,7 +66,7 @@ impl IdleCpus {
         }
     }
 
-    /// Removes `cpu` from the set. Returns whether it was in the set; if not, nothing is written.
+    /// Removes `cpu` from the set. Returns whether it was in the set. Writes nothing if it was not.
     pub fn take(&self, cpu: CpuId) -> bool {
         self.contains(cpu) && self.now.of(cpu).swap(false, Ordering::AcqRel)
     }

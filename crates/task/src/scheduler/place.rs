@@ -11,12 +11,13 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// The number of waiting threads in a user's front list from which a thread that is woken to exit leaves the user's
-/// share. Below it, such threads wake up as quickly as others. Above it, more of them do not delay the user's other
-/// threads.
+/// If a user's front list has at least this number of waiting threads, a thread that is woken to exit leaves the user's
+/// share. With fewer waiting threads, an exiting thread wakes up as quickly as others. With more, exiting threads do
+/// not delay the user's other threads.
 pub(super) const CROWD: usize = 64;
 
-/// After this number of locked queues of crowded CPUs, an idle CPU ends its search, because other CPUs work on them.
+/// How many locked queues an idle CPU may find in its search for a thread. The search then ends, because other CPUs
+/// already take threads from the crowded CPUs.
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
@@ -35,8 +36,8 @@ impl<M: Machine> Scheduler<M> {
         self.choose(thread, home)
     }
 
-    /// Whether `thread` is queued on `near` without a search. It is the usual case on a busy machine, and reads few
-    /// words.
+    /// Whether `thread` is queued on `near` without a search for another CPU: no CPU is idle, and no real-time thread
+    /// is involved. This is the usual case on a busy machine, and the check reads few words.
     #[inline]
     fn stays(&self, thread: &Thread<M>, near: CpuId) -> bool {
         self.idle.has_none()
@@ -86,8 +87,9 @@ impl<M: Machine> Scheduler<M> {
         self.enqueue_masked(&masked, thread, cpu, join, false);
     }
 
-    /// As [`enqueue`](Self::enqueue), with interrupts masked already. `ends` is true for a thread that is about to
-    /// exit. If at least [`CROWD`] threads are in its user's front list, it then moves to the share of ending threads.
+    /// Queues a runnable thread on `cpu` as [`enqueue`](Self::enqueue) does, for a caller that has masked interrupts.
+    /// `ends` is true for a thread that is about to exit. If its user's front list has at least [`CROWD`] threads, that
+    /// thread moves to the share of ending threads.
     pub(crate) fn enqueue_masked(
         &self,
         _masked: &Masked<'_, M>,
@@ -102,8 +104,9 @@ impl<M: Machine> Scheduler<M> {
             let mut queue = target.queue.lock_masked();
             if thread.home() != cpu {
                 thread.set_home(cpu);
-                // A CPU that makes the thread real-time reads the thread's home afterwards. So either this CPU sees the
-                // new priority, or that CPU sees the new home and updates this queue.
+                // Another CPU may make the thread real-time at this moment. It writes the priority, fences, and then
+                // reads the thread's home. This CPU writes the home, fences, and then reads the priority. So either
+                // this CPU sees the new priority, or the other CPU sees the new home and updates this queue.
                 if !mutant(Mutant::HomeNoFence) {
                     fence_full();
                 }
@@ -120,9 +123,10 @@ impl<M: Machine> Scheduler<M> {
             });
             self.note_inline(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
-            // Another CPU needs an interrupt if it halts, or if the running thread's stretch now ends earlier, because
-            // it must set its timer. The stretch ends earlier if the new thread is on the front list, or belongs to
-            // another user or class. If such a thread waited already, the CPU was interrupted before.
+            // The CPU of the queue needs an interrupt if it halts, or if its running thread must now yield earlier. The
+            // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on the front
+            // list, or belongs to another user or class. If a thread of that kind waited already, the CPU was
+            // interrupted for that thread.
             let shorter = || {
                 let after = hints();
                 (before.0 == 0 && after.0 == 1) || after.1 < before.1
@@ -144,7 +148,7 @@ impl<M: Machine> Scheduler<M> {
         self.note_inline(cpu, id, queue);
     }
 
-    /// As [`note`](Self::note), inlined, for the two hottest callers.
+    /// Does the work of [`note`](Self::note). Inlined in the two hottest callers, which call it directly.
     #[inline(always)]
     pub(super) fn note_inline(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);
@@ -180,7 +184,7 @@ impl<M: Machine> Scheduler<M> {
 
     /// Whether a thread that waits on a crowded CPU may run on `cpu`. If not, `cpu` may halt, because a waker that
     /// queues such a thread later finds `cpu` in the idle set. The search of a queue ends after a fixed number of
-    /// threads that may not run on `cpu`. A thread behind them is missed, and waits for its turn on its own CPU.
+    /// threads that may not run on `cpu`. The search misses a thread behind them, which then waits for its own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.
@@ -223,7 +227,8 @@ impl<M: Machine> Scheduler<M> {
             };
             let thread = queue.steal(cpu);
             if let Some(thread) = thread {
-                // The home is written under the lock of the queue that the thread leaves: see `set_affinity`.
+                // This CPU writes the home while it holds the lock of the queue that the thread leaves: see
+                // `set_affinity`.
                 // SAFETY: the thread was queued, so it is alive.
                 unsafe { thread.as_ref() }.set_home(cpu);
             }

@@ -114,7 +114,8 @@ impl<M: Machine> RunQueue<M> {
         self.current.map(|share| unsafe { share.as_ref() })
     }
 
-    /// How many threads of the running thread's user should not wait for the end of its turn.
+    /// The length of the front list of the running thread's user: its threads should not wait for the end of the
+    /// running thread's turn.
     pub fn eager(&self) -> usize {
         self.current().map_or(0, Share::eager)
     }
@@ -124,8 +125,8 @@ impl<M: Machine> RunQueue<M> {
         (self.reach[SOME as usize] + self.reach[ANYWHERE as usize]) as usize
     }
 
-    /// The time at which the running thread must yield to another user's thread, because its user is then a stretch
-    /// ahead. In nanoseconds of the CPU's counter; [`NEVER`] if no other user's thread waits.
+    /// The time at which the running thread must yield to another user's thread, because its user is then one
+    /// [`STRETCH`] ahead. In nanoseconds of the CPU's counter; [`NEVER`] if no other user's thread waits.
     pub fn share_end(&self) -> u64 {
         match (self.current(), self.shares.first()) {
             (Some(current), Some(first)) => self.charged + (first.used() + STRETCH).saturating_sub(current.used()),
@@ -327,9 +328,9 @@ impl<M: Machine> RunQueue<M> {
     }
 
     /// Updates the queue for `thread`, whose real-time priority may have changed. A waiting thread moves to the list of
-    /// its new priority. For the running thread, the queue's state is updated. `is_home` returns whether this queue is
-    /// still that of the thread's home; it is called after `Thread::waits` was read. `share` returns the share of the
-    /// thread's user on this CPU.
+    /// its new priority. For the running thread, updates the queue's state. `is_home` returns whether the thread's home
+    /// is still the CPU of this queue. `sort` calls it after it has read `Thread::waits`. `share` returns the share of
+    /// the thread's user on this CPU.
     pub fn sort<'a>(
         &mut self,
         thread: &Thread<M>,
@@ -363,7 +364,7 @@ impl<M: Machine> RunQueue<M> {
         let share = share();
         // SAFETY: the thread waits on this queue: `waits` is guarded by this queue's lock, and was read before `home`.
         unsafe { self.take(NonNull::from(thread), Some(NonNull::from(share))) };
-        // As on Linux, a less urgent thread goes before others of its new priority.
+        // As on Linux, a thread that becomes less urgent goes before other threads of its new priority.
         let join = match before {
             0 => Join::Back,
             _ if urgency == 0 => Join::Front,
