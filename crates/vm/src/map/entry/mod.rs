@@ -84,7 +84,8 @@ pub struct Entry<M: Machine> {
     pub(super) how: Cell<How>,
     /// Notes of the writer on the chain. Only the writer uses them.
     notes: Cell<Notes>,
-    /// The next entry on a list: of new entries before publication, of stale entries later. Only the writer uses it.
+    /// The next entry on a list of the writer: of new entries before their publication, or of entries marked stale.
+    /// Only the writer uses it.
     pub(super) link: Cell<*const Entry<M>>,
     _front: PhantomData<*const Backing<M>>,
 }
@@ -125,7 +126,8 @@ pub(super) enum How {
     Taken,
     /// The entry gets a copy of the origin's chain, for the entry's range only.
     Copied,
-    /// As `Copied`, and its front covers more addresses, so that the mapping can grow.
+    /// The entry gets a copy of the origin's chain. The copied front covers more addresses than the entry, so that the
+    /// mapping can grow.
     Grown,
     /// The entry gets a copy of the last layer of its origin's chain, which is a file.
     Tail,
@@ -294,7 +296,7 @@ impl<M: Machine> Entry<M> {
     ///
     /// # Requires
     /// [`mark_stale_for_fork`](Self::mark_stale_for_fork) has marked the entry. Or the caller holds the writer of the
-    /// entry's arena, and the lock of the table page of the leaves that it asks about.
+    /// entry's arena, and the lock of the table page that has the leaves in question.
     pub(super) fn has_no_stores(&self) -> bool {
         self.state.load(Ordering::Relaxed) & NO_STORES != 0
     }

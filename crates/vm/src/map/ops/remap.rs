@@ -31,8 +31,8 @@ impl<M: Machine> Space<M> {
     /// Changes the length of the mapping at `old` to `new_len` bytes. Moves the mapping if needed and if `how` allows
     /// that. Returns its address. `old` must lie within one entry (else [`MapError::NotMapped`]) that is not sealed
     /// (else [`MapError::Sealed`]). If `old` is empty, the mapping must be shared, and this makes a second mapping of
-    /// the same pages. With `keep_old` the mapping always moves, and the old range stays mapped. If it is private, the
-    /// old range is then as a new mapping.
+    /// the same pages. With `keep_old` the mapping always moves, and the old range stays mapped. A private old range
+    /// has no pages then, like a new mapping.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
         let _span = Span::begin(EventKind::Remap, old.start, new_len);
         let twice = old.start == old.end;
@@ -62,8 +62,8 @@ impl<M: Machine> Space<M> {
             return Err(MapError::TooMany);
         }
 
-        // Pages beyond the new length are unmapped first, as on Linux, whatever their entries are. A range that only
-        // shrinks in place may have several entries.
+        // Pages beyond the new length are unmapped first, as on Linux, even if several entries map them. A range that
+        // only shrinks in place may have several entries.
         let mut old = old;
         if !twice && new_len <= old.len() {
             let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
@@ -217,8 +217,8 @@ impl<M: Machine> Space<M> {
         if let Some(rest) = rest {
             there.push(Piece::without_private_layers(entry, rest))?;
         }
-        // The stale mark keeps the chain of the old place from changing. A second mapping leaves the old place as it
-        // is.
+        // `Update::new` marks the old entry stale, so its chain does not change. A second mapping leaves the old place
+        // unchanged.
         let gone = if twice { entry.range() } else { old };
         let mut here = Update::new(self, writer, gone);
         here.outside_before(gone)?;
@@ -249,7 +249,7 @@ fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
 }
 
 /// Whether a copy of the front may cover more addresses than the entry. If another front has the same private object,
-/// that object may have pages there.
+/// that object may have pages at the additional addresses.
 fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
     entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
 }
