@@ -79,7 +79,7 @@ struct Claim<'o, M: Machine> {
 impl<M: Machine> Drop for Claim<'_, M> {
     fn drop(&mut self) {
         if self.listed {
-            // If the index was dismantled meanwhile, the slot is gone already.
+            // If the index was dismantled since the slot was filled, the slot no longer exists.
             let slot = Slot::Page(self.vm.pfn_of_page(self.page));
             let _gone = self.to.0.index().clear(self.to.1, slot, self.pin);
         }
@@ -117,7 +117,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             Err(_) => return Err(Attempt::Again),
         }
         // Relies on C2, *insert*. Also orders the fill before the check of the stale mark, so that a fork sees the
-        // front's slot filled or this sees the mark.
+        // front's slot filled, or this fault sees the mark.
         fence_full();
         if object.is_dead() {
             return Err(Attempt::Again);

@@ -152,7 +152,7 @@ const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 14);
 pub(crate) enum Attempt<M: Machine> {
     /// Another thread changed something; the fault tries again at once.
     Again,
-    /// As `Again`, but this thread made the change itself, so that it does not count as a failed attempt.
+    /// This thread itself changed something; the fault tries again at once. The attempt does not count as failed.
     Progress,
     /// A writer is replacing the entry.
     Stale,

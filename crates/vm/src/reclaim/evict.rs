@@ -8,7 +8,6 @@
 //! - nothing, if the object's pager has the page, or if the page was zeroes and holes read as zeroes;
 //! - a zero marker, if a page of private memory has never been stored into. The key then reads as zeroes, even if
 //!   layers behind have other content by then.
-//!   then.
 
 impl<M: Machine> ObjectRef<M> {
     /// Pages out `pages`: writes the dirty pages and frees the frames. Pages that are in use, or cannot be written,

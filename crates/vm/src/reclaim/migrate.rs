@@ -11,9 +11,10 @@
 //!
 //! - **vacate**
 //!   - fault: busy and generation, under the table page's lock
-//!   - copy from or to a program (hold): the hold is seen, or the taker sees busy
-//!   - cleaner: LAUNDERING: waited for
-//!   - pageout, truncate, another claim: busy: one at a time
+//!   - copy from or to a program (hold): this thread sees the hold, or the thread that acquires the hold sees the busy
+//!     page
+//!   - cleaner: this thread waits until the page is not LAUNDERING
+//!   - pageout, truncate, another claim: only one thread can hold the page busy
 
 use crate::machine::Machine;
 use crate::mutant::{Mutant, mutant};
@@ -106,7 +107,8 @@ fn leave<M: Machine>(
     }
     let (_flushed, wired) = rmap::unmap_unwired(object, &batch);
     let state = page.state();
-    // This is read after the fence of the pass. So this thread sees a holder of the page, or the holder sees busy.
+    // This thread set the page busy, the pass fenced, and now this thread reads the holds. So it sees the hold of
+    // another thread, or that thread sees the busy page.
     let held = page.holds() != 1 && !mutant(Mutant::MoveUnderHold);
     if wired.contains(0) || !state.valid() || state.laundering() || held {
         vm.unbusy(page);
@@ -131,7 +133,7 @@ fn leave<M: Machine>(
     (Vacated::Gone, rest)
 }
 
-/// Moves the content and the identity of the busy page to another frame. Its new page is busy too.
+/// Moves the content and the identity of the busy page to another frame. The page of the new frame is busy too.
 fn settle<M: Machine>(
     object: &Object<M>,
     key: u64,

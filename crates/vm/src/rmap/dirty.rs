@@ -13,7 +13,7 @@ pub(crate) fn credit<M: Machine>(vm: &Objects<M>, old: Option<Removed>) {
     if let Some(leaf) = old
         && leaf.dirty
         && leaf.pfn.0 < vm.page_count()
-        // The page is mostly dirty already, so this is read first, whatever kind of frame it is.
+        // Most often the page is dirty already. So the dirty bit is read first, before the frame's kind is checked.
         && !vm.page(leaf.pfn).state().dirty()
         && let Some(page) = vm.page_of_leaf(leaf.pfn)
     {

@@ -136,7 +136,7 @@ pub struct Obligation<'p, M: Machine> {
     set: FlushSet,
     tables: [Pfn; TABLES],
     tables_len: usize,
-    /// A range that contains the addresses of all those table pages.
+    /// A range that contains the addresses that all table pages in `tables` cover.
     covered: VirtRange,
     /// Whether table pages that are empty when they are settled are freed.
     prunes: bool,
@@ -248,8 +248,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
         }
     }
 
-    /// Makes the flush free table pages that are empty after they are settled. This is for reverse-map passes, because
-    /// no other operation may visit the table page later. Map operations free table pages at better times.
+    /// Makes the flush free table pages that are empty after they are settled. Reverse-map passes use this, because
+    /// possibly no later operation visits the table page. Map operations free table pages at better times.
     #[inline(always)]
     pub fn pruning(mut self) -> Self {
         self.prunes = true;
