@@ -577,7 +577,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Makes a busy, valid page in slot `key` of `object`, which is empty or has a zero marker. The caller then writes
-    /// the content; for zeroes it calls [`NewPage::complete`]. The frame's cache lines are prefetched meanwhile.
+    /// the content; for zeroes it calls [`NewPage::complete`]. This call prefetches the frame's cache lines.
     #[inline(always)]
     pub fn insert<'o>(
         &self,
@@ -663,7 +663,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Removes the leaf of another frame at the address, and flushes it. Returns the table page, locked again, with the
-    /// source checked again. The leaf shows the frame of zeroes, or the CPU that took its page away has not cleared it.
+    /// source checked again. That leaf shows the frame of zeroes, or the page that another CPU has removed without
+    /// clearing the leaf yet.
     #[cold]
     #[inline(never)]
     fn without_old(
@@ -685,8 +686,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Checks that the chain behind the front still has the page from which the content was copied (or still none). A
-    /// source that was removed meanwhile may have been overwritten before the copy. The walk finds a page that moved
-    /// forward meanwhile, because its mover fills the new slot before it empties the old one.
+    /// source that was removed after the first walk may have been overwritten before the copy. The walk of this check
+    /// finds a page that has moved forward, because its mover fills the new slot before it empties the old one.
     #[inline]
     pub fn check_source(
         &self,
@@ -763,7 +764,7 @@ pub(crate) struct NewPage<'o, M: Machine> {
 
 impl<M: Machine> NewPage<'_, M> {
     /// Zeroes the content if the caller wanted zeroes and the frame was not cleared yet. No other CPU reads the content
-    /// before, because the page is busy.
+    /// before this call, because the page is busy.
     #[inline(always)]
     pub fn complete(&self) {
         if self.zero {
@@ -790,7 +791,7 @@ impl<M: Machine> Drop for NewPage<'_, M> {
     fn drop(&mut self) {
         let (vm, index) = (self.object.vm(), self.object.index());
         let slot = Slot::Page(vm.pfn_of_page(self.page));
-        // If the index was torn down meanwhile, the slot is empty already.
+        // If the index was torn down since the insert, the slot is empty already.
         let _gone = match self.zero_marker {
             true => index.replace(self.key, slot, Slot::ZeroMarker, self.pin),
             false => index.clear(self.key, slot, self.pin),

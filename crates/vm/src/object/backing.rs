@@ -171,8 +171,8 @@ impl<M: Machine> Backing<M> {
     /// The next layer behind this one.
     #[inline(always)]
     pub(crate) fn behind(&self) -> Option<&Backing<M>> {
-        // SAFETY: a layer is retired only after this link has changed, or after this layer. So the epoch keeps it for
-        // pinned readers of this layer.
+        // SAFETY: the layer behind is retired only after this link has changed, or after this layer is retired. So the
+        // epoch keeps it for pinned readers of this layer.
         unsafe { self.behind.load(Ordering::Acquire).as_ref() }
     }
     pub(crate) fn behind_ptr(&self) -> *mut Backing<M> {
@@ -181,8 +181,8 @@ impl<M: Machine> Backing<M> {
     fn set_behind(&self, behind: *mut Backing<M>) {
         self.behind.store(behind, Ordering::Release);
     }
-    /// The layer in front of this one. Its memory outlives the pin, because a layer clears this link before it is
-    /// retired.
+    /// The layer in front of this one. Its memory outlives the pin, because the link to a layer is cleared before that
+    /// layer is retired.
     pub(crate) fn in_front<'p>(&self, _pin: &'p Pinned<'_>) -> Option<&'p Backing<M>> {
         // SAFETY: a layer is retired only after `take_out` or `dispose_onto` has cleared this link to it. So it
         // outlives the pin.
@@ -285,8 +285,8 @@ impl<M: Machine> Backing<M> {
 
     /// Closes the front: from now on a first touch cannot give it an object. Returns the object that it has, if any.
     pub(crate) fn close(&self) -> Option<&Object<M>> {
-        // The store is left out for a touched front. So a fork does not take this cache line from threads that fault
-        // here.
+        // The store is left out for a touched front. So a fork does not take this cache line from threads that fault in
+        // the front.
         if self.object.load(Ordering::Acquire).is_null() {
             let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
         }
@@ -341,8 +341,8 @@ impl<M: Machine> Backing<M> {
     }
 }
 
-/// Memory for backings. A map change reserves it in its first phase, which may fail, for its second phase, which must
-/// not (relies on C3). Dropping the value frees the unused memory.
+/// Memory for backings. A map change reserves this memory in its first phase, which may fail. It uses the memory in its
+/// second phase, which must not fail (relies on C3). Dropping the value frees the unused memory.
 pub struct SpareBackings<M: Machine> {
     vm: &'static Objects<M>,
     first: *mut FreeBacking,
@@ -525,9 +525,9 @@ unsafe fn copy_from<M: Machine>(
         let offset = b.offset.wrapping_add_signed(shift);
         let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
         let new = spare.take(Backing { stores: b.stores, ..new });
-        // `in_front` is set before the copy is listed, because a CPU that finds the copy in the list reads which layers
-        // hide it.
-        // SAFETY: `take` has just written a backing there, and it is retired only when its chain is disposed of.
+        // `in_front` is set before the copy is linked into the mapping list, because a CPU that finds the copy in the
+        // list reads which layers hide it. SAFETY: `take` has just written a backing there, and it is retired only when
+        // its chain is disposed of.
         let copy = unsafe { new.as_ref() };
         copy.set_merges(b.merges());
         copy.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));

@@ -28,7 +28,7 @@
 //! | **link a node** | | | CAS on the slot | Closed: again from the root |
 //! | **prune** | | | | CAS on each slot: one wins, or neither |
 //!
-//! Each function here needs an epoch pin of the caller, because the epoch frees nodes.
+//! Each function of this module needs an epoch pin of the caller, because the epoch frees nodes.
 
 mod check;
 mod prune;
@@ -175,8 +175,8 @@ quire_sync::assert_layout!(IndexNode<&'static crate::object::Objects<crate::test
 });
 
 /// A node's slots, aligned to a cache line. Eight leaf nodes cover the range of one page-table page, and the slots of
-/// these eight nodes are one cache line of their parent. So CPUs that fill different such ranges do not share a line of
-/// slots.
+/// these eight nodes are one cache line of their parent. So CPUs that fill the ranges of different page-table pages do
+/// not share a line of slots.
 #[repr(align(64))]
 struct NodeSlots([AtomicU64; SLOTS]);
 
@@ -193,8 +193,8 @@ impl<N: Nodes> IndexNode<N> {
         let node = nodes.allocate()?;
         record::wrote(node.as_ptr());
         let at = node.as_ptr();
-        // Each field is written by itself, because a whole node would be built on the stack and copied.
-        // SAFETY: fresh memory for a node, by the contract of `Nodes`; each field is written once.
+        // Each field is written by itself, because a whole node would be built on the stack and copied. SAFETY: the
+        // memory is new and fits a node, by the contract of `Nodes`. Each field is written once.
         unsafe {
             (&raw mut (*at).retired).write(Retired::new());
             (&raw mut (*at).nodes).write(nodes);
@@ -486,8 +486,8 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Finds the place of `key`, and grows the tree as needed. Returns `Absent` only if the tree changed meanwhile; the
-    /// caller then tries again.
+    /// Finds the place of `key`, and grows the tree as needed. Returns `Absent` only if the tree changed during the
+    /// call; the caller then tries again.
     fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<SlotPlace<'a, N>, FillError> {
         let _pinned = pin;
         let mut word = self.root.load(Ordering::Acquire);
@@ -572,7 +572,7 @@ impl<N: Nodes> Index<N> {
             };
             match exchange(slot, encode(from), encode(to), Mutant::ReplaceNotAtomic) {
                 Ok(_) => return true,
-                // The tree grew meanwhile, so the root word is a node now.
+                // The tree grew during this call, so the root word is a node now.
                 Err(word) if word & NODE != 0 => continue,
                 Err(_) => return false,
             }

@@ -209,7 +209,8 @@ impl<M: Machine> Object<M> {
     }
 
     /// Makes the object of private memory that `only` shows. `only` is in no mapping list yet, and its links are
-    /// unused. Two CPUs may make an object for the same backing at once. The loser then discards its own.
+    /// unused. Two CPUs may make an object for the same backing at once. The CPU that fails to set its object discards
+    /// it.
     pub(crate) fn private(
         vm: &'static Objects<M>,
         only: NonNull<Backing<M>>,
@@ -515,8 +516,8 @@ impl<M: Machine> Object<M> {
             // SAFETY: the header is the first field of the object, and no reader is left.
             unsafe { Object::discard(NonNull::new_unchecked(retired.cast::<Object<M>>())) }
         }
-        // SAFETY: no handle and no backing leads here any more. Faults that found the object before are pinned, and
-        // `object_of` rejects a page that such a fault still makes.
+        // SAFETY: no handle and no backing leads to the object any more. Faults that found the object before are
+        // pinned, and `object_of` rejects a page that such a fault still makes.
         unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
     }
 }
@@ -537,7 +538,8 @@ impl<M: Machine> Objects<M> {
         if stays { unsafe { self.object_at(object, pin) } } else { None }
     }
 
-    /// As [`Objects::object_of`](crate::object::Objects::object_of), also for a busy page.
+    /// Returns the object of `page` like [`Objects::object_of`](crate::object::Objects::object_of), but also for a busy
+    /// page.
     ///
     /// # Safety
     /// The caller has held the page since its maker released busy. So the page still has that identity, or none.

@@ -13,8 +13,8 @@
 //! [`MaySleep`](crate::sleep::MaySleep) that the pin borrows. The range cannot be moved or resumed either. The walk
 //! stores no "next" item that could become stale: at each step it searches for the slot after a *key*.
 //!
-//! A yielded item may be removed during the walk, because the walk holds no slot. A slot that changes meanwhile may be
-//! visited or not. A slot that stays occupied is visited once.
+//! A yielded item may be removed during the walk, because the walk holds no slot. A slot that changes during the walk
+//! may be visited or not. A slot that stays occupied is visited once.
 //!
 //! A yielded page cannot be kept while the thread sleeps:
 //! ```compile_fail,E0502

@@ -7,9 +7,9 @@
 //! - The dirty bit in the index is cleared last, when the page is LAUNDERING. So a write-back that finds no dirty bit
 //!   finds the write. A cleaner that leaves a page unwritten also leaves its bit set (mutant [`Mutant::UntagEarly`]).
 //! - Completion never clears dirty. A write that failed sets dirty again.
-//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until the write is finished. Meanwhile no
-//!   second write begins, so old data never overwrites new data. The page is not busy meanwhile: programs continue to
-//!   use it, and may store into it (pages are not stable under a write).
+//! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until the write is finished. During that
+//!   time no second write begins, so old data never overwrites new data. The page is not busy during the write:
+//!   programs continue to use it, and may store into it (pages are not stable under a write).
 //! - The write holds the frame. A remover (truncate, exit) removes the page's identity at once, and the frame is freed
 //!   when the write is done. The write owns the swap slot until then, so a late write never reaches a slot of another
 //!   page. A file's pager must not be written to after a truncation. So the removal of a file's page waits for the
@@ -80,7 +80,7 @@ pub(crate) fn is_laundry(page: &Page) -> bool {
 struct Laundering<'w, M: Machine> {
     object: &'w Object<M>,
     to: Option<Where<'w>>,
-    /// The numbers of the pages at that place: swap slots, or pages of the file.
+    /// The numbers of the pages at the place `to`: swap slots, or pages of the file.
     slots: SwapSlots,
     /// Whether the slots are those that the pages already have.
     own: bool,

@@ -206,8 +206,8 @@ impl Pass {
 pub(crate) struct NeverMapped(());
 
 impl NeverMapped {
+    /// # Safety
     /// No translation was ever installed for the backing for which the statement is used.
-    /// No translation of the backing that the statement is used for was ever installed.
     pub(crate) unsafe fn new() -> NeverMapped {
         NeverMapped(())
     }
