@@ -55,7 +55,7 @@ events! {
     /// Frames that the kernel allocated for other uses than tables, stacks and slabs. Examples are large runs of the
     /// heap, mapped buffers, and pages of pipes.
     BufferPage = "kernel_buffer_page",
-    /// Frames of these uses that were freed.
+    /// Frames of the uses that [`Event::BufferPage`] counts, which were freed.
     BufferPageGone = "kernel_buffer_page_gone",
     /// Flushes of translations, local and remote.
     Flush = "tlb_flush",
@@ -233,7 +233,7 @@ kinds! {
     Spurious = "spurious",
     /// The page was resident, and was mapped.
     Resident = "resident",
-    /// The page was mapped already, but without the needed right, usually that to store. The leaf got it.
+    /// The page was mapped already, but without the needed right, usually the right to store. The leaf got the right.
     Reuse = "reuse",
     /// A new page of zeroes was made.
     ZeroFill = "zero",

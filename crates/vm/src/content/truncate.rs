@@ -12,8 +12,8 @@
 //!     the size, fences, and looks for pages. So one of the two removes the copy
 //!   - merge of layers that moves a copy: the new slot is filled before the old one is emptied. The search finds a copy
 //!     that moves forward, because the search also goes from the back to the front. For a move back, the mover inserts,
-//!     fences and checks
-//!     the size, as a fault does (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
+//!     fences and checks the size, as a fault does (mutant
+//!     [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
 //!   - fork, clip: the lock of the mapping list's shard; the search finds the old backing or the new one
 
 use crate::content::read_write;

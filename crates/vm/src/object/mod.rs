@@ -330,12 +330,12 @@ impl<M: Machine> Object<M> {
         self.is_private() && self.shards.is_single()
     }
 
-    /// Whether [`is_exclusive`](Self::is_exclusive) holds and the object has no page outside that backing's range. A
-    /// backing's range may grow only if this is true. Pages outside the range can remain while another CPU unlinks a
-    /// backing and frees the pages that only that backing showed.
+    /// Whether [`is_exclusive`](Self::is_exclusive) holds and the object has no page outside the range of its one
+    /// backing. A backing's range may grow only if this is true. Pages outside the range can remain while another CPU
+    /// unlinks a backing and frees the pages that only that backing showed.
     pub(crate) fn is_alone(&self) -> bool {
         // `unlink` takes a reference before the count of backings falls, and drops it after the pages are freed. So
-        // this reads the two in the reverse order: first the backings, then the references.
+        // this function reads in the reverse order: first the number of backings, then the references.
         self.is_exclusive() && self.refs.count() == 1
     }
 
@@ -358,7 +358,7 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// The object's failed writes, those in the background included.
+    /// The object's failed writes, including writes in the background.
     pub fn write_errors(&self) -> &WriteErrors {
         &self.write_errors
     }
@@ -374,7 +374,7 @@ impl<M: Machine> Object<M> {
     }
 
     /// Links backing `b`, which shows the object, into the shard that `b` names. The caller keeps the object alive
-    /// meanwhile.
+    /// during the call.
     pub(crate) fn link(&self, b: NonNull<Backing<M>>) {
         // SAFETY: the caller made `b` and has not linked it yet. A backing is retired only after it was unlinked.
         self.note_mapping(unsafe { b.as_ref() }, true);
