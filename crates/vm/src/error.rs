@@ -1,4 +1,4 @@
-//! Typed errors. Each says what its caller needs to act. None is an errno.
+//! Typed errors. Each error has the information with which its caller can act. None is an errno.
 
 use core::fmt;
 

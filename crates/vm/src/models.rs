@@ -493,7 +493,7 @@ fn merge(w: &World) {
 /// A page moves forward while a fault looks for it.
 fn move_against_load() {
     let w = layered();
-    // Without this the load would use the present leaf.
+    // Without this call the load would use the present leaf.
     w.space.pmap().forget(w.boot.vm, page(0));
     beside(
         w,

@@ -351,8 +351,8 @@ impl<M: Machine> ObjectRef<M> {
         let mut done = 0;
         let old = self.size();
         if offset > old && !old.is_multiple_of(PAGE_SIZE) && len > 0 {
-            // As in `set_size`: the bytes between the old end and `offset` become part of the file, so they must be
-            // zeroes.
+            // The bytes between the old end and `offset` become part of the file, so they must be zeroes, as in
+            // `set_size`.
             zero_tail(self, old, &mut may);
         }
         while done < len {

@@ -234,7 +234,8 @@ pub(crate) fn search<M: Machine>(
     }
 }
 
-/// As [`search`], but returns `Break` if the search is not over. The caller then leaves it to [`search_all`].
+/// Searches like [`search`], but returns `Break` if the search is not over. The caller then leaves it to
+/// [`search_all`].
 pub(crate) fn search_some<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -270,7 +271,7 @@ pub(crate) fn search_some<M: Machine>(
     over
 }
 
-/// As [`search_some`], for the page at `object`'s `key` that is in swap slot `slot`.
+/// Searches like [`search_some`], for the page at `object`'s `key`, which is in swap slot `slot`.
 pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> ControlFlow<()> {
     let seen = || look_at_some(object, Scan::new(key, key + 1, None), &mut |b| sees(sight(b, key, pin))).0;
     let mut shown = seen();
@@ -298,8 +299,8 @@ fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, 
     vm.stats().count(Event::PageShadowed);
 }
 
-/// As [`search_some`], but searches the whole list. A pin lasts for [`LOOKS`] backings at most. The caller has a
-/// reference to `object`. Returns an upper bound of the number of backings that it looked at.
+/// Searches like [`search_some`], but through the whole list. A pin lasts for [`LOOKS`] backings at most. The caller
+/// has a reference to `object`. Returns an upper bound of the number of backings that it looked at.
 pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
     let slot = object.index().get(key, &may.pin(vm.epoch()));
@@ -310,7 +311,7 @@ pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut May
     }
 }
 
-/// As [`search_all`], for the resident page `page`, if it is still at `key`.
+/// Searches like [`search_all`], for the resident page `page`, if it is still at `key`.
 fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
     // This checks the watch first.

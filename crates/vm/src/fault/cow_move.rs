@@ -112,7 +112,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
         match object.index().fill(key, slot, self.vm, pin) {
             Ok(()) => claim.listed = true,
-            // Not an error: the copy needs the same memory, and its failure is handled there.
+            // This is no error: the copy, which follows, needs this memory too, and handles the failure.
             Err(FillError::OutOfMemory) => return Ok(false),
             Err(_) => return Err(Attempt::Again),
         }

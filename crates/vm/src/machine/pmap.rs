@@ -204,8 +204,8 @@ pub trait Table<M: Machine> {
     /// unflushed.
     fn remove(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed>;
 
-    /// As [`remove`](Self::remove), for a caller that removes only this leaf in this table page. If no CPU runs the
-    /// space, this raises the generation at once, which flushes the removal. Then no flush is owed.
+    /// Removes the leaf like [`remove`](Self::remove), for a caller that removes no other leaf in this table page. If
+    /// no CPU runs the space, this raises the generation at once, which flushes the removal. Then no flush is owed.
     fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
         self.remove(va, owed)
     }

@@ -290,7 +290,8 @@ impl<M: KernelPages> KernelMap<M> {
     /// A window on `frames`, the physical addresses of a device.
     ///
     /// # Safety
-    /// No other code uses the frames meanwhile, and they are not mapped elsewhere with another memory type.
+    /// No other code uses the frames while the returned range exists, and they are not mapped elsewhere with another
+    /// memory type.
     pub unsafe fn device(&'static self, frames: PhysRange, memory: MemoryType) -> Result<KernelRange<M>, MapError> {
         let pages = frames.end.0.checked_sub(frames.start.0).filter(|n| *n != 0).ok_or(MapError::Invalid)?;
         let bytes = pages.checked_mul(PAGE_SIZE).ok_or(MapError::Invalid)?;

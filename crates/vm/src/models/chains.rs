@@ -376,7 +376,7 @@ fn claim_against_load() {
     store(&w.space, 0, 1);
     let child = w.space.fork().unwrap();
     store(&child, 0, 2);
-    // Without this the load would use the present leaf.
+    // Without this call the load would use the present leaf.
     w.space.pmap().forget(w.boot.vm, page(0));
     beside(
         w,

@@ -2,8 +2,8 @@
 //!
 //! A backing states that a range of an address space shows an object from a page on, and which backing lies behind it
 //! (copy-on-write). A *chain* is a backing with all backings behind it, and belongs to one entry of one map. Clip, fork
-//! and protect make new chains of new backings. They link these into the same shards of the same objects' mapping
-//! lists, and never copy a list of pages.
+//! and protect make new chains of new backings. They link each new backing into the shard of the mapping list that has
+//! the old backing, and never copy a list of pages.
 //!
 //! # Rules
 //! - A backing is linked into its object's mapping list before an entry shows it. It is unlinked only after the entry
@@ -497,7 +497,8 @@ pub(crate) unsafe fn replicate<M: Machine>(
     unsafe { copy_from(spare, front, true, range, to, pmap) }.expect("a chain has a front")
 }
 
-/// As [`replicate`], but begins with the layer `from`. `grows`: `from` is a front, which grows with the range.
+/// Copies a chain like [`replicate`], but begins with the layer `from`. `grows`: `from` is a front, which grows with
+/// the range.
 ///
 /// # Safety
 /// The caller holds the lock of the map that `from`'s chain belongs to, and `pmap` outlives the new chain.
@@ -607,7 +608,7 @@ pub(crate) unsafe fn dispose<M: Machine>(
     unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
 }
 
-/// As [`dispose`], but the memory of the backings goes onto `pile`.
+/// Unlinks and frees a chain like [`dispose`], but puts the memory of the backings onto `pile`.
 ///
 /// # Safety
 /// The caller owns the chain. No entry that new readers can find shows it. It is disposed of once.

@@ -244,8 +244,8 @@ impl<N: Nodes> IndexNode<N> {
         self.slot_at(key, self.height)
     }
 
-    /// As [`slot`](Self::slot), with the height from the word that led to this node. So the node's header is not read.
-    /// In an inner node, each linking of a child writes that header.
+    /// Returns the slot like [`slot`](Self::slot), but gets the height from the word that led to this node. So the
+    /// node's header is not read. In an inner node, each linking of a child writes that header.
     fn slot_at(&self, key: u64, height: u32) -> (&AtomicU64, u64) {
         let i = (key >> (BITS * (height - 1))) & MASK;
         (&self.slots[i as usize], 1 << i)
@@ -327,8 +327,8 @@ impl<N: Nodes> Index<N> {
         self.get_timed(key, pin).0
     }
 
-    /// As [`get`](Self::get), with the leaf's time of the last noted store. The time is `None` if the root word is the
-    /// slot, or no leaf covers the key.
+    /// Returns the slot like [`get`](Self::get), and the leaf's time of the last noted store. The time is `None` if the
+    /// root word is the slot, or no leaf covers the key.
     #[inline(always)]
     pub(crate) fn get_timed<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> (Slot, Option<&'a AtomicU64>) {
         let mut word = self.root.load(Ordering::Acquire);
@@ -431,8 +431,8 @@ impl<N: Nodes> Index<N> {
         done
     }
 
-    /// As [`fill_slot`](Self::fill_slot), for consecutive slots up to the first that is not empty. Returns the number
-    /// of slots filled.
+    /// Fills consecutive slots like [`fill_slot`](Self::fill_slot), up to the first slot that is not empty. Returns the
+    /// number of slots filled.
     fn fill_slots(leaf: &IndexNode<N>, key: u64, frames: &[Pfn]) -> usize {
         let slots = || (key..).map(|k| leaf.slot_at(k, 1)).zip(frames);
         let mut bits = 0;

@@ -255,8 +255,8 @@ impl<T: Interval> Tree<T> {
         unsafe { find(self.root, start, end, after).as_ref() }
     }
 
-    /// As [`Tree::next_overlap`] after `member`, but starts at the node of `member` instead of the root. A walk through
-    /// all overlapping members visits each link twice.
+    /// Finds the next member after `member` like [`Tree::next_overlap`], but starts at the node of `member` instead of
+    /// the root. A walk through all overlapping members visits each link twice.
     ///
     /// # Safety
     /// `member` is in this tree.
@@ -388,8 +388,8 @@ impl<T: Interval> Tree<T> {
 /// The links of a member, for reading.
 ///
 /// # Safety
-/// The member is alive, nothing changes its tree meanwhile, and no reference from [`change`] is in use at the same
-/// time.
+/// The member is alive, and as long as the result is used, nothing changes its tree and no reference from [`change`] is
+/// in use.
 #[cfg_attr(recording, track_caller)]
 unsafe fn links<'a, T: Interval + 'a>(member: *mut T) -> &'a Links<T> {
     // SAFETY: by this function's contract, the member is alive, and no reference to its links from `change` is in use.
@@ -496,7 +496,7 @@ struct Wanted {
     after: Option<TreePlace>,
 }
 
-/// As [`Tree::next_newer`], in the subtree of `at`.
+/// Searches like [`Tree::next_newer`], but only in the subtree of `at`.
 ///
 /// # Safety
 /// `at` is null, or in a tree that the caller has borrowed.

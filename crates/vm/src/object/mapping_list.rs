@@ -293,7 +293,7 @@ impl<M: Machine> Shard<M> {
 }
 
 impl<M: Machine> Shards<M> {
-    /// A list that is empty, or that holds `only`. The links of `only` are those of a member that is alone.
+    /// A list that is empty, or that holds `only`. The links of `only` must be those of the only member of a tree.
     pub fn new(only: *mut Backing<M>) -> Self {
         Shards { first: Shard::new(only), more: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -635,8 +635,8 @@ impl<M: Machine> Shards<M> {
         });
     }
 
-    /// As [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns the value of that
-    /// break.
+    /// Visits backings like [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns
+    /// the value of that break.
     pub fn search<T>(
         &self,
         start: u64,

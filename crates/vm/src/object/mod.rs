@@ -456,8 +456,8 @@ impl<M: Machine> Object<M> {
         self.shards.scan(start, end, &self.refs, visit);
     }
 
-    /// As [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns the value of that
-    /// break.
+    /// Visits backings like [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns
+    /// the value of that break.
     pub(crate) fn search<T>(
         &self,
         start: u64,
@@ -581,9 +581,9 @@ impl<M: Machine> ObjectRef<M> {
         Self::charged(vm, pager, bytes, None)
     }
 
-    /// As [`with_pager`](Self::with_pager), with a `quota` for a file [in memory](Pager::in_memory). Its pages,
-    /// resident or in swap, are charged to the quota. Where the quota is full, writes and faults that would fill a hole
-    /// are refused.
+    /// Makes the object of a file like [`with_pager`](Self::with_pager), with a `quota` for a file [in
+    /// memory](Pager::in_memory). Its pages, resident or in swap, are charged to the quota. Where the quota is full,
+    /// writes and faults that would fill a hole are refused.
     pub fn charged(
         vm: &'static Objects<M>,
         pager: &'static dyn Pager,

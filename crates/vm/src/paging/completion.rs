@@ -120,8 +120,8 @@ impl<M: Machine> Objects<M> {
         self.wait_for_io(may, || self.io().try_take())
     }
 
-    /// As [`Objects::take_record`](crate::object::Objects::take_record), but leaves some records for reads. So a large
-    /// page-out does not keep faults from paging in.
+    /// Takes a record like [`Objects::take_record`](crate::object::Objects::take_record), but leaves some records for
+    /// reads. So a large page-out does not keep faults from paging in.
     pub(crate) fn take_record_for_writing(&'static self, may: &mut MaySleep) -> Taken<'static> {
         self.wait_for_io(may, || (self.io().free() > RECORDS / 4).then(|| self.io().try_take()).flatten())
     }

@@ -237,8 +237,8 @@ pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
 }
 
 /// Clears the index's dirty bits of those `pages` that are still clean. Two parties may mark a busy page dirty, and
-/// both do so before this step. Holders were checked already. CPUs that removed a PTE after the clearing have credited
-/// its dirty bit ([`copy::credit`](crate::rmap::dirty::credit)).
+/// both do so before this step. Threads with a hold were checked already. CPUs that removed a PTE after the dirty bit
+/// was cleared have credited the PTE's dirty bit ([`copy::credit`](crate::rmap::dirty::credit)).
 ///
 /// # Requires
 /// `pages` are busy and LAUNDERING. So a write-back of all pages with a dirty bit finds either the bit or the write.

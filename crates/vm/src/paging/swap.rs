@@ -142,7 +142,8 @@ impl Swap {
         slot < self.total.load(Ordering::Relaxed) && map.words[(slot / 64) as usize] & 1 << (slot % 64) != 0
     }
 
-    /// Allocates up to `n` adjacent slots, as many as one place has.
+    /// Allocates up to `n` adjacent slots. If no word of the bitmap has `n` adjacent free slots, allocates the longest
+    /// run.
     pub(crate) fn allocate(&self, n: usize) -> Option<SwapSlots> {
         let mut map = self.bitmap.lock();
         let free = self.free.load(Ordering::Relaxed);

@@ -141,7 +141,8 @@ impl<M: Machine> Physical<M> {
     pub unsafe fn descriptor(&self, pfn: Pfn) -> &'static Page {
         self.page(pfn)
     }
-    /// As [`Physical::descriptor`], for any frame number. `None` if the frame has no descriptor.
+    /// Returns the descriptor like [`Physical::descriptor`], but for any frame number. `None` if the frame has no
+    /// descriptor.
     ///
     /// # Safety
     /// The caller only reads the descriptor.

@@ -225,8 +225,8 @@ impl Queues {
         self.parts_from(queue, self.window(current_cpu()))
     }
 
-    /// As [`Queues::parts`], beginning with shard `start` (modulo the number of shards). The pageout daemon uses the
-    /// shards in turn, so that pages of one CPU do not stay longer than pages of another.
+    /// Iterates over the shards like [`Queues::parts`], beginning with shard `start` (modulo the number of shards). The
+    /// pageout daemon uses the shards in turn, so that pages of one CPU do not stay longer than pages of another.
     pub(crate) fn parts_from(&self, queue: Queue, start: usize) -> impl Iterator<Item = PartRef<'_>> {
         (0..self.count)
             .map(move |i| PartRef { queues: self, queue, number: (start % self.count + i) % self.count })

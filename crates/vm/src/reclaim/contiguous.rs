@@ -50,9 +50,9 @@ const HEADS: usize = 4;
 const PIECE: u64 = 512;
 
 impl<M: Machine> Reclaimer<M> {
-    /// As [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous). If no such run of frames is free,
-    /// pages are moved or evicted until a run is free. May sleep, so the caller holds no lock or page that a fault or
-    /// pageout could need. Programs continue to use their memory during the call.
+    /// Allocates frames like [`Physical::alloc_contiguous`](crate::phys::Physical::alloc_contiguous). If no such run of
+    /// frames is free, pages are moved or evicted until a run is free. May sleep, so the caller holds no lock or page
+    /// that a fault or pageout could need. Programs continue to use their memory during the call.
     pub fn alloc_contiguous_reclaiming(
         &'static self,
         want: Contiguous,

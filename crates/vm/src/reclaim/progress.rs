@@ -45,10 +45,10 @@ pub(crate) const STARVED: u64 = 2_000_000_000;
 const KEPT: u64 = 4;
 /// With full swap: memory counts as exhausted only if threads waited for the window divided by this number.
 const WAITED: u64 = 2;
-/// With full swap: the number of pages that programs must get in a window is that of all frames, divided by this.
+/// With full swap: in a window, programs must get at least the number of all frames divided by this number.
 pub(crate) const TURNOVER: u64 = 32;
-/// The upper limit of the pages that programs must get in a window, for any memory size: those that a slow disk
-/// delivers.
+/// The upper limit of the number of pages that programs must get in a window. A slow disk delivers this number, however
+/// large memory is.
 pub(crate) const MOST_TURNOVER: u64 = 4096;
 /// The number of entries of the table. The models do not use it.
 const GHOSTS: usize = if cfg!(any(loom, shuttle)) { 0 } else { 4096 };

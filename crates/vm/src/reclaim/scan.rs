@@ -216,7 +216,7 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     /// First frees pages that no space can see any more, because they need no write. While programs get no frames,
-    /// frees all such pages.
+    /// frees all of these pages.
     fn reap_first(&'static self, may: &mut MaySleep) {
         while self.reap(SHADOWED, may) >= SHADOWED && !self.has_memory() {}
     }
@@ -248,8 +248,8 @@ impl<M: Machine> Reclaimer<M> {
         self.frames().free() > self.frames().reserve()
     }
 
-    /// As `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused memory
-    /// since the time `refused`.
+    /// Waits like `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused
+    /// memory since the time `refused`.
     fn wait_for_memory_unless(&'static self, may: &mut MaySleep, refused: u64, gives_up: impl Fn() -> bool) -> bool {
         if self.take_injected() || self.machine().is_ending() {
             return false;
@@ -365,8 +365,9 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
         self.wait_for_memory_unless(may, now(), || false)
     }
 
-    /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within the limits of `patience`. Each
-    /// refusal of this fault counts, because other threads often take the free memory before the fault runs.
+    /// Waits like [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within the limits of
+    /// `patience`. Each refusal of this fault counts, because other threads often take the free memory before the fault
+    /// runs.
     #[cold]
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         patience.left = patience.left.saturating_sub(1);

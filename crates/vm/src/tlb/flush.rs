@@ -270,7 +270,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
     /// addresses may be added later ([`owe_range`](Self::owe_range)), while the table page is still locked.
     #[inline]
     pub fn owe_table(&mut self, table: Pfn, span: VirtRange, raise: impl FnOnce()) {
-        // Most often this is the same table page as the last one.
+        // Most often `table` is the table page that was added last.
         if !self.tables[..self.tables_len].iter().rev().any(|t| *t == table) {
             assert!(self.tables_len < TABLES, "an obligation is discharged before it visits more table pages");
             raise();
@@ -330,7 +330,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
         self.discharge_so_far()
     }
 
-    /// As [`Obligation::discharge`], but the obligation can be used again afterwards.
+    /// Discharges like [`Obligation::discharge`], but the obligation can be used again afterwards.
     #[inline]
     pub(crate) fn discharge_so_far(&mut self) -> Flushed {
         if self.owes() {

@@ -10,11 +10,11 @@
 //! A space starts with its *home* arena, which has all addresses. A CPU gets an arena of its own in two cases. Mappings
 //! without a fixed address found the home arena's lock held again and again. Or CPUs that run the space at the same
 //! time alternate as its writers. Then the CPU that is about to map gets a *stretch* of [`SPAN`] bytes of addresses.
-//! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of what one root table entry
-//! covers. Up to 128 CPUs get a root table entry each, so that their arenas share no table page but the root. With more
-//! CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its stretch. A
-//! thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for the CPUs on
-//! which its writers contended.
+//! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of the addresses that one root
+//! table entry covers. Up to 128 CPUs get a root table entry each, so that their arenas share no table page but the
+//! root. With more CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its
+//! stretch. A thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for
+//! the CPUs on which its writers contended.
 //!
 //! # Rules
 //! - An address belongs to the open arena whose stretch covers it, else to the home arena. A lookup of the arena loads
@@ -50,7 +50,8 @@ const SPAN_SHIFT: u32 = 38;
 /// log2 of [`SPAN`]: the bytes that a table page of the test machine covers, and fewer under loom and shuttle.
 #[cfg(any(test, loom, shuttle))]
 const SPAN_SHIFT: u32 = if cfg!(any(loom, shuttle)) { 13 } else { 18 };
-/// Size in bytes of an arena other than the home arena: half of what one entry of a four-level root table covers.
+/// Size in bytes of an arena other than the home arena: half of the bytes that one entry of a four-level root table
+/// covers.
 pub const SPAN: u64 = 1 << SPAN_SHIFT;
 
 /// Arenas that a space can have beside its home arena: one for each CPU that a machine can have.

@@ -159,7 +159,8 @@ impl Attributes {
         self.flags.contains(Flags::SHARED) && self.max_prot.contains(Prot::WRITE)
     }
 
-    /// These attributes for an adjoining range of new private memory, which has a front of its own and no file.
+    /// Returns these attributes, adapted to an adjoining range of new private memory, which has a front of its own and
+    /// no file.
     pub(super) fn emptied(self) -> Attributes {
         Attributes { flags: self.flags - Flags::NEEDS_FRONT - Flags::FILE, ..self }
     }
@@ -313,7 +314,7 @@ impl<M: Machine> Entry<M> {
     /// Breaks the rights, for tests of the checker.
     ///
     /// # Safety
-    /// No other thread reads the entry meanwhile.
+    /// No other thread reads the entry during the call.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) unsafe fn corrupt_rights(entry: NonNull<Entry<M>>, max_prot: Prot) {
         // SAFETY: by this function's contract.

@@ -39,9 +39,9 @@ pub enum Advice {
     /// The range's content is not needed. The next use of private memory finds zeroes, or the file's content. Pages of
     /// shared memory and of files stay in their objects, and faults map them again.
     DontNeed,
-    /// For private anonymous memory only. Pageout may free the content without writing it, until the next store. Pages
-    /// in swap are freed at once, because a read would cost more than a page of zeroes. Pages that other spaces also
-    /// show are kept.
+    /// Allowed for private anonymous memory only. Pageout may free the content without writing it, until the next
+    /// store. Pages in swap are freed at once, because a read would cost more than a page of zeroes. Pages that other
+    /// spaces also show are kept.
     Free,
     /// The pages are removed from the shared object itself: a hole is punched.
     Remove,

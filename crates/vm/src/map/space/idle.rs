@@ -45,8 +45,8 @@ impl<M: Machine> Space<M> {
     /// make them again: one fault if the space is small ([`SMALL`]). Locks only the table pages and the root, one after
     /// the other.
     ///
-    /// A thread that runs the space or faults in it meanwhile is served as usual. Tables that its faults make again are
-    /// not dropped.
+    /// A thread that runs the space or faults in it during the drop is served as usual. Tables that its faults make
+    /// again are not dropped.
     pub fn drop_tables(&self) -> Option<Dropped> {
         let (vm, pmap) = (self.vm(), self.pmap());
         if pmap.is_running() {

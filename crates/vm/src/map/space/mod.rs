@@ -47,7 +47,7 @@ pub struct Limits {
     pub stack: u64,
     /// Bytes that may be mapped.
     pub bytes: u64,
-    /// Bytes that may be mapped as writable private memory, stacks apart.
+    /// Bytes that may be mapped as writable private memory, except stacks.
     pub data: u64,
     /// Entries that may exist.
     pub entries: u64,
@@ -354,7 +354,7 @@ impl<M: Machine> Space<M> {
         self.arenas.all().map(|a| a.mapped()).sum()
     }
 
-    /// Bytes of writable private memory in all arenas, stacks apart.
+    /// Bytes of writable private memory in all arenas, except stacks.
     pub(super) fn data(&self) -> u64 {
         self.arenas.all().map(|a| a.data()).sum()
     }

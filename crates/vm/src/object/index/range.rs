@@ -77,7 +77,8 @@ impl Cursor {
         Visit { cursor: self, index, pin, dirty: false, leaf: None, bits: 0, base: 0 }
     }
 
-    /// As [`Cursor::resume`], but visits only slots with the dirty bit. (The slot in the root word counts as dirty.)
+    /// Continues the visit like [`Cursor::resume`], but visits only slots with the dirty bit. (The slot in the root
+    /// word counts as dirty.)
     pub(crate) fn resume_dirty<'a, N: Nodes>(&'a mut self, index: &'a Index<N>, pin: &'a Pinned<'_>) -> Visit<'a, N> {
         Visit { dirty: true, ..self.resume(index, pin) }
     }
