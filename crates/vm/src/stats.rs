@@ -67,7 +67,7 @@ events! {
     PageMoved = "page_moved",
     /// Slots of objects and leaves of page tables that operations on ranges visited.
     RangeVisit = "range_visit",
-    /// Pages that copy-up copied into a front, to make its chain shorter.
+    /// Pages that copy-up copied into the first layer of a chain, to make the chain shorter.
     PageCopiedUp = "page_copied_up",
     /// Pages that were destroyed because every chain hid them.
     PageShadowed = "page_shadowed",

@@ -160,7 +160,8 @@ fn present<'a, M: Machine>(
     let frame = vm.alloc_frame_waiting(Fill::Zeroed, may)?;
     match add(object, key, frame, 0, charge, may)? {
         Added::Ours(held) => {
-            // A truncation that did not see the page wrote the size before this check (relies on C2, *insert*).
+            // A truncation that did not see the page wrote the size before this check (relies on C2: insert, fence,
+            // then check).
             fence_full();
             if key >= object.end() {
                 drop(held);
@@ -234,7 +235,7 @@ fn add<'a, M: Machine>(
 }
 
 /// Marks a clean page dirty, before its memory is written. Before that it calls the pager's hook, which may fail
-/// (relies on C2, *dirty before writable*).
+/// (relies on C2: a page is marked dirty before its content changes).
 fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) -> Result<(), PagerError> {
     let (object, page) = (held.object, held.page);
     if page.state().dirty() {

@@ -1,10 +1,10 @@
 //! The merging of layers: pages move from one layer into the next, if both belong to one chain alone.
 //!
-//! A fork puts a new front before the layers of the parent, and one for the child. Once the parent or the child exits,
-//! two layers belong to one chain alone. Then the pages of the layer with fewer pages move into the other layer. Only
-//! the identity of each page changes, while it is busy. No byte is copied, no leaf changes, and other CPUs can fault
-//! during the move. A layer that is empty then is removed from the chain. So the chain of a process that forks
-//! repeatedly is only as deep as its living relatives require.
+//! A fork puts a new front (the first layer, which gets the stores) before the layers of the parent, and one for the
+//! child. Once the parent or the child exits, two layers belong to one chain alone. Then the pages of the layer with
+//! fewer pages move into the other layer. Only the identity of each page changes, while it is busy. No byte is copied,
+//! no leaf changes, and other CPUs can fault during the move. A layer that is empty then is removed from the chain. So
+//! the chain of a process that forks repeatedly is only as deep as its living relatives require.
 //!
 //! # Hidden layers
 //! A parent of many children stores into the same few pages between its forks. Each fork leaves a layer with these
@@ -18,11 +18,11 @@
 //!
 //! # Against faults
 //! A page that moves is in both slots for a moment, never in none. The new slot is filled before the old one is emptied
-//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy, or with another
-//! generation, under its table page's lock. A fault that walked from front to back while a page moved forward may have
-//! missed it in both layers. Before such a fault installs its new page, it walks the layers behind again. Then it finds
-//! the front's slot filled, or the page. A page that a fault is making is busy until it is installed or dropped. Until
-//! then it hides nothing (mutant [`Mutant::BusyHides`]).
+//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy or with another
+//! generation, under its table page's lock. (The generation rises with each change of identity.) A fault that walked
+//! from front to back while a page moved forward may have missed it in both layers. Before such a fault installs its
+//! new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A page that a fault
+//! is making is busy until it is installed or dropped. Until then it hides nothing (mutant [`Mutant::BusyHides`]).
 //!
 //! # Pages in swap
 //! Pages in swap move too, without a read. The mover holds the index slot exclusively ([`TakenSlot`]), as it sets a
@@ -314,7 +314,7 @@ fn move_down<M: Machine>(
         Slot::Empty => match to.object.index().fill(to.key, slot, vm, pin) {
             Ok(()) => {
                 // A truncation that writes the size after this fence finds the page in the new slot. If it wrote the
-                // size before, the check below sees the new size (relies on C2, *insert*).
+                // size before, the check below sees the new size (relies on C2: insert, fence, then check).
                 fence_full();
                 let stays = !behind.is_cut_off(va) || mutant(Mutant::MovesCutOff);
                 // If the clear fails, a fault is reading the page in from the new slot, and has seen the longer file.

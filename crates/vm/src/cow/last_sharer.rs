@@ -20,9 +20,9 @@
 //! causes no long search.
 //!
 //! The first copy of a page only sets a mark in the page. So after a fork with one child, a copy writes one byte more,
-//! and acquires no lock. A fault that is about to make the last copy moves the page into its front instead
-//! ([`cow_move`](crate::fault::cow_move)). So a copy destroys a page only if two CPUs made its last two copies at the
-//! same time.
+//! and acquires no lock. A fault that is about to make the last copy moves the page into its front (the first layer of
+//! its chain) instead ([`cow_move`](crate::fault::cow_move)). So a copy destroys a page only if two CPUs made its last
+//! two copies at the same time.
 //!
 //! # Why a page that was found hidden stays hidden
 //! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. In each
@@ -30,10 +30,10 @@
 //! may be dropped while it is busy. So busy pages hide nothing here.
 //!
 //! A chain that replaces another (clip, protect, remap), or that a fork derives from it, has copies of the original
-//! backings. Each copy is in the shard of the mapping list that has its original, and is linked before the original is
-//! unlinked. A fork leaves the front out of the child's chain only if the front is empty. So a page that was hidden in
-//! the old chain is hidden in the new one. A merge of layers may put another page into the slot of the page that was
-//! searched for. The new page has another generation, by which the search recognises it.
+//! backings. Each copy is in the shard (a separately locked part) of the mapping list that has its original. It is
+//! linked before the original is unlinked. A fork leaves the front out of the child's chain only if the front is empty.
+//! So a page that was hidden in the old chain is hidden in the new one. A merge of layers may put another page into the
+//! slot of the page that was searched for. The new page has another generation, by which the search recognises it.
 //!
 //! # Races
 //! - two copies at the same time
@@ -143,8 +143,8 @@ pub(crate) fn hid<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) {
     }
 }
 
-/// Whether no search is needed after `source.layer` ceased to show the page, because this was the first copy of the
-/// page, or another backing is the page's watch.
+/// Whether no search is needed after `source.layer` ceased to show the page, because this was the page's first copy, or
+/// another backing is its watch.
 fn is_watched_elsewhere<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -> bool {
     match copied {
         Copied::First => true,
@@ -182,9 +182,9 @@ pub(crate) fn is_shown_elsewhere<M: Machine>(source: &FoundPage<'_, M>, pin: &Pi
     seen != Seen::Nowhere
 }
 
-/// A page's watch: the address of a backing, and the number of backings that had been unlinked from the page's object
-/// when the watch was chosen. The address is only compared, never dereferenced. It may belong to another backing by
-/// now, which costs one needless search.
+/// A page's watch: the address of a backing, and the number of backings that were unlinked from its object before the
+/// watch was chosen. The address is only compared, never dereferenced. It may belong to another backing by now, which
+/// costs one needless search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Watch(u64);
 

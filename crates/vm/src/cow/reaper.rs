@@ -4,10 +4,10 @@
 //! marker that may remove the last sharer only marks the object for the reaper, and searches nothing. The reaper
 //! examines marked objects, some pages at a time ([`Objects::reap`](crate::object::Objects::reap)).
 //!
-//! For each stretch of an object (a range of its pages), the reaper samples a few backings and chooses the one with the
-//! fewest pages in front of it. It examines only the pages that these layers hide, because a page that every chain
-//! hides is hidden there too. For example, a shell has a large memory and many short-lived children. Then the cost
-//! follows the pages that the shell wrote between its forks.
+//! For each stretch (a range of pages) of an object, the reaper samples a few backings. It chooses the backing with the
+//! fewest pages in front. It examines only the pages that these layers hide, because a page that every chain hides is
+//! hidden there too. For example, a shell has a large memory and many short-lived children. Then the cost follows the
+//! pages that the shell wrote between its forks.
 //!
 //! # Lists
 //! Each CPU has a doubly linked list of marked objects, with its own lock. A list holds no reference to its objects:

@@ -21,8 +21,9 @@ use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 impl<'e, M: Machine> FaultContext<'e, M> {
-    /// Copies `source`, which was found behind the front, into the front, and maps the copy. If no other chain sees the
-    /// page any more, moves the page to the front instead ([`cow_move`](crate::fault::cow_move)).
+    /// Copies `source`, which was found behind the front (the first backing of the chain), into the front, and maps the
+    /// copy. If no other chain sees the page any more, moves the page to the front instead
+    /// ([`cow_move`](crate::fault::cow_move)).
     pub fn copy(&self, source: FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         if self.claim(&source, pin)? {
             return Ok(FaultKind::Move);

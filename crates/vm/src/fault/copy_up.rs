@@ -1,5 +1,5 @@
 //! Copy-up: the shortening of a deep chain whose layers other chains share. Pages of the small layers near the front
-//! are copied into the front. Then those layers are removed from this chain.
+//! (the first layer of the chain) are copied into the front. Then those layers are removed from this chain.
 //!
 //! A fork merges two layers that belong to one chain alone ([`collapse`](crate::cow::collapse)): pages move. If the
 //! chains of related processes share a layer, no page can move, and each generation's fork adds a layer. So a
@@ -29,12 +29,12 @@
 //! 1. *Copy*, without a lock of the map. Pages are copied one by one, as in a copy-on-write fault
 //!    ([`FaultContext::copy_up_page`]). Each fault has a budget. Another thread's fault waits for a busy page, for the
 //!    time of one copy at most. If the source page is mapped, its leaf is replaced. If not, no page table changes.
-//! 2. *Take out*, with the arena's lock. A layer may be removed if the front, or a layer that stays, permanently hides
-//!    each of its pages and zero markers. If a resident page or a zero marker is not hidden, the removal is left to a
-//!    later fault. No leaf maps a page of a layer that may be removed. The CPU that filled the front's slot cleared the
-//!    old leaf and flushed before it unbusied its page. Any later fault finds the slot filled, under the table page's
-//!    lock. So the layers are unlinked. A concurrent walk that is in such a layer continues, under its pin, to the
-//!    layers behind.
+//! 2. *Take out*, with the lock of the entry's arena (a part of the map with its own lock). A layer may be removed if
+//!    the front, or a layer that stays, permanently hides each of its pages and zero markers. If a resident page or a
+//!    zero marker is not hidden, the removal is left to a later fault. No leaf maps a page of a layer that may be
+//!    removed. The CPU that filled the front's slot cleared the old leaf and flushed before it unbusied its page. Any
+//!    later fault finds the slot filled, under the table page's lock. So the layers are unlinked. A concurrent walk
+//!    that is in such a layer continues, under its pin, to the layers behind.
 //!
 //! A zero marker is stored only after its slot was reserved and a second walk found no page. One walk alone may miss a
 //! page that a fork moves forward during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).

@@ -1,5 +1,5 @@
-//! The move of a page in place of a copy. A store moves the page from a layer behind to the front, if its chain is the
-//! only one left that sees the page.
+//! The move of a page in place of a copy. A store moves the page from a layer behind to the front (the first layer), if
+//! no other chain sees the page any more.
 //!
 //! If a whole layer belongs to one chain, stores go to its pages in place. Other chains may share the layer, but hide
 //! this page by a page of their own. Then a copy would leave behind a page that no chain sees. So the page itself moves
@@ -116,8 +116,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             Err(FillError::OutOfMemory) => return Ok(false),
             Err(_) => return Err(Attempt::Again),
         }
-        // Relies on C2, *insert*. Also orders the fill before the check of the stale mark, so that a fork sees the
-        // front's slot filled, or this fault sees the mark.
+        // Relies on C2: an inserter fills the slot, fences, and then reads the dead mark. The fence also orders the
+        // fill before the check of the stale mark. So a fork sees the front's slot filled, or this fault sees the mark.
         fence_full();
         if object.is_dead() {
             return Err(Attempt::Again);
@@ -140,9 +140,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             let _flushed = owed.discharge();
             return Err(Attempt::Again);
         }
-        // Relies on C2, *dirty before writable*.
+        // Relies on C2: a page is marked dirty before a leaf allows stores into it.
         page.set(State::DIRTY);
-        // Relies on C1.
+        // Relies on C1: the page is busy while its identity changes.
         page.rename(object.address(), key);
         source.object.index().clear(source.key, slot, pin);
         table.enter(self.va, Enter::new(pfn, self.entry.prot()));

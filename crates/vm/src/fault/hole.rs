@@ -124,7 +124,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
                 .index()
                 .each_of(layer.key(shown.start), wanted, pin, |n, _| empty &= !(1 << (u64::from(n) + skipped)));
         }
-        // Relies on C3.
+        // Relies on C3: the stale mark is checked under the table page's lock.
         if empty == 0 || self.check_entry().is_err() {
             return;
         }
@@ -136,8 +136,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         self.vm.stats().add(Event::FaultAround, mapped);
     }
 
-    /// Whether a load may map the frame of zeroes: a wired mapping may not, because its content must be pages of its
-    /// own, which stay resident.
+    /// Whether a load may map the frame of zeroes. A load of a wired mapping may not, because wiring keeps real pages
+    /// resident.
     #[inline(always)]
     pub(crate) fn shows_zeroes(&self, front: &Backing<M>) -> bool {
         self.access != Access::Write && !front.is_wired() && !self.entry.flags().contains(Flags::WIRED)

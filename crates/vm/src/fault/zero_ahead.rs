@@ -18,7 +18,8 @@
 //! Each page is made as in any fault (relies on C2). The busy page is put into its slot and is zeroed. Then, under the
 //! table page's lock, the entry and the layers behind are checked again, and the leaf is entered. Only then is the page
 //! unbusied. If a check fails, the page is removed again; the fault itself was served before. The object needs no
-//! check: a front's object has no end, and it is destroyed only after its entry is stale.
+//! check. It is the object of a front (the first backing of a chain), so it has no end. It is destroyed only after its
+//! entry is stale.
 
 impl<M: Machine> Maps<M> {
     /// `Config::zero_window`, limited to `MOST`.

@@ -84,12 +84,12 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
 
     /// Whether a removal in the last-level table page that covers `va` is not flushed yet. If that table page is
     /// absent, the lowest existing table page over `va`, of a higher level, counts. Called by reverse scans that found
-    /// no table page there (relies on C2, unflushed removals).
+    /// no table page there (relies on C2: every remover sees unflushed removals).
     fn unflushed_above(&self, vm: &'static Physical<M>, va: u64) -> bool;
 
     /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when all of
-    /// them have dropped them. Sends interrupts only to CPUs that run this space now. The others compare the generation
-    /// when they switch to the space.
+    /// them have dropped them. Sends interrupts only to CPUs that run this space now. The others compare the space's
+    /// generation, which the flush raises, when they switch to the space.
     fn flush(&self, vm: &'static Physical<M>, set: &FlushSet);
 
     /// Lowers the count of unflushed removals of table page `table` by one. Only the discharge of an [`Obligation`]

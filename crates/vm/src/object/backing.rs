@@ -9,9 +9,10 @@
 //! - A backing is linked into its object's mapping list before an entry shows it. It is unlinked only after the entry
 //!   is stale, its PTEs are cleared and the flush is done ([`dispose`] requires the proof). While it is linked, it
 //!   keeps the object alive.
-//! - A private front is created *untouched*, which means without an object. When it needs its first page, the faulting
-//!   thread makes an object and sets it by compare-and-swap. [`Backing::close`] forbids later first touches, so a
-//!   writer that replaces the chain knows which objects it must carry over.
+//! - A private front (the first backing of a chain, which gets new pages) is created *untouched*, which means without
+//!   an object. When it needs its first page, the faulting thread makes an object and sets it by compare-and-swap.
+//!   [`Backing::close`] forbids later first touches, so a writer that replaces the chain knows which objects it must
+//!   carry over.
 //! - The range, the offset and the space of a backing never change. `behind` changes only under the map's lock, when an
 //!   empty layer is taken out of the chain ([`crate::cow::collapse`]).
 //! - The epoch frees a backing's memory, because faults walk chains under a pin.
@@ -526,9 +527,9 @@ unsafe fn copy_from<M: Machine>(
         let offset = b.offset.wrapping_add_signed(shift);
         let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
         let new = spare.take(Backing { stores: b.stores, ..new });
-        // `in_front` is set before the copy is linked into the mapping list, because a CPU that finds the copy in the
-        // list reads which layers hide it. SAFETY: `take` has just written a backing there, and it is retired only when
-        // its chain is disposed of.
+        // `in_front` is set before the copy is linked into the mapping list. A CPU that finds the copy there reads
+        // which layers hide it. SAFETY: `take` has just written a backing there, and it is retired only when its chain
+        // is disposed of.
         let copy = unsafe { new.as_ref() };
         copy.set_merges(b.merges());
         copy.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));

@@ -1,4 +1,5 @@
-//! Scans of the backings in a shard. A scan releases the shard's lock from time to time.
+//! Scans of the backings in a shard (a part of a mapping list with its own lock). A scan releases the shard's lock from
+//! time to time.
 //!
 //! A scan visits [`VISITS`] backings or a few more under one hold of the lock, and continues after the last one
 //! ([`Scan`]). Between two holds, a backing that the scan has not visited may be replaced by one with an earlier place.

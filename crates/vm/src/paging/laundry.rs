@@ -1,6 +1,6 @@
 //! Laundering: writes dirty pages out, so that their frames can be freed.
 //!
-//! # Rules (relies on C2, cleaning)
+//! # Rules (relies on C2)
 //! - The order of the steps is: clear dirty; fence; write-protect all translations; flush; *then* the pager reads the
 //!   data. A store before the flush is in the data. A store after the flush faults first, and marks the page dirty
 //!   again. If the dirty bit is clear when the write is done, the pager has the page's content.

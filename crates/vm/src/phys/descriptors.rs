@@ -15,8 +15,8 @@
 //!
 //! The CPU that opens a section writes the descriptors, and then sets the section's bit (release). Code that visits all
 //! frames reads the bit (acquire) before it reads descriptors ([`Descriptors::find`], [`Descriptors::opened`]). Code
-//! that has a frame's number from its owner, a list or a PTE need not read the bit, because the section of that frame
-//! is already open.
+//! that has a frame's number from its owner, a list or a PTE need not read the bit. The section of that frame is
+//! already open.
 
 use crate::phys::frames::MAX_ORDER;
 use crate::phys::page::Page;

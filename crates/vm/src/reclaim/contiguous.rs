@@ -5,9 +5,9 @@
 //! 1. A *candidate* is a run that has only free frames and pages of objects. Candidates are found through the pages at
 //!    the heads of the page queues' shards, the coldest pages first. All descriptors are read only if no queue leads to
 //!    a candidate. The candidate with the fewest pages is tried.
-//! 2. The candidate is *claimed*, frame by frame. First the magazines are drained and free frames are taken out of the
-//!    buddy lists. A page leaves its frame ([`vacate`]), and the frame goes to the claim, not to a list. A temporary
-//!    obstacle, such as a busy page or a frame between two owners, is tried again.
+//! 2. The candidate is *claimed*, frame by frame. First the magazines (the free frames of single CPUs) are drained and
+//!    free frames are taken out of the buddy lists. A page leaves its frame ([`vacate`]), and the frame goes to the
+//!    claim, not to a list. A temporary obstacle, such as a busy page or a frame between two owners, is tried again.
 //! 3. When all frames are claimed, the run is allocated. If a frame cannot be claimed, the claim's frames are freed,
 //!    and the next candidate is tried. Pages that were moved stay in their new frames.
 //!

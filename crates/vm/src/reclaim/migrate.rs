@@ -3,8 +3,8 @@
 //! Migration removes all translations of the page and moves the page, in one busy period. It sets the page busy,
 //! fences, and removes and flushes all translations (relies on C2). After that only holders read or store through the
 //! frame, and a held page stays. Then the bytes are copied, the object's slot changes from the old frame to the new
-//! frame in one step, and the old frame loses its identity. A fault that had found the old frame sees another
-//! generation under its table page's lock, and retries. (Mutants [`Mutant::CopyBeforeRemove`] and
+//! frame in one step, and the old frame loses its identity. A fault that had found the old frame sees under its table
+//! page's lock that the page's generation has risen, and retries. (Mutants [`Mutant::CopyBeforeRemove`] and
 //! [`Mutant::MoveUnderHold`].)
 //!
 //! A clean page that no PTE maps is evicted instead, because that needs no memory.

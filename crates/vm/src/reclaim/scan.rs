@@ -8,18 +8,18 @@
 //! - inactive and clean → free;
 //! - inactive and dirty → *laundry* → written, in clusters of neighbours of one object → inactive again, now clean.
 //!
-//! A pass visits the shards of the queues (parts with their own locks) in rounds, until its target is met, or a whole
-//! round has found nothing to do. Each round visits each page at most once, because a visited page goes to the tail of
-//! a shard. The number of visits is limited to the number of pages at the beginning of the round. From the third round
-//! on, references do not count. So programs that touch all their memory all the time cannot keep a pass from its
-//! target.
+//! The queues consist of shards (parts with their own locks). A pass visits the shards in rounds, until its target is
+//! met, or a whole round has found nothing to do. Each round visits each page at most once, because a visited page goes
+//! to the tail of a shard. The number of visits is limited to the number of pages at the beginning of the round. From
+//! the third round on, references do not count. So programs that touch all their memory all the time cannot keep a pass
+//! from its target.
 //!
 //! # Decisions come from exact sums
-//! A pass first drains the magazines. It continues until each memory domain has reached its high mark
-//! ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It skips pages of domains that
-//! have reached their marks. The lengths of queues are those of their shards. The marks are computed from the totals
-//! each time, so they never need rescaling. (Known bugs of other systems: limits that are computed once at boot, and
-//! counters that lag by a multiple of the number of CPUs.)
+//! A pass first drains the magazines (the free frames of single CPUs). It continues until each memory domain has
+//! reached its high mark ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It skips
+//! pages of domains that have reached their marks. The lengths of queues are those of their shards. The marks are
+//! computed from the totals each time, so they never need rescaling. (Known bugs of other systems: limits that are
+//! computed once at boot, and counters that lag by a multiple of the number of CPUs.)
 //!
 //! # The daemon
 //! A CPU wakes the daemon when it takes a chain from a depot and leaves all domains below their low marks

@@ -7,8 +7,8 @@
 //!
 //! # Operations
 //! Each operation works on a [`Batch`] of pages of one object, in one pass over the backings that show any of the
-//! pages. The pass holds the lock of a backing's shard of the mapping list. It locks each table page once for all the
-//! pages that the table page covers.
+//! pages. The pass holds the lock of a backing's shard (a separately locked part of the mapping list). It locks each
+//! table page once for all the pages that the table page covers.
 //!
 //! | operation | effect on a leaf | who holds the pages busy | flush |
 //! |---|---|---|---|

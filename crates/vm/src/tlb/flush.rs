@@ -295,7 +295,7 @@ impl<'p, M: Machine> Obligation<'p, M> {
     }
 
     /// Adds a flush of one page at `va` that another obligation already owes. The PTE is cleared, but the translation
-    /// is not yet flushed from all TLBs (relies on C2, unflushed removals).
+    /// is not yet flushed from all TLBs (relies on C2: every remover sees unflushed removals).
     pub(crate) fn owe_again(&mut self, va: u64) {
         self.set.add(VirtRange { start: va, end: va + PAGE_SIZE });
     }
@@ -307,8 +307,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
     }
 
     /// Adds a flush of `range`. Its PTEs are in table pages that this obligation has counted
-    /// ([`owe_table`](Self::owe_table)), or that other obligations have counted already (relies on C2, unflushed
-    /// removals).
+    /// ([`owe_table`](Self::owe_table)), or that other obligations have counted already. Relies on C2: every remover
+    /// sees unflushed removals.
     pub fn owe_range(&mut self, range: VirtRange) {
         self.set.add(range);
     }

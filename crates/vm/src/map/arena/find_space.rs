@@ -12,8 +12,8 @@ use crate::map::space::{Limits, STACK_GUARD, Space};
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
-/// An arena may have 1/`SHARES` of a space's limit of entries without counting the entries of other arenas. `SHARES` is
-/// twice the largest number of arenas.
+/// An arena (a part of the map with its own lock) may use 1/`SHARES` of the space's limit of entries without counting
+/// other arenas' entries. `SHARES` is twice the largest number of arenas.
 const SHARES: u64 = 512;
 
 /// The place of a new mapping.

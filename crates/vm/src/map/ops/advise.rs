@@ -141,10 +141,10 @@ impl<M: Machine> Space<M> {
     /// Frees the private pages of an entry in `part`.
     ///
     /// The function first marks the entry stale, so that no fault enters a leaf until the call ends. Then it clears the
-    /// leaves, with one flush for many leaves. If a shared layer has a page, a zero marker in the front (the first
-    /// backing of the chain) hides this page, and all pages of anonymous layers behind it. After all markers are
-    /// stored, the function frees the pages that only this chain shows. So if no memory is left for a marker, no page
-    /// is freed that hides an older page behind it.
+    /// leaves, with one flush for many leaves. If a shared layer has a page, a zero marker in the front (the chain's
+    /// first backing) hides it. The marker also hides all anonymous layers behind it. After all markers are stored, the
+    /// function frees the pages that only this chain shows. So if no memory is left for a marker, no page is freed that
+    /// hides an older page behind it.
     ///
     /// # Requires
     /// The writer is held.

@@ -2,7 +2,8 @@
 //! (relies on C7).
 //!
 //! The child starts with empty page tables. Memory that it may share with the parent is mapped through backings of the
-//! child's own. Private memory that has content gets a new, empty front in the parent and in the child.
+//! child's own. Private memory that has content gets a new, empty front (the first backing of a chain) in the parent
+//! and in the child.
 //!
 //! # Order
 //! 1. Mark all private entries stale, then issue one fence. No fault enters a leaf in any of them until the fork ends,
@@ -120,7 +121,8 @@ impl<M: Machine> Space<M> {
         let vm = self.vm();
         let mut child = NewSpace::new(vm, self.limits())?;
         let early = mutant(Mutant::ForkLooksEarly).then(|| self.is_condemned());
-        // All arenas are joined, because the child gets the memory of one moment.
+        // All arenas (parts of the map with their own locks) are joined, because the child gets the memory of one
+        // moment.
         let mut writer = self.write_all()?;
         // Checked under the lock that `Space::reap` acquires. A reap that comes later sees that the layers are shared,
         // and leaves them.

@@ -10,8 +10,9 @@
 //!
 //! # The memory that a reap frees
 //! A reap frees private memory that only this space shows, both frames and swap slots. Shared memory and files may have
-//! other users. Page tables are freed with the space. A reap allocates nothing. It acquires each arena's lock, one
-//! after the other. The holder of such a lock may wait for a page that is being read, but never for memory.
+//! other users. Page tables are freed with the space. A reap allocates nothing. It acquires the lock of each arena (a
+//! part of the map), one after the other. The holder of such a lock may wait for a page that is being read, but never
+//! for memory.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::piece::layers;

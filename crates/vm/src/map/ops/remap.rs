@@ -136,7 +136,8 @@ impl<M: Machine> Space<M> {
                     return Err(MapError::NoSpace);
                 }
             }
-            // Both places must be in the writer's arena. If they are not, all arenas are joined below.
+            // Both places must be in the writer's arena (the part of the map whose lock it holds). If they are not, all
+            // arenas are joined below.
             let new = match to {
                 Some(to) => Some(to).filter(|to| self.has(&writer, *to)),
                 None => self.find(&writer, new_len),
@@ -248,8 +249,8 @@ fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }
 
-/// Whether a copy of the front may cover more addresses than the entry. If another front has the same private object,
-/// that object may have pages at the additional addresses.
+/// Whether a copy of the front (the first backing) may cover more addresses than the entry. If another front has the
+/// same private object, that object may have pages at the additional addresses.
 fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
     entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
 }

@@ -26,8 +26,8 @@ impl<M: Machine> Space<M> {
         self.with_memory(|| self.unmap_by(self.write(range)?, range))
     }
 
-    /// Unmaps all mappings in `range` like [`Space::unmap`], but does not acquire a lock. `writer` is the acquired
-    /// writer of the arena (a part of the map with its own lock and tree) to which all addresses of `range` belong.
+    /// Unmaps all mappings in `range` like [`Space::unmap`], but does not acquire a lock. `writer` is the writer of the
+    /// arena (a part of the map with its own lock) to which all of `range` belongs.
     pub(in crate::map) fn unmap_by<'s>(&'s self, writer: Writer<'s, M>, range: VirtRange) -> Result<(), MapError> {
         let mut update = Update::new(self, writer, range);
         if update.unmapped_in(range)? == 0 {

@@ -1,9 +1,9 @@
 //! Commit charge (`Committed_AS`): writable private bytes, over all spaces.
 //!
-//! When an arena's writer is released, it posts the change of the arena's bytes to a count of its CPU. So a change
-//! writes no shared cache line, and a query needs no walk over the spaces. If there is a limit, a writer posts the
-//! bytes before it maps them, and then sums the counts of all CPUs. Of two writers that would exceed the limit
-//! together, at least one sees the other's bytes.
+//! An arena is a part of a map with its own lock. When an arena's writer is released, it posts the change of the
+//! arena's bytes to a count of its CPU. So a change writes no shared cache line, and a query needs no walk over the
+//! spaces. If there is a limit, a writer posts the bytes before it maps them, and then sums the counts of all CPUs. Of
+//! two writers that would exceed the limit together, at least one sees the other's bytes.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering, fence_full};

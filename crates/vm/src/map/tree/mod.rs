@@ -52,9 +52,9 @@
 //! after the pointer is stored. It never falls for `i > 0`, because an item that starts before `starts[i]` is put below
 //! child `i - 1`. So a reader that descends by an outdated `starts[i]` meets the new child. The address that it looks
 //! up is not covered by this child, so it finds no item. That answer was right before the change, and is right after
-//! it. A miss that overlaps *several* changes may be wrong. Therefore a miss counts only if the arena's sequence did
-//! not change (relies on C3). A hit counts only if the item is not stale. Only the writer reads or writes `ends` and
-//! `gaps` of inner nodes.
+//! it. A miss that overlaps *several* changes may be wrong. Therefore a miss counts only if the sequence number of the
+//! arena that has the tree did not change (relies on C3). A hit counts only if the item is not stale. Only the writer
+//! reads or writes `ends` and `gaps` of inner nodes.
 
 mod change;
 mod check;

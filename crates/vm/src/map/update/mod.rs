@@ -471,7 +471,7 @@ impl<'s, M: Machine> Update<'s, M> {
         }
         let prune = writer.idle_tables(emptied, self.space);
 
-        // The old entries are unreachable now. Their chains are unlinked while the arena's lock is held. Otherwise a
+        // The old entries are unreachable now. Their chains are unlinked while the writer is still held. Otherwise a
         // mapping could grow over the old range of a private object, and find pages there that are still to be freed.
         // SAFETY: entries on this list left the tree by `publish`, and this loop alone retires them, once each.
         while let Some(entry) = unsafe { replaced.as_ref() } {
