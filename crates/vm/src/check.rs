@@ -51,7 +51,7 @@ impl Level {
 /// An invariant of a tree that does not hold, and the address at which the check found that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeError {
-    /// T1: a range is empty, or does not begin after the end of the range before it.
+    /// T1: a range is empty, or begins before the end of the preceding range.
     Order(u64),
     /// T2: a start, end or gap in a parent does not match the leaves below.
     Summary(u64),

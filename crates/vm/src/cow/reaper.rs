@@ -5,9 +5,9 @@
 //! examines marked objects, some pages at a time ([`Objects::reap`](crate::object::Objects::reap)).
 //!
 //! For each stretch (a range of pages) of an object, the reaper samples a few backings. It chooses the backing with the
-//! fewest pages in front. It examines only the pages that these layers hide, because a page that every chain hides is
-//! hidden there too. For example, a shell has a large memory and many short-lived children. Then the cost follows the
-//! pages that the shell wrote between its forks.
+//! fewest pages in front. It examines only the pages that the layers in front of that backing hide, because a page that
+//! every chain hides is hidden there too. For example, a shell has a large memory and many short-lived children. Then
+//! the cost follows the pages that the shell wrote between its forks.
 //!
 //! # Lists
 //! Each CPU has a doubly linked list of marked objects, with its own lock. A list holds no reference to its objects:
@@ -104,7 +104,7 @@ struct Block<'p, M: Machine> {
     by: Option<&'p Backing<M>>,
 }
 
-/// The pages of one stretch that need a long search (of more than the backings that one pin allows).
+/// The pages of one stretch that need a long search, which looks at more backings than one pin allows.
 struct Long {
     start: u64,
     keys: [u64; (BLOCK / 64) as usize],

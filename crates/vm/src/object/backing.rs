@@ -528,8 +528,8 @@ unsafe fn copy_from<M: Machine>(
         let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
         let new = spare.take(Backing { stores: b.stores, ..new });
         // `in_front` is set before the copy is linked into the mapping list. A CPU that finds the copy there reads
-        // which layers hide it. SAFETY: `take` has just written a backing there, and it is retired only when its chain
-        // is disposed of.
+        // which layers hide it.
+        // SAFETY: `take` has just written a backing there, and it is retired only when its chain is disposed of.
         let copy = unsafe { new.as_ref() };
         copy.set_merges(b.merges());
         copy.set_in_front(last.map_or(ptr::null_mut(), NonNull::as_ptr));

@@ -193,8 +193,8 @@ impl<N: Nodes> IndexNode<N> {
         let node = nodes.allocate()?;
         record::wrote(node.as_ptr());
         let at = node.as_ptr();
-        // Each field is written by itself, because a whole node would be built on the stack and copied. SAFETY: the
-        // memory is new and fits a node, by the contract of `Nodes`. Each field is written once.
+        // Each field is written by itself, because a whole node would be built on the stack and copied.
+        // SAFETY: the memory is new and fits a node, by the contract of `Nodes`. Each field is written once.
         unsafe {
             (&raw mut (*at).retired).write(Retired::new());
             (&raw mut (*at).nodes).write(nodes);

@@ -10,11 +10,12 @@
 //!
 //! # Growing and shrinking
 //! At first the list has one shard. It fans out to sixteen shards when CPUs contend for the first shard and that shard
-//! is long ([`FAN_OUT_AT`]). CPUs contend if they wait, or link backings in turns. The length is 80 backings for each
-//! of the sixteen shards. A short list fans out too, if CPUs have often taken turns in the first shard ([`TURNS`]). An
-//! example is a few programs that all CPUs run again and again. CPUs may still take turns in one of the sixteen shards,
-//! or empty and fill one, which writes the object's reference count. Then these CPUs and their neighbours get shards of
-//! their own ([`OWN_AT`]). The number of own shards follows the CPUs that contend, not the backings.
+//! is long ([`FAN_OUT_AT`]). CPUs contend if they wait, or link backings in turns. A shard is long with 80 backings for
+//! each of the sixteen shards. A short list fans out too, if CPUs have often taken turns in the first shard
+//! ([`TURNS`]). An example is a few programs that all CPUs run again and again. CPUs may still take turns in one of the
+//! sixteen shards, or empty and fill one, which writes the object's reference count. Then these CPUs and their
+//! neighbours get shards of their own ([`OWN_AT`]). The number of own shards follows the CPUs that contend, not the
+//! backings.
 //!
 //! Each shard makes scans slower, because a scan locks each shard. So while there is one shard, each scan subtracts
 //! [`SCAN`] from the count of turns that would open more shards. Shards close again when the list is short and is

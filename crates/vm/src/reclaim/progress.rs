@@ -43,7 +43,7 @@ pub(crate) const QUIET: u64 = 200_000_000;
 pub(crate) const STARVED: u64 = 2_000_000_000;
 /// One in this number of the gains must be left. Otherwise memory counts as exhausted.
 const KEPT: u64 = 4;
-/// With full swap: memory counts as exhausted only if threads waited for the window divided by this number.
+/// With full swap: memory counts as exhausted only if threads waited for the time of a window divided by this number.
 const WAITED: u64 = 2;
 /// With full swap: in a window, programs must get at least the number of all frames divided by this number.
 pub(crate) const TURNOVER: u64 = 32;

@@ -70,8 +70,8 @@ const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else
 /// The addresses of all stretches.
 pub(in crate::map) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
 
-/// The number of times that CPUs find the home arena's lock held before they get arenas. The next CPU that finds the
-/// lock held gets an arena of its own.
+/// The number of times that the home arena's lock must be found held, counted over all CPUs. From then on, each CPU
+/// that finds the lock held gets an arena of its own.
 #[cfg(not(any(test, loom, shuttle)))]
 const CROWD: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
