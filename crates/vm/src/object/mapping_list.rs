@@ -182,7 +182,7 @@ impl<M: Machine> MoreShards<M> {
     }
 
     /// Allocates own shards for `cpu` and its neighbours.
-    // Kept out of its caller's stack frame, because the shards are built on the stack.
+    // This function is not inlined, so that the shards that it builds on the stack are not in its caller's stack frame.
     #[cold]
     #[inline(never)]
     fn make_own(&self, vm: &Objects<M>, cpu: usize) {
@@ -378,7 +378,7 @@ impl<M: Machine> Shards<M> {
         (1 + if more.group(own).is_some() { MORE + own } else { shared }) as u16
     }
 
-    // Kept out of its caller's stack frame, because the shards are built on the stack.
+    // This function is not inlined, so that the shards that it builds on the stack are not in its caller's stack frame.
     #[cold]
     #[inline(never)]
     fn fan_out(&self, vm: &Objects<M>) {

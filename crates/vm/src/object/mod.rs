@@ -323,8 +323,8 @@ impl<M: Machine> Object<M> {
         self.size.load(Ordering::Acquire).div_ceil(PAGE_SIZE)
     }
 
-    /// Whether exactly one backing shows the object, and no handle holds it. If that backing is the caller's, this
-    /// holds until the caller's own map changes, because no other thread can reach the object.
+    /// Whether exactly one backing shows the object, and no handle holds it. If that backing is the caller's, the
+    /// answer stays true until the caller's own map changes, because no other thread can reach the object.
     #[inline(always)]
     pub(crate) fn is_exclusive(&self) -> bool {
         self.is_private() && self.shards.is_single()

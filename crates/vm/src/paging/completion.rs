@@ -42,7 +42,7 @@ impl<M: Machine> Objects<M> {
 
     /// Finishes completed reads and writes. Returns their number. May sleep, because it may drop the last reference to
     /// an object.
-    // Kept out of its callers' stack frames, because the callers sleep.
+    // This function is not inlined, so that its variables are not in the stack frames of its callers, which sleep.
     #[inline(never)]
     pub(crate) fn finish_completed(&'static self, may: &mut MaySleep) -> usize {
         let io = self.io();

@@ -60,7 +60,7 @@ use magazine::Magazine;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
-/// The frames of the reserve for each CPU. A CPU may keep a half-used slab of each small size.
+/// The number of frames that the reserve has for each CPU. A CPU may keep a half-used slab of each small size.
 const FRAMES_A_CPU: u64 = 8;
 /// The number of frames in a chain. Each exchange touches one shared cache line, so one allocation in 256 does.
 #[cfg(not(any(loom, shuttle)))]

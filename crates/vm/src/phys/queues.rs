@@ -129,7 +129,7 @@ struct Batch {
     /// Frame numbers, which are only hints.
     pages: [u32; BATCH],
     len: usize,
-    /// The position in the CPU's window of the shard that was used last.
+    /// The position, in the CPU's window of shards, of the shard that the CPU used last.
     turn: usize,
 }
 

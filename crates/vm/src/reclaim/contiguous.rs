@@ -222,8 +222,8 @@ impl<M: Machine> Claim<M> {
         while at < self.end {
             let to = (at + PIECE).min(self.end);
             let mut held = depot.held.lock();
-            // At most the missing frames count, because claimed frames are no longer among the free frames outside the
-            // magazines.
+            // `most` counts only frames that are not claimed yet. Claimed frames no longer count in `uncached`, the
+            // free frames outside the magazines.
             let most = (to - at).min(self.end - self.start - self.held);
             if f.uncached() < f.limit(self.on_behalf) + most {
                 return false;

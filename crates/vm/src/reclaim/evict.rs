@@ -33,8 +33,8 @@ use crate::stats::Event;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
-/// Evicts the clean pages of the batch. The caller has set all of them busy. `stays` is called with each of the other
-/// pages while it is still busy; then the page is released. Returns the number of evicted pages.
+/// Evicts the clean pages of the batch. The caller has set all of them busy. Calls `stays` with each page that is not
+/// evicted, while the page is still busy. Then releases the page. Returns the number of evicted pages.
 pub(crate) fn evict<M: Machine>(
     object: &Object<M>,
     batch: &Batch,

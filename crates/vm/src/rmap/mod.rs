@@ -275,7 +275,7 @@ fn pass<M: Machine, O: Operation<M>>(object: &Object<M>, batch: &Batch, op: &mut
         object.scan(first.0, last.0 + 1, |b| passed.paid(in_backing(object.vm(), b, pages, op)));
         object.scanned();
     }
-    // The flush of each backing's space also covered PTEs that other CPUs had removed there and not flushed.
+    // The flush of each backing's space also covered PTEs that other CPUs had removed from the space and not flushed.
     passed.end()
 }
 

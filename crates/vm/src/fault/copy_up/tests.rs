@@ -66,7 +66,7 @@ impl Line {
         self.models.push(model);
     }
 
-    /// The number, counted from `first`, of a page that only the first generation stored into. It is one of 64.
+    /// The number, counted from `first`, of a page that only the first generation stored into. The number is below 64.
     fn untouched(&self, first: u64) -> u64 {
         let as_at_first = |n: &u64| self.models.iter().all(|m| m[(first + n) as usize] == (first + n) as u8);
         (0..64).find(as_at_first).unwrap()

@@ -124,8 +124,8 @@ impl<M: Machine> Space<M> {
         // All arenas (parts of the map with their own locks) are joined, because the child gets the memory of one
         // moment.
         let mut writer = self.write_all()?;
-        // Checked under the lock that `Space::reap` acquires. A reap that comes later sees that the layers are shared,
-        // and leaves them.
+        // This check comes after the arenas' locks were acquired, which `Space::reap` also acquires. A later reap sees
+        // that the layers are shared, and leaves them.
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
