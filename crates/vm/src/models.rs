@@ -1,10 +1,10 @@
 //! Models of the fault path's protocols, on the production functions, under loom and shuttle.
 //!
-//! They run by `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and the same with `shuttle`. Each model
-//! must pass. Then it must fail with each of its mutants ([`Mutant`](crate::mutant::Mutant)), which leave out one step.
-//! Only loom finds a missing fence, because shuttle executes all threads in one total order. So tests of fences run
-//! under loom only. The machine of the models has one table page, absent at first, and TLBs that keep translations
-//! until an invalidation drops them. Assertions are made where no pin or lock is held.
+//! Run them with `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and again with `shuttle` in place of
+//! `loom`. Each model must pass. Then it must fail with each of its mutants ([`Mutant`](crate::mutant::Mutant)), which
+//! leave out one step. Only loom finds a missing fence, because shuttle executes all threads in one total order. So
+//! tests of fences run under loom only. The machine of the models has one table page, absent at first, and TLBs that
+//! keep translations until an invalidation drops them. Assertions are made where no pin or lock is held.
 
 mod ahead;
 mod asking;
@@ -477,8 +477,8 @@ fn layered() -> World {
     w
 }
 
-/// Merges the layers of the space's first mapping, as a fork does, but without a stale mark, so that faults run
-/// meanwhile.
+/// Merges the layers of the space's first mapping, as a fork does, but without a stale mark, so that faults run during
+/// the merge.
 fn merge(w: &World) {
     let vm = w.boot.vm;
     let _writer = w.space.keep_writers_out(page(0));
@@ -493,7 +493,7 @@ fn merge(w: &World) {
 /// A page moves forward while a fault looks for it.
 fn move_against_load() {
     let w = layered();
-    // Without this the load would use the present leaf.
+    // Without this call the load would use the present leaf.
     w.space.pmap().forget(w.boot.vm, page(0));
     beside(
         w,

@@ -36,7 +36,7 @@ pub enum Mutant {
     FlushAfterInstall,
     /// Insert: the object's end and dead mark are not read again after the insert.
     NoEndCheck,
-    /// Insert: the fence between the insert and that check is left out.
+    /// Insert: the fence between the insert and the reads of the object's end and dead mark is left out.
     NoFenceAfterInsert,
     /// Move: a busy page in front counts as hiding the page behind it, although the busy page may still be dropped.
     BusyHides,
@@ -51,7 +51,8 @@ pub enum Mutant {
     NoSecondAsk,
     /// Move: the size of the file behind is not read again after a page moved to the layer behind.
     MovesCutOff,
-    /// Mapping lists: a scan that released a shard's lock does not visit the backings that were linked meanwhile.
+    /// Mapping lists: a scan that released a shard's lock does not visit the backings that were linked while the lock
+    /// was released.
     ScanGoesOn,
     /// Mapping lists: a backing that is linked during a scan is not noted in its ancestors in the tree.
     LinkingUnnoted,
@@ -107,7 +108,7 @@ pub enum Mutant {
     MoveUnderHold,
     /// Scaling: every fault counts in a word that all CPUs share.
     CountsFaults,
-    /// Scaling: every fault that finds a page of a file acquires a reference to the file meanwhile.
+    /// Scaling: every fault that finds a page of a file acquires a reference to the file for the time of the fault.
     CountsReferences,
     /// Scaling: every freed frame is put on the list that all CPUs share.
     FreesToDepot,
@@ -133,7 +134,8 @@ pub enum Mutant {
     BusyNotAtomic,
     /// Busy: a frame that is no object's page can be set busy.
     BusyNoPage,
-    /// Mapping lists: an object whose last other reference is dropped is kept by the references of CPUs' own shards.
+    /// Mapping lists: the references of CPUs' own shards keep an object alive after its last other reference was
+    /// dropped.
     OwnShardsKeep,
     /// Mapping lists: a scan skips CPUs' own shards.
     OwnShardsUnscanned,
@@ -169,7 +171,7 @@ pub enum Mutant {
     NoFenceAfterClosing,
     /// Fork: a fault enters a leaf of an entry that is marked as having no writable leaf, and does not clear the mark.
     StoresUnnoted,
-    /// Fork: a fault clears the mark for no writable leaf without a check whether the entry was marked stale meanwhile.
+    /// Fork: a fault clears the mark for no writable leaf without a check whether the entry has become stale.
     NotedUnlooked,
     /// Enter: whether the space is condemned is not checked under the table page's lock.
     CondemnedUnlooked,
@@ -194,8 +196,8 @@ mod switch {
     use super::Mutant;
     use std::cell::Cell;
 
-    // Both checkers run all threads of a model on the operating-system thread of its test. This is not one of their
-    // atomics, so that a read of it is no step of the model.
+    // Both checkers run all threads of a model on the operating-system thread of its test. `ON` is not an atomic of a
+    // checker, so that a read of it is no step of the model.
     std::thread_local! {
         static ON: Cell<u8> = const { Cell::new(0) };
     }

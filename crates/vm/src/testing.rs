@@ -161,7 +161,7 @@ pub fn boot_with(frames: u64, cpus: usize, config: Config) -> Boot {
     boot_in_domains(frames, cpus, 1, config)
 }
 
-/// As [`boot_with`], on a machine of several memory domains.
+/// Makes a memory system like [`boot_with`], on a machine of several memory domains.
 pub fn boot_in_domains(frames: u64, cpus: usize, domains: usize, config: Config) -> Boot {
     // The thread that boots is the first CPU, as on any machine, unless it has already chosen a CPU.
     #[cfg(not(any(loom, shuttle)))]

@@ -53,8 +53,8 @@ impl<M: Machine> Object<M> {
         proof
     }
 
-    /// Calls `f` with the resident pages of `keys`, in batches, without a pin. The pages are not set busy. A page may
-    /// be removed meanwhile; then the pass over the mappings finds no leaf of its frame.
+    /// Calls `f` with the resident pages of `keys`, in batches, without a pin. The pages are not set busy. If a page is
+    /// removed during the call of `f`, the pass over the mappings finds no leaf of its frame.
     fn in_batches(&self, keys: Range<u64>, mut f: impl FnMut(&Batch)) {
         let mut range = self.range(keys, SlotFilter::PAGES);
         loop {

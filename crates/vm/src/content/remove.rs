@@ -3,9 +3,9 @@
 //! # The protocol
 //! 1. Set the page exclusively busy.
 //! 2. Fence.
-//! 3. ([`rmap::unmap`]) Under the lock of each shard of the mapping list, visit each backing that shows the page. Lock
-//!    the table page that covers the page's address there. Clear the leaf if it maps the frame, and credit its dirty
-//!    bit. Flush that space before the shard is unlocked.
+//! 3. ([`rmap::unmap`]) Under the lock of each shard (a part) of the mapping list, visit each backing that shows the
+//!    page. Lock the table page that covers the page's address there. Clear the leaf if it maps the frame, and credit
+//!    its dirty bit. Flush that space before the shard is unlocked.
 //! 4. Empty the index slot, drop the page's identity (its generation rises), and free the frame.
 //!
 //! A fault checks the busy state and the generation under the table page's lock, after a fence. So either the fault

@@ -1,5 +1,5 @@
 //! The search for the last sharer of a page. A page is destroyed if every chain in front of it hides it by a page of
-//! its own. This is found out when the last copy is made.
+//! its own. The fault that makes the last copy finds this out.
 //!
 //! # How the last sharer is found
 //! No count of sharers is kept, because every fork, exit, clip and move would change it for each page of a range. The
@@ -15,25 +15,25 @@
 //! backing that hides the page hides it for good. So all searches for one page together look at each backing about
 //! twice, and at backings that are linked later.
 //!
-//! An unlinking makes every watch doubtful, because it may name the unlinked backing. So a search first checks the
+//! An unlinking makes every watch doubtful, because a watch may name the unlinked backing. So a search first checks the
 //! watch: it looks up the watch's address in the list, in O(log n). So the exit of a sharer that is not the watch
 //! causes no long search.
 //!
 //! The first copy of a page only sets a mark in the page. So after a fork with one child, a copy writes one byte more,
-//! and acquires no lock. A fault that is about to make the last copy moves the page into its front instead
-//! ([`cow_move`](crate::fault::cow_move)). So a copy destroys a page only if two CPUs made its last two copies at the
-//! same time.
+//! and acquires no lock. A fault that is about to make the last copy moves the page into its front (the first layer of
+//! its chain) instead ([`cow_move`](crate::fault::cow_move)). So a copy destroys a page only if two CPUs made its last
+//! two copies at the same time.
 //!
 //! # Why a page that was found hidden stays hidden
 //! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. In each
 //! case a page or a marker is left that hides the page too. The one exception is a page that a fault is making, which
 //! may be dropped while it is busy. So busy pages hide nothing here.
 //!
-//! A chain that replaces another (clip, protect, remap), or that a fork derives from it, has copies of the same
-//! backings. They are in the same shards of the mapping lists, and are linked before the old ones are unlinked. A fork
-//! leaves the front out only if it is empty. So a page that was hidden in the old chain is hidden in the new one. A
-//! merge of layers may put another page into the slot of the page that was searched for. That page has another
-//! generation.
+//! A chain that replaces another (clip, protect, remap), or that a fork derives from it, has copies of the original
+//! backings. Each copy is in the shard (a separately locked part) of the mapping list that has its original. It is
+//! linked before the original is unlinked. A fork leaves the front out of the child's chain only if the front is empty.
+//! So a page that was hidden in the old chain is hidden in the new one. A merge of layers may put another page into the
+//! slot of the page that was searched for. The new page has another generation, by which the search recognises it.
 //!
 //! # Races
 //! - two copies at the same time
@@ -93,7 +93,7 @@ enum Sight {
     Unsure,
 }
 
-/// Whether the layers in front of `b`, which covers `key`, hide that page of its object.
+/// Whether the layers in front of `b`, which covers `key`, hide page `key` of its object.
 fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     let va = b.va(key);
     let mut sight = Sight::Shown;
@@ -120,13 +120,13 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     sight
 }
 
-/// Whether the layers in front of `b`, which covers `key`, hide that page of its object for good.
+/// Whether the layers in front of `b`, which covers `key`, hide page `key` of its object for good.
 pub(crate) fn is_hidden<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> bool {
     sight(b, key, pin) == Sight::Hidden
 }
 
-/// Called after a copy of `source` was put in front of it and unbusied. Destroys `source` if no other chain sees it any
-/// more.
+/// Called by a fault after it has put a copy of `source` in front of `source` and unbusied the copy. Destroys `source`
+/// if no other chain sees it any more.
 ///
 /// # Requires
 /// No lock is held.
@@ -143,8 +143,8 @@ pub(crate) fn hid<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) {
     }
 }
 
-/// Whether no search is needed after `source.layer` ceased to show the page, because it was the first copy or another
-/// backing is the watch.
+/// Whether no search is needed after `source.layer` ceased to show the page, because this was the page's first copy, or
+/// another backing is its watch.
 fn is_watched_elsewhere<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -> bool {
     match copied {
         Copied::First => true,
@@ -157,8 +157,8 @@ fn is_watched_elsewhere<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -
     }
 }
 
-/// Whether `source` was copied before, and a search finds no other chain that still sees it. If the search finds one,
-/// its backing becomes the page's watch.
+/// Whether `source` was copied before, and a search finds no other chain that still sees it. If the search finds
+/// another chain, the backing of that chain becomes the page's watch.
 #[inline]
 pub(crate) fn seems_last<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) -> bool {
     let page = source.page;
@@ -182,9 +182,9 @@ pub(crate) fn is_shown_elsewhere<M: Machine>(source: &FoundPage<'_, M>, pin: &Pi
     seen != Seen::Nowhere
 }
 
-/// A page's watch: the address of a backing, and the number of backings that had been unlinked from its object when it
-/// was chosen. The address is only compared, never dereferenced. It may belong to another backing by now, which costs
-/// one needless search.
+/// A page's watch: the address of a backing, and the number of backings that were unlinked from its object before the
+/// watch was chosen. The address is only compared, never dereferenced. It may belong to another backing by now, which
+/// costs one needless search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Watch(u64);
 
@@ -234,7 +234,8 @@ pub(crate) fn search<M: Machine>(
     }
 }
 
-/// As [`search`], but returns `Break` if the search is not over. The caller then leaves it to [`search_all`].
+/// Searches like [`search`], but returns `Break` if the search is not over. The caller then leaves it to
+/// [`search_all`].
 pub(crate) fn search_some<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -250,7 +251,7 @@ pub(crate) fn search_some<M: Machine>(
     if held && state.valid() && page.object() == object.address() && page.index() == key {
         let seen = if state.busy() { Seen::Unsure } else { find(object, key, page, hider, false, pin) };
         match seen {
-            // Also for a page that is busy because it may be moving: a watch must not be written after a move.
+            // This includes a busy page, which another CPU may be moving. A watch must not be written after a move.
             Seen::Unsure => vm.reaper().flag(object),
             Seen::Somewhere => {}
             Seen::Unfinished => over = ControlFlow::Break(()),
@@ -270,7 +271,7 @@ pub(crate) fn search_some<M: Machine>(
     over
 }
 
-/// As [`search_some`], for the page at `object`'s `key` that is in swap slot `slot`.
+/// Searches like [`search_some`], for the page at `object`'s `key`, which is in swap slot `slot`.
 pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> ControlFlow<()> {
     let seen = || look_at_some(object, Scan::new(key, key + 1, None), &mut |b| sees(sight(b, key, pin))).0;
     let mut shown = seen();
@@ -298,8 +299,8 @@ fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, 
     vm.stats().count(Event::PageShadowed);
 }
 
-/// As [`search_some`], but searches the whole list. A pin lasts for [`LOOKS`] backings at most. The caller has a
-/// reference to `object`. Returns an upper bound of the number of backings that it looked at.
+/// Searches like [`search_some`], but through the whole list. A pin lasts for [`LOOKS`] backings at most. The caller
+/// has a reference to `object`. Returns an upper bound of the number of backings that it looked at.
 pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
     let slot = object.index().get(key, &may.pin(vm.epoch()));
@@ -310,7 +311,7 @@ pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut May
     }
 }
 
-/// As [`search_all`], for the resident page `page`, if it is still at `key`.
+/// Searches like [`search_all`], for the resident page `page`, if it is still at `key`.
 fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
     // This checks the watch first.
@@ -415,8 +416,8 @@ fn go_on<M: Machine>(
     Seen::Unfinished
 }
 
-/// Looks at about [`LOOKS`] backings, and then ends the scan. If those were not all, also returns the place of the last
-/// one.
+/// Looks at about [`LOOKS`] backings, and then ends the scan. If the list has more backings, also returns the place of
+/// the last backing that it looked at.
 fn look_at_some<M: Machine>(
     object: &Object<M>,
     mut scan: Scan,
@@ -452,8 +453,8 @@ fn last_place<M: Machine>(object: &Object<M>, key: u64, page: &Page) -> Option<T
 /// Searches for a watch among [`LOOKS`] backings at most. With `others`, the backing `hider` is skipped.
 ///
 /// Checks the present watch first, because it may still show the page, although other backings were unlinked since it
-/// was chosen. Then the search begins behind the watch's place and goes round the list once. If it ends earlier, it
-/// stores a void watch for the place that it has reached.
+/// was chosen. Then the search begins behind the watch's place and goes round the list once. A search that ends before
+/// it has gone round stores a void watch for the place that it has reached.
 fn find<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -488,7 +489,7 @@ fn find<M: Machine>(
 /// clear.)
 fn destroy<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, generation: u64, pin: &Pinned<'_>) {
     let vm = object.vm();
-    // The generation is the same, so the page did not move, and is still hidden.
+    // `try_busy` succeeds only if the generation is unchanged. Then the page did not move, and is still hidden.
     if !page.try_busy(generation) {
         vm.reaper().flag(object);
         return;

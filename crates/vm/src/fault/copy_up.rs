@@ -1,5 +1,5 @@
 //! Copy-up: the shortening of a deep chain whose layers other chains share. Pages of the small layers near the front
-//! are copied into the front. Then those layers are removed from this chain.
+//! (the first layer of the chain) are copied into the front. Then those layers are removed from this chain.
 //!
 //! A fork merges two layers that belong to one chain alone ([`collapse`](crate::cow::collapse)): pages move. If the
 //! chains of related processes share a layer, no page can move, and each generation's fork adds a layer. So a
@@ -7,17 +7,17 @@
 //! other pages. The last such fault removes the layers that the front hides by then. A fork never copies up. Pages of a
 //! file are never copied up: a file at the end of the chain stays.
 //!
-//! A page of these layers that is in swap is not copied. To share its swap slot, each slot would need a count. To copy
-//! the page, the fault would have to wait for a read. So a layer that still shows a page in swap stays in the chain.
-//! The other layers are removed, and the next generation tries again. Once the related processes exit,
-//! [`collapse`](crate::cow::collapse) moves pages in swap like resident ones, and the reaper frees hidden ones.
+//! A page of these layers that is in swap is not copied. To share its swap slot, each swap slot would need a count of
+//! its users. To copy the page, the fault would have to wait for a read. So a layer that still shows a page in swap
+//! stays in the chain. The other layers are removed, and the next generation tries again. Once the related processes
+//! exit, [`collapse`](crate::cow::collapse) moves pages in swap like resident ones, and the reaper frees hidden ones.
 //!
 //! # Which layers
-//! The layers to copy up are a *run* that begins directly behind the front. The run has at least as many layers as the
-//! chain has too many. Beyond those, it ends before a layer that was copied up more often than every layer of the run.
-//! It also ends before a layer that is too large. A layer is too large if it has more than twice the pages of the run
-//! so far. That bound doubles for each time that the layer was copied up less often than the run. The last anonymous
-//! layer, usually the first generation's, is too large if it is larger than the run.
+//! The layers to copy up are a *run* that begins directly behind the front. The run has at least the number of layers
+//! by which the chain exceeds its limit. After those layers, it ends before a layer that was copied up more often than
+//! every layer of the run. It also ends before a layer that is too large. A layer is too large if it has more than
+//! twice the pages of the run so far. The bound doubles for each copy-up that the run has had and this layer has not.
+//! The last anonymous layer, usually the first generation's, is too large if it is larger than the run.
 //!
 //! Let *k* be the number of layers that a chain may have before the last one, its front included. If all generations
 //! store into about the same number of pages, a page is copied for the *n*th time only after C(k + n, n) generations.
@@ -29,15 +29,15 @@
 //! 1. *Copy*, without a lock of the map. Pages are copied one by one, as in a copy-on-write fault
 //!    ([`FaultContext::copy_up_page`]). Each fault has a budget. Another thread's fault waits for a busy page, for the
 //!    time of one copy at most. If the source page is mapped, its leaf is replaced. If not, no page table changes.
-//! 2. *Take out*, with the arena's lock. A layer may be removed if the front, or a layer that stays, permanently hides
-//!    each of its pages and zero markers. If a resident page or a zero marker is not hidden, the removal is left to a
-//!    later fault. No leaf maps a page of a layer that may be removed. The CPU that filled the front's slot cleared the
-//!    old leaf and flushed before it unbusied its page. Any later fault finds the slot filled, under the table page's
-//!    lock. So the layers are unlinked. A concurrent walk that is in such a layer continues, under its pin, to the
-//!    layers behind.
+//! 2. *Take out*, with the lock of the entry's arena (a part of the map with its own lock). A layer may be removed if
+//!    the front, or a layer that stays, permanently hides each of its pages and zero markers. If a resident page or a
+//!    zero marker is not hidden, the removal is left to a later fault. No leaf maps a page of a layer that may be
+//!    removed. The CPU that filled the front's slot cleared the old leaf and flushed before it unbusied its page. Any
+//!    later fault finds the slot filled, under the table page's lock. So the layers are unlinked. A concurrent walk
+//!    that is in such a layer continues, under its pin, to the layers behind.
 //!
 //! A zero marker is stored only after its slot was reserved and a second walk found no page. One walk alone may miss a
-//! page that a fork moves forward meanwhile (mutant [`Mutant::ZeroMarkerUnseen`]).
+//! page that a fork moves forward during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).
 //!
 //! - **copy**
 //!   - fault on the same page: one of the two fills the slot; the other waits, or begins again
@@ -72,8 +72,8 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Number of pages that one fault copies up. It doubles for each layer too many, so that a family of processes that
-/// forks often can still shorten its chains. It is large, because later runs must copy these pages again.
+/// Number of pages that one fault copies up. It doubles for each layer too many, so that related processes with
+/// frequent forks can still shorten their chains. It is large, because later runs must copy these pages again.
 const PAGES: u64 = 128;
 /// The most doublings of [`PAGES`].
 const DOUBLINGS: usize = 8;
@@ -93,7 +93,7 @@ const NEVER: u64 = u64::MAX - 2;
 struct Run<'e, M: Machine> {
     front: &'e Backing<M>,
     layers: usize,
-    /// The number of layers that the chain has too many.
+    /// The number of layers by which the chain exceeds its limit.
     excess: usize,
 }
 
@@ -118,7 +118,7 @@ impl<'e, M: Machine> Run<'e, M> {
         let mut layers = 0;
         for (n, layer) in private_behind(front).enumerate() {
             let must = n < least;
-            // Read once, because a fork may change it meanwhile. Then the entry is stale.
+            // The count is read once, because a fork may change it during this loop. In that case the entry is stale.
             let times = layer.merges();
             if !must && times > merges {
                 break;

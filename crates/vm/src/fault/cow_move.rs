@@ -1,5 +1,5 @@
-//! The move of a page in place of a copy. A store moves the page from a layer behind to the front, if its chain is the
-//! only one left that sees the page.
+//! The move of a page in place of a copy. A store moves the page from a layer behind to the front (the first layer), if
+//! no other chain sees the page any more.
 //!
 //! If a whole layer belongs to one chain, stores go to its pages in place. Other chains may share the layer, but hide
 //! this page by a page of their own. Then a copy would leave behind a page that no chain sees. So the page itself moves
@@ -79,7 +79,7 @@ struct Claim<'o, M: Machine> {
 impl<M: Machine> Drop for Claim<'_, M> {
     fn drop(&mut self) {
         if self.listed {
-            // If the index was dismantled meanwhile, the slot is gone already.
+            // If the index was dismantled since the slot was filled, the slot no longer exists.
             let slot = Slot::Page(self.vm.pfn_of_page(self.page));
             let _gone = self.to.0.index().clear(self.to.1, slot, self.pin);
         }
@@ -112,12 +112,12 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
         match object.index().fill(key, slot, self.vm, pin) {
             Ok(()) => claim.listed = true,
-            // Not an error: the copy needs the same memory, and its failure is handled there.
+            // This is no error: the copy, which follows, needs this memory too, and handles the failure.
             Err(FillError::OutOfMemory) => return Ok(false),
             Err(_) => return Err(Attempt::Again),
         }
-        // Relies on C2, *insert*. Also orders the fill before the check of the stale mark, so that a fork sees the
-        // front's slot filled or this sees the mark.
+        // Relies on C2: an inserter fills the slot, fences, and then reads the dead mark. The fence also orders the
+        // fill before the check of the stale mark. So a fork sees the front's slot filled, or this fault sees the mark.
         fence_full();
         if object.is_dead() {
             return Err(Attempt::Again);
@@ -140,9 +140,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             let _flushed = owed.discharge();
             return Err(Attempt::Again);
         }
-        // Relies on C2, *dirty before writable*.
+        // Relies on C2: a page is marked dirty before a leaf allows stores into it.
         page.set(State::DIRTY);
-        // Relies on C1.
+        // Relies on C1: the page is busy while its identity changes.
         page.rename(object.address(), key);
         source.object.index().clear(source.key, slot, pin);
         table.enter(self.va, Enter::new(pfn, self.entry.prot()));

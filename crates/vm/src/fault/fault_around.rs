@@ -16,9 +16,9 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, note};
 
-/// Number of pages of the aligned window around the faulting page, of which a read fault maps those that are resident.
-/// It is that of Linux's `fault_around_bytes`. It applies to private memory too, because a forked child begins with
-/// empty page tables, and finds pages that it only reads in shared layers.
+/// Number of pages of the aligned window around the faulting page. A read fault maps the resident pages of the window.
+/// The number is that of Linux's `fault_around_bytes`. It applies to private memory too, because a forked child begins
+/// with empty page tables, and finds pages that it only reads in shared layers.
 const AROUND: usize = 16;
 /// Number of pages of that window if the page is behind many layers: one for each bit of a word. In a deep chain the
 /// lookups in the layers cost more than the neighbours, and each window needs one lookup in each layer.

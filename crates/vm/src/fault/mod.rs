@@ -9,9 +9,9 @@
 //! 1. Pin the epoch.
 //! 2. Find the map entry that covers the address.
 //! 3. Walk its chain of backings, front to back, and look the page up in each object's index.
-//! 4. *Map* the page that the walk found, or *zero-fill* a new page into the front. Or *copy* the found page into the
-//!    front ([`copy`]), *move* it there ([`cow_move`]), or *page in* from a pager. If the program touches new pages in
-//!    ascending order, a zero-fill makes more pages ahead ([`zero_ahead`]).
+//! 4. *Map* the page that the walk found, or *zero-fill* a new page into the front (the first backing of the chain). Or
+//!    *copy* the found page into the front ([`copy`]), *move* it there ([`cow_move`]), or *page in* from a pager. If
+//!    the program touches new pages in ascending order, a zero-fill makes more pages ahead ([`zero_ahead`]).
 //!
 //! The fault locks the one table page that covers the address. Under the lock it checks again everything on which its
 //! decision relies. Only then does it install the leaf. A fault never installs a leaf before the checks, to remove it
@@ -29,7 +29,8 @@
 //! # Checks under the table page's lock, by the operation that they exclude
 //! - another CPU removes the page:
 //!   - the remover: sets the page busy, fences, scans the leaves
-//!   - the fault: finds the page busy or with another generation, and tries again; or the scan finds the fault's leaf
+//!   - the fault: finds the page busy or with another generation, and tries again; or the scan finds the fault's leaf.
+//!     (A page's generation rises when its identity changes.)
 //! - another CPU replaces the entry (unmap, protect, fork, clip):
 //!   - the writer: marks the entry stale, fences, visits the table pages
 //!   - the fault: finds the entry stale, and waits for that writer; or the writer finds the fault's leaf
@@ -66,7 +67,8 @@
 //! wait for ([`Attempt`]):
 //! - memory: the fault waits until pageout has freed some or found nothing to free,
 //! - a busy page: the fault waits on the page's wait queue,
-//! - a stale entry: the fault waits for the arena's lock, which the entry's writer holds,
+//! - a stale entry: the fault waits for the lock of the entry's arena (a part of the map), which the entry's writer
+//!   holds,
 //! - a pager: the fault holds nothing but a busy placeholder while the pager reads.
 //!
 //! After [`DEFEATS`] failed attempts the fault acquires the arena's lock, so that no writer can make the next attempts
@@ -152,7 +154,7 @@ const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 14);
 pub(crate) enum Attempt<M: Machine> {
     /// Another thread changed something; the fault tries again at once.
     Again,
-    /// As `Again`, but this thread made the change itself, so that it does not count as a failed attempt.
+    /// This thread itself changed something; the fault tries again at once. The attempt does not count as failed.
     Progress,
     /// A writer is replacing the entry.
     Stale,
@@ -418,7 +420,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             return self.copy(found, pin);
         }
         if store && !found.state.dirty() {
-            // Relies on C2, *dirty before writable*.
+            // Relies on C2: a page is marked dirty before a leaf allows stores into it.
             if let Some(hook) = WriteHook::needed(&found, pin) {
                 return Err(Attempt::Hook(hook));
             }
@@ -577,7 +579,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Makes a busy, valid page in slot `key` of `object`, which is empty or has a zero marker. The caller then writes
-    /// the content; for zeroes it calls [`NewPage::complete`]. The frame's cache lines are prefetched meanwhile.
+    /// the content; for zeroes it calls [`NewPage::complete`]. This call prefetches the frame's cache lines.
     #[inline(always)]
     pub fn insert<'o>(
         &self,
@@ -592,8 +594,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let next = if zeroed { None } else { page.next() };
         if !zeroed {
             self.vm.machine().prefetch_frame::<PREFETCHED>(frame.pfn());
-            // The frame's descriptor still names the next frame of the magazine, which the next fault will probably
-            // allocate.
+            // The frame's descriptor still names the next frame of the magazine (this CPU's free frames), which the
+            // next fault will probably allocate.
             if let Some(next) = next {
                 self.vm.machine().prefetch(core::ptr::from_ref(self.vm.page(next)).cast());
             }
@@ -618,7 +620,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
         let zero = fill == Fill::Zeroed && !zeroed;
         // A truncation or teardown that looks for pages later sees this page. The check below sees an earlier
-        // truncation or teardown (relies on C2, *insert*).
+        // truncation or teardown (relies on C2: insert, fence, then check).
         if !mutant(Mutant::NoFenceAfterInsert) {
             fence_full();
         }
@@ -663,7 +665,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Removes the leaf of another frame at the address, and flushes it. Returns the table page, locked again, with the
-    /// source checked again. The leaf shows the frame of zeroes, or the CPU that took its page away has not cleared it.
+    /// source checked again. That leaf shows the frame of zeroes, or the page that another CPU has removed without
+    /// clearing the leaf yet.
     #[cold]
     #[inline(never)]
     fn without_old(
@@ -685,8 +688,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Checks that the chain behind the front still has the page from which the content was copied (or still none). A
-    /// source that was removed meanwhile may have been overwritten before the copy. The walk finds a page that moved
-    /// forward meanwhile, because its mover fills the new slot before it empties the old one.
+    /// source that was removed after the first walk may have been overwritten before the copy. The walk of this check
+    /// finds a page that has moved forward, because its mover fills the new slot before it empties the old one.
     #[inline]
     pub fn check_source(
         &self,
@@ -763,7 +766,7 @@ pub(crate) struct NewPage<'o, M: Machine> {
 
 impl<M: Machine> NewPage<'_, M> {
     /// Zeroes the content if the caller wanted zeroes and the frame was not cleared yet. No other CPU reads the content
-    /// before, because the page is busy.
+    /// before this call, because the page is busy.
     #[inline(always)]
     pub fn complete(&self) {
         if self.zero {
@@ -790,7 +793,7 @@ impl<M: Machine> Drop for NewPage<'_, M> {
     fn drop(&mut self) {
         let (vm, index) = (self.object.vm(), self.object.index());
         let slot = Slot::Page(vm.pfn_of_page(self.page));
-        // If the index was torn down meanwhile, the slot is empty already.
+        // If the index was torn down since the insert, the slot is empty already.
         let _gone = match self.zero_marker {
             true => index.replace(self.key, slot, Slot::ZeroMarker, self.pin),
             false => index.clear(self.key, slot, self.pin),

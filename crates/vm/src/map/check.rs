@@ -186,10 +186,10 @@ impl<M: Machine> Writer<'_, M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// Checks the map, and keeps its writers out meanwhile. Faults may continue. If the caller says that the machine is
-    /// `quiet`, no other CPU changes memory, and more is checked. The cost is O(entries + resident pages).
+    /// Checks the map, and keeps its writers out during the check. Faults may continue. If the caller says that the
+    /// machine is `quiet`, no other CPU changes memory, and more is checked. The cost is O(entries + resident pages).
     pub fn check(&self, quiet: bool) -> Result<(), Broken> {
-        // While the home arena's writer is held, no arena opens or closes.
+        // While the writer of the home arena (the space's first arena) is held, no arena opens or closes.
         let home = self.arenas.home().write(self);
         home.check_entries()?;
         home.check_leaves(quiet)?;

@@ -281,8 +281,8 @@ fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>)
     f(kept.object());
 }
 
-/// The last two spaces that see a page in swap copy it at the same time. Pageout evicts the source pages again
-/// meanwhile.
+/// The last two spaces that see a page in swap copy it at the same time. Pageout evicts the source pages again during
+/// the copies.
 #[cfg(shuttle)]
 fn copy_from_swap_against_copy() {
     let w = World::private(1);
@@ -376,7 +376,7 @@ fn claim_against_load() {
     store(&w.space, 0, 1);
     let child = w.space.fork().unwrap();
     store(&child, 0, 2);
-    // Without this the load would use the present leaf.
+    // Without this call the load would use the present leaf.
     w.space.pmap().forget(w.boot.vm, page(0));
     beside(
         w,

@@ -42,8 +42,8 @@ fn scan_against_replacement() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // A scan visits the first two of these under one lock. The third is about to be joined with its neighbour. The new
-    // backing begins with page 0, so it is first in the list.
+    // A scan visits the first two of these backings under one lock. The third is about to be joined with its neighbour.
+    // The new backing begins with page 0, so it is first in the list.
     show(&w, 2, 0, 1);
     [3, 1, 0].iter().for_each(|n| show(&w, *n, 1, 1));
     let later = VirtRange { start: page(3), end: page(4) };
@@ -97,8 +97,8 @@ protocol! {
     ShrinkUnseen: "a removed page is mapped";
 }
 
-/// A world in which the list's shards are open, and CPUs have alternated there. So the next CPU that links a backing
-/// gets a shard of its own.
+/// A world in which the list's shards are open, and CPUs have linked backings there in turns. So the next CPU that
+/// links a backing gets a shard of its own.
 fn turned() -> World {
     let w = World::new();
     w.file.shards().widen(w.boot.vm);
@@ -250,7 +250,8 @@ fn scan_against_reopening() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // Once these are in the first shard, a scan visits two of them under one lock. The replaced one is behind them.
+    // Once these backings are in the first shard, a scan visits two of them under one lock. The replaced backing is
+    // behind those two.
     w.file.shards().widen(w.boot.vm);
     show(&w, 3, 1, 1);
     show(&w, 2, 1, 1);

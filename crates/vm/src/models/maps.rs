@@ -5,7 +5,7 @@ use crate::types::Prot;
 
 /// C3: a protection removes the right to store while a thread stores.
 fn protect_against_store() {
-    // No table page exists yet, because the writer locks existing ones, and needs no fence for them.
+    // No table page exists yet. The writer locks existing table pages, and would need no fence for them.
     beside(
         World::private(1),
         |w| store(&w.space, 0, 2),

@@ -95,7 +95,7 @@ protocol! {
     ReapsShared: "the child of a condemned space has other memory";
 }
 
-/// A child of the space exits. Only because of the child did the reap leave the shared layers.
+/// A child of the space exits while the space is reaped. The reap leaves shared layers only because of this child.
 fn reap_against_exit_of_child() {
     let w = stored();
     let child = w.space.fork().unwrap();

@@ -313,7 +313,7 @@ fn an_object_that_is_gone_is_not_left_to_the_reaper() {
             drop((parent, children));
         });
     });
-    // A fault may do this with an object that it has found, and keeps alive only by its pin.
+    // A fault may flag an object that it has found, and that only its pin keeps alive.
     vm.reaper().flag(object);
     assert!(!vm.reapable());
     drop(pin);

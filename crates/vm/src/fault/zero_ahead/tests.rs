@@ -67,7 +67,7 @@ fn loads_of_fresh_memory_make_no_pages() {
     assert!((0..256).all(|n| load(&space, page(n)) == u8::from([0, 7, 63, 255].contains(&n))));
     assert_eq!(made(&m), (4, 0));
     space.check(true).unwrap();
-    // A child sees the stores and the zeroes, and each has its own later ones.
+    // A child sees the stores and the zeroes. After the fork, each space sees only its own stores.
     let child = space.fork().unwrap();
     store(&space, page(1), 2);
     store(&child, page(2), 3);

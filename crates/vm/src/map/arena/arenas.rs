@@ -10,11 +10,11 @@
 //! A space starts with its *home* arena, which has all addresses. A CPU gets an arena of its own in two cases. Mappings
 //! without a fixed address found the home arena's lock held again and again. Or CPUs that run the space at the same
 //! time alternate as its writers. Then the CPU that is about to map gets a *stretch* of [`SPAN`] bytes of addresses.
-//! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of what one root table entry
-//! covers. Up to 128 CPUs get a root table entry each, so that their arenas share no table page but the root. With more
-//! CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its stretch. A
-//! thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for the CPUs on
-//! which its writers contended.
+//! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of the addresses that one root
+//! table entry covers. Up to 128 CPUs get a root table entry each, so that their arenas share no table page but the
+//! root. With more CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its
+//! stretch. A thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for
+//! the CPUs on which its writers contended.
 //!
 //! # Rules
 //! - An address belongs to the open arena whose stretch covers it, else to the home arena. A lookup of the arena loads
@@ -50,7 +50,8 @@ const SPAN_SHIFT: u32 = 38;
 /// log2 of [`SPAN`]: the bytes that a table page of the test machine covers, and fewer under loom and shuttle.
 #[cfg(any(test, loom, shuttle))]
 const SPAN_SHIFT: u32 = if cfg!(any(loom, shuttle)) { 13 } else { 18 };
-/// Size in bytes of an arena other than the home arena: half of what one entry of a four-level root table covers.
+/// Size in bytes of an arena other than the home arena: half of the bytes that one entry of a four-level root table
+/// covers.
 pub const SPAN: u64 = 1 << SPAN_SHIFT;
 
 /// Arenas that a space can have beside its home arena: one for each CPU that a machine can have.
@@ -69,14 +70,15 @@ const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else
 /// The addresses of all stretches.
 pub(in crate::map) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
 
-/// A CPU that finds the home arena's lock held gets an arena of its own once that happened this number of times, on any
-/// CPU.
+/// The number of times that the home arena's lock must be found held, counted over all CPUs. From then on, each CPU
+/// that finds the lock held gets an arena of its own.
 #[cfg(not(any(test, loom, shuttle)))]
 const CROWD: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const CROWD: u32 = 1;
 
-/// The arena of a lookup and its sequence at that time, by which a miss is checked (relies on C3).
+/// The arena that a lookup searched, and the arena's sequence before the lookup. A miss counts only if the sequence is
+/// unchanged afterwards (relies on C3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment<M: Machine> {
     arena: *const Arena<M>,
@@ -89,8 +91,8 @@ pub struct Changed;
 
 /// Pointers to the arenas, in the order of their stretches.
 pub(in crate::map) struct Fan<M: Machine> {
-    /// The arenas that are open, one bit each. The bits are not in the arenas, because writers write an arena's cache
-    /// lines.
+    /// The arenas that are open, one bit each. The bits are here, so that lookups need not read the arenas' cache
+    /// lines, which writers write.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
     /// An upper bound of the bytes that the space's entries covered at any time before the last join. Written under the
@@ -118,7 +120,7 @@ impl<M: Machine> Fan<M> {
 
     /// The arena of slot `n`, open or closed.
     fn at(&self, n: usize) -> Option<&Arena<M>> {
-        // SAFETY: a slot's arena is freed with the space only, which owns this fan.
+        // SAFETY: the arena of a slot is freed only together with the space, which owns this fan.
         unsafe { self.slots[n].load(Ordering::Acquire).as_ref() }
     }
 
@@ -129,7 +131,8 @@ impl<M: Machine> Fan<M> {
     }
 
     /// # Requires
-    /// The caller holds the home arena's lock, and to close the arena of slot `n`, that arena's lock too.
+    /// The caller holds the home arena's lock. If `open` is false, the caller also holds the lock of the arena of slot
+    /// `n`.
     fn set_open(&self, n: usize, open: bool) {
         let bit = 1 << (n % 64);
         match open {
@@ -138,7 +141,8 @@ impl<M: Machine> Fan<M> {
         };
     }
 
-    /// The slots of the open stretches. This reads no arena, because writers write an arena's cache lines.
+    /// The slots of the open stretches. This reads only `open`, and not the arenas, because writers often write an
+    /// arena's cache lines.
     fn open(&self) -> impl Iterator<Item = usize> {
         self.open.iter().enumerate().flat_map(|(i, word)| {
             let mut left = word.load(Ordering::Acquire);
@@ -258,12 +262,13 @@ impl<M: Machine> Arenas<M> {
             return first;
         }
         if all_here {
-            // If the arena was closed meanwhile, the home arena has its entries. Then the search begins again.
+            // If another thread closed the arena during the search, the home arena has its entries now. Then the search
+            // begins again.
             return if ptr::eq(self.of(from), here) { first } else { self.next_in(range, pin) };
         }
         let has = |n: usize| stretch(n).end > from && stretch(n).start < range.end;
         let others = self.fan().into_iter().flat_map(|f| f.open().filter(|n| has(*n)).filter_map(|n| f.at(n)));
-        // The home arena is searched last, because a join moves entries to it meanwhile.
+        // The home arena is searched last, because a concurrent join moves entries to it.
         let early = mutant(Mutant::HomeArenaFirst).then_some(&self.home);
         let late = core::iter::once(&self.home).filter(|_| early.is_none());
         let all = early.into_iter().chain(others).chain(late).filter_map(|a| a.next(from, pin));
@@ -293,8 +298,8 @@ impl<M: Machine> Arenas<M> {
         space.pmap().fan_out(vm);
     }
 
-    /// Joins all arenas: all addresses belong to the home arena while the result is held. After an error some stretches
-    /// may be closed, but no entry is lost.
+    /// Joins all arenas: all addresses belong to the home arena while the returned writer is held. After an error some
+    /// stretches may be closed, but no entry is lost.
     fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
         let mut home = self.home.write(space);
         let Some(fan) = self.fan() else { return Ok(home) };
@@ -396,8 +401,8 @@ impl<M: Machine> Space<M> {
         if let Some(arena) = own() {
             let writer = arena.write(self);
             if own().is_some() || mutant(Mutant::OwnArenaBeforeLock) {
-                // If the page tables were dropped meanwhile, the page tables fan out again. A thread that closes the
-                // stretch waits for this lock before it calls `fan_in`.
+                // Pageout may have dropped the page tables since the arena opened, so they are fanned out again. A
+                // thread that closes the stretch waits for this lock before it calls `fan_in`.
                 self.pmap().fan_out(self.vm());
                 return writer;
             }
@@ -462,9 +467,9 @@ impl<M: Machine> Space<M> {
         ptr::eq(arena, moment.arena) && arena.unchanged_since(moment.sequence)
     }
 
-    /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the result is held. So no entry of
-    /// the arena is stale meanwhile. A fault calls this to wait until a stale entry is replaced, and to make progress
-    /// after too many failed attempts.
+    /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the returned writer is held. So no
+    /// entry of the arena is stale during that time. A fault calls this to wait until a stale entry is replaced, and to
+    /// make progress after too many failed attempts.
     pub(crate) fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
         self.write_at(va).0
     }

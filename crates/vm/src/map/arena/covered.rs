@@ -9,11 +9,11 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 /// The class of a range, by its protection and flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::map) enum Class {
-    /// Private memory that a program can store into, stacks apart.
+    /// Private memory that a program can store into, except stacks.
     Data,
     /// Memory that grows downward.
     Stack,
-    /// Memory that a program can execute but not store into, stacks apart.
+    /// Memory that a program can execute but not store into, except stacks.
     Code,
     /// Anything else.
     Other,
@@ -60,7 +60,7 @@ impl Class {
     }
 }
 
-/// Bytes that entries cover, or a change of that number. A change may be negative, as a wrapped number.
+/// Bytes that entries cover, or a change of that number. A negative change is stored modulo 2^64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Covered {
     /// Bytes of all classes.
@@ -69,7 +69,7 @@ pub struct Covered {
 }
 
 impl Covered {
-    /// Private memory that a program can store into, stacks apart.
+    /// Private memory that a program can store into, except stacks.
     pub fn data(&self) -> u64 {
         self.classes[Class::Data as usize]
     }
@@ -77,7 +77,7 @@ impl Covered {
     pub fn stack(&self) -> u64 {
         self.classes[Class::Stack as usize]
     }
-    /// Memory that a program can execute but not store into, stacks apart.
+    /// Memory that a program can execute but not store into, except stacks.
     pub fn code(&self) -> u64 {
         self.classes[Class::Code as usize]
     }
@@ -107,7 +107,8 @@ impl Covered {
     }
 }
 
-/// The bytes that an arena covers. Only its writer writes them; limits and statistics read them without a lock.
+/// The bytes that the entries of an arena (a part of the map with its own lock) cover. Only its writer writes them;
+/// limits and statistics read them without a lock.
 pub(in crate::map) struct Counts {
     bytes: AtomicU64,
     classes: [AtomicU64; CLASSES],

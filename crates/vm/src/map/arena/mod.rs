@@ -24,7 +24,7 @@ pub(super) type EntryChange<M> = Change<Entry<M>, Nodes<M>, FAN_OUT>;
 /// The amount by which `turns` grows for a writer on another CPU than the last one. A writer on the same CPU lowers it
 /// by 1. So `turns` does not grow if each CPU writes five times in a row or more.
 const TURN: u32 = 4;
-/// CPUs count as alternating if they did so this often lately.
+/// CPUs count as alternating writers after about this number of recent alternations.
 #[cfg(not(any(test, loom, shuttle)))]
 const TURNS: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
@@ -32,11 +32,11 @@ const TURNS: u32 = 4;
 
 /// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
 /// [`arenas`] decides its addresses. An arena has cache lines of its own. A fault that finds an entry reads only the
-/// first one, which has the tree's root.
+/// first of these lines, which has the tree's root.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
-    // Writers write the cache lines from here on, and those of the tree above but its first.
+    // Writers write the cache lines from here on, and all cache lines of `entries` except its first.
     /// Odd while the tree is being changed. A miss counts only if the same even value is read before and after it.
     sequence: AtomicU64,
     /// Bytes that entries cover, by class.
@@ -56,13 +56,13 @@ pub(super) struct WriterState {
     last: CpuId,
     /// Grows by [`TURN`] if a writer is on another CPU than the last one, and falls by 1 otherwise.
     turns: u32,
-    /// The range whose table pages were found empty last. They are pruned when others are found empty. So a program
-    /// that maps and unmaps in one place does not free and allocate a table page each time. At most one range of empty
-    /// table pages is kept.
+    /// The range whose table pages were found empty last. A writer prunes these table pages when it finds others empty.
+    /// So a program that maps and unmaps in one place does not free and allocate a table page each time. At most one
+    /// range of empty table pages is kept.
     idle: Option<VirtRange>,
     /// The arena's bytes that were posted to the [`CommitCharge`](super::CommitCharge).
     posted: u64,
-    /// When the entries and their chains are checked next. `leaves_due` is the same for the leaves.
+    /// When the entries and their chains are checked next. `leaves_due` says when the leaves are checked next.
     pub(super) entries_due: Due,
     pub(super) leaves_due: Due,
 }
@@ -130,7 +130,7 @@ impl<M: Machine> Arena<M> {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Whether a miss counts that lies between the read of `sequence` and this call (relies on C3).
+    /// Whether a miss counts: no writer changed the arena between the read of `sequence` and this call (relies on C3).
     #[inline]
     pub(super) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
@@ -181,7 +181,7 @@ impl<M: Machine> Arena<M> {
         cursor.map(|item| unsafe { &*item.value.as_ptr() })
     }
 
-    /// As [`Writer::prepare`], for all of an arena that no other thread can reach yet.
+    /// Prepares the first entries of an arena that no other thread can reach yet. Otherwise like [`Writer::prepare`].
     pub(super) fn prepare_first(
         &mut self,
         count: usize,
@@ -191,7 +191,8 @@ impl<M: Machine> Arena<M> {
         self.entries.prepare(owner, self.bounds.start, self.bounds.end, count, items(entries))
     }
 
-    /// As [`Writer::charge_commit`], for the first entries of an arena that no other thread can reach yet.
+    /// Charges `bytes` for the first entries of an arena that no other thread can reach yet. Returns false if the limit
+    /// of the commit charge would be exceeded.
     pub(super) fn charge_commit_first(&mut self, vm: &Maps<M>, bytes: u64) -> bool {
         let commit_charge = vm.map_memory().commit_charge();
         if commit_charge.is_limited() {
@@ -315,7 +316,8 @@ impl<'a, M: Machine> Writer<'a, M> {
         cursor.take_while(move |i| i.start < hi).map(|item| unsafe { &*item.value.as_ptr() })
     }
 
-    /// The entries that end after `va`, ascending, and the entry before them if it is in the same leaf.
+    /// The entries that end after `va`, ascending, and the entry before the first of them, if both are in one leaf of
+    /// the tree.
     pub(super) fn around(&self, va: u64) -> (Option<&'a Entry<M>>, impl Iterator<Item = &'a Entry<M>> + use<'a, M>) {
         // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(va) };
@@ -423,7 +425,7 @@ impl<'a, M: Machine> Writer<'a, M> {
 
     /// Notes that table pages in `emptied` have no leaf any more. Returns the range whose table pages the caller prunes
     /// now. If the space has no entry any more, that is all of user space. (A writer of an arena other than the home
-    /// arena does not look at other arenas. The last empty table pages there are pruned when the arenas join.)
+    /// arena does not look at other arenas. The last empty table pages of its arena are pruned when the arenas join.)
     pub(super) fn idle_tables(&mut self, emptied: Option<VirtRange>, space: &Space<M>) -> Option<VirtRange> {
         let home = core::ptr::eq(self.arena, space.arenas.home());
         if home && self.arena.mapped() == 0 && space.mapped() == 0 {

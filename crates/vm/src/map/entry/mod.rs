@@ -84,7 +84,8 @@ pub struct Entry<M: Machine> {
     pub(super) how: Cell<How>,
     /// Notes of the writer on the chain. Only the writer uses them.
     notes: Cell<Notes>,
-    /// The next entry on a list: of new entries before publication, of stale entries later. Only the writer uses it.
+    /// The next entry on a list of the writer: of new entries before their publication, or of entries marked stale.
+    /// Only the writer uses it.
     pub(super) link: Cell<*const Entry<M>>,
     _front: PhantomData<*const Backing<M>>,
 }
@@ -125,7 +126,8 @@ pub(super) enum How {
     Taken,
     /// The entry gets a copy of the origin's chain, for the entry's range only.
     Copied,
-    /// As `Copied`, and its front covers more addresses, so that the mapping can grow.
+    /// The entry gets a copy of the origin's chain. The copied front covers more addresses than the entry, so that the
+    /// mapping can grow.
     Grown,
     /// The entry gets a copy of the last layer of its origin's chain, which is a file.
     Tail,
@@ -157,7 +159,8 @@ impl Attributes {
         self.flags.contains(Flags::SHARED) && self.max_prot.contains(Prot::WRITE)
     }
 
-    /// These attributes for an adjoining range of new private memory, which has a front of its own and no file.
+    /// Returns these attributes, adapted to an adjoining range of new private memory, which has a front of its own and
+    /// no file.
     pub(super) fn emptied(self) -> Attributes {
         Attributes { flags: self.flags - Flags::NEEDS_FRONT - Flags::FILE, ..self }
     }
@@ -294,7 +297,7 @@ impl<M: Machine> Entry<M> {
     ///
     /// # Requires
     /// [`mark_stale_for_fork`](Self::mark_stale_for_fork) has marked the entry. Or the caller holds the writer of the
-    /// entry's arena, and the lock of the table page of the leaves that it asks about.
+    /// entry's arena, and the lock of the table page that has the leaves in question.
     pub(super) fn has_no_stores(&self) -> bool {
         self.state.load(Ordering::Relaxed) & NO_STORES != 0
     }
@@ -311,7 +314,7 @@ impl<M: Machine> Entry<M> {
     /// Breaks the rights, for tests of the checker.
     ///
     /// # Safety
-    /// No other thread reads the entry meanwhile.
+    /// No other thread reads the entry during the call.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) unsafe fn corrupt_rights(entry: NonNull<Entry<M>>, max_prot: Prot) {
         // SAFETY: by this function's contract.

@@ -62,8 +62,8 @@ impl<M: Machine> Space<M> {
     /// As [`store`](Space::store), within a page.
     fn store_in_page(&self, at: u64, from: &[u8]) -> Result<(), FaultError> {
         loop {
-            // The leaf may be removed again before it is used, so try until a store succeeds. The fault waits for
-            // writers of the map, and for memory.
+            // Another thread may remove the leaf before `try_store` uses it, so try until a store succeeds. The fault
+            // waits for writers of the map, and for memory.
             self.fault(at, Access::Write)?;
             let may = MaySleep::here();
             let pin = may.pin(self.vm().epoch());
@@ -74,7 +74,8 @@ impl<M: Machine> Space<M> {
     }
 
     /// One attempt, under one pin: stores through the leaf that a fault has installed. Returns false if no leaf allows
-    /// the store. [`FaultError::Pager`] for a device, whose registers are not stored into.
+    /// the store. Returns [`FaultError::Pager`] for a device, because this function does not store into device
+    /// registers.
     fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> Result<bool, FaultError> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -88,8 +89,8 @@ impl<M: Machine> Space<M> {
         if entry.front().object().is_some_and(|object| object.device().is_some()) {
             return Err(FaultError::Pager);
         }
-        // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer. A frame
-        // is no part of a kernel buffer.
+        // SAFETY: the copy stays within the frame and within the buffer. The leaf keeps the frame while this thread
+        // holds the table page's lock. A frame is no part of a kernel buffer.
         unsafe {
             let to = vm.machine().frame_ptr(leaf.pfn).add(within);
             bytes::copy(from.as_ptr(), to, from.len());
@@ -145,8 +146,8 @@ impl<M: Machine> Space<M> {
                 let now = found.page.state();
                 let same = !now.busy() && now.valid() && now.generation() == found.state.generation();
                 if same {
-                    // SAFETY: within the frame, which is held, and within the buffer; a frame is no part of a kernel
-                    // buffer.
+                    // SAFETY: the copy stays within the frame, which is held, and within the buffer. A frame is no part
+                    // of a kernel buffer.
                     unsafe {
                         let from = vm.machine().frame_ptr(vm.pfn_of_page(found.page)).add(within);
                         bytes::copy(from, to.as_mut_ptr(), to.len());
@@ -188,7 +189,8 @@ impl<M: Machine> Space<M> {
         if entry.is_stale() {
             return Err(Attempt::Stale);
         }
-        // A condemned space may have lost its pages, so the hole may not be one.
+        // `Space::reap` may have freed the pages of a condemned space, so the walk may find a hole where the program
+        // had data.
         if self.is_condemned() {
             return Err(Attempt::Fail(FaultError::NotMapped));
         }

@@ -15,7 +15,8 @@ use crate::types::VirtRange;
 pub enum Content {
     /// A copy of private memory, or the same shared memory.
     Copy,
-    /// The same memory. For shared memory only, because no second space can store into the layers of a private mapping.
+    /// The memory itself, which parent and child then share. Allowed for shared memory only, because no second space
+    /// can store into the layers of a private mapping.
     Share,
     /// New, zero-filled memory. For private anonymous memory only.
     Zero,

@@ -31,8 +31,8 @@ impl<M: Machine> Space<M> {
     /// Changes the length of the mapping at `old` to `new_len` bytes. Moves the mapping if needed and if `how` allows
     /// that. Returns its address. `old` must lie within one entry (else [`MapError::NotMapped`]) that is not sealed
     /// (else [`MapError::Sealed`]). If `old` is empty, the mapping must be shared, and this makes a second mapping of
-    /// the same pages. With `keep_old` the mapping always moves, and the old range stays mapped. If it is private, the
-    /// old range is then as a new mapping.
+    /// the same pages. With `keep_old` the mapping always moves, and the old range stays mapped. A private old range
+    /// has no pages then, like a new mapping.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
         let _span = Span::begin(EventKind::Remap, old.start, new_len);
         let twice = old.start == old.end;
@@ -62,8 +62,8 @@ impl<M: Machine> Space<M> {
             return Err(MapError::TooMany);
         }
 
-        // Pages beyond the new length are unmapped first, as on Linux, whatever their entries are. A range that only
-        // shrinks in place may have several entries.
+        // Pages beyond the new length are unmapped first, as on Linux, even if several entries map them. A range that
+        // only shrinks in place may have several entries.
         let mut old = old;
         if !twice && new_len <= old.len() {
             let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
@@ -136,7 +136,8 @@ impl<M: Machine> Space<M> {
                     return Err(MapError::NoSpace);
                 }
             }
-            // Both places must be in the writer's arena. If they are not, all arenas are joined below.
+            // Both places must be in the writer's arena (the part of the map whose lock it holds). If they are not, all
+            // arenas are joined below.
             let new = match to {
                 Some(to) => Some(to).filter(|to| self.has(&writer, *to)),
                 None => self.find(&writer, new_len),
@@ -217,8 +218,8 @@ impl<M: Machine> Space<M> {
         if let Some(rest) = rest {
             there.push(Piece::without_private_layers(entry, rest))?;
         }
-        // The stale mark keeps the chain of the old place from changing. A second mapping leaves the old place as it
-        // is.
+        // `Update::new` marks the old entry stale, so its chain does not change. A second mapping leaves the old place
+        // unchanged.
         let gone = if twice { entry.range() } else { old };
         let mut here = Update::new(self, writer, gone);
         here.outside_before(gone)?;
@@ -248,8 +249,8 @@ fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }
 
-/// Whether a copy of the front may cover more addresses than the entry. If another front has the same private object,
-/// that object may have pages there.
+/// Whether a copy of the front (the first backing) may cover more addresses than the entry. If another front has the
+/// same private object, that object may have pages at the additional addresses.
 fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
     entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
 }

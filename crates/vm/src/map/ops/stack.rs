@@ -12,8 +12,8 @@ use crate::sleep::MaySleep;
 use crate::types::{PAGE_SIZE, VirtRange};
 
 impl<M: Machine> Space<M> {
-    /// As [`Space::grow_stack`], for a fault. It waits for the memory that the map operation needs, as a fault waits
-    /// for its page's. Any other error becomes [`FaultError::NotMapped`]. May sleep; the caller holds no lock.
+    /// Calls [`Space::grow_stack`] for a fault. If the map operation finds no memory, waits for memory and repeats the
+    /// call. Any other error becomes [`FaultError::NotMapped`]. May sleep; the caller holds no lock.
     #[cold]
     pub fn grow_stack_at_fault(&self, va: u64) -> Result<(), FaultError> {
         let (mut patience, mut may) = (Patience::new(), MaySleep::here());
@@ -42,7 +42,8 @@ impl<M: Machine> Space<M> {
         if !stack.flags().contains(Flags::GROWS_DOWN) {
             return Err(MapError::NotMapped);
         }
-        // A long stack may have several entries, because a new entry begins each time that the front's room is used up.
+        // A long stack may have several entries, because growth begins a new entry when all addresses that the front
+        // covers (its room) are in use.
         let mut top = stack.range().end;
         while let Some(above) = writer.get(top)
             && above.flags().contains(Flags::GROWS_DOWN)

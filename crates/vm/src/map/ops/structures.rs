@@ -39,8 +39,8 @@ impl Structures {
 }
 
 impl<M: Machine> Space<M> {
-    /// Counts the structures of the space. The result is exact if no structure changes meanwhile. The cost follows the
-    /// entries, their layers, and the nodes of their indexes. May sleep; the caller holds no lock.
+    /// Counts the structures of the space. The result is exact if no structure changes during the call. The cost
+    /// follows the entries, their layers, and the nodes of their indexes. May sleep; the caller holds no lock.
     pub fn structures(&self) -> Structures {
         let memory = self.vm().map_memory();
         let objects = self.vm().object_memory();

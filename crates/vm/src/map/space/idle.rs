@@ -3,20 +3,20 @@
 //! Page tables are a cache of the map, so leaves may be removed at any time. Each leaf is removed under its table
 //! page's lock, by an atomic exchange that returns the bits that hardware set. Its dirty and access bits are credited
 //! to its page before the lock is released. The flush usually reaches no CPU, because none runs the space. A CPU that
-//! begins to run it meanwhile is flushed like any other. The root is freed last, so that an idle space has no table
-//! page.
+//! begins to run the space during the drop is flushed like any other. The root is freed last, so that an idle space has
+//! no table page.
 //!
 //! - **drop**
 //!   - fault: the table page's lock. The fault's leaf is dropped, or the fault enters it afterwards. A table page with
 //!     a leaf is not pruned
 //!   - reverse scan: finds the leaf, or the count of unflushed removals
 //!   - map operation: finds the leaf, or the count of unflushed removals
-//!   - exit: the caller holds a handle
+//!   - exit: the caller holds a handle, so the space is not destroyed during the drop
 //! - **refill**
 //!   - fault: the table page's lock, and the checks of a fault
 //!   - reverse scan: the busy state and the generation of the page, as for a fault
 //!   - map operation: the stale mark of the entry, as for a fault
-//!   - exit: as above
+//!   - exit: the caller holds a handle, so the space is not destroyed during the refill
 
 use crate::machine::{Machine, Pmap, Removed, Table};
 use crate::map::space::Space;
@@ -45,8 +45,8 @@ impl<M: Machine> Space<M> {
     /// make them again: one fault if the space is small ([`SMALL`]). Locks only the table pages and the root, one after
     /// the other.
     ///
-    /// A thread that runs the space or faults in it meanwhile is served as usual. Tables that its faults make again are
-    /// not dropped.
+    /// A thread that runs the space or faults in it during the drop is served as usual. Tables that its faults make
+    /// again are not dropped.
     pub fn drop_tables(&self) -> Option<Dropped> {
         let (vm, pmap) = (self.vm(), self.pmap());
         if pmap.is_running() {

@@ -47,7 +47,7 @@ pub struct Limits {
     pub stack: u64,
     /// Bytes that may be mapped.
     pub bytes: u64,
-    /// Bytes that may be mapped as writable private memory, stacks apart.
+    /// Bytes that may be mapped as writable private memory, except stacks.
     pub data: u64,
     /// Entries that may exist.
     pub entries: u64,
@@ -119,7 +119,8 @@ pub struct SpaceStats {
 /// allowed, on a CPU of the machine, and after no CPU runs the space any more.
 pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
-// SAFETY: a handle is a shared reference to a space that lives while it exists; a space is made of locks and atomics.
+// SAFETY: a handle is a shared reference to a space, which lives while the handle exists. A space is made of locks and
+// atomics.
 unsafe impl<M: Machine> Send for SpaceRef<M> {}
 // SAFETY: `&SpaceRef` gives `&Space`, which is made of locks and atomics, and clones, which count atomically.
 unsafe impl<M: Machine> Sync for SpaceRef<M> {}
@@ -184,8 +185,8 @@ impl<M: Machine> NewSpace<M> {
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
-    /// Publishes the space, so that other threads can find it. The proof `_shared` says that memory which the space
-    /// shares with another one is write-protected there, and that this was flushed.
+    /// Publishes the space, so that other threads can find it. `_shared` proves that memory which this space shares
+    /// with another space is write-protected in the other space, and that the write-protection was flushed.
     pub fn born(self, _shared: &impl NoTranslation) -> SpaceRef<M> {
         let this = ManuallyDrop::new(self);
         let space = SpaceRef(this.0);
@@ -342,7 +343,8 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The most pages that were resident at the same time. As exact as [`Pmap::peak_pages`]. Reads no page table.
+    /// The most pages that were resident at the same time. The number is as exact as [`Pmap::peak_pages`]. Reads no
+    /// page table.
     pub fn peak_resident(&self) -> u64 {
         self.peak.load(Ordering::Relaxed).max(self.pmap.peak_pages(self.vm))
     }
@@ -352,7 +354,7 @@ impl<M: Machine> Space<M> {
         self.arenas.all().map(|a| a.mapped()).sum()
     }
 
-    /// Bytes of writable private memory in all arenas, stacks apart.
+    /// Bytes of writable private memory in all arenas, except stacks.
     pub(super) fn data(&self) -> u64 {
         self.arenas.all().map(|a| a.data()).sum()
     }
@@ -366,8 +368,9 @@ impl<M: Machine> Space<M> {
             return;
         }
         self.vm.map_memory().all.bare(self);
-        // Look for tables after the note. A fault that did not read the note entered its leaf before it. If no other
-        // fault follows, only this look finds that fault's table.
+        // This CPU stores the note in `dropped`, fences, and then looks for tables. A fault on another CPU that did not
+        // read the note entered its leaf before the note. If no other fault follows, only this look finds the table of
+        // that leaf.
         fence_full();
         if self.pmap.table_pages(self.vm) > 0 {
             self.vm.map_memory().all.tabled(self);
@@ -417,7 +420,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// Restarts the peak of resident pages: [`Space::peak_resident`] becomes the largest number since this call, the
-    /// present one included. A page that is mapped or unmapped meanwhile may count in the new peak.
+    /// present one included. A page that is mapped or unmapped during the call may count in the new peak.
     pub fn restart_peak(&self) {
         self.pmap.restart_peak(self.vm);
         // Sum over the page tables, because the pmap's own count lacks pages that other CPUs have not reported yet.
@@ -445,7 +448,7 @@ impl<M: Machine> Space<M> {
         SpaceRef(NonNull::from(self))
     }
 
-    /// Another handle, unless the last one is gone.
+    /// Returns another handle, or `None` if the last handle was dropped.
     ///
     /// # Requires
     /// The caller holds the lock of the list that the space is on.

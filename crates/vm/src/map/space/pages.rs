@@ -21,7 +21,7 @@ pub struct PageInfo {
     pub alone: bool,
     /// The page has stores that were not written to its pager.
     pub dirty: bool,
-    /// The leaf's access bit is set: an access since pageout cleared it last.
+    /// The leaf's access bit is set: a CPU accessed the page since pageout last cleared the bit.
     pub accessed: bool,
 }
 

@@ -96,8 +96,8 @@ impl<M: Machine> Space<M> {
         self.write_shared(range, |object, pages| object.write_back(pages).map(drop))
     }
 
-    /// As [`Space::sync`], but does not wait for the writes. A later `sync` returns their errors. May sleep until a
-    /// write can be started.
+    /// Writes dirty pages like [`Space::sync`], but does not wait for the writes. A later `sync` returns their errors.
+    /// May sleep until a write can be started.
     pub fn start_sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.write_shared(range, |object, pages| {
             object.start_write_back(pages);
@@ -119,8 +119,8 @@ impl<M: Machine> Space<M> {
                 let pin = self.vm().epoch().pin();
                 let Some(entry) = self.arenas.next_in(rest, &pin) else { return Err(MapError::NotMapped) };
                 let Some(part) = entry.range().intersect(&rest) else { return Err(MapError::NotMapped) };
-                // A shared mapping has one layer. Most objects are never written back; no reference is acquired for
-                // those.
+                // A shared mapping has one layer. Most objects are never written back, so no reference to them is
+                // acquired.
                 let front = Some(entry.front()).filter(|_| entry.shared());
                 let shown = front.and_then(|b| Some((b.object().filter(|o| o.is_written_back())?, b.key(part.start))));
                 (part, shown.and_then(|(o, first)| Some((ObjectRef::of(o, &pin)?, first))))

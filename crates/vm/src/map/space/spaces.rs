@@ -9,10 +9,10 @@
 //! A list has two rows. A space whose tables were dropped is on the second row until its next fault. So a pass visits
 //! only spaces that may have tables to drop, however many processes sleep.
 //!
-//! Pageout visits the spaces in turn: it moves the first space of a list to the end and visits it ([`Spaces::next`]).
-//! Each round of a pass visits a few spaces, so a pass looks at all spaces only if it finds nothing else to free. While
-//! memory is scarce, each fork and each refill of dropped tables also visits some spaces of one list
-//! ([`Maps::drop_early`]). So a thread that makes tables drops idle ones itself, without pageout.
+//! Pageout visits the spaces in turn: it moves the first space of a list to the end and visits it ([`Spaces::next`]). A
+//! pass of pageout consists of rounds, and each round visits a few spaces. So a pass looks at all spaces only if it
+//! finds nothing else to free. While memory is scarce, each fork and each refill of dropped tables also visits some
+//! spaces of one list ([`Maps::drop_early`]). So a thread that makes tables drops idle ones itself, without pageout.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::maps::Maps;
@@ -85,7 +85,7 @@ struct Ends<M: Machine> {
 /// Both rows of a list, by [`Row`].
 type Rows<M> = [Ends<M>; 2];
 
-// SAFETY: spaces on a list are alive, and their links are guarded by its lock.
+// SAFETY: spaces on a list are alive, and their links are guarded by the list's lock.
 unsafe impl<M: Machine> Send for Ends<M> {}
 
 struct SpaceList<M: Machine> {
@@ -165,8 +165,8 @@ impl<M: Machine> Spaces<M> {
     }
 
     /// Moves `space`, whose tables were dropped, to the second row. No pass visits it until [`Spaces::tabled`]. Does
-    /// nothing if a fault has cleared the note of the drop meanwhile, because that fault's call of `tabled` may have
-    /// been before this call.
+    /// nothing if a fault has already cleared the note of the drop. That fault's call of `tabled` may have come before
+    /// this call, and would not be repeated.
     pub fn bare(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -210,7 +210,7 @@ impl<M: Machine> Spaces<M> {
     }
 }
 
-/// The space that was first on a row, and is last now.
+/// The result of [`SpaceList::rotate`], which moves the first space of a row to its end.
 enum Rotated<M: Machine> {
     /// The row is empty.
     Empty,
@@ -284,8 +284,8 @@ impl<M: Machine> Maps<M> {
             tables += space.drop_tables_if(now, which);
         }
         if tables != 0 {
-            // Freed tables wait until no walker can hold them, and then each CPU keeps some for reuse. Free both now,
-            // because memory is short.
+            // Freed tables wait until no walker can hold them, and then each CPU keeps some for reuse. Free the waiting
+            // and the kept tables now, because memory is short.
             for _ in 0..GRACE {
                 self.epoch().collect_everywhere();
             }

@@ -54,7 +54,8 @@ pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
     pub level: u8,
     /// Number of slots in use. Fixed once the node is reachable.
     len: Cell<u8>,
-    /// The starts and pointers. All arrays here are initialised below `len`. The starts from `len` on are [`BEYOND`].
+    /// The starts and pointers. All arrays of this struct are initialised below index `len`. The starts from `len` on
+    /// are [`BEYOND`].
     keys: [Key; F],
     /// One past the last address of each slot. In an inner node only the writer uses them. In a leaf they are fixed
     /// once it is reachable.
@@ -147,7 +148,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// Frees a node and all below it.
     ///
     /// # Safety
-    /// The caller alone can reach any of them, and they are freed once.
+    /// The caller alone can reach the node and the nodes below it, and each is freed once.
     pub unsafe fn free_subtree(node: *mut Self) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -275,8 +276,8 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// `this` is a live node with all its memory behind the pointer, `i` is below its length; the caller is the writer.
     #[inline(always)]
     pub unsafe fn gap(this: *mut Self, i: usize) -> u64 {
-        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field this
-        // is.
+        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field is the
+        // `TreeNode`.
         unsafe { if (*this).level == 0 { 0 } else { (*this.cast::<Inner<A, F>>()).gaps[i].assume_init_ref().get() } }
     }
 
@@ -306,7 +307,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// Appends slots `range` of `from`, a node of the same level, to a node that is being built.
     ///
     /// # Safety
-    /// As [`TreeNode::push`], for each of them.
+    /// As [`TreeNode::push`], for each appended slot.
     pub unsafe fn append(this: *mut Self, from: *mut Self, range: core::ops::Range<usize>) {
         // SAFETY: by this function's contract. only the writer changes the copied arrays, so plain copies suffice. The
         // arrays of the two nodes do not overlap.

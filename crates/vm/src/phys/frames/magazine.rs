@@ -264,8 +264,8 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Takes as many frames for programs as fit into `into`, with at most one refill. Zeroed frames come first, and
-    /// have a bit each in the returned mask.
+    /// Takes frames for programs until `into` is full, with at most one refill. Zeroed frames come first, and have a
+    /// bit each in the returned mask.
     pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
         debug_assert!(into.len() < u64::BITS as usize, "each frame has a bit");
         let f = self.frames();
