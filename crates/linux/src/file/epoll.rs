@@ -178,7 +178,7 @@ impl<M: Machine> Epoll<M> {
         lists
     }
 
-    /// Puts a watch on the list. The caller has set its `listed`.
+    /// Puts a watch on the list. The caller has set the watch's `listed` flag.
     fn put(&self, watch: Arc<Watch<M>>, in_front: bool) {
         let mut changed = self.changed.lock();
         if watch.gone.load(Ordering::Relaxed) {
@@ -189,7 +189,7 @@ impl<M: Machine> Epoll<M> {
     }
 
     /// Marks a removed watch so that it is not listed again. `watches` is the number of remaining watches. The caller
-    /// holds their lock, and drops the returned list after it has released the lock.
+    /// holds the lock of `watches`, and drops the returned list after it has released that lock.
     #[must_use]
     fn forget(&self, watch: &Watch<M>, watches: usize) -> Option<ChangedWatches<M>> {
         let changed = self.changed.lock();
@@ -197,8 +197,8 @@ impl<M: Machine> Epoll<M> {
         drop(changed);
         let charge = watch.charge.lock().take();
         drop(charge);
-        // Removed watches use memory as long as they are listed. So their number is limited to that of the set's
-        // watches plus [`FEW`].
+        // Removed watches use memory as long as they are listed. So the list is compacted when the removed watches
+        // outnumber the set's watches by more than [`FEW`].
         if self.left.fetch_add(1, Ordering::Relaxed) < watches + FEW {
             return None;
         }

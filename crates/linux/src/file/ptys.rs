@@ -1,4 +1,4 @@
-//! `/dev/ptmx` and `/dev/pts`: opening the master of a new pair, and the terminal of an existing one.
+//! `/dev/ptmx` and `/dev/pts`: opening the master of a new pair, and the terminal of an existing pair.
 
 use crate::file::open::open_flags;
 use crate::file::terminals::{Groups, claim_at_open, settings};

@@ -55,7 +55,7 @@ fn fault_in<M: Machine>(
             }
             match space.fault(at, access) {
                 Ok(_) => {}
-                // The page was unmapped meanwhile. The next lookup finds the hole.
+                // Another thread has unmapped the page since the lookup. The next lookup finds the hole.
                 Err(FaultError::NotMapped) => break,
                 Err(error @ FaultError::OutOfMemory) => return Err((Some(error), Errno::ENOMEM)),
                 Err(error) if how.is_some() => return Err((Some(error), Errno::EFAULT)),

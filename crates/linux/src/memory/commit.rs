@@ -64,7 +64,8 @@ pub fn set<M: Machine>(linux: &Linux<M>, setting: Setting, value: i64) -> Result
         STRICT => limit(linux).min(CommitCharge::UNLIMITED - 1),
         _ => CommitCharge::UNLIMITED,
     };
-    // The loop is needed because another thread may change a setting meanwhile.
+    // Another thread may change a setting between the two lines of the loop. So the loop repeats until the limit
+    // matches the settings.
     let commit_charge = linux.vm.map_memory().commit_charge();
     while commit_charge.limit() != wanted() {
         commit_charge.set_limit(wanted());
