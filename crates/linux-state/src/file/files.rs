@@ -49,8 +49,8 @@ impl From<NoNumber> for Errno {
     }
 }
 
-/// A descriptor that is reserved before the file is opened, so that a table without room causes no opened or created
-/// file. The drop releases the descriptor, unless it was [filled](Reserved::fill).
+/// A descriptor that is reserved before the file is opened. So a call that finds the table full does not open or create
+/// a file. The drop releases the descriptor, unless it was [filled](Reserved::fill).
 #[must_use]
 pub struct Reserved<'a, M: Machine> {
     files: &'a Files<M>,
@@ -116,7 +116,7 @@ impl<M: Machine> Files<M> {
     /// The open file of descriptor `fd` in the caller's table.
     ///
     /// # Safety
-    /// The table is the calling thread's. If it is not shared, no other thread changes it.
+    /// The table belongs to the calling thread. If no other thread shares the table, no other thread changes it.
     #[inline]
     pub unsafe fn get(&self, fd: u32) -> Result<Arc<File<M>>, Errno> {
         // SAFETY: the table is the calling thread's. If it is not shared, no other thread changes it.

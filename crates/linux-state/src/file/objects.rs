@@ -53,8 +53,8 @@ impl<M: Machine> Clone for FileBytes<M> {
     }
 }
 
-/// The pager of a file in memory. The file's pages exist nowhere else, so the pager has only the file's name. It is
-/// freed with its object, which may outlive the file.
+/// The pager of a file in memory. The file's pages exist nowhere else, so the pager needs no storage and has only the
+/// file's name. The pager is freed with its object, which may outlive the file.
 struct FilePager<M: Machine> {
     origin: Arc<Origin<FileHost<M>>>,
     host: FileHost<M>,
@@ -211,8 +211,8 @@ impl<M: Machine> FileObject for FileBytes<M> {
     }
 }
 
-/// An upper bound, in bytes, for the kernel memory of a record lock: the lock, its part of the charge, and a spare
-/// lock.
+/// An upper bound, in bytes, for the kernel memory of a record lock. It covers the lock, its part of the
+/// [`LockCharge`], and a spare lock.
 const LOCK_BYTES: u64 = 256;
 
 /// The most record locks of the caller's user. The locks may use a 256th of memory.
@@ -237,7 +237,7 @@ impl<M: Machine> quire_fs::lock::Charge for LockCharge<M> {
     }
 }
 
-/// A frame of a pipe, allocated as long as the pipe exists.
+/// A frame of a pipe's buffer. The drop of this value frees the frame.
 pub struct PipePage<M: Machine> {
     vm: &'static Vm<M>,
     /// `None` only during the drop.

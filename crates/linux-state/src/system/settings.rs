@@ -1,7 +1,7 @@
 //! Numeric settings in `/proc/sys` that the kernel stores. Each has an initial value and bounds.
 //!
-//! The comment of a setting says whether the kernel acts on it. The other settings are only stored, because programs
-//! read them, or administrators set them at boot.
+//! The comment of a setting says whether the kernel acts on the setting. A setting that is only stored exists because
+//! programs read it, or administrators set it at boot.
 
 use crate::Errno;
 use quire_sync::atomic::{AtomicI64, Ordering};

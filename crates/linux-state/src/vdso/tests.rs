@@ -150,7 +150,7 @@ fn every_symbol_is_a_function_of_the_code_with_linuxs_version() {
         assert!(code.address() <= s.address() && s.address() + s.size() <= code.address() + code.size());
         assert_eq!(half(entry(elf::DT_VERSYM) + 2 * s.index().0), 2);
     }
-    // The version definitions: first that of the file itself, then Linux's.
+    // The version definitions: first the definition of the file itself, then Linux's.
     let (mut at, mut found) = (entry(elf::DT_VERDEF), Vec::new());
     for _ in 0..entry(elf::DT_VERDEFNUM) {
         let name = text(entry(elf::DT_STRTAB) + word(at + word(at + 12) as usize) as usize);
