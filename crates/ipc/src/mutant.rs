@@ -11,7 +11,8 @@ quire_sync::mutants! {
         ResultOfWakerIgnored,
         /// POSIX queues: a sender wakes no receiver.
         SentUnannounced,
-        /// Semaphores: the end of each thread of a process reverts its changes, not only that of the last.
+        /// Semaphores: the end of each thread of a process reverts its changes, and not only the end of the last
+        /// thread.
         EachThreadReverts,
     }
 }
