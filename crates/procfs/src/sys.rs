@@ -230,7 +230,7 @@ const fn overcommit<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     )
 }
 
-/// As [`setting`], for a limit of real-time threads.
+/// The file of a limit on real-time threads. Unlike with [`setting`], a write also changes the scheduler's bound.
 const fn realtime<M: Machine, const OF: usize>() -> ItemKind<M, System<M>> {
     ItemKind::Writable(
         |about, out| {

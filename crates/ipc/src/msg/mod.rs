@@ -113,7 +113,7 @@ impl<H: Host> Queues<H> {
     pub fn sums(&self) -> Result<Sums, Error> {
         let mut sums = Sums { count: self.registry.used(), ..Sums::default() };
         self.registry.each(|queue| {
-            // A queue may be removed meanwhile.
+            // Another thread may have removed the queue since the listing.
             if let Ok(status) = queue.status(None) {
                 sums.messages += status.messages;
                 sums.bytes += status.bytes;

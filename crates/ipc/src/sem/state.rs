@@ -283,9 +283,9 @@ impl<C> State<C> {
         }
     }
 
-    /// Tries two kinds of calls, the oldest first: those that wait until this semaphore is larger, and those with
-    /// several operations. Stops when a call has changed this semaphore's value, because the semaphore is then on the
-    /// list of changed semaphores again.
+    /// Tries two kinds of calls, the oldest first: calls with one operation that wait until this semaphore is larger,
+    /// and calls with several operations. Stops when a call has changed this semaphore's value, because the semaphore
+    /// is then on the list of changed semaphores again.
     fn run_more(&mut self, number: usize) {
         let (mut one, mut several) = (self.at(number).more.first(), self.several.first());
         loop {

@@ -33,8 +33,8 @@ impl<M: Machine> FileHost<M> {
         let task = quire_task::Machine::current(linux.machine);
         // SAFETY: the machine returns the running thread, which lives while it runs.
         let thread = unsafe { (*task).payload() }.as_ref();
-        // Kernel threads have no user, so no limit applies to them. SAFETY: the thread itself runs this, and replaces
-        // nothing meanwhile.
+        // Kernel threads have no user, so no limit applies to them. SAFETY: the thread itself runs this, and does not
+        // replace its credentials during the check.
         thread.is_none_or(|thread| unsafe { thread.credentials.get() }.may(cap::SYS_ADMIN))
     }
 

@@ -76,7 +76,7 @@ impl<M: Machine> Foreign<M> {
         self.0.is_dumpable()
     }
 
-    /// Whether both are the same space.
+    /// Whether both handles are on one space.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

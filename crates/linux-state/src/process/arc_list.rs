@@ -162,15 +162,15 @@ impl<K: ListKind> ArcList<K> {
     /// Begins a walk.
     ///
     /// # Safety
-    /// `walk` is under way on no list. It stays in place until [`end_walk`](Self::end_walk), and ends before the list
-    /// is dropped.
+    /// `walk` has begun on no list. It stays in place until [`end_walk`](Self::end_walk), and ends before the list is
+    /// dropped.
     pub unsafe fn begin_walk(&mut self, walk: &Walk<K>) {
         walk.next.set(self.list.first());
         // SAFETY: the caller ensures that the walk is on no list, and does not move before `end_walk`.
         unsafe { self.walks.push_back(NonNull::from(walk)) };
     }
 
-    /// The next node of a walk that is under way on this list, with a new reference; `None` at the end.
+    /// Returns the next node of a walk over this list, with a new reference; `None` at the end.
     pub fn step(&mut self, walk: &Walk<K>) -> Option<Arc<K::Node>> {
         let node = walk.next.get()?;
         // SAFETY: a remover of the walk's next node advances the walk, so this node is on the list.
@@ -183,9 +183,9 @@ impl<K: ListKind> ArcList<K> {
     /// Ends a walk.
     ///
     /// # Safety
-    /// `walk` is under way on this list.
+    /// `walk` has begun on this list and has not ended.
     pub unsafe fn end_walk(&mut self, walk: &Walk<K>) {
-        // SAFETY: the caller ensures that the walk is under way on this list, so it is among `walks`.
+        // SAFETY: the caller ensures that the walk has begun on this list and has not ended, so it is among `walks`.
         unsafe { self.walks.remove(NonNull::from(walk)) };
     }
 

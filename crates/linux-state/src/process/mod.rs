@@ -9,7 +9,7 @@
 //! | the list of threads, whether the process is ending | `threads` |
 //! | pending signals | the queue's own lock, taken last |
 //!
-//! No lock is global. Fork, exit and wait in processes with different parents write no common cache lines, except those
+//! No lock is global. Fork, exit and wait in processes with different parents write no common cache lines, except lines
 //! of the id table.
 
 pub mod access;
@@ -434,7 +434,7 @@ impl<M: Machine> Process<M> {
         self.exiting.load(Ordering::Acquire)
     }
 
-    /// The signals that the process ignores, and those that it handles.
+    /// The set of signals that the process ignores, and the set of signals that it handles.
     pub fn dispositions(&self) -> (SigSet, SigSet) {
         self.with_actions(Actions::sets)
     }

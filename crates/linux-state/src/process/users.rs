@@ -48,7 +48,7 @@ pub enum Account {
     PosixQueues,
     /// Files of `inotify_init`: `fs.inotify.max_user_instances`.
     Notifiers,
-    /// Watches of those files: `fs.inotify.max_user_watches`.
+    /// Watches of inotify files: `fs.inotify.max_user_watches`.
     Notices,
     /// Files in flight in messages of sockets: `RLIMIT_NOFILE`.
     FilesInFlight,

@@ -21,9 +21,9 @@ use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence_full};
 pub struct Receiver<'a> {
     /// The field [`Thread::work`](crate::Thread::work).
     pub work: &'a AtomicU32,
-    /// As [`Thread::blocked`](crate::Thread::blocked).
+    /// The field [`Thread::blocked`](crate::Thread::blocked).
     pub blocked: &'a AtomicU64,
-    /// As [`Thread::awaited`](crate::Thread::awaited).
+    /// The field [`Thread::awaited`](crate::Thread::awaited).
     pub awaited: &'a AtomicU64,
     /// The queue of the thread's own pending signals.
     pub own: &'a PendingQueue,

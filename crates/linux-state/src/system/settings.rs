@@ -110,7 +110,7 @@ settings! {
     /// `kernel.sched_rt_runtime_us`: how long real-time threads may use a CPU in each period while other threads wait;
     /// -1: no limit. The kernel acts on this setting and the next two.
     RealTimeRuntime: 950_000, -1, INT;
-    /// `kernel.sched_rt_period_us`: the length of that period.
+    /// `kernel.sched_rt_period_us`: the length in microseconds of the period for the limit on real-time threads.
     RealTimePeriod: 1_000_000, 1_000, INT;
     /// `kernel.sched_rr_timeslice_ms`: the time slice of `SCHED_RR`. Values of 0 and below mean the initial value.
     RoundRobin: 100, i32::MIN as i64, INT;
@@ -119,7 +119,7 @@ settings! {
     OvercommitMode: 0, 0, 2;
     /// `vm.overcommit_ratio`: the limit of mode 2 as a percentage of memory, to which swap is added.
     OvercommitRatio: 50, 0, INT;
-    /// `vm.overcommit_kbytes`: the same limit in KiB, used if it is not 0.
+    /// `vm.overcommit_kbytes`: the limit of mode 2 in KiB. If it is not 0, it replaces the ratio.
     OvercommitKib: 0, 0, i64::MAX;
     /// `net.ipv6.bindv6only`: the initial value of IPV6_V6ONLY. The kernel acts on it.
     OnlySix: 0, 0, 1;

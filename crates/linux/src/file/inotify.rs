@@ -187,7 +187,7 @@ impl Stream for Notifier {
         loop {
             let room = sink.room();
             let event = match done {
-                // A record without a name, such as that of an overflow, must fit.
+                // The buffer must have room for the shortest record, which has no name (such as the overflow record).
                 0 if room < HEADER => return Err(FsError::Invalid),
                 0 => self.readiness.wait(io, || self.take(room))??,
                 _ if room < HEADER => return Ok(done),

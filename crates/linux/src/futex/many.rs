@@ -61,8 +61,8 @@ impl<M: Machine> Listed<'_, M> {
         })
     }
 
-    /// Takes all waiters except `but` off the table. Returns the index of the first waiter that a wake-up has chosen
-    /// meanwhile.
+    /// Takes all waiters except `but` off the table. Returns the index of the first waiter that a wake-up had chosen
+    /// before it was taken off.
     fn take_off(&mut self, but: Option<usize>) -> Option<usize> {
         let mut chosen = None;
         for at in (0..core::mem::take(&mut self.listed)).filter(|at| Some(*at) != but) {

@@ -98,7 +98,7 @@ fn of_process<M: Machine>(ctx: &Ctx<'_, M>) -> Result<Undos<M>, Errno> {
     share.ok_or(Errno::ENOMEM)
 }
 
-/// The calling thread's undo list: its own, or that of its process.
+/// The undo list that the calling thread uses: its own list, or the list of its process.
 fn own_undos<'a, M: Machine>(ctx: &'a Ctx<'_, M>) -> Result<&'a Undos<M>, Errno> {
     let undos = &ctx.thread.undos;
     // SAFETY: only the owning thread has a context, and nothing borrows the list while it is `None`.

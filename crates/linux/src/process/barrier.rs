@@ -22,7 +22,7 @@ const REGISTER_PRIVATE_EXPEDITED: u32 = 1 << 4;
 const PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 5;
 const REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 6;
 const GET_REGISTRATIONS: u32 = 1 << 9;
-/// The result of `QUERY`: all commands except those for restartable sequences.
+/// The result of `QUERY`: all commands except the commands for restartable sequences.
 const SUPPORTED: u32 = GLOBAL
     | GLOBAL_EXPEDITED
     | REGISTER_GLOBAL_EXPEDITED

@@ -1,4 +1,4 @@
-//! Signal frames on a handler's stack, and the return from them. The layout is that of Linux for x86-64
+//! Signal frames on a handler's stack, and the return from them. The layout equals Linux's layout for x86-64
 //! (arch/x86/include/uapi/asm/sigcontext.h, ucontext.h).
 
 use crate::signal::alt_stack;
@@ -194,7 +194,7 @@ fn float_area<M: Machine>(linux: &'static Linux<M>, len: usize) -> Result<FloatA
     FloatArea::new(len)
 }
 
-/// Pushes a frame for `action`, and sets `regs` to those of the handler's first instruction.
+/// Pushes a frame for `action`, and sets `regs` to the registers of the handler's first instruction.
 pub(crate) fn push<M: Machine>(
     linux: &'static Linux<M>,
     thread: &Thread<M>,
@@ -260,7 +260,8 @@ pub(crate) fn push<M: Machine>(
     Ok(())
 }
 
-/// Sets `regs` to those of the first instruction of `handler`. Its arguments are `signal` and parts of the `frame`.
+/// Sets `regs` to the registers of the first instruction of `handler`. The handler's arguments are `signal` and the
+/// addresses of parts of `frame`.
 fn enter<M: Machine>(linux: &Linux<M>, regs: &mut UserRegs, handler: u64, frame: u64, signal: Signal) {
     // A handler starts with a fresh floating-point state: it does not inherit rounding modes, unmasked exceptions or a
     // full x87 stack.

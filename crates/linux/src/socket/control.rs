@@ -177,7 +177,8 @@ impl Writer {
         self.put(ctx, (raw::SOL_SOCKET, raw::SCM_CREDENTIALS), &data)
     }
 
-    /// Installs descriptors for as many of the `files` as fit, and stores the descriptors. The other files are closed.
+    /// Installs descriptors for the first of the `files`, up to the number that fits into the buffer, and stores the
+    /// descriptors. The remaining files are closed.
     pub(super) fn files<M: Machine>(
         &mut self,
         ctx: &Ctx<'_, M>,

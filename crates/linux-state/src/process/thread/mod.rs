@@ -354,7 +354,7 @@ impl<M: Machine> Thread<M> {
         }
     }
 
-    /// Publishes the thread's credentials as those of its process. Called by the thread itself.
+    /// Publishes the thread's credentials as the credentials of its process. Called by the thread itself.
     pub fn show_credentials(&self) {
         // SAFETY: the thread itself runs this, and does not replace its credentials during the clone.
         let own = unsafe { self.credentials.get() }.clone();

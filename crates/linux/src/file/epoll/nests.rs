@@ -27,9 +27,9 @@ const BATCH: usize = 64;
 pub(super) struct Walked {
     /// The number of the last downward walk that visited this set.
     down: AtomicU64,
-    /// The last walk that measured the depth of sets in this one, and that depth.
+    /// The last walk that measured how deep sets are nested in this set, and the measured depth.
     below: Depth,
-    /// The last walk that measured the depth of sets above this one, and that depth.
+    /// The last walk that measured how deep this set is nested in outer sets, and the measured depth.
     above: Depth,
 }
 
@@ -249,7 +249,7 @@ impl<M: Machine> Epoll<M> {
     }
 }
 
-/// Calls `each` with the sets that watch `readiness`, if `file` is given, only those with a watch of `file`.
+/// Calls `each` with the sets that watch `readiness`. If `file` is given, only sets with a watch of `file` are visited.
 fn sets_above<M: Machine>(
     readiness: &Readiness,
     file: Option<&Arc<File<M>>>,

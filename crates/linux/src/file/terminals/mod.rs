@@ -177,7 +177,7 @@ pub fn set_foreground<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, group: 
     if group < 0 {
         return Err(Errno::EINVAL);
     }
-    // As on Linux, the id may be that of a process. Then that process's group is used.
+    // As on Linux, `id` may be the id of a process. Then the group of this process is used.
     let (ids, id) = (&ctx.linux.ids, group as u32);
     let found = match ids.group(id) {
         Some(group) => group,
