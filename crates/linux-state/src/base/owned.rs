@@ -13,7 +13,7 @@ pub(crate) type FreesItself = [AtomicBool; 0];
 /// A value that its owner reads without a lock, and that other threads may read. The owner is the thread whose
 /// structure contains the value.
 pub struct Owned<T> {
-    /// Held by the owner while it changes the value, and by other threads while they read it.
+    /// The owner holds this lock while it changes the value. Other threads hold it while they read the value.
     guard: SpinLock<()>,
     value: UnsafeCell<T>,
 }

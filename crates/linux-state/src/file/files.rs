@@ -17,12 +17,13 @@ use quire_vm::Vm;
 const TABLE: Rank = Rank::FILE;
 
 /// A table of open files, shared by threads that were cloned with CLONE_FILES. A mark on a slot is the close-on-exec
-/// flag. Aligned to a cache line, because each thread that starts or ends writes the reference count before the table.
+/// flag. The type is aligned to a cache line. So the `Arc`'s reference count, which each starting or ending thread
+/// writes, is on another line than the table.
 #[repr(align(64))]
 pub struct Files<M: Machine> {
     slots: Slots<File<M>>,
     vm: &'static Vm<M>,
-    /// The table's id as an owner of record locks. Assigned at the first use; 0 before.
+    /// The table's id as an owner of record locks. The first use assigns the id; 0 before.
     id: AtomicU64,
 }
 

@@ -15,7 +15,7 @@ const LEAST_FILES: u64 = 8192;
 pub struct FileHost<M: Machine> {
     pub vm: &'static Vm<M>,
     pub machine: &'static M,
-    /// Allocated once for each machine and never freed, so that files need no reference count for it.
+    /// The state is allocated once for each machine and never freed, so that files need no reference count for it.
     pub late: &'static Late<M>,
 }
 

@@ -18,7 +18,7 @@ pub(super) const WATCH_BYTES: u64 = 256;
 /// The state of the file layer that a machine has once.
 pub struct System<M: Machine> {
     pub vfs: Arc<Vfs<FileHost<M>>>,
-    /// The console's terminal, if there is one. Set once, during boot.
+    /// The console's terminal, if there is one. Boot sets it once.
     pub terminal: SpinLock<Option<Arc<Terminal>>>,
     /// The pseudo-terminals.
     pub ptys: Ptys,

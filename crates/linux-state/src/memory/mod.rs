@@ -30,7 +30,8 @@ pub struct Heap {
 }
 
 /// An address space with its program and heap. The threads of a process share one address space, and CLONE_VM shares it
-/// with a child process too. Aligned to cache lines, because neighbouring spaces run on different CPUs.
+/// with a child process too. The type is aligned to cache lines, because address spaces that are neighbours in memory
+/// are used on different CPUs.
 #[repr(C, align(64))]
 pub struct AddressSpace<M: Machine> {
     /// The map.

@@ -26,7 +26,7 @@ impl Session {
     }
 }
 
-/// A process group. Aligned to cache lines, because each fork changes its reference count.
+/// A process group. The type is aligned to cache lines, because each fork changes the group's reference count.
 #[repr(align(64))]
 pub struct Group<M: Machine> {
     /// The group's id, equal to the id of the process that created it.

@@ -62,7 +62,7 @@ pub struct Process<M: Machine> {
     pub started: u64,
     /// The process's id, equal to the id of its first thread.
     pub pid: Pid,
-    /// The parent's id; 0 for none. Written with the lock of `parent` held.
+    /// The parent's id; 0 for none. A writer holds the lock of `parent`.
     parent_pid: AtomicU32,
     /// The `nice` value as `getpriority` returns it: 1 to 40.
     pub priority: AtomicU32,
@@ -109,7 +109,7 @@ pub struct Process<M: Machine> {
     _threads: Line,
     /// The process's threads.
     pub threads: SpinLock<Threads<M>>,
-    /// Woken when a thread of the process ends or stops.
+    /// Threads on this queue are woken when a thread of the process ends or stops.
     pub thread_events: WaitQueue,
     /// The resource usage of the process and of its reaped children.
     pub accounts: SpinLock<Accounts>,
@@ -186,7 +186,7 @@ pub enum Report {
     Continued,
 }
 
-/// A process's children. Guarded by [`Process::family`].
+/// A process's children. The lock [`Process::family`] guards them.
 pub struct Family<M: Machine> {
     /// Living children.
     pub children: ArcList<Siblings<M>>,

@@ -36,7 +36,7 @@ impl Usage {
     }
 }
 
-/// The resource usage of threads and children that have ended. Guarded by [`Process::accounts`].
+/// The resource usage of threads and children that have ended. The lock [`Process::accounts`] guards it.
 #[derive(Default)]
 pub struct Accounts {
     /// The sum for the threads of the process that have ended.

@@ -35,7 +35,7 @@ pub const PAGES: u64 = 2;
 pub struct Vdso<M: Machine> {
     object: ObjectRef<M>,
     page: &'static ClockPage,
-    /// Held by a writer of the clock page.
+    /// A thread holds this lock while it writes the clock page.
     writing: SpinLock<()>,
 }
 

@@ -72,7 +72,7 @@ pub struct Epoll<M: Machine> {
     changed: SpinLock<ChangedWatches<M>>,
     /// Watches removed from the set since the list was last compacted. Some are still on the list.
     left: AtomicUsize,
-    /// Held by a thread that checks the files of changed watches.
+    /// A thread holds this lock while it checks the files of changed watches.
     looking: Mutex<()>,
     readiness: Readiness,
     /// The set was once added to another set. The flag is set under the lock of `watches`.

@@ -45,7 +45,7 @@ pub mod work {
     pub const STOP: u32 = 4;
     /// The original signal mask must be restored after a temporary one (`sigsuspend`, `ppoll`).
     pub const RESTORE_MASK: u32 = 8;
-    /// A timer of the process has expired. Set in interrupt context, where signals cannot be sent.
+    /// A timer of the process has expired. The timer's interrupt sets this bit, because it cannot send a signal itself.
     pub const TIMER: u32 = 16;
     /// The thread has a registered `rseq` area, and its CPU has switched to another thread since it was last in user
     /// mode.
@@ -165,19 +165,19 @@ pub struct Thread<M: Machine> {
     pub process: Arc<Process<M>>,
     /// The thread's id. It changes at most once: when a thread that is not the first one of its process execs.
     pub tid: AtomicU32,
-    /// The address space; `None` once the thread has left it. Changed by the owner (exec, exit).
+    /// The address space; `None` once the thread has left it. Only the owner changes it (exec, exit).
     pub space: OwnSpace<M>,
-    /// The open files. Changed by the owner.
+    /// The open files. Only the owner changes this field.
     pub files: Owned<Option<Arc<Files<M>>>>,
-    /// Working directory, root, umask. Changed by the owner.
+    /// Working directory, root, umask. Only the owner changes this field.
     pub fs: Owned<Option<Arc<FsState<M>>>>,
     /// Owner only: the thread's part of its process's semaphore undos; `None` before the first undo.
     pub undos: Private<Option<Undos<M>>>,
     /// Owner only: a copy of the contents of `fs`; `None` after `fs` was replaced.
     pub seen: Private<Option<Seen<M>>>,
-    /// The thread's credentials. Changed by the owner.
+    /// The thread's credentials. Only the owner changes them.
     pub credentials: Owned<Credentials>,
-    /// The charge of the thread to its real user. Changed by the owner.
+    /// The charge of the thread to its real user. Only the owner changes it.
     pub user_charge: Owned<UserCharge<M>>,
     /// Owner only: the user was over its limit of threads when the thread changed to that user. Exec then checks the
     /// limit again.
@@ -190,7 +190,7 @@ pub struct Thread<M: Machine> {
     /// The work that is due before the thread returns to user mode: bits of [`work`]. Any thread sets bits. The owner
     /// clears bits.
     pub work: AtomicU32,
-    /// The thread is ending. Written with the lock of its process's threads held.
+    /// The thread is ending. The owner sets the flag with the lock of its process's threads held.
     pub leaving: AtomicBool,
     /// The thread has removed a stop signal from a queue, and no SIGCONT has arrived since. The thread sets the flag
     /// under that queue's lock. The sender of a SIGCONT clears it under the lock of the process's threads.
@@ -200,7 +200,7 @@ pub struct Thread<M: Machine> {
     /// A timer of the process may have this thread as its target. The thread that makes this thread the target sets the
     /// flag.
     pub timed: AtomicBool,
-    /// The blocked signals. Changed by the owner, read by senders.
+    /// The blocked signals. Only the owner changes the set. Senders of signals read it.
     pub blocked: AtomicU64,
     /// The signals that `sigtimedwait` waits for. The thread may receive them although they are blocked.
     pub awaited: AtomicU64,
@@ -241,9 +241,10 @@ pub struct Thread<M: Machine> {
     pub major_faults: AtomicU64,
     /// Owner only: the thread's last fault or exception, for signal frames.
     pub trap: Owned<Trap>,
-    /// Set when a child created by vfork has left this thread's memory.
+    /// This thread was created by vfork, and has left its parent's memory by exec or exit. The thread sets the flag
+    /// itself.
     pub released: AtomicBool,
-    /// The parent of a vfork sleeps on this queue until `released` is set.
+    /// The thread that created this thread by vfork sleeps on this queue until `released` is set.
     pub releases: WaitQueue,
 }
 

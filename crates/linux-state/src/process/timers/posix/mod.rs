@@ -85,7 +85,8 @@ pub struct PosixTimers<M: Machine> {
     expired: IrqLock<Expired<M>>,
     /// The timers that are armed on CPU time.
     on_cpu_time: SpinLock<CpuTree<M>>,
-    /// Incremented when a timer is added to the tree, and when an interval timer on CPU time is set.
+    /// A thread increments this number when it adds a timer to the tree, and when it sets an interval timer on CPU
+    /// time.
     pub(crate) cpu_changes: AtomicU32,
     /// The interval timers on CPU time: ITIMER_VIRTUAL and ITIMER_PROF.
     intervals: SpinLock<[CpuInterval; 2]>,
