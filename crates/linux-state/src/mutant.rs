@@ -1,7 +1,7 @@
 //! Steps of this crate's protocols that models leave out; see [`quire_sync::mutants!`].
 
 quire_sync::mutants! {
-    /// The steps that can be left out. Each comment names the protocol, and what then happens.
+    /// The steps that can be left out. Each comment names the protocol, and the effect of the missing step.
     pub enum Mutant {
         /// Signals: a sender reads the masks before its signal can be seen.
         SendNoFence,

@@ -20,7 +20,8 @@ struct Semaphore {
     pid: u32,
     /// The next semaphore on the list of changed semaphores.
     changed: u32,
-    /// The calls with one operation that wait until this semaphore is 0, and until it is larger.
+    /// The calls with one operation that wait until this semaphore is 0 (`zero`), and the calls that wait until it is
+    /// larger (`more`).
     zero: List,
     more: List,
 }

@@ -15,7 +15,7 @@ const NONE: u64 = u64::MAX;
 pub struct Refusals {
     /// The number that the thread has written for its next call; [`NONE`] if it has written none.
     next: AtomicU64,
-    /// During a call for which the thread has written a number: that number, of the allocation to refuse. Otherwise
+    /// During a call for which the thread has written a number: the number of the allocation to refuse. Otherwise
     /// [`NONE`].
     number: AtomicU64,
     /// The number of allocations that the call has made so far.

@@ -438,7 +438,7 @@ pub mod command {
 const _: () = assert!(raw::F_SETSIG == 10 && raw::F_SETOWN == 8);
 const _: () = assert!(OpenFlags::CHANGEABLE.contains(OpenFlags::ASYNC));
 
-/// The errno of a change of a lease whose wait failed.
+/// The errno of a failed change of a lease, from the file layer's error.
 pub fn refused(why: FsError) -> Errno {
     match why {
         FsError::OutOfMemory => Errno::ENOLCK,

@@ -217,7 +217,7 @@ const LOCK_BYTES: u64 = 256;
 
 /// The most record locks of the caller's user. The locks may use a 256th of memory.
 fn most_locks<M: Machine>(linux: &Linux<M>) -> u64 {
-    // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+    // SAFETY: the thread itself runs this, and does not replace the value while it uses the reference.
     let credentials = unsafe { linux.current().credentials.get() };
     let most = linux.vm.frames().total() * quire_vm::PAGE_SIZE / 256 / LOCK_BYTES;
     if credentials.may(cap::SYS_RESOURCE) { u64::MAX } else { most }
@@ -308,7 +308,7 @@ impl<M: Machine> Host for FileHost<M> {
     fn charge_locks(&self, n: usize) -> Option<LockCharge<M>> {
         let linux = self.linux()?;
         let thread = linux.current();
-        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        // SAFETY: the thread itself runs this, and does not replace the value while it uses the reference.
         let user_charge = unsafe { thread.user_charge.get() };
         let charge = linux.users.charge(user_charge, Account::Locks, n as u64, most_locks(linux))?;
         Some(LockCharge { charge, linux })

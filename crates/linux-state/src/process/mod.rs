@@ -82,7 +82,8 @@ pub struct Process<M: Machine> {
     pub exit_signal: AtomicU8,
     /// The signal that this process gets when its parent ends; 0: none.
     pub parent_death_signal: AtomicU8,
-    /// The process has called exec since it was forked. Its parent can then no longer change its group (`setpgid`).
+    /// The process has called exec since it was forked. After exec, the parent can no longer change this process's
+    /// group (`setpgid`).
     pub execed: AtomicBool,
     /// Whether the process is alive, ended or reaped.
     pub stage: OwnStage,

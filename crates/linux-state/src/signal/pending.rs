@@ -82,7 +82,7 @@ impl Pending {
         core::mem::swap(&mut self.queue, other);
     }
 
-    /// Adds a signal. A standard signal that was sent already is not added again. If the caller gives a payment, it has
+    /// Adds a signal. A standard signal that was sent already is not added again. A caller that passes a payment has
     /// ensured that the queue has a free entry.
     ///
     /// Without a payment the signal gets no entry and no details. Standard signals, and real-time signals of `kill`,

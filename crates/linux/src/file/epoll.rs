@@ -70,7 +70,8 @@ pub struct Epoll<M: Machine> {
     watches: Mutex<Map<i32, Arc<Watch<M>>>>,
     /// The changed watches. The list has a slot for each watch of the set, because a notification cannot fail.
     changed: SpinLock<ChangedWatches<M>>,
-    /// Watches removed from the set since the list was last compacted. Some are still on the list.
+    /// The number of watches that were removed from the set since the list was last compacted. Some of them are still
+    /// on the list.
     left: AtomicUsize,
     /// A thread holds this lock while it checks the files of changed watches.
     looking: Mutex<()>,

@@ -18,7 +18,7 @@ pub(super) fn poll_bits(ready: Ready) -> u32 {
     u32::from(POLL_BITS[usize::from(ready.bits() & Ready::all().bits())])
 }
 
-/// The `poll` bits of each readiness state, by its bits.
+/// The `poll` bits of each readiness state. The index is the bits of the [`Ready`] value.
 static POLL_BITS: [u16; Ready::all().bits() as usize + 1] = {
     const PAIRS: [(Ready, u32); 6] = [
         (Ready::READ, raw::POLLIN | raw::POLLRDNORM),

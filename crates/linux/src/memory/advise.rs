@@ -24,8 +24,8 @@ pub(super) fn populate<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange) -> Result
     fault_in(ctx, range, None).map_err(|(_, error)| error)
 }
 
-/// Faults in every page of `range` for the access `how`. `None` means the access of [`populate`]. The errno is returned
-/// with the error of the memory core, if there is one.
+/// Faults in every page of `range` for the access `how`. `None` means the access of [`populate`]. A failure returns the
+/// errno, and the error of the memory core if that error is the cause.
 fn fault_in<M: Machine>(
     ctx: &Ctx<'_, M>,
     range: VirtRange,

@@ -35,8 +35,8 @@ pub fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(),
     if refused { Err(Errno::ENOMEM) } else { Ok(()) }
 }
 
-/// The limit in bytes, by the present ratio or the absolute setting. It is computed in all modes. Swap counts
-/// completely.
+/// The limit in bytes, by the present ratio or the absolute setting. The limit is computed in all overcommit modes. All
+/// of swap counts, and the ratio applies to memory alone.
 pub fn limit<M: Machine>(linux: &Linux<M>) -> u64 {
     let number = |setting| linux.settings.get(setting).unsigned_abs();
     let memory = match number(Setting::OvercommitKib) {

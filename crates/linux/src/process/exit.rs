@@ -106,8 +106,8 @@ fn leave_memory<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     release_parent(thread);
 }
 
-/// Notifies waiters on futexes in the address space that the thread is about to leave. `ends` says whether the thread
-/// ends.
+/// Notifies waiters on futexes in the address space that the thread is about to leave. If `ends` is false, the thread
+/// executes a program instead.
 pub(crate) fn notify_memory_waiters<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, ends: bool) {
     futex::robust::walk(linux, thread, ends);
     let clear = thread.clear_tid.swap(0, Ordering::AcqRel);

@@ -392,7 +392,7 @@ fn publish<M: Machine>(
             // so that both are freed.
             let thread = process.threads.lock().remove(tid);
             drop(thread);
-            // The id must lead to no process before it is freed.
+            // The id table must not have the process any more when the id is freed.
             linux.ids.forget_process(tid);
             group::leave(&process);
             return Err(error);

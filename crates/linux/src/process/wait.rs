@@ -81,7 +81,7 @@ fn wants(wanted: Wanted, report: Report) -> bool {
 
 /// Checks the children once. `None` if no selected child has an event yet. ECHILD if there is no child to wait for.
 fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -> Option<Result<FoundChild, Errno>> {
-    // This reference is declared first, so that it is dropped after the lock is released.
+    // The variable is declared before the lock, so that the reference is dropped after the lock is released.
     let counted;
     let mut family = me.family.lock();
     let mut named = None;

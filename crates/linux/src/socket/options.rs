@@ -47,7 +47,7 @@ struct Kept {
     name: u32,
     /// The initial value.
     first: i32,
-    /// The least value that Linux accepts; `most` is the largest.
+    /// `least` is the least value that Linux accepts, and `most` the largest.
     least: i32,
     most: i32,
     kind: Is,

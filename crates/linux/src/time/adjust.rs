@@ -57,13 +57,14 @@ mod at {
     pub const SECONDS: usize = 9;
     pub const FRACTION: usize = 10;
     pub const TICK: usize = 11;
-    /// The words for the pulse-per-second signal, and the index of the word that is an `int`.
+    /// The words for the pulse-per-second signal (`PULSE`), and the index of the only `int` among them (`PULSE_SHIFT`).
     pub const PULSE: core::ops::RangeInclusive<usize> = 12..=19;
     pub const PULSE_SHIFT: usize = 14;
     pub const TAI: usize = 20;
 }
 
-/// Values that requests may set, but not change: the bit of `modes`, the index, and the value.
+/// Fields that a request may set only to their present value. Each row has the bit of `modes`, the index of the field,
+/// and the value.
 const KEPT: [(u32, usize, i64); 5] = [
     (mode::FREQUENCY, at::FREQUENCY, 0),
     (mode::MAX_ERROR, at::MAX_ERROR, MOST_ERROR),

@@ -30,9 +30,9 @@ pub struct Dying<M: Machine> {
 pub enum Step {
     /// The wait is over: the victim's memory is free, or the victim was given up.
     Done,
-    /// Wait until that time, in nanoseconds since boot.
+    /// The waiter must wait until this time, in nanoseconds since boot.
     Until(u64),
-    /// Free the victim's memory for it.
+    /// The waiter must free the victim's memory itself.
     Reap,
 }
 

@@ -43,7 +43,7 @@ pub mod work {
     pub const KILL: u32 = 2;
     /// The thread must stop (job control).
     pub const STOP: u32 = 4;
-    /// The original signal mask must be restored after a temporary one (`sigsuspend`, `ppoll`).
+    /// The original signal mask must be restored after a temporary mask (`sigsuspend`, `ppoll`).
     pub const RESTORE_MASK: u32 = 8;
     /// A timer of the process has expired. The timer's interrupt sets this bit, because it cannot send a signal itself.
     pub const TIMER: u32 = 16;
@@ -163,7 +163,7 @@ pub struct Thread<M: Machine> {
     pub linux: &'static Linux<M>,
     /// The thread's process.
     pub process: Arc<Process<M>>,
-    /// The thread's id. It changes at most once: when a thread that is not the first one of its process execs.
+    /// The thread's id. The id changes at most once: a thread other than the first gets the process's id when it execs.
     pub tid: AtomicU32,
     /// The address space; `None` once the thread has left it. Only the owner changes it (exec, exit).
     pub space: OwnSpace<M>,

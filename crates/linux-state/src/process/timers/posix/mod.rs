@@ -328,7 +328,7 @@ impl<M: Machine> Process<M> {
         usage.user + usage.system
     }
 
-    /// The CPU time of the process's thread `tid`, in nanoseconds. `None` if it has ended.
+    /// The CPU time of the process's thread `tid`, in nanoseconds. `None` if the thread has ended.
     pub(crate) fn cpu_time_of(&self, tid: Pid) -> Option<u64> {
         let threads = self.threads.lock();
         let times = self.linux.scheduler.times(threads.get(tid)?);

@@ -198,8 +198,8 @@ impl<M: Machine> PosixTimer<M> {
         was
     }
 
-    /// Removes the timer from the wheel and the list, or from the tree. Returns whether it was on the list or in the
-    /// tree.
+    /// Removes the timer from the wheel and the list, or from the tree. Returns whether the timer was on the list or in
+    /// the tree.
     pub(super) fn disarm(&self, state: &mut State<M>) -> bool {
         let all = self.all();
         if self.is_on_cpu_time() {
