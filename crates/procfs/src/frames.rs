@@ -165,8 +165,8 @@ pub(super) fn blocks<M: Machine>(about: &System<M>, out: &mut Text) -> Result<()
     Ok(())
 }
 
-/// `zoneinfo`: the frames of each memory domain, which is one zone, and the frames in its CPUs' magazines. Counts that
-/// the kernel has only for the whole machine are in `vmstat`.
+/// `zoneinfo`: the frames of each memory domain, which is one zone, and the free frames that its CPUs keep in their
+/// magazines. Counts that the kernel has only for the whole machine are in `vmstat`.
 pub(super) fn zones<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(), FsError> {
     let frames = about.0.vm.frames();
     for domain in 0..frames.domains() {

@@ -59,8 +59,8 @@ fn exact<M: Machine, R>(memory: &Foreign<M>, range: VirtRange, f: impl FnOnce(&E
 }
 
 impl<M: Machine> Mappings<M> {
-    /// The inode number of the link. The inode number of the link, made of the thread's id (22 bits) and the page
-    /// number of `start` (35 bits). So a mapping keeps its number.
+    /// The inode number of the link. It consists of the thread's id (22 bits) and the page number of `start` (35 bits),
+    /// so a mapping keeps its number.
     fn number(&self, start: u64) -> u64 {
         1 << 62 | u64::from(self.0.tid) << 36 | (start / PAGE_SIZE)
     }

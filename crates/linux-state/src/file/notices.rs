@@ -242,7 +242,7 @@ struct Async<M: Machine> {
 
 impl<M: Machine> Listener for Async<M> {
     /// Sends a signal at each change that leaves bytes to read, because a change does not say which event has occurred.
-    /// For other events, sends a signal only when they begin.
+    /// For other events, sends a signal only when the event begins.
     fn changed(&self) {
         let Some(file) = self.file.upgrade() else { return };
         let Some(notices) = file.attached() else { return };

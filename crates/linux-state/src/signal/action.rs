@@ -250,8 +250,8 @@ impl Actions {
         self.sequence.read(|| self.find(signal).map_or(Action::DEFAULT, Entry::action))
     }
 
-    /// Sets the action of `signal` to the result of `change`, unless that is `None`. Returns the old action. ENOMEM if
-    /// there is no memory; a reset to the default needs none.
+    /// Sets the action of `signal` to the result of `change`. If `change` returns `None`, the action stays. Returns the
+    /// old action. ENOMEM if there is no memory; a reset to the default needs none.
     pub fn update(&self, signal: Signal, change: impl FnOnce(Action) -> Option<Action>) -> Result<Action, Errno> {
         debug_assert!(!self.is_frozen(), "actions are copied before they change");
         self.sequence.write(|| {

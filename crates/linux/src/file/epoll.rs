@@ -57,8 +57,8 @@ struct Watch<M: Machine> {
     gone: AtomicBool,
     /// The file is a set itself.
     is_set: bool,
-    /// The watch's set was added to another set. The outer set may be edge-triggered, so it is notified of each change,
-    /// also if the watch is listed already.
+    /// The watch's set was added to another set. The outer set may be edge-triggered, so each change notifies the outer
+    /// set, even if the watch is listed already.
     nested: AtomicBool,
     /// The charge to the set's user while the watch is in the set.
     charge: SpinLock<Option<Charge>>,
@@ -347,8 +347,8 @@ impl<M: Machine> Epoll<M> {
 fn make_room<T>(list: &SpinLock<Deque<T>>, watches: usize, is_gone: impl Fn(&T) -> bool) -> Result<(), OutOfMemory> {
     let has_room = {
         let list = list.lock();
-        // A watch that is being checked has left the list and may come back. Some listed watches are removed ones. So
-        // there must be `watches` free slots besides the listed watches.
+        // A watch that is being checked has left the list and may come back. Some listed watches have been removed from
+        // the set. So the list must have `watches` free slots besides the listed watches.
         list.capacity() - list.len() >= watches
     };
     if has_room {

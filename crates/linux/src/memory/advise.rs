@@ -119,8 +119,8 @@ pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, num
             }
             return Ok(ctx.space()?.leave_out_of_dumps(range, number == raw::MADV_DONTDUMP).map(|()| 0)?);
         }
-        // Hints for huge pages and ageing have no effect, but the range must be valid. Hints for merging are refused,
-        // as on a Linux that cannot merge pages.
+        // Hints for huge pages and ageing have no effect, but the range must be valid. Hints for merging
+        // (`MADV_MERGEABLE`) are refused, as on a Linux that cannot merge pages.
         raw::MADV_HUGEPAGE | raw::MADV_NOHUGEPAGE | raw::MADV_COLD | raw::MADV_PAGEOUT => Advice::Normal,
         raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE => {
             let Some(range) = checked(address, len)? else { return Ok(0) };

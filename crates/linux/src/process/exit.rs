@@ -182,7 +182,7 @@ fn end_process<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     }
     drop(group);
     // Charges for queued signals are returned before the parent is notified. So the charges are gone when the parent's
-    // wait returns. SIGKILL stays queued, because it ends waits.
+    // wait returns. SIGKILL stays queued, because a pending SIGKILL ends the thread's waits.
     let queued = SigSet(!SigSet::UNBLOCKABLE.0);
     thread.pending.discard(queued);
     process.pending.discard(queued);

@@ -473,16 +473,16 @@ struct Undisturbed {
     all: Quiet,
 }
 
-/// Reads the signal counts. A forking thread calls this before it checks for signals. Fails while a signal to its
-/// group, or to all processes, is being sent.
+/// Reads the signal counts. A forking thread calls this function before it checks for signals. Fails while a signal to
+/// its group, or to all processes, is being sent.
 fn undisturbed<M: Machine>(linux: &Linux<M>, group: &Group<M>) -> Result<Undisturbed, Errno> {
     let (group, all) = (group.signals(), linux.broadcasts.quiet());
     Ok(Undisturbed { group: group.ok_or(Errno::ERESTARTNOINTR)?, all: all.ok_or(Errno::ERESTARTNOINTR)? })
 }
 
-/// Adds a new process to its group and to its parent's children. The new process is already findable by its id. On
-/// failure, the caller undoes all steps. `sibling` is the caller if the new process gets the caller's parent and exit
-/// signal (CLONE_PARENT).
+/// Adds a new process to its group and to its parent's children. Other threads can already find the new process by its
+/// id. On failure, the caller undoes all steps. `sibling` is the caller if the new process gets the caller's parent and
+/// exit signal (CLONE_PARENT).
 fn adopt_into_family<M: Machine>(
     process: &Arc<Process<M>>,
     sibling: Option<&Arc<Process<M>>>,

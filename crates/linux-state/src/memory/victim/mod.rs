@@ -100,7 +100,8 @@ impl<M: Machine> Linux<M> {
     /// was refused, when only the end of a process can free memory. `why` describes the request, for the log.
     ///
     /// Returns whether to try again; false if the calling thread must end itself. May sleep. The caller holds no lock
-    /// that a system call needs in order to end. For faults, and for system calls that would otherwise fail.
+    /// that a system call needs in order to end. Page faults call this method, and system calls that would otherwise
+    /// fail.
     #[cold]
     pub fn out_of_memory(&'static self, why: &str) -> bool {
         let me = self.current();

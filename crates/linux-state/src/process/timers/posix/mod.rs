@@ -106,7 +106,7 @@ impl<M: Machine> PosixTimers<M> {
         }
     }
 
-    /// Creates a timer that is off. `report` stores the new id in the program's memory. If that fails, no timer is
+    /// Creates a timer that is off. `report` stores the new id in the program's memory. If `report` fails, no timer is
     /// created. No other thread can find the timer under this id before `report` returns.
     pub fn create(
         &self,
