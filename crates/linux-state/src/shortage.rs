@@ -18,7 +18,7 @@ use linux_raw_sys::general as raw;
 use quire_sync::atomic::Ordering;
 use quire_vm::Standing;
 
-/// The most attempts of a call while pageout makes room and other threads use it first.
+/// The most attempts of a call. An attempt fails again if other threads use the memory that pageout has freed.
 pub const ATTEMPTS: u32 = 32;
 
 /// Whether system call `number` ends something: a process, a file, a mapping.

@@ -8,8 +8,8 @@
 //! # Choice of the victim
 //! The victim is the process with the largest sum of resident pages, pages in swap, page tables, and kernel memory that
 //! its descriptors hold. Each point of `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process with -1000 is exempt. Process 1 ends
-//! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows the
-//! same figure, on Linux's scale.
+//! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows this
+//! badness on Linux's scale.
 //!
 //! A user with many small processes is seen as one large process: if the processes of a user hold most of the memory
 //! that processes hold, the victim is one of them ([`users`]). More of that user's processes end with it, until they
@@ -18,22 +18,23 @@
 //!
 //! An exact count walks the page tables of a process, and its object indexes if the page tables were dropped. So after
 //! [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could make it the victim.
-//! This estimate may miss a process with more pages in swap than it ever had in memory at once. It may also miss one
-//! with many page tables for few pages.
+//! This estimate may miss a process with more pages in swap than it ever had in memory at once. The estimate may also
+//! miss a process with many page tables for few pages.
 //!
 //! # End of the victim
 //! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
 //!    ([`is_ending`](quire_vm::Machine::is_ending)). Its interruptible waits end.
 //! 2. The victim may still have its memory after [`GRACE`], because one of its threads waits for another event. A
 //!    waiter then condemns the victim's space and frees its memory ([`reap`](quire_vm::Space::reap)). The victim's
-//!    threads need not run for this. So memory becomes free even if the victim holds a lock that the waiters need.
+//!    threads need not run while the waiter frees the memory. So memory becomes free even if a thread of the victim
+//!    holds a lock that the waiters need.
 //! 3. If the victim still has memory after a second ([`victims`](dying)), the kernel gives it up. Another victim may
 //!    then be chosen.
 //!
 //! There is one victim at a time, so that a burst of failed faults ends one process and not ten.
 //!
 //! A thread that chooses a victim may run beside three kinds of threads:
-//! - A waiter sleeps on the same queue as the choosing thread. The victim's end wakes both.
+//! - Waiters sleep on the queue `waits`, as the choosing thread does later. The victim's end wakes all of them.
 //! - A thread of the victim may itself be a waiter. Its own end interrupts its wait.
 //! - Another choosing thread waits for the lock `choosing`, and then finds the victim that the first one chose.
 
@@ -70,7 +71,7 @@ impl<M: Machine> Process<M> {
     }
 }
 
-/// The number of processes whose memory is counted exactly in any case.
+/// The number of processes whose memory is counted exactly before the estimate is used.
 const WEIGHED: u32 = 4096;
 
 /// Nanoseconds for which the forks of a user wait after a process of that user has ended for want of memory.
@@ -92,7 +93,7 @@ impl Held {
     }
 }
 
-/// Whether a process with at most `peak` resident pages may have more than `points`.
+/// Whether the badness of a process with at most `peak` resident pages may exceed `points`.
 fn may_exceed(points: i64, peak: u64, adjust: i32, total: u64) -> bool {
     let most = Held { memory: Holdings { resident: peak, ..Holdings::default() }, files: 0 };
     badness(most, adjust, total).is_some_and(|most| most > points)
@@ -124,11 +125,12 @@ struct Choice<M: Machine> {
 }
 
 impl<M: Machine> Linux<M> {
-    /// Chooses and kills a victim, or waits for a dying one. Called by a thread whose request for memory was refused,
-    /// when only the end of a process can free memory. `why` describes the request, for the log.
+    /// Chooses and kills a victim, or waits for a victim that already ends. Called by a thread whose request for memory
+    /// was refused, when only the end of a process can free memory. `why` describes the request, for the log.
     ///
     /// Returns whether to try again; false if the calling thread must end itself. May sleep. The caller holds no lock
-    /// that a system call needs in order to end. For faults, and for system calls that would otherwise fail.
+    /// that a system call needs in order to end. Page faults call this method, and system calls that would otherwise
+    /// fail.
     #[cold]
     pub fn out_of_memory(&'static self, why: &str) -> bool {
         let me = self.current();
@@ -148,7 +150,7 @@ impl<M: Machine> Linux<M> {
         }
         {
             let _one = self.victims.choosing.lock();
-            // Another thread has chosen a victim already, or memory became free meanwhile.
+            // While this thread waited for the lock, another thread has chosen a victim, or memory became free.
             if self.victims.process().is_some() || !self.is_short() {
                 return !me.killed();
             }
@@ -164,7 +166,7 @@ impl<M: Machine> Linux<M> {
 
     /// Ends the caller's process, because its request `why` was refused `times` times although memory was free each
     /// time. If the caller's process is process 1 or shares its memory, the process with the most memory ends instead.
-    /// Returns whether to try again. May sleep, as [`Linux::out_of_memory`].
+    /// Returns whether to try again. May sleep. The caller fulfils the conditions of [`Linux::out_of_memory`].
     #[cold]
     pub fn end_for_defeats(&'static self, why: &str, times: u32) -> bool {
         let me = self.current();
@@ -190,7 +192,8 @@ impl<M: Machine> Linux<M> {
             }
         }
         self.wait_for_victim(me, now() + GRACE);
-        // If memory is not short, the wait above ends at once. The victim then needs a CPU in order to end.
+        // If memory is not short, the wait above ends at once. This thread then yields, because the victim needs a CPU
+        // in order to end.
         self.scheduler.yield_now();
         !me.killed()
     }
@@ -324,7 +327,7 @@ impl<M: Machine> Linux<M> {
                 users.add(user, held.total(), choice.points);
             }
             if shared {
-                // `process` is process 1, or its child in a vfork.
+                // `process` shares the memory of process 1: it is process 1 itself, or its child in a vfork.
                 if first.is_none() {
                     first = Some(choice);
                 }
@@ -358,10 +361,10 @@ impl<M: Machine> Linux<M> {
         best
     }
 
-    /// Frees the memory of the victim, which has not left it in time.
+    /// Frees the memory of the victim, which has not left its memory within [`GRACE`](dying::GRACE).
     fn reap_victim(&self) {
         let Some(memory) = self.victims.process().and_then(|process| process.memory()) else { return };
-        // All processes that share the memory were killed with it.
+        // All processes that share the memory were killed together with the victim, so no process needs the memory.
         memory.reap();
         drop(memory);
         self.victims.waits.wake_all();

@@ -9,8 +9,8 @@ use quire_heap::{Map, SpareEntry, Vec};
 use quire_sync::atomic::Ordering;
 use quire_task::ThreadRef;
 
-/// The living threads of a process. The first thread needs no allocation, and most processes have only one. Guarded by
-/// [`Process::threads`].
+/// The living threads of a process. The first thread needs no allocation, and most processes have only one. The lock
+/// [`Process::threads`] guards the list.
 pub struct Threads<M: Machine> {
     first: Option<ThreadRef<M>>,
     others: Map<Pid, ThreadRef<M>>,
@@ -37,7 +37,7 @@ impl<M: Machine> Threads<M> {
         self.first = Some(thread);
     }
 
-    /// Adds a thread. `memory` was allocated for it before the lock was acquired.
+    /// Adds a thread. The caller has allocated `memory` for its entry before it acquired the lock.
     pub fn join(&mut self, thread: ThreadRef<M>, memory: SpareEntry<Pid, ThreadRef<M>>) {
         if self.is_empty() {
             self.begin(thread);
@@ -83,7 +83,7 @@ impl<M: Machine> Threads<M> {
         self.first.iter().chain(self.others.values())
     }
 
-    /// The first thread, or any other thread if that one has ended.
+    /// The first thread, or any other thread if the first thread has ended.
     pub fn any(&self) -> Option<&ThreadRef<M>> {
         self.iter().next()
     }
@@ -104,7 +104,7 @@ impl<M: Machine> Default for Threads<M> {
 }
 
 impl<M: Machine> Process<M> {
-    /// The first thread, or any other thread if that one has ended.
+    /// The first thread, or any other thread if the first thread has ended.
     pub fn any_thread(&self) -> Option<ThreadRef<M>> {
         self.threads.lock().any().cloned()
     }
