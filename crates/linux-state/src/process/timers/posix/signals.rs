@@ -15,6 +15,9 @@ use quire_heap::Arc;
 const RETRY: u64 = 10_000_000;
 /// The shortest time between two checks of a timer whose signal is ignored, in nanoseconds.
 const IGNORED: u64 = 4_000_000;
+/// The part of that time for each timer of the process, in nanoseconds. So the checks of all its timers take a small
+/// part of a CPU, however many timers there are.
+const IGNORED_EACH: u64 = 50_000;
 
 impl<M: Machine> PosixTimers<M> {
     /// Removes an expired timer from the list, and returns it with the signal to send.
@@ -69,7 +72,8 @@ impl<M: Machine> PosixTimers<M> {
         let now = timer.now(&state, cpu_time);
         if ignored {
             // The interval is the tick of Linux, so that an ignored signal causes no more work than on Linux.
-            state.course.forward(now.saturating_add(IGNORED));
+            let pause = IGNORED.max(self.slots.size() as u64 * IGNORED_EACH);
+            state.course.forward(now.saturating_add(pause));
         } else if timer.is_on_cpu_time() {
             state.course.expires = now.saturating_add(RETRY);
         } else {
