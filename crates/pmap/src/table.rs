@@ -18,6 +18,7 @@
 //! | `occupied` | written under the lock; read under the lock, or after a fence by walkers, which read the entries without the lock too |
 
 use crate::format::FANOUT;
+use crate::Format;
 use crate::mutant::{Mutant, mutant};
 use crate::shootdown::residency::Residency;
 use quire_sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -35,6 +36,10 @@ const DEAD: u16 = u16::MAX;
 
 /// The bit beside the count of unflushed removals that marks a store-protected table page.
 const STORE_PROTECTED: u32 = 1 << 31;
+/// The bit beside it that marks a table page in which the frame of zeroes was mapped.
+const SHOWS_ZEROES: u32 = 1 << 30;
+/// Both bits.
+const MARKS: u32 = STORE_PROTECTED | SHOWS_ZEROES;
 
 /// The state of a table page besides its entries.
 pub(crate) struct TableState {
@@ -97,7 +102,22 @@ impl TableState {
 
     /// Whether the table page has removals that are not flushed yet.
     pub(crate) fn unflushed(&self) -> bool {
-        self.unflushed.load(Ordering::Acquire) & !STORE_PROTECTED != 0
+        self.unflushed.load(Ordering::Acquire) & !MARKS != 0
+    }
+
+    /// Marks the table page, for its life, as one in which the frame of zeroes was mapped.
+    ///
+    /// # Requires
+    /// The caller holds the lock.
+    pub(crate) fn note_zeroes(&self) {
+        if !self.shows_zeroes() {
+            self.unflushed.fetch_or(SHOWS_ZEROES, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the frame of zeroes was mapped in the table page.
+    pub(crate) fn shows_zeroes(&self) -> bool {
+        self.unflushed.load(Ordering::Relaxed) & SHOWS_ZEROES != 0
     }
 
     /// Whether the table page is store-protected: the entry above it allows no stores.
@@ -123,9 +143,9 @@ impl TableState {
     /// Settles one obligation. Returns `true` if it was the last one and the table page is empty.
     pub(crate) fn settle(&self) -> bool {
         let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(old & !STORE_PROTECTED != 0, "more removals are settled than were counted");
+        debug_assert!(old & !MARKS != 0, "more removals are settled than were counted");
         // The result is a hint: once the count is zero, another CPU may free the table page.
-        old & !STORE_PROTECTED == 1 && self.live.load(Ordering::Relaxed) == 0
+        old & !MARKS == 1 && self.live.load(Ordering::Relaxed) == 0
     }
 }
 
@@ -246,6 +266,19 @@ impl<'a> View<'a> {
     pub(crate) fn unlink_last(&self, i: usize) {
         self.slots[i].store(0, Ordering::Relaxed);
         self.state.change_live(-1);
+    }
+
+    /// Number of present leaves that show another frame than `zero`, the frame of zeroes.
+    ///
+    /// # Requires
+    /// The table page is of the last level, and is not freed meanwhile.
+    pub(crate) fn resident<F: Format>(&self, zero: Pfn) -> u64 {
+        let live = u64::from(self.state.live());
+        if live == 0 || !self.state.shows_zeroes() {
+            return live;
+        }
+        let shows = |word: u64| F::present(word) && F::frame(word) != zero;
+        self.slots.iter().filter(|slot| shows(slot.load(Ordering::Relaxed))).count() as u64
     }
 
     /// Empties the present leaf `i`, and returns its word.

@@ -439,4 +439,12 @@ impl<M: Hardware> Table<M> for LockedTable<'_, M> {
     fn live(&self) -> u32 {
         self.t.view.state.live()
     }
+
+    fn note_zeroes(&mut self) {
+        self.t.view.state.note_zeroes();
+    }
+
+    fn shows_zeroes(&self) -> bool {
+        self.t.view.state.shows_zeroes()
+    }
 }

@@ -422,7 +422,7 @@ impl<F: Format> Tables<F> {
 
     /// Calls `f` with each last-level table page in turn. Returns the number of table pages, without the root. Each
     /// step holds the `census` lock for one entry of level 2 (1 GiB).
-    fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&TableState)) -> u64 {
+    fn census<M: Hardware<Format = F>>(&self, vm: &'static Physical<M>, mut f: impl FnMut(&View<'_>)) -> u64 {
         let frames = Frames::of(vm);
         let (mut tables, mut at) = (0, 0);
         'step: loop {
@@ -450,7 +450,7 @@ impl<F: Format> Tables<F> {
             let mut k = 0;
             while let Some((i, word)) = middle.next(k, FANOUT - 1) {
                 tables += 1;
-                f(frames.state(F::frame(word)));
+                f(&View::of(frames, F::frame(word)));
                 k = i + 1;
             }
             at = base(at, 2) + span(2);
@@ -675,7 +675,7 @@ unsafe impl<F: Format, M: Hardware<Format = F>> Pmap<M> for Tables<F> {
 
     fn resident_pages(&self, vm: &'static Physical<M>) -> u64 {
         let mut pages = 0;
-        self.census(vm, |t| pages += t.live() as u64);
+        self.census(vm, |table| pages += table.resident::<F>(vm.zero_frame()));
         pages
     }
 

@@ -83,6 +83,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             None => FaultKind::Resident,
         };
         table.enter(self.va, Enter::new(zero, self.entry.prot() - Prot::WRITE));
+        table.note_zeroes();
         Some(kind)
     }
 

@@ -275,4 +275,13 @@ pub trait Table<M: Machine> {
 
     /// Number of present leaves in this table page.
     fn live(&self) -> u32;
+
+    /// Called after the [frame of zeroes](crate::phys::Physical::zero_frame) was entered. Its leaves do not count as
+    /// [resident](Pmap::resident_pages) pages.
+    fn note_zeroes(&mut self) {}
+
+    /// Whether the frame of zeroes may be mapped in this table page.
+    fn shows_zeroes(&self) -> bool {
+        true
+    }
 }
