@@ -89,7 +89,7 @@ enum Sight {
     Hidden,
     /// No layer has a filled slot there.
     Shown,
-    /// One of the layers has a busy page there, which may be kept or dropped.
+    /// One of the layers has a busy page at the address. The page may be kept or dropped.
     Unsure,
 }
 
@@ -361,7 +361,8 @@ fn search_all_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, may: 
             Seen::Nowhere => {
                 let Some(taken) = object.index().take(key, Slot::Swap(slot), &pin) else { break };
                 // Only a merge of layers puts another page into the slot, and only while one backing alone shows the
-                // object. If this holds, at least two backings showed the object at any time since the search began.
+                // object. If the list is longer than the number of unlinked backings, at least two backings showed the
+                // object at any time since the search began.
                 if object.shards().unlinked().wrapping_sub(unlinked).saturating_add(1) < backings {
                     free_swapped(object, slot, taken);
                 } else {
@@ -390,7 +391,7 @@ enum Seen {
     Unfinished,
 }
 
-/// Whether a search continues after a look at one backing, or its result.
+/// Whether a search continues after it looked at one backing, or the search's result.
 fn sees(sight: Sight) -> ControlFlow<Seen> {
     match sight {
         Sight::Hidden => ControlFlow::Continue(()),

@@ -1,8 +1,9 @@
 //! The reaper: a daemon that frees pages, resident or in swap, that no chain shows any more after exits and unmappings.
 //!
-//! A copy searches itself whether it hid a page from its last sharer ([`last_sharer`]). An exit, an unmapping or a zero
-//! marker that may remove the last sharer only marks the object for the reaper, and searches nothing. The reaper
-//! examines marked objects, some pages at a time ([`Objects::reap`](crate::object::Objects::reap)).
+//! A fault that copies a page searches itself whether the copy hides the page from its last sharer ([`last_sharer`]).
+//! An exit, an unmapping or a zero marker that may remove the last sharer only marks the object for the reaper, and
+//! searches nothing. The reaper examines marked objects, some pages at a time
+//! ([`Objects::reap`](crate::object::Objects::reap)).
 //!
 //! For each stretch (a range of pages) of an object, the reaper samples a few backings. It chooses the backing with the
 //! fewest pages in front. It examines only the pages that the layers in front of that backing hide, because a page that

@@ -37,7 +37,7 @@
 //!    that is in such a layer continues, under its pin, to the layers behind.
 //!
 //! A zero marker is stored only after its slot was reserved and a second walk found no page. One walk alone may miss a
-//! page that a fork moves forward during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).
+//! page that a fork moves to a layer nearer to the front during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).
 //!
 //! - **copy**
 //!   - fault on the same page: one of the two fills the slot; the other waits, or begins again
@@ -181,7 +181,7 @@ impl<'e, M: Machine> Run<'e, M> {
     }
 }
 
-/// A filled slot of a layer that no layer in front hides.
+/// A filled slot of a layer. No layer in front hides the slot.
 enum Shown {
     /// A page, or a zero marker, at this address.
     Page(u64),
@@ -230,7 +230,7 @@ fn population<M: Machine>(layer: &Backing<M>, range: VirtRange, enough: u64, pin
     n
 }
 
-/// The most pages of a stretch that is copied up at once: a bit of a word for each.
+/// The most pages of a stretch, the range of addresses that is examined at once: a bit of a word for each page.
 const STRETCH: u64 = 64;
 /// Number of pages that are counted at once.
 const COUNTED: u64 = 1024;
@@ -239,7 +239,7 @@ const COUNTED: u64 = 1024;
 enum Came {
     /// All pages of the run are copied up.
     Through,
-    /// All pages are copied up before this page number, counted from the start of the front's range.
+    /// All pages below this page number are copied up. The number counts from the start of the front's range.
     To(u64),
 }
 
@@ -324,7 +324,7 @@ fn copy<'e, M: Machine>(
 }
 
 /// The filled slots of a layer in `stretch`: a bit for each of up to [`STRETCH`] pages. A busy page of the front counts
-/// as filled here. If it is removed again, the check before the removal of the run finds that.
+/// as filled here. If it is removed again, the check before the run's layers leave the chain finds the empty slot.
 fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) -> u64 {
     let (Some(object), Some(keys)) = (layer.object(), window(layer, stretch)) else { return 0 };
     let skipped = (layer.va(keys.start) - stretch.start) / PAGE_SIZE;
@@ -357,9 +357,9 @@ fn one<M: Machine>(at: &FaultContext<'_, M>, pin: &Pinned<'_>) -> Result<One, At
         Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
     }
     // The walk found no anonymous page. Either a zero marker, in the front or in the run, hides the layers behind. Or a
-    // fork moved a page forward, so that the walk missed it. So walk again while the front's slot is reserved. The
-    // second walk finds a page that was moved before. If a fork moves a page later, it marked the entry stale before,
-    // and the check of the entry fails.
+    // fork moved a page to a layer nearer to the front, so that the walk missed it. So walk again while the front's
+    // slot is reserved. The second walk finds a page that was moved before. If a fork moves a page later, it marked the
+    // entry stale before, and the check of the entry fails.
     let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
     let mut slot = match object.index().take_empty(front.key(at.va), at.vm, pin) {
         Ok(slot) => slot,

@@ -1,5 +1,5 @@
-//! The move of a page in place of a copy. A store moves the page from a layer behind to the front (the first layer), if
-//! no other chain sees the page any more.
+//! The move of a page in place of a copy. A store moves the page from a layer behind the front (the first layer of the
+//! chain) to the front. It does so only if no other chain sees the page any more.
 //!
 //! If a whole layer belongs to one chain, stores go to its pages in place. Other chains may share the layer, but hide
 //! this page by a page of their own. Then a copy would leave behind a page that no chain sees. So the page itself moves

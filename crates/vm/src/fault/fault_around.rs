@@ -32,8 +32,8 @@ fn low_bits(n: u64) -> u64 {
 }
 
 impl<M: Machine> FaultContext<'_, M> {
-    /// The part of `window` that is not behind the end of the file at the end of a private mapping's chain. Copies
-    /// beyond the file's end must not be reached.
+    /// The part of `window` that the program may reach. A private mapping of a file ends at the file's end: private
+    /// copies of pages beyond that end must not be mapped.
     ///
     /// # Requires
     /// The caller holds the table page's lock. A truncation clears the leaves after it has written the size.

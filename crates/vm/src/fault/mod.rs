@@ -14,8 +14,9 @@
 //!    the program touches new pages in ascending order, a zero-fill makes more pages ahead ([`zero_ahead`]).
 //!
 //! The fault locks the one table page that covers the address. Under the lock it checks again everything on which its
-//! decision relies. Only then does it install the leaf. A fault never installs a leaf before the checks, to remove it
-//! if they fail. Another CPU could cache a translation that a remover never sees.
+//! decision relies. Only then does it install the leaf. A fault never installs a leaf first, to remove it if a check
+//! fails. Another CPU could meanwhile cache the leaf's translation, and no remover would flush it, because none sees
+//! the leaf.
 //!
 //! Apart from its table page and its CPU's own memory, a fault writes only these:
 //! - the slot and the descriptor of a page that it makes,
@@ -292,7 +293,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         vm.stats().count(Event::FaultRetry);
         defeats += 1;
         if defeats >= DEFEATS && writers_out.is_none() {
-            // A wait may have released the lock, so this may acquire it again.
+            // A wait for memory may have released the arena's lock, so this may acquire it again.
             writers_out = Some(space.keep_writers_out(va));
         }
     }
@@ -578,8 +579,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// Makes a busy, valid page in slot `key` of `object`, which is empty or has a zero marker. The caller then writes
-    /// the content; for zeroes it calls [`NewPage::complete`]. This call prefetches the frame's cache lines.
+    /// Makes a busy, valid page in slot `key` of `object`. The slot is empty or has a zero marker. The caller then
+    /// writes the content; for zeroes it calls [`NewPage::complete`]. This call prefetches the frame's cache lines.
     #[inline(always)]
     pub fn insert<'o>(
         &self,

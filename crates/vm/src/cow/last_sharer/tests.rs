@@ -429,7 +429,8 @@ fn a_long_search_goes_on_where_the_last_one_ended() {
     let mut children: Vec<_> = (0..SHARERS).map(|_| parent.fork().unwrap()).collect();
     children[20..].iter().for_each(|child| store(child, page(0), 2));
     looks::take();
-    // The page's watch exits repeatedly. Each search continues behind the backings that were found to hide the page.
+    // The space of the page's watch (the backing that the page remembers as a sharer) exits repeatedly. Each search
+    // continues behind the backings that were found to hide the page.
     drop(parent);
     for left in (1..=20).rev() {
         reap(vm);

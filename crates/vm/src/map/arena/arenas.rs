@@ -89,19 +89,20 @@ pub struct Moment<M: Machine> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed;
 
-/// Pointers to the arenas, in the order of their stretches.
+/// Pointers to the arenas other than the home arena, in the order of their addresses.
 pub(in crate::map) struct Fan<M: Machine> {
     /// The arenas that are open, one bit each. The bits are here, so that lookups need not read the arenas' cache
     /// lines, which writers write.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
-    /// An upper bound of the bytes that the space's entries covered at any time before the last join. Written under the
-    /// home arena's lock.
+    /// An upper bound of the bytes that the space's entries covered at any time before the arenas were last merged into
+    /// the home arena (the space's first). Written under the home arena's lock.
     peak: AtomicU64,
 }
 
 impl<M: Machine> Fan<M> {
-    /// Makes a fan without arenas. It is initialised in place, because it is too large for a kernel stack.
+    /// Makes a fan (a table of arena pointers) whose pointers are all null. It is initialised in place, because it is
+    /// too large for a kernel stack.
     fn make(vm: &Maps<M>) -> Result<NonNull<Fan<M>>, OutOfMemory> {
         let fan = vm.map_memory().fans.cache().alloc(vm)?.cast::<Fan<M>>();
         record::wrote(fan.as_ptr());
@@ -141,8 +142,8 @@ impl<M: Machine> Fan<M> {
         };
     }
 
-    /// The slots of the open stretches. This reads only `open`, and not the arenas, because writers often write an
-    /// arena's cache lines.
+    /// The slots of the open arenas. This reads only `open`, and not the arenas, because writers often write an arena's
+    /// cache lines.
     fn open(&self) -> impl Iterator<Item = usize> {
         self.open.iter().enumerate().flat_map(|(i, word)| {
             let mut left = word.load(Ordering::Acquire);
@@ -166,8 +167,8 @@ pub(in crate::map) struct Arenas<M: Machine> {
     crowd: AtomicU32,
 }
 
-/// The slot of `cpu`'s stretch. The first half of the CPUs get every second stretch, so that no two of them share a
-/// root table entry.
+/// The slot of the arena that `cpu` may open. The first half of the CPUs get every second slot, so that the addresses
+/// of no two of them share a root table entry.
 fn slot_of(cpu: CpuId) -> usize {
     match cpu % ARENAS {
         n if n < ARENAS / 2 => 2 * n,
@@ -175,7 +176,7 @@ fn slot_of(cpu: CpuId) -> usize {
     }
 }
 
-/// The slot of the stretch that covers `va`. `None` if `va` lies in no stretch.
+/// The slot of the arena whose stretch of addresses covers `va`. `None` if `va` lies in no stretch.
 #[inline]
 fn slot(va: u64) -> Option<usize> {
     STRETCHES.contains(va).then(|| ((va - FIRST) >> SPAN_SHIFT) as usize)
@@ -250,7 +251,7 @@ impl<M: Machine> Arenas<M> {
         self.next_in(VirtRange { start: from, end: u64::MAX }, pin)
     }
 
-    /// The first entry that overlaps `range`. Only arenas whose stretches overlap `range`, and the home arena, are
+    /// The first entry that overlaps `range`. Only arenas whose addresses overlap `range`, and the home arena, are
     /// searched. So no cache line is read that the writers of other arenas write.
     pub fn next_in<'p>(&self, range: VirtRange, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         let from = range.start;
@@ -275,8 +276,8 @@ impl<M: Machine> Arenas<M> {
         all.filter(|e| e.range().start < range.end).min_by_key(|e| e.range().start)
     }
 
-    /// Opens the stretch of `cpu`. Does nothing if the stretch has a mapping, if the machine's addresses end before it,
-    /// or if no memory is free.
+    /// Opens the arena of `cpu`. Does nothing if something is mapped at the arena's addresses, if the machine's
+    /// addresses end before it, or if no memory is free.
     pub fn open(&self, space: &Space<M>, cpu: CpuId) {
         let vm = space.vm();
         let n = slot_of(cpu);
@@ -298,8 +299,8 @@ impl<M: Machine> Arenas<M> {
         space.pmap().fan_out(vm);
     }
 
-    /// Joins all arenas: all addresses belong to the home arena while the returned writer is held. After an error some
-    /// stretches may be closed, but no entry is lost.
+    /// Moves the entries of all arenas to the home arena. All addresses belong to the home arena while the returned
+    /// writer is held. After an error some of the other arenas may be closed, but no entry is lost.
     fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
         let mut home = self.home.write(space);
         let Some(fan) = self.fan() else { return Ok(home) };
@@ -319,15 +320,15 @@ impl<M: Machine> Arenas<M> {
             let come =
                 home.prepare(bounds.start, bounds.end, arena.len(), theirs.items().map(|(_, e)| NonNull::from(e)))?;
             let go = theirs.prepare(bounds.start, bounds.end, 0, core::iter::empty())?;
-            // The stretch closes before its entries leave the old tree. So a lookup that misses an entry there sees
-            // that the stretch is closed.
+            // The arena closes before its entries leave its tree. So a lookup that misses an entry in that tree sees
+            // that the arena is closed.
             home.arena().counts().change(&covered);
             home.take_over(&mut theirs);
             home.commit(come);
             fan.set_open(n, false);
             arena.counts().change(&Covered::default().less(&covered));
             theirs.commit(go);
-            // Otherwise the bytes of the moved entries would count in the peaks of both arenas.
+            // Forget the arena's peak, because the bytes of the moved entries would count in the peaks of both arenas.
             arena.forget_peak();
         }
         space.pmap().fan_in(space.vm());
@@ -401,8 +402,9 @@ impl<M: Machine> Space<M> {
         if let Some(arena) = own() {
             let writer = arena.write(self);
             if own().is_some() || mutant(Mutant::OwnArenaBeforeLock) {
-                // Pageout may have dropped the page tables since the arena opened, so they are fanned out again. A
-                // thread that closes the stretch waits for this lock before it calls `fan_in`.
+                // Pageout may have dropped the page tables since the arena opened, so the new tables are fanned out
+                // again: CPUs may copy the root. A thread that closes this arena waits for this lock before it calls
+                // `fan_in`.
                 self.pmap().fan_out(self.vm());
                 return writer;
             }

@@ -393,7 +393,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         if !commit_charge.is_limited() || !Class::of(a).is_committed() {
             return true;
         }
-        // An operation that was begun again may have posted bytes already.
+        // If this operation was begun again, its first attempt may have posted bytes already.
         let missing = (self.arena.covered.committed() + more).saturating_sub(self.kept.posted + less);
         if missing > 0 && !commit_charge.charge_commit(missing, shared(vm)) {
             return false;

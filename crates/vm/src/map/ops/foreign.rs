@@ -153,9 +153,9 @@ impl<M: Machine> Space<M> {
                         bytes::copy(from, to.as_mut_ptr(), to.len());
                     }
                 }
-                // The chain may have another page at this address now. A fork may have moved a page forward, so that
-                // the walk missed it. Or the fork left this page to another space, which then stored into it. So the
-                // copied bytes are valid only if a second walk finds the same page.
+                // The chain may have another page at this address now. A fork may have moved a page to a layer nearer
+                // to the front, so that the walk missed it. Or the fork left this page to another space, which then
+                // stored into it. So the copied bytes are valid only if a second walk finds the same page.
                 let shows_again = || {
                     fence_full();
                     if entry.is_stale() {

@@ -47,13 +47,15 @@ enum Fate {
     Wipe,
     /// Both spaces map the same object: shared memory, a file, or anonymous memory that allows no stores.
     Share,
-    /// Both spaces map the parent's front, which allows no stores. It belonged to the parent alone until now, so both
-    /// entries get the flag `NEEDS_FRONT`.
+    /// Both spaces map the parent's front (the first layer of its chain), which allows no stores. It belonged to the
+    /// parent alone until now. So both entries get the flag `NEEDS_FRONT`: a change that allows stores must first add a
+    /// front.
     Freeze,
-    /// Private memory with an empty front: the parent keeps its front. The child gets a front of its own before the
-    /// layers behind.
+    /// Private memory with an empty front: the parent keeps its front. The child gets a front of its own, over the same
+    /// older layers.
     Keep,
-    /// Private memory with a front that has pages: parent and child get new fronts before it.
+    /// Private memory with a front that has pages: parent and child get new, empty fronts, and share the old front as a
+    /// layer behind them.
     Split,
 }
 
@@ -321,11 +323,11 @@ fn collapse_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
     debug_assert!(e.is_stale(), "a chain is collapsed beside faults");
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
-    // `collapse` may move pages while other CPUs fault. A fault's walk may miss a page that moves forward, but the
-    // fault walks again under the table page's lock. No fault installs the page of an outdated walk, for two reasons.
-    // First, a fault that found the entry not stale under that lock had cleared `NO_STORES`. So this fork has
-    // write-protected its table page, and has acquired the lock after that fault released it. Second, any later fault
-    // finds the stale mark.
+    // `collapse` may move pages while other CPUs fault. A fault's walk may miss a page that moves to a layer nearer to
+    // the front, but the fault walks again under the table page's lock. No fault installs the page of an outdated walk,
+    // for two reasons. First, a fault that found the entry not stale under that lock had cleared `NO_STORES`. So this
+    // fork has write-protected its table page, and has acquired the lock after that fault released it. Second, any
+    // later fault finds the stale mark.
     if a.prot.contains(Prot::WRITE) {
         // SAFETY: the writer is held, nothing is pinned.
         unsafe { collapse(vm, e.front_ptr()) };

@@ -76,7 +76,8 @@ impl<M: Machine> Space<M> {
             update.push(Piece::new(VirtRange { start, end: old.end }, a, ChainSource::Entry(stack)))?;
             return update.apply(Work::None);
         }
-        // The front's room is used up, so a new entry is made below. Its front covers four times as much.
+        // All addresses that the front covers are in use, so a new entry is made below. The new entry's front covers
+        // four times as many addresses.
         let room = (top - old.start).saturating_mul(4).min(limits.stack);
         let range = VirtRange { start, end: old.start };
         let mut update = Update::new(self, writer, range).with_stack_room(room);

@@ -369,17 +369,17 @@ impl<M: Machine> Space<M> {
         }
         self.vm.map_memory().all.bare(self);
         // This CPU stores the note in `dropped`, fences, and then looks for tables. A fault on another CPU that did not
-        // read the note entered its leaf before the note. If no other fault follows, only this look finds the table of
-        // that leaf.
+        // read the note entered its leaf before the note was stored. If no other fault follows, only this look finds
+        // the table of that leaf.
         fence_full();
         if self.pmap.table_pages(self.vm) > 0 {
             self.vm.map_memory().all.tabled(self);
         }
     }
 
-    /// Called after a fault has failed for lack of memory, because it may have made a root and some tables. If it has,
-    /// pageout visits the space again and can free them. Otherwise threads that wait for memory would keep tables from
-    /// being freed. The note of the drop stays for the fault that succeeds.
+    /// Called after a fault has failed for lack of memory. The fault may have made a root and some tables. If it has,
+    /// this makes pageout visit the space again, so that it can free them. Otherwise a space whose threads wait for
+    /// memory would keep these tables while it waits. The note of the drop stays for the fault that succeeds.
     #[cold]
     pub(crate) fn note_tables_left(&self) {
         // Pairs with the fence in `note_dropped`, which notes the drop and then looks for tables.

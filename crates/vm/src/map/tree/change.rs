@@ -120,7 +120,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
 #[repr(C, align(64))]
 pub(super) struct Source<A: NodeAlloc, const F: usize> {
     pub alloc: A,
-    /// The list of leaves and the list of inner nodes that were set aside.
+    /// The list of leaves and the list of inner nodes that were set aside, for a later change that must not fail.
     aside: [Cell<*mut TreeNode<A, F>>; 2],
     /// Number of commits after which the unused nodes of `aside` are freed.
     awaited: Cell<u8>,

@@ -48,7 +48,7 @@ pub(super) struct Row<'s, M: Machine> {
     /// The distance of a move, in bytes. An address of a piece plus `moved` is the address in its old entry. 0 if
     /// nothing moves.
     moved: u64,
-    /// The least number of bytes that a stack's front covers.
+    /// The least number of bytes that a stack's front (the first layer of its chain) covers.
     stack_room: u64,
 }
 
