@@ -68,9 +68,9 @@ pub enum FrameError {
     Block(Pfn),
     /// Two free blocks that should be merged.
     Apart(Pfn),
-    /// A frame on a list whose kind does not fit the list.
+    /// A frame whose kind does not fit the list that it is on.
     Kind(Pfn),
-    /// A chain whose length does not match its count (its first frame).
+    /// A chain of frames with a wrong count of its length. The value is the chain's first frame.
     Chain(Pfn),
     /// A domain's count of free frames does not match its lists.
     Count(usize),

@@ -267,7 +267,7 @@ struct Tlb(SpinLock<[u64; SPAN as usize * TABLES]>);
 pub struct TestPmap {
     tables: [TestTable; TABLES],
     tlbs: [Tlb; 2],
-    /// Whether CPUs other than the calling one run the space, as the map was notified.
+    /// Whether CPUs other than the calling one run the space. Tests set it by `run_by_several`.
     running_elsewhere: core::sync::atomic::AtomicBool,
     /// Whether a table page is store-protected when all its stores are removed.
     protects_tables: core::sync::atomic::AtomicBool,

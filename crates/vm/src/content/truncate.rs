@@ -11,8 +11,8 @@
 //!   - fault that copies a page beyond the end: it inserts the copy, fences, and reads the size. The truncation writes
 //!     the size, fences, and looks for pages. So one of the two removes the copy
 //!   - merge of layers that moves a copy: the new slot is filled before the old one is emptied. The search finds a copy
-//!     that moves forward, because the search also goes from the back to the front. For a move back, the mover inserts,
-//!     fences and checks the size, as a fault does (mutant
+//!     that moves towards the front, because the search also goes from the back to the front. For a move back, the
+//!     mover inserts, fences and checks the size, as a fault does (mutant
 //!     [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
 //!   - fork, clip: the lock of the mapping list's shard; the search finds the old backing or the new one
 
@@ -102,8 +102,8 @@ impl<M: Machine> Copies<M> {
 
 /// Removes private mappings' copies of the pages `gone` of `file`. The file's size is below these pages now.
 fn drop_copies<M: Machine>(file: &Object<M>, gone: Range<u64>, may: &mut MaySleep) {
-    // The search goes from the file to the front, so it finds copies that move forward during the search. A copy beyond
-    // the file's end is not moved back (`cow/collapse.rs`).
+    // The search goes from the file to the front, so it finds copies that move towards the front during the search. A
+    // copy beyond the file's end is not moved back (`cow/collapse.rs`).
     loop {
         let mut copies = Copies { layers: [const { None }; LAYERS], len: 0 };
         {

@@ -70,7 +70,7 @@ impl<M: Machine> ObjectRef<M> {
         let mut range = self.range(pages, SlotFilter::PAGES | SlotFilter::DIRTY_ONLY);
         let mut written = 0;
         loop {
-            // Allocated before any page is busy, because this may sleep.
+            // The record of the write is allocated before any page is busy, because the allocation may sleep.
             let taken = vm.take_record(may);
             let mut batch = Batch::new();
             let (key, stop) = {
@@ -87,7 +87,8 @@ impl<M: Machine> ObjectRef<M> {
             };
             let mut next = (!matches!(stop, WalkEnd::Done)).then_some(key);
             let mut wait = stop;
-            // Freed before the wait below, because the thread that this waits for may need a record.
+            // The record is freed before the wait below, because the thread for which this call waits may need a
+            // record.
             if batch.is_empty() {
                 drop(taken);
             } else {
