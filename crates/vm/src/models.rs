@@ -33,11 +33,12 @@ use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 use std::ptr::NonNull;
 
-/// The fewest frames with which a system starts, because each descriptor has a dozen atomics, which the checkers track.
+/// The fewest frames with which a system starts. More would slow the checkers: they track each atomic, and each
+/// descriptor of a frame has a dozen.
 const FRAMES: u64 = 160;
 const ONE: VirtRange = VirtRange { start: crate::testing::BASE, end: crate::testing::BASE + PAGE_SIZE };
 
-/// A system with one space, and a file of four pages. Its first page is resident and filled with the byte 7.
+/// A system with one space, and a file of four pages. The file's first page is resident and filled with the byte 7.
 struct World {
     space: SpaceRef<TestMachine>,
     file: ObjectRef<TestMachine>,

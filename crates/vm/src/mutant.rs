@@ -84,8 +84,8 @@ pub enum Mutant {
     NoGoneCheck,
     /// Queues: a CPU puts all pages of its batch on their queues, without a check of the pages' states.
     DrainTrustsBatch,
-    /// Queues: a page is unlinked although the change of its state failed, because a remover has just removed its
-    /// identity.
+    /// Queues: a CPU fails to change a page's state, because a remover has just removed the page's identity. It unlinks
+    /// the page nevertheless.
     TakeUnlinksLeaving,
     /// Queues: a page's links are read after its state was changed. By then its frame may have another owner.
     LinksAfterState,

@@ -42,8 +42,8 @@ impl<M: Machine> ObjectRef<M> {
         }
         let old = self.size();
         if bytes > old && !old.is_multiple_of(PAGE_SIZE) {
-            // Programs may have stored bytes behind the end through mappings. These bytes must not become part of the
-            // file.
+            // Programs may have stored bytes beyond the old end through mappings. These bytes must not become part of
+            // the file.
             read_write::zero_tail(self, old, &mut MaySleep::here());
         }
         self.size.store(bytes, Ordering::Release);

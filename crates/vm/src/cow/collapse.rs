@@ -20,9 +20,10 @@
 //! A page that moves is in both slots for a moment, never in none. The new slot is filled before the old one is emptied
 //! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy or with another
 //! generation, under its table page's lock. (The generation rises with each change of identity.) A fault that walked
-//! from front to back while a page moved forward may have missed it in both layers. Before such a fault installs its
-//! new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A page that a fault
-//! is making is busy until it is installed or dropped. Until then it hides nothing (mutant [`Mutant::BusyHides`]).
+//! from front to back while a page moved towards the front may have missed it in both layers. Before such a fault
+//! installs its new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A page
+//! that a fault is making is busy until it is installed or dropped. Until then it hides nothing (mutant
+//! [`Mutant::BusyHides`]).
 //!
 //! # Pages in swap
 //! Pages in swap move too, without a read. The mover holds the index slot exclusively ([`TakenSlot`]), as it sets a
@@ -158,7 +159,7 @@ fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> core::ops::Range<u64> 
     start..start + window.len() / crate::types::PAGE_SIZE
 }
 
-/// Whether the front layer has at most as many pages as the layer behind. Both are counted in parallel, so that the
+/// Whether the front layer has at most as many pages as the layer behind it. Both are counted in parallel, so that the
 /// cost follows the smaller layer.
 fn front_is_smaller<M: Machine>(
     vm: &'static Objects<M>,

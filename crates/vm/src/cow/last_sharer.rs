@@ -6,7 +6,7 @@
 //! object's mapping list already has all backings that show a page. Each backing leads to the layers in front of it
 //! ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a copy that
 //! hides the page from the watch searches for another backing. If the search finds none, the page is destroyed. The
-//! search begins behind the old watch in the list and goes round the list once. So each copy of a page reads about two
+//! search begins after the old watch in the list and goes round the list once. So each copy of a page reads about two
 //! slots on average.
 //!
 //! # Long searches
@@ -87,7 +87,7 @@ pub(crate) const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 128 };
 enum Sight {
     /// One of the layers has a page, a page in swap, or a zero marker at the address.
     Hidden,
-    /// No layer has a filled slot there.
+    /// No layer has a filled slot at the address.
     Shown,
     /// One of the layers has a busy page at the address. The page may be kept or dropped.
     Unsure,
@@ -195,7 +195,7 @@ impl Watch {
         Self::at(core::ptr::from_ref(b).addr(), unlinked)
     }
 
-    /// A void watch: the address of a backing that hides the page, behind which the next search begins.
+    /// A void watch: the address of a backing that hides the page. The next search begins after that backing.
     fn void(address: usize, unlinked: u64) -> Watch {
         Self::at(address, unlinked.wrapping_sub(1))
     }
@@ -290,8 +290,8 @@ pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64
     ControlFlow::Continue(())
 }
 
-/// Frees a page in swap, and empties its index slot. No zero marker is needed there, because every chain hides the
-/// layers behind at this address too.
+/// Frees a page in swap, and empties its index slot. No zero marker is needed there, because every chain hides also the
+/// layers behind this one at the address.
 fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, &'static Objects<M>>) {
     let vm = object.vm();
     taken.empty();
@@ -314,7 +314,7 @@ pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut May
 /// Searches like [`search_all`], for the resident page `page`, if it is still at `key`.
 fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
-    // This checks the watch first.
+    // This call checks the page's watch first.
     let over = search_some(object, key, page, None, &may.pin(vm.epoch()));
     if over.is_continue() || !page.try_hold() {
         return LOOKS.into();
@@ -454,7 +454,7 @@ fn last_place<M: Machine>(object: &Object<M>, key: u64, page: &Page) -> Option<T
 /// Searches for a watch among [`LOOKS`] backings at most. With `others`, the backing `hider` is skipped.
 ///
 /// Checks the present watch first, because it may still show the page, although other backings were unlinked since it
-/// was chosen. Then the search begins behind the watch's place and goes round the list once. A search that ends before
+/// was chosen. Then the search begins after the watch's place and goes round the list once. A search that ends before
 /// it has gone round stores a void watch for the place that it has reached.
 fn find<M: Machine>(
     object: &Object<M>,

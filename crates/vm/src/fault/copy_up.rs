@@ -34,7 +34,7 @@
 //!    zero marker is not hidden, the removal is left to a later fault. No leaf maps a page of a layer that may be
 //!    removed. The CPU that filled the front's slot cleared the old leaf and flushed before it unbusied its page. Any
 //!    later fault finds the slot filled, under the table page's lock. So the layers are unlinked. A concurrent walk
-//!    that is in such a layer continues, under its pin, to the layers behind.
+//!    that is in such a layer continues, under its pin, to the layers behind that layer.
 //!
 //! A zero marker is stored only after its slot was reserved and a second walk found no page. One walk alone may miss a
 //! page that a fork moves to a layer nearer to the front during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).
@@ -185,7 +185,7 @@ impl<'e, M: Machine> Run<'e, M> {
 enum Shown {
     /// A page, or a zero marker, at this address.
     Page(u64),
-    /// Only pages in swap.
+    /// The filled slots that no layer hides are all pages in swap.
     Swapped,
 }
 

@@ -16,10 +16,10 @@
 //!
 //! # Against other CPUs
 //! Each page is made as in any fault (relies on C2). The busy page is put into its slot and is zeroed. Then, under the
-//! table page's lock, the entry and the layers behind are checked again, and the leaf is entered. Only then is the page
-//! unbusied. If a check fails, the page is removed again; the fault itself was served before. The object needs no
-//! check. It is the object of a front (the first backing of a chain), so it has no end. It is destroyed only after its
-//! entry is stale.
+//! table page's lock, the entry and the layers behind the front are checked again, and the leaf is entered. Only then
+//! is the page unbusied. If a check fails, the page is removed again; the fault itself was served before. The object
+//! needs no check. It is the object of a front (the first backing of a chain), so it has no end. It is destroyed only
+//! after its entry is stale.
 
 impl<M: Machine> Maps<M> {
     /// `Config::zero_window`, limited to `MOST`.
@@ -53,7 +53,7 @@ const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 pub(crate) const MOST: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 impl<'e, M: Machine> FaultContext<'e, M> {
-    /// The number of pages to make behind the page that this fault has just zero-filled and mapped.
+    /// The number of pages to make after the page that this fault has just zero-filled and mapped.
     ///
     /// # Requires
     /// The table page that covers the address is locked.
@@ -85,8 +85,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         (end - next) / PAGE_SIZE
     }
 
-    /// Makes up to `pages` pages of zeroes in the front, directly behind the address, and maps them. Makes fewer pages,
-    /// or none, if a slot or a leaf is filled already or memory is short.
+    /// Makes up to `pages` pages of zeroes in the front, at the addresses directly after the fault's, and maps them.
+    /// Makes fewer pages, or none, if a slot or a leaf is filled already or memory is short.
     ///
     /// # Requires
     /// No lock is held.
@@ -117,7 +117,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         made.keep(from);
     }
 
-    /// Whether no layer behind the front has a page for page `n` behind the address.
+    /// Whether no layer behind the front has a page at the `n`th page after the fault's address.
     fn is_zero_behind(&self, front: &'e Backing<M>, n: u64, pin: &Pinned<'_>) -> bool {
         let va = self.va + (n + 1) * PAGE_SIZE;
         let walked = FaultContext { va, ..*self }.walk(front.behind(), false, pin);

@@ -708,7 +708,7 @@ fn a_failed_allocation_anywhere_changes_nothing() {
     }
 }
 
-/// One thread replaces a mapping repeatedly. Another thread always finds a mapping there, and makes progress.
+/// One thread replaces a mapping repeatedly. Another thread always finds a mapping at that address, and makes progress.
 #[test]
 fn replacing_a_mapping_never_shows_nothing_in_between() {
     let s = System::new();

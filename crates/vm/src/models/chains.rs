@@ -530,7 +530,7 @@ protocol! {
     MovesCutOff: "a copy is left beyond the end";
 }
 
-/// The page's copy would move back twice.
+/// If the file were not truncated, the page's copy would move back twice, from layer to layer.
 #[cfg(shuttle)]
 fn merge_twice_against_truncate() {
     merge_against_cut(stacked(&[&[0, 1], &[2], &[3]]));

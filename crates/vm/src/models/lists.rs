@@ -111,7 +111,7 @@ fn turned() -> World {
     w
 }
 
-/// As [`turned`], after such a link.
+/// A world like [`turned`], after CPU 0 has linked one more backing, and so has got a shard of its own.
 fn contended() -> World {
     let w = turned();
     show(&w, 3, 0, 1);
@@ -251,8 +251,8 @@ fn scan_against_reopening() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // Once these backings are in the first shard, a scan visits two of them under one lock. The replaced backing is
-    // behind those two.
+    // Once these backings are in the first shard, a scan visits two of them under one lock. The replaced backing comes
+    // after those two in the list.
     w.file.shards().widen(w.boot.vm);
     show(&w, 3, 1, 1);
     show(&w, 2, 1, 1);

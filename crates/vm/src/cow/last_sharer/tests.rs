@@ -313,7 +313,7 @@ fn an_object_that_is_gone_is_not_left_to_the_reaper() {
             drop((parent, children));
         });
     });
-    // A fault may flag an object that it has found, and that only its pin keeps alive.
+    // A fault may find an object and mark it for the reaper, while only the fault's pin keeps the object alive.
     vm.reaper().flag(object);
     assert!(!vm.reapable());
     drop(pin);
@@ -430,7 +430,7 @@ fn a_long_search_goes_on_where_the_last_one_ended() {
     children[20..].iter().for_each(|child| store(child, page(0), 2));
     looks::take();
     // The space of the page's watch (the backing that the page remembers as a sharer) exits repeatedly. Each search
-    // continues behind the backings that were found to hide the page.
+    // continues after the backings that were found to hide the page.
     drop(parent);
     for left in (1..=20).rev() {
         reap(vm);

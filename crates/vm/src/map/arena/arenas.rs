@@ -67,7 +67,7 @@ const ARENAS: usize = 2;
 const FIRST: u64 = 80 << SPAN_SHIFT;
 #[cfg(any(test, loom, shuttle))]
 const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else { 8 * SPAN };
-/// The addresses of all stretches.
+/// The addresses of the stretches of all arenas.
 pub(in crate::map) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
 
 /// The number of times that the home arena's lock must be found held, counted over all CPUs. From then on, each CPU
@@ -229,7 +229,7 @@ impl<M: Machine> Arenas<M> {
         before.max(self.all().map(|a| a.peak()).sum())
     }
 
-    /// Whether any stretch is open.
+    /// Whether an arena other than the home arena is open.
     pub fn fanned_out(&self) -> bool {
         self.fan().is_some_and(|f| f.open.iter().any(|w| w.load(Ordering::Acquire) != 0))
     }
@@ -488,7 +488,7 @@ impl<M: Machine> Space<M> {
 
 #[cfg(test)]
 impl<M: Machine> Space<M> {
-    /// Joins all arenas, as a fork does.
+    /// Moves the entries of all arenas to the home arena, as a fork does.
     pub(crate) fn join_arenas(&self) -> Result<(), OutOfMemory> {
         self.write_all().map(drop)
     }

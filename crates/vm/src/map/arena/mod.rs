@@ -31,8 +31,8 @@ const TURNS: u32 = 16;
 const TURNS: u32 = 4;
 
 /// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
-/// [`arenas`] decides its addresses. An arena has cache lines of its own. A fault that finds an entry reads only the
-/// first of these lines, which has the tree's root.
+/// [`arenas`] decides which addresses belong to it. An arena has cache lines of its own. A fault that finds an entry
+/// reads only the first of these lines, which has the tree's root.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
@@ -49,7 +49,7 @@ pub struct Arena<M: Machine> {
     writer: Mutex<WriterState>,
 }
 
-/// The state of writers only.
+/// The part of an arena's state that only writers use.
 pub(super) struct WriterState {
     pub(super) owner: Owner,
     /// The CPU of the last writer.
@@ -214,7 +214,7 @@ impl<M: Machine> Arena<M> {
         }
     }
 
-    /// As [`Writer::commit`], for the change from [`prepare_first`](Self::prepare_first).
+    /// Publishes the change that [`prepare_first`](Self::prepare_first) returned, like [`Writer::commit`].
     pub(super) fn commit_first(&mut self, change: EntryChange<M>) {
         let kept = self.writer.get_mut();
         self.entries.commit(&mut kept.owner, change);

@@ -120,7 +120,7 @@ bitflags::bitflags! {
 pub(super) enum How {
     /// The entry gets new private, zero-filled memory.
     Empty,
-    /// The entry maps the update's object.
+    /// The entry maps the object that the operation passed to the update.
     Object,
     /// The entry takes over the whole chain of its origin, which is removed.
     Taken,

@@ -59,7 +59,7 @@ impl<M: Machine> Space<M> {
         Ok(done)
     }
 
-    /// As [`store`](Space::store), within a page.
+    /// Stores like [`store`](Space::store), within one page.
     fn store_in_page(&self, at: u64, from: &[u8]) -> Result<(), FaultError> {
         loop {
             // Another thread may remove the leaf before `try_store` uses it, so try until a store succeeds. The fault
@@ -98,7 +98,7 @@ impl<M: Machine> Space<M> {
         Ok(true)
     }
 
-    /// As [`read`](Space::read), within a page.
+    /// Reads like [`read`](Space::read), within one page.
     fn read_in_page(&self, at: u64, to: &mut [u8], may: &mut MaySleep) -> Result<(), FaultError> {
         let mut patience = Patience::new();
         loop {
@@ -116,7 +116,7 @@ impl<M: Machine> Space<M> {
                     Err(FaultError::OutOfMemory) => self.vm().memory_or_error(&mut patience, may)?,
                     done => done.map(|()| patience.served())?,
                 },
-                // Only stores need a hook.
+                // Only a store calls a pager's hook, so this read does not get this result.
                 Err(Attempt::Hook(_)) => return Err(FaultError::Pager),
             }
         }

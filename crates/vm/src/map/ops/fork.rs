@@ -38,7 +38,7 @@ use quire_sync::atomic::fence_full;
 use quire_sync::current_cpu;
 use quire_sync::trace::{EventKind, Span};
 
-/// The treatment of a parent's entry.
+/// What a fork does with an entry of the parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// The child does not get the range.
@@ -171,7 +171,7 @@ impl<M: Machine> Space<M> {
         Ok(child)
     }
 
-    /// Write-protects the leaves of private memory, and flushes. Returns the proof.
+    /// Write-protects the leaves of private memory, and flushes. Returns the proof of the flush.
     fn take_stores_away(&self, writer: &Writer<'_, M>) -> Flushed {
         let mut sweep = Sweep::new(self);
         let stored = writer

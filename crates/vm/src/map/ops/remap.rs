@@ -207,7 +207,7 @@ impl<M: Machine> Space<M> {
     ) -> Result<(), MapError> {
         let a = entry.attributes();
         let by = old.start.wrapping_sub(new.start);
-        // If only a part of the entry moves, private pages behind that part belong to the rest of the entry.
+        // If only a part of the entry moves, private pages after that part belong to the rest of the entry.
         let all_there_is = old.end >= entry.range().end || !has_pages(entry);
         let goes_on = shows_objects(entry) && (new.len() <= old.len() || (front_is_own(entry) && all_there_is));
         let len = if twice || goes_on { new.len() } else { old.len() };

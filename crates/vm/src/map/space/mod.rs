@@ -103,7 +103,7 @@ pub struct SpaceStats {
     pub mapped_bytes: u64,
     /// Bytes that entries cover, by class.
     pub covered: Covered,
-    /// The most bytes that entries ever covered. Exact if the map never fanned out, otherwise an upper bound.
+    /// The most bytes that entries ever covered. Exact if the space never had a second arena, otherwise an upper bound.
     pub peak_bytes: u64,
     /// Pages that the page tables map.
     pub resident_pages: u64,

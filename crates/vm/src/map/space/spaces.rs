@@ -40,8 +40,8 @@ pub(in crate::map) struct SpacePlace<M: Machine> {
     row: Cell<Row>,
     next: Cell<*const Space<M>>,
     previous: Cell<*const Space<M>>,
-    /// The time, in nanoseconds, of the last visit that found that the space had run. Two concurrent visits may each
-    /// store their time.
+    /// The time, in nanoseconds, at which a visit of pageout last found that the space had run. Two concurrent visits
+    /// may each store their time.
     ran: AtomicU64,
     /// The time, in nanoseconds, of the last drop of the tables; 0 if they were never dropped.
     dropped: AtomicU64,

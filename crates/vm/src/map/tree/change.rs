@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 
-/// A node that a change leaves with this number of slots or fewer merges with a neighbour.
+/// If a change leaves a node with this number of slots or fewer, the node merges with a neighbour.
 const fn thin(fan_out: usize) -> usize {
     fan_out / 4
 }
@@ -36,7 +36,7 @@ pub struct Change<T, A: NodeAlloc, const F: usize> {
     number: u32,
     /// The new value.
     value: *mut (),
-    /// Items gained or lost.
+    /// The number of items that the change adds, less the number that it removes.
     delta: isize,
     _values: PhantomData<Item<T>>,
 }

@@ -60,7 +60,7 @@ pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
     /// One past the last address of each slot. In an inner node only the writer uses them. In a leaf they are fixed
     /// once it is reachable.
     ends: [MaybeUninit<Cell<u64>>; F],
-    /// For the epoch, once the node is retired.
+    /// Used by the epoch once the node is retired.
     retired: Retired,
     alloc: A,
     /// The next node on a list of the writer: nodes being built, or nodes to be retired. Readers never read this.
@@ -71,7 +71,7 @@ pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
 /// address, because no range is empty.
 const BEYOND: u64 = u64::MAX;
 
-/// A start, and the child or value there.
+/// The start address of a slot, and the child or value in the slot.
 #[repr(C)]
 struct Key {
     /// In an inner node it may rise in place (see the tree's module). In a leaf it is fixed once the leaf is reachable.

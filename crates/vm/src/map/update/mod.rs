@@ -229,7 +229,7 @@ impl<'s, M: Machine> Update<'s, M> {
 
     /// Marks the entries that overlap `range`.
     fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange) {
-        // One descent finds all of them.
+        // One descent in the tree finds all these entries.
         let (previous, mut entries) = writer.around(range.start);
         self.previous = previous;
         loop {
