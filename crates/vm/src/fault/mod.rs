@@ -689,9 +689,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Checks that the chain behind the front still has the page from which the content was copied (or still none). A
-    /// source that was removed after the first walk may have been overwritten before the copy. The walk of this check
-    /// finds a page that has moved to a layer nearer to the front, because its mover fills the new slot before it
-    /// empties the old one.
+    /// source that was removed after the first walk may have been overwritten before the copy. The check's walk also
+    /// finds a page that moved to a layer nearer to the front. The mover fills the new slot before it empties the old
+    /// one.
     #[inline]
     pub fn check_source(
         &self,

@@ -113,8 +113,7 @@ protocol! {
     NoStaleCheck: "the parent's store reaches the child";
 }
 
-/// A page moves to a layer nearer to the front, while a fault is about to make a page ahead at the same address in the
-/// front.
+/// A page moves to a layer nearer to the front. A fault is about to make a page ahead at the same address in the front.
 fn ahead_against_move() {
     let w = empty();
     // Three layers that belong to this space alone. The last layer has the last page, the next one the first two pages,

@@ -1,5 +1,5 @@
-//! Models of changes of the map beside other threads: protection, clipping, and arenas (parts of the map with their own
-//! locks) that open or are merged.
+//! Models of changes of the map beside other threads: protection, clipping, and arenas that open or are merged. An
+//! arena is a part of the map with its own lock.
 
 use super::*;
 use crate::types::Prot;

@@ -95,8 +95,8 @@ pub(in crate::map) struct Fan<M: Machine> {
     /// lines, which writers write.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
-    /// An upper bound of the bytes that the space's entries covered at any time before the arenas were last merged into
-    /// the home arena (the space's first). Written under the home arena's lock.
+    /// The most bytes that the space's entries covered before the arenas were last merged into the home arena (the
+    /// space's first). It is an upper bound. Written under the home arena's lock.
     peak: AtomicU64,
 }
 

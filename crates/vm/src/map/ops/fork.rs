@@ -38,7 +38,7 @@ use quire_sync::atomic::fence_full;
 use quire_sync::current_cpu;
 use quire_sync::trace::{EventKind, Span};
 
-/// What a fork does with an entry of the parent.
+/// The action of a fork on one entry of the parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// The child does not get the range.
@@ -324,7 +324,7 @@ fn collapse_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
     // `collapse` may move pages while other CPUs fault. A fault's walk may miss a page that moves to a layer nearer to
-    // the front, but the fault walks again under the table page's lock. No fault installs the page of an outdated walk,
+    // the front. But the fault walks again under the table page's lock. No fault installs the page of an outdated walk,
     // for two reasons. First, a fault that found the entry not stale under that lock had cleared `NO_STORES`. So this
     // fork has write-protected its table page, and has acquired the lock after that fault released it. Second, any
     // later fault finds the stale mark.
