@@ -48,7 +48,8 @@ impl Level {
     }
 }
 
-/// An invariant of a tree that does not hold, and the address at which the check found that.
+/// An invariant of a map's tree that does not hold, and the address at which the check found that. `map/tree/mod.rs`
+/// states the invariants T1 to T3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeError {
     /// T1: a range is empty, or begins before the end of the preceding range.

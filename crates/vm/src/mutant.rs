@@ -55,7 +55,8 @@ pub enum Mutant {
     /// Mapping lists: a scan that released a shard's lock does not visit the backings that were linked while the lock
     /// was released.
     ScanGoesOn,
-    /// Mapping lists: a backing that is linked during a scan is not noted in its ancestors in the tree.
+    /// Mapping lists: a backing that is linked during a scan is not noted in its ancestors in the tree. So the scan
+    /// misses it.
     LinkingUnnoted,
     /// Mapping lists: scans cannot see that backings have moved back to the first shard.
     ShrinkUnseen,

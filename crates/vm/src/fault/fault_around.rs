@@ -20,8 +20,8 @@ use quire_sync::trace::{EventKind, note};
 /// The number is that of Linux's `fault_around_bytes`. It applies to private memory too, because a forked child begins
 /// with empty page tables, and finds pages that it only reads in shared layers.
 const AROUND: usize = 16;
-/// Number of pages of that window if the page is behind many layers: one for each bit of a word. In a deep chain the
-/// lookups in the layers cost more than the neighbours, and each window needs one lookup in each layer.
+/// Number of pages of the window around a page that is behind many layers: one for each bit of a word. In a deep chain
+/// the lookups in the layers cost more than the neighbours, and each window needs one lookup in each layer.
 const AROUND_DEEP: usize = 64;
 /// A page behind at least this number of layers gets the larger window.
 const DEEP: usize = 8;

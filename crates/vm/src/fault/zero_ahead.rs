@@ -46,7 +46,7 @@ use crate::types::{PAGE_SIZE, Pfn, Prot};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, note};
 
-/// Number of leaves in a cache line. A window consists of whole lines.
+/// Number of leaves in a cache line. A window (the pages that one fault makes ahead) consists of whole lines.
 const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 
 /// The most pages of a window: a bit of a word for each.

@@ -27,7 +27,8 @@
 //! - No entry lies in two arenas. An operation whose range crosses arenas, or which needs the whole space at one moment
 //!   (fork), *joins* them. Under the home arena's lock, the join moves all entries to the home tree and closes the
 //!   stretches. The entries themselves do not change, so a concurrent fault finds the entry in one tree or the other. A
-//!   miss counts only if the address still belongs to the searched arena (mutant [`Mutant::MissInClosedArena`]).
+//!   miss (a lookup that finds no entry) is valid only if the address still belongs to the searched arena (mutant
+//!   [`Mutant::MissInClosedArena`]).
 //! - A closed arena's memory is freed with the space. Until then it is used again if that CPU contends again.
 
 use crate::error::OutOfMemory;
@@ -77,15 +78,15 @@ const CROWD: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const CROWD: u32 = 1;
 
-/// The arena that a lookup searched, and the arena's sequence before the lookup. A miss counts only if the sequence is
-/// unchanged afterwards (relies on C3).
+/// The arena that a lookup searched, and the arena's sequence before the lookup. The answer that no entry covers an
+/// address is valid only if the sequence is unchanged afterwards (relies on C3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment<M: Machine> {
     arena: *const Arena<M>,
     sequence: u64,
 }
 
-/// The map changed during a lookup that found no entry, so that the miss does not count.
+/// The map changed during a lookup that found no entry, so that this answer may be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed;
 
@@ -432,8 +433,9 @@ impl<M: Machine> Space<M> {
         arenas.home.write(self)
     }
 
-    /// The entry that covers `va`. `Ok(None)` is a miss that counts, because nothing changed during the lookup (relies
-    /// on C3). The arena's sequence, which each change writes, is read only after a first miss.
+    /// The entry that covers `va`. `Ok(None)` says that no entry covers `va`, and that nothing changed during the
+    /// lookup (relies on C3). The arena's sequence, which each change writes, is read only after a first lookup has
+    /// found no entry.
     #[inline]
     pub(crate) fn look<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {
         match self.lookup(va, pin) {
@@ -451,15 +453,16 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The present arena and sequence for `va`. The caller reads them before a lookup, to check a miss afterwards with
-    /// [`Space::unchanged_since`].
+    /// The present arena and sequence for `va`. The caller reads them before a lookup. If the lookup finds no entry,
+    /// the caller checks this answer with [`Space::unchanged_since`].
     #[inline]
     pub(crate) fn moment(&self, va: u64) -> Moment<M> {
         let arena = self.arenas.of(va);
         Moment { arena, sequence: arena.sequence() }
     }
 
-    /// Whether a miss at `va` since `moment` counts: the arena did not change, and `va` still belongs to it.
+    /// Whether a lookup at `va` since `moment` that found no entry was right: the arena did not change, and `va` still
+    /// belongs to it.
     #[inline]
     pub(crate) fn unchanged_since(&self, va: u64, moment: Moment<M>) -> bool {
         let arena = self.arenas.of(va);

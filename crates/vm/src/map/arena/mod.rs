@@ -1,4 +1,5 @@
-//! An arena: a tree of entries, the lock of its writers, and the sequence with which readers check a miss.
+//! An arena: a tree of entries, the lock of its writers, and a sequence. With the sequence, readers check a lookup that
+//! finds no entry.
 
 pub(crate) mod arenas;
 pub(crate) mod covered;
@@ -37,7 +38,8 @@ const TURNS: u32 = 4;
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
     // Writers write the cache lines from here on, and all cache lines of `entries` except its first.
-    /// Odd while the tree is being changed. A miss counts only if the same even value is read before and after it.
+    /// Odd while the tree is being changed. A lookup that finds no entry is valid only if it reads the same even value
+    /// before and after.
     sequence: AtomicU64,
     /// Bytes that entries cover, by class.
     covered: Counts,
@@ -130,7 +132,8 @@ impl<M: Machine> Arena<M> {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Whether a miss counts: no writer changed the arena between the read of `sequence` and this call (relies on C3).
+    /// Whether no writer changed the arena between the read of `sequence` and this call. If so, a lookup in between
+    /// that found no entry was right (relies on C3).
     #[inline]
     pub(super) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
@@ -355,8 +358,8 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }
 
-    /// Publishes a change by one store. A concurrent miss does not count, because the sequence changes (relies on C3).
-    /// The caller has updated the counts of bytes before.
+    /// Publishes a change by one store. A concurrent lookup that finds no entry is repeated, because the sequence
+    /// changes (relies on C3). The caller has updated the counts of bytes before.
     pub(super) fn commit(&mut self, change: EntryChange<M>) {
         let s = self.arena.sequence.load(Ordering::Relaxed);
         self.arena.sequence.store(s + 1, Ordering::Relaxed);
@@ -371,7 +374,7 @@ impl<'a, M: Machine> Writer<'a, M> {
     }
 
     /// Replaces the entry that has the range of `entry`, and the attributes `old`, by one store. The sequence does not
-    /// change, because the replacement causes no miss.
+    /// change, because at any time a lookup finds the old or the new entry.
     ///
     /// # Panics
     /// If no entry has the range: a bug of the map.

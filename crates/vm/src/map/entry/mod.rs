@@ -311,7 +311,7 @@ impl<M: Machine> Entry<M> {
         self.state.store(self.state.load(Ordering::Relaxed) | NO_STORES, Ordering::Relaxed);
     }
 
-    /// Breaks the rights, for tests of the checker.
+    /// Makes the entry's maximal rights wrong, for tests of the checker.
     ///
     /// # Safety
     /// No other thread reads the entry during the call.

@@ -34,7 +34,7 @@ pub(in crate::map) enum ChainSource<'s, M: Machine> {
     Entry(&'s Entry<M>),
     /// New private, zero-filled memory.
     Empty,
-    /// The update's object.
+    /// The object that the operation passed to the update.
     Object,
     /// The file at the end of this entry's chain.
     Tail(&'s Entry<M>),

@@ -123,8 +123,8 @@ impl<M: Machine> Space<M> {
         let vm = self.vm();
         let mut child = NewSpace::new(vm, self.limits())?;
         let early = mutant(Mutant::ForkLooksEarly).then(|| self.is_condemned());
-        // All arenas (parts of the map with their own locks) are joined, because the child gets the memory of one
-        // moment.
+        // Merge all arenas (parts of the map with their own locks) into one. Its lock keeps all writers out, so that
+        // the child gets the memory of one moment.
         let mut writer = self.write_all()?;
         // This check comes after the arenas' locks were acquired, which `Space::reap` also acquires. A later reap sees
         // that the layers are shared, and leaves them.

@@ -256,9 +256,9 @@ impl<M: Machine> Space<M> {
         self.id
     }
 
-    /// The entry that covers `va`. The lookup takes no lock, and writes nothing but the pin. A hit counts if the entry
-    /// is not stale under the lock of the table page. A miss counts if [`Space::unchanged_since`] returns true (relies
-    /// on C3).
+    /// The entry that covers `va`. The lookup takes no lock, and writes nothing but the pin. A found entry is valid if
+    /// it is not stale under the lock of the table page. `None` is valid if [`Space::unchanged_since`] returns true
+    /// (relies on C3).
     #[inline]
     pub(crate) fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.of(va).lookup(va, pin)

@@ -523,8 +523,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.source.committed();
     }
 
-    /// Updates the triples of `change.top` and its ancestors, from the parent at `level` upwards, until a triple does
-    /// not change.
+    /// Stores the triple (first address, end, largest gap) of `change.top` in its parent at `level`. Then updates the
+    /// triples of the ancestors, upwards, until a triple does not change.
     ///
     /// # Safety
     /// The caller is the writer, and has published the change.
