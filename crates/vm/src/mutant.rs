@@ -109,7 +109,7 @@ pub enum Mutant {
     CopyBeforeRemove,
     /// Migrate: the code does not check whether a thread with a hold on the page uses the old frame.
     MoveUnderHold,
-    /// Scaling: every fault counts in a word that all CPUs share.
+    /// Scaling: every fault adds to a counter that all CPUs share.
     CountsFaults,
     /// Scaling: every fault that finds a page of a file acquires a reference to the file for the time of the fault.
     CountsReferences,

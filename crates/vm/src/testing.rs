@@ -269,7 +269,7 @@ pub struct TestPmap {
     tlbs: [Tlb; 2],
     /// Whether CPUs other than the calling one run the space. Tests set it by `run_by_several`.
     running_elsewhere: core::sync::atomic::AtomicBool,
-    /// Whether a table page is store-protected when all its stores are removed.
+    /// Whether a table page is store-protected when all its leaves lose the right to store.
     protects_tables: core::sync::atomic::AtomicBool,
 }
 
@@ -331,7 +331,8 @@ impl TestPmap {
         self.running_elsewhere.store(true, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// From now on, a table page is store-protected when all its stores are removed ([`Table::is_store_protected`]).
+    /// From now on, a table page is store-protected when all its leaves lose the right to store
+    /// ([`Table::is_store_protected`]).
     #[cfg(any(loom, shuttle))]
     pub fn protect_tables(&self) {
         self.protects_tables.store(true, core::sync::atomic::Ordering::Relaxed);

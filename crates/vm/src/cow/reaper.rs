@@ -29,7 +29,7 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Number of pages of an object that are examined under one pin.
+/// Number of pages of an object that are examined under one pin of the epoch (an RCU read section).
 const BLOCK: u64 = 512;
 /// The most backings that are looked at under one pin. The remaining pages of the stretch are then searched one by one.
 const LOOKS: u64 = 1024;

@@ -704,7 +704,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             return Ok(());
         }
         let Some(behind) = front.behind() else {
-            // The layer of the source may have been removed from the chain.
+            // No layer is behind the front. If the content was copied, the layer of its source was removed from the
+            // chain.
             return if source.is_none() { Ok(()) } else { Err(Attempt::Again) };
         };
         match (self.walk(Some(behind), new.zero_marker, pin)?, source) {

@@ -154,7 +154,7 @@ fn cpus_that_alternate_in_a_shard_get_their_own_shards() {
                 if n == 10 {
                     file.shards().widen(m.vm);
                 }
-                // Two CPUs use the same shard, as long as CPUs share shards.
+                // CPUs 0 and 15 use the same shard, until CPUs get shards of their own.
                 set_cpu(if n % 2 == 0 { 0 } else { 15 });
                 let space = Space::new(m.vm).unwrap();
                 show(&space, 0, 4, &file, true);

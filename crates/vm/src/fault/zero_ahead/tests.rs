@@ -56,7 +56,8 @@ fn loads_of_fresh_memory_make_no_pages() {
     let (m, space) = private(256);
     let taken = settled(m.vm);
     assert!((0..256).all(|n| load(&space, page(n)) == 0));
-    // One window around, then a window at each fault, in each table page.
+    // In each table page, the first load maps the frame of zeroes at the pages around its own. Each later fault maps a
+    // longer window, from its page on.
     assert_eq!(made(&m), (0, 0));
     assert!(m.vm.stats().faults_of(FaultKind::Resident) < 256 / 16);
     assert!(taken - settled(m.vm) < 8, "only table pages");

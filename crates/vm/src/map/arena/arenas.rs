@@ -62,8 +62,8 @@ const ARENAS: usize = 256;
 #[cfg(any(test, loom, shuttle))]
 const ARENAS: usize = 2;
 
-/// The start of the first stretch. It is above the addresses that sanitizers reserve below 17 TiB. All stretches end
-/// below 85 TiB, where position-independent programs are loaded.
+/// The start of the first arena's stretch of addresses. It is above the addresses that sanitizers reserve below 17 TiB.
+/// All stretches end below 85 TiB, where position-independent programs are loaded.
 #[cfg(not(any(test, loom, shuttle)))]
 const FIRST: u64 = 80 << SPAN_SHIFT;
 #[cfg(any(test, loom, shuttle))]

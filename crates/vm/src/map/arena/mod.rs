@@ -58,9 +58,9 @@ pub(super) struct WriterState {
     last: CpuId,
     /// Grows by [`TURN`] if a writer is on another CPU than the last one, and falls by 1 otherwise.
     turns: u32,
-    /// The range whose table pages were found empty last. A writer prunes these table pages when it finds others empty.
-    /// So a program that maps and unmaps in one place does not free and allocate a table page each time. At most one
-    /// range of empty table pages is kept.
+    /// The range whose table pages were found empty last. A writer frees these table pages only when it finds others
+    /// empty. So a program that maps and unmaps in one place does not free and allocate a table page each time. At most
+    /// one range of empty table pages is kept.
     idle: Option<VirtRange>,
     /// The arena's bytes that were posted to the [`CommitCharge`](super::CommitCharge).
     posted: u64,

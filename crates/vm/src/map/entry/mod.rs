@@ -25,8 +25,9 @@ bitflags::bitflags! {
         const SHARED = 1;
         /// A fault below the entry extends it downward (a stack).
         const GROWS_DOWN = 2;
-        /// The front backing does not belong to this mapping alone: it is a file, or a layer shared since a fork. An
-        /// entry with this flag never allows stores. A change that allows them first puts a new front before it.
+        /// The front backing (the first of the chain) does not belong to this mapping alone. It is a file, or a layer
+        /// shared since a fork. An entry with this flag never allows stores. A change that allows them first puts a new
+        /// front before it.
         const NEEDS_FRONT = 4;
         /// A fork leaves the range out of the child.
         const DONT_FORK = 8;

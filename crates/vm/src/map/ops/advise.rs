@@ -375,8 +375,9 @@ fn shared_window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Ob
     window(layer, part).filter(|(o, _)| o.is_private() && !o.is_exclusive())
 }
 
-/// Stores a zero marker at `key` of a front, and frees the old page or swap slot there. The leaf is cleared, and the
-/// entry is stale. Returns a page that is still busy, for which the caller waits; then it tries again.
+/// Stores a zero marker at `key` of a front (a chain's first layer), and frees the old page or swap slot there. The
+/// leaf is cleared, and the entry is stale. Returns a page that is still busy, for which the caller waits; then it
+/// tries again.
 fn hide<M: Machine>(
     vm: &'static Maps<M>,
     front: &Object<M>,

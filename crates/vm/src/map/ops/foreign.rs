@@ -73,9 +73,9 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// One attempt, under one pin: stores through the leaf that a fault has installed. Returns false if no leaf allows
-    /// the store. Returns [`FaultError::Pager`] for a device, because this function does not store into device
-    /// registers.
+    /// One attempt, under one pin of the epoch (an RCU read section): stores through the leaf that a fault has
+    /// installed. Returns false if no leaf allows the store. Returns [`FaultError::Pager`] for a device, because this
+    /// function does not store into device registers.
     fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> Result<bool, FaultError> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -122,7 +122,8 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// One attempt, under one pin: copies the bytes of the page that a fault would map.
+    /// One attempt, under one pin of the epoch (an RCU read section): copies the bytes of the page that a fault would
+    /// map.
     fn try_read(&self, at: u64, to: &mut [u8], pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);

@@ -11,7 +11,7 @@ use crate::map::space::Space;
 use crate::object::index::NodeCount;
 use crate::types::PAGE_SIZE;
 
-/// Number of entries, or of nodes of an index, that are counted under one pin (one read-side section of the epoch).
+/// Number of entries, or of nodes of an index, that are counted under one pin of the epoch (an RCU read section).
 const COUNTED: usize = 256;
 
 /// Bytes that a space uses, including its share of the slabs' waste.

@@ -309,7 +309,7 @@ impl<'s, M: Machine> Update<'s, M> {
         self.row.object = object;
     }
 
-    /// Sets the least number of bytes that a new stack's front covers.
+    /// Sets the least number of bytes that the front (the first layer of the chain) of a new stack covers.
     pub fn with_stack_room(mut self, room: u64) -> Self {
         self.row.stack_room = room;
         self
