@@ -95,8 +95,9 @@ pub enum QueueError {
     Lost(Pfn),
 }
 
-/// An invariant that does not hold, and the place at which the check found that. Addresses are those of the address
-/// space, keys are page numbers of an object, and frames are frame numbers.
+/// An invariant that does not hold, and the place at which the check found that. The words in parentheses name a
+/// variant's value. Addresses are those of the address space, keys are page numbers of an object, and frames are frame
+/// numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// Map: the tree of entries.

@@ -71,11 +71,12 @@ pub enum Mutant {
     NoSecondLook,
     /// Dirty: a page that is credited with a store while it is being cleaned is not tagged dirty again.
     CreditUntagged,
-    /// Map change: a leaf that is cleared but not flushed yet counts as gone.
+    /// Map change: a leaf that another CPU has cleared but not flushed yet is not flushed by the change.
     NoUnflushedSweep,
     /// Kernel map: frames and addresses are reused before every CPU has dropped its translations.
     ReuseBeforeFlush,
-    /// Arenas: a lookup that finds no entry counts, although the address belongs to another arena by now.
+    /// Arenas: the answer that no entry covers an address is not checked again. The address may belong to another arena
+    /// by now.
     MissInClosedArena,
     /// Clean: the page's data is read for the write before its translations are flushed.
     ReadBeforeProtect,

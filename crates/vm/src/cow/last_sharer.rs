@@ -151,7 +151,7 @@ fn is_watched_elsewhere<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -
         Copied::Again => false,
         Copied::Watched(watch) => {
             let unlinked = source.object.shards().unlinked();
-            // A watch counts only if no backing was unlinked since it was chosen.
+            // A watch is reliable only if no backing was unlinked since it was chosen.
             watch != Watch::new(source.layer, unlinked).0 && Watch(watch).is_of(unlinked)
         }
     }
@@ -251,7 +251,7 @@ pub(crate) fn search_some<M: Machine>(
     if held && state.valid() && page.object() == object.address() && page.index() == key {
         let seen = if state.busy() { Seen::Unsure } else { find(object, key, page, hider, false, pin) };
         match seen {
-            // This includes a busy page, which another CPU may be moving. A watch must not be written after a move.
+            // `Unsure` includes a busy page, which another CPU may be moving. A watch must not be written after a move.
             Seen::Unsure => vm.reaper().flag(object),
             Seen::Somewhere => {}
             Seen::Unfinished => over = ControlFlow::Break(()),

@@ -72,8 +72,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Number of pages that one fault copies up. It doubles for each layer too many, so that related processes with
-/// frequent forks can still shorten their chains. It is large, because later runs must copy these pages again.
+/// Number of pages that one fault copies up. The number doubles for each layer above the limit, so that related
+/// processes with frequent forks can still shorten their chains. It is large, because later runs must copy these pages
+/// again.
 const PAGES: u64 = 128;
 /// The most doublings of [`PAGES`].
 const DOUBLINGS: usize = 8;
@@ -118,7 +119,8 @@ impl<'e, M: Machine> Run<'e, M> {
         let mut layers = 0;
         for (n, layer) in private_behind(front).enumerate() {
             let must = n < least;
-            // The count is read once, because a fork may change it during this loop. In that case the entry is stale.
+            // The layer's count of merges is read once, because a fork may change it during this loop. In that case the
+            // entry is stale.
             let times = layer.merges();
             if !must && times > merges {
                 break;
@@ -404,8 +406,9 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
                 None => {}
                 Some(Shown::Swapped) => stays |= 1 << n,
                 Some(Shown::Page(va)) => {
-                    // A page within the entry was just being copied by another thread, so a later fault tries again. A
-                    // page of the front outside the entry is never copied, so copy-up is impossible.
+                    // A page within the entry is not hidden yet, because another thread is just copying it. So a later
+                    // fault tries again. A page of the front outside the entry is never copied, so copy-up is
+                    // impossible.
                     progress.store(if entry.range().contains(va) { IDLE } else { NEVER }, Ordering::Release);
                     return;
                 }

@@ -112,7 +112,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
         match object.index().fill(key, slot, self.vm, pin) {
             Ok(()) => claim.listed = true,
-            // This is no error: the copy, which follows, needs this memory too, and handles the failure.
+            // The lack of memory is no error here. The fault copies the page next, which needs this memory too, and
+            // handles the failure.
             Err(FillError::OutOfMemory) => return Ok(false),
             Err(_) => return Err(Attempt::Again),
         }

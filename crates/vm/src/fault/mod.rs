@@ -137,7 +137,7 @@ pub const OUTCOMES: [&str; 14] = [
 /// The outcome's number in [`OUTCOMES`].
 fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
     match result {
-        // The first numbers are those of [`FaultKind`].
+        // The first numbers in `OUTCOMES` are those of [`FaultKind`].
         Ok(kind) => *kind as u32,
         Err(FaultError::NotMapped) => 7,
         Err(FaultError::Protection) => 8,
@@ -434,7 +434,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let mut table = self.table(pin)?;
         let now = self.check_page(&found, pin)?;
         let mut prot = self.entry.prot();
-        // The layer must still be exclusive under the lock. A fork that shares it later marks the entry stale first.
+        // The layer must still belong to this chain alone when the lock is held. A fork that shares the layer after
+        // that marks the entry stale first.
         let dirty = now.dirty() || (mutant(Mutant::DirtyAsFound) && (store || found.state.dirty()));
         if !in_place || !dirty || (found.depth > 0 && !self.entry.shared() && !found.object.is_exclusive()) {
             if store {
@@ -463,7 +464,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(kind)
     }
 
-    /// Maps the page that the chain has at the address, for `refill` and `Space::fault_range`. Does so only if the page
+    /// Maps the page that the chain has at the address, for `refill` and `Space::fault_range`. Maps it only if the page
     /// is resident, `wanted` returns true for its object, and the address has no leaf. The checks are those of
     /// [`FaultContext::map_around`]. Returns the rights of the new leaf, or `None` if no leaf was entered.
     ///
@@ -620,8 +621,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             });
         }
         let zero = fill == Fill::Zeroed && !zeroed;
-        // A truncation or teardown that looks for pages later sees this page. The check below sees an earlier
-        // truncation or teardown (relies on C2: insert, fence, then check).
+        // A truncation or teardown that looks for pages after this fence sees this page. The check below sees a
+        // truncation or teardown that began before (relies on C2: insert, fence, then check).
         if !mutant(Mutant::NoFenceAfterInsert) {
             fence_full();
         }

@@ -101,7 +101,7 @@ impl<M: Machine> Vm<M> {
                 continue;
             }
             if state.0 & State::IDENTITY == 0 {
-                // The page was freed meanwhile.
+                // The page was freed during this call.
                 return FrameInfo::Kernel;
             }
             let private = !state.shared();

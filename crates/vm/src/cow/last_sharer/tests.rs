@@ -380,7 +380,7 @@ fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
 }
 
 /// The numbers of backings that were looked at in three phases. First all `sharers` copy one page. Then eight of them
-/// exit. At last the parent exits, which alone still sees the page.
+/// exit. At last the parent exits, the only space that still sees the page.
 fn looks_among(sharers: u64) -> [u64; 3] {
     quire_sync::hooks::threads::set_cpu(0);
     // A space of the test machine needs about forty frames.

@@ -353,7 +353,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.prepare(&mut self.kept.owner, lo, hi, count, items(entries))
     }
 
-    /// Sets nodes aside for a removal that must not fail later.
+    /// Allocates tree nodes in advance, so that a removal that follows cannot fail for lack of memory.
     pub(super) fn set_nodes_aside(&mut self) -> Result<(), crate::OutOfMemory> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }

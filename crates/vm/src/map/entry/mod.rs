@@ -249,14 +249,15 @@ impl<M: Machine> Entry<M> {
     }
 
     /// Whether a writer has begun to replace the entry. The answer is reliable only under the lock of the table page
-    /// that covers the address (relies on C3). Elsewhere it is a hint.
+    /// that covers the address (relies on C3). Without that lock it is a hint.
     #[inline(always)]
     pub(crate) fn is_stale(&self) -> bool {
         self.state.load(Ordering::Acquire) & STALE != 0
     }
 
     /// Whether a fault may enter leaves of the entry, because the entry is not stale. If so, clears [`NO_STORES`]. The
-    /// answer is reliable only under the lock of the table page that covers the address. Elsewhere it is a hint.
+    /// answer is reliable only under the lock of the table page that covers the address. Without that lock it is a
+    /// hint.
     #[inline(always)]
     pub(crate) fn admits(&self) -> bool {
         self.state.load(Ordering::Acquire) == 0 || self.admits_after_fork()

@@ -186,7 +186,8 @@ impl<M: Machine> Space<M> {
         if !zeroes {
             return Err(Attempt::Fail(FaultError::Pager));
         }
-        // A hole counts only if the entry is not stale, because a writer may have moved the pages.
+        // The hole is real only if the entry is not stale. The writer that marked a stale entry may have moved its
+        // pages.
         if entry.is_stale() {
             return Err(Attempt::Stale);
         }

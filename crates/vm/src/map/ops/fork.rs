@@ -126,8 +126,8 @@ impl<M: Machine> Space<M> {
         // Merge all arenas (parts of the map with their own locks) into one. Its lock keeps all writers out, so that
         // the child gets the memory of one moment.
         let mut writer = self.write_all()?;
-        // This check comes after the arenas' locks were acquired, which `Space::reap` also acquires. A later reap sees
-        // that the layers are shared, and leaves them.
+        // This check comes after the arenas' locks were acquired, which `Space::reap` also acquires. A reap that
+        // acquires them after this fork sees that the layers are shared, and leaves the layers.
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }

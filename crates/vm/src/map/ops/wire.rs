@@ -130,7 +130,7 @@ impl<M: Machine> Space<M> {
             let store = a.prot.contains(Prot::WRITE) && !a.flags.contains(Flags::SHARED);
             match self.fault_range(part, if store { Access::Write } else { Access::Read }) {
                 Ok(()) => {}
-                // Another thread has unmapped the part meanwhile.
+                // Another thread has unmapped the part during this call.
                 Err(FaultError::NotMapped) => result = Err(MapError::NotMapped),
                 Err(FaultError::OutOfMemory) => return Err(MapError::OutOfMemory),
                 Err(_) => return Err(MapError::Protection),

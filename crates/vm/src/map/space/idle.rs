@@ -26,9 +26,9 @@ use crate::stats::Event;
 use crate::tlb::flush::Obligation;
 use crate::types::{PAGE_SIZE, VirtRange};
 
-/// The most resident pages of a small space. The first fault after its tables were dropped maps all of them. To map a
-/// resident page in that fault costs a twentieth of a fault of its own. In larger spaces programs touch too few of
-/// their pages to make that worthwhile.
+/// The most resident pages of a small space. After the space's tables were dropped, its first fault maps all these
+/// pages. To map a resident page in that fault costs a twentieth of a fault of its own. In larger spaces programs touch
+/// too few of their pages to make that worthwhile.
 pub const SMALL: u64 = 512;
 
 /// Counts of what [`Space::drop_tables`] dropped.

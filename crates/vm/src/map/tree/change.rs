@@ -47,7 +47,7 @@ struct Level<A: NodeAlloc, const F: usize> {
     first: *mut TreeNode<A, F>,
     last: *mut TreeNode<A, F>,
     count: usize,
-    /// The distribution of slots: each of the next `wide` nodes receives `share + 1`, each later one `share`.
+    /// The distribution of slots: each of the next `wide` nodes receives `share + 1`, and each node after them `share`.
     share: usize,
     wide: usize,
     /// Number of slots that `last` still receives.
