@@ -12,9 +12,12 @@
 //! sees that the page is busy, or the scan sees the fault's leaf. If another remover has cleared a leaf and not flushed
 //! yet, the table page's count of unflushed removals is not zero. Then this scan flushes that space too.
 //!
+//! This list names concurrent operations, and the lock or rule that orders each against the operation in bold:
+//!
 //! - **remover**
 //!   - fault: the page is busy, with a fence; the fault checks that under the table page's lock
-//!   - another remover: only one can hold the page busy; the count of unflushed removals
+//!   - another remover: only one of the two can hold the page busy; each also flushes removals that the table page
+//!     counts as unflushed
 //!   - copy-on-write: it checks the page's generation after the copy
 //!   - first touch, fork, clip: the shard's lock; the scan finds the old backing or the new one
 //!

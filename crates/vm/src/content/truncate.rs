@@ -7,6 +7,8 @@
 //! In all chains that share a layer with copies, the file is at the same offset behind it. So the range of keys that
 //! one chain gives for a layer holds for every chain.
 //!
+//! This list names concurrent operations, and the lock or rule that orders each against the operation in bold:
+//!
 //! - **truncate**
 //!   - fault that copies a page beyond the end: it inserts the copy, fences, and reads the size. The truncation writes
 //!     the size, fences, and looks for pages. So one of the two removes the copy

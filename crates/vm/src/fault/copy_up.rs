@@ -39,14 +39,16 @@
 //! A zero marker is stored only after its slot was reserved and a second walk found no page. One walk alone may miss a
 //! page that a fork moves to a layer nearer to the front during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).
 //!
+//! This list names concurrent operations, and the lock or rule that orders each against the step in bold:
+//!
 //! - **copy**
 //!   - fault on the same page: one of the two fills the slot; the other waits, or begins again
 //!   - fork, unmap, clip, `MADV_DONTNEED`: the copy is dropped if the entry is stale. If it was made before the mark,
 //!     the writer sees it in the front's slots (fences on both sides)
 //!   - another copy-up: a front has one copy-up at a time
 //! - **take out**
-//!   - fault on the same page: its walk continues; if its source is in the run, its check under the table page's lock
-//!     fails
+//!   - fault on the same page: its walk continues to the layers behind the removed ones. If it copies a page of the
+//!     run, its check under the table page's lock fails
 //!   - fork, unmap, clip, `MADV_DONTNEED`: excluded by the arena's lock
 //!   - another copy-up: excluded by the arena's lock
 

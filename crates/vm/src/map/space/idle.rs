@@ -6,6 +6,8 @@
 //! begins to run the space during the drop is flushed like any other. The root is freed last, so that an idle space has
 //! no table page.
 //!
+//! This list names concurrent operations, and the lock or rule that orders each against the step in bold:
+//!
 //! - **drop**
 //!   - fault: the table page's lock. The fault's leaf is dropped, or the fault enters it afterwards. A table page with
 //!     a leaf is not pruned
