@@ -91,8 +91,8 @@ pub enum Mutant {
     TakeUnlinksLeaving,
     /// Queues: a page's links are read after its state was changed. By then its frame may have another owner.
     LinksAfterState,
-    /// Queues: a page that is removed in a batch is unlinked from the queue that it was first seen on. It may have
-    /// changed its queue before it lost its identity.
+    /// Queues: a page that is removed in a batch is unlinked from the queue that it was first seen on. The page may
+    /// have changed its queue before it lost its identity.
     LeavesWhereItWas,
     /// Frames: a block that was taken off its list stays marked free when the depot's lock is released.
     TakenStaysFree,
@@ -143,8 +143,8 @@ pub enum Mutant {
     OwnShardsKeep,
     /// Mapping lists: a scan skips CPUs' own shards.
     OwnShardsUnscanned,
-    /// Mapping lists: a CPU that closes the shards does not notice that another CPU has closed them, and that they are
-    /// open again.
+    /// Mapping lists: a CPU that closes the shards does not notice that another CPU has closed them before, and that
+    /// the shards are open again.
     StaleClose,
     /// Pageout: the daemon clears the request for a pass without reading which thread made it.
     WantedForgotten,

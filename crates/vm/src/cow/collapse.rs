@@ -28,8 +28,8 @@
 //! # Pages in swap
 //! Pages in swap move too, without a read. The mover holds the index slot exclusively ([`TakenSlot`]), as it sets a
 //! resident page busy. The mover fills the new slot before it empties the old one. A fault that finds the slot held
-//! tries again. A fault that read the slot before finds it changed when it stores the page that it has read in (mutant
-//! [`Mutant::SwapInTwoSlots`]).
+//! tries again. A fault may have found the swap slot before the move, and reads the page in. When it stores the page
+//! into the index slot, it finds this slot changed (mutant [`Mutant::SwapInTwoSlots`]).
 //!
 //! # Truncation of the file behind
 //! A truncation searches for copies beyond the file's end from the back of a chain to the front

@@ -454,8 +454,8 @@ fn last_place<M: Machine>(object: &Object<M>, key: u64, page: &Page) -> Option<T
 /// Searches for a watch among [`LOOKS`] backings at most. With `others`, the backing `hider` is skipped.
 ///
 /// Checks the present watch first, because it may still show the page, although other backings were unlinked since it
-/// was chosen. Then the search begins after the watch's place and goes round the list once. A search that ends before
-/// it has gone round stores a void watch for the place that it has reached.
+/// was chosen. Then the search begins after the watch's place and goes round the list once. If a search ends before it
+/// has gone round the list, it stores a void watch, which marks the place that it has reached.
 fn find<M: Machine>(
     object: &Object<M>,
     key: u64,

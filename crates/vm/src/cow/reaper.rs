@@ -6,9 +6,9 @@
 //! ([`Objects::reap`](crate::object::Objects::reap)).
 //!
 //! For each stretch (a range of pages) of an object, the reaper samples a few backings. It chooses the backing with the
-//! fewest pages in front. It examines only the pages that the layers in front of that backing hide, because a page that
-//! every chain hides is hidden there too. For example, a shell has a large memory and many short-lived children. Then
-//! the cost follows the pages that the shell wrote between its forks.
+//! fewest pages in front. It examines only the pages that the layers in front of that backing hide. That suffices,
+//! because these layers also hide each page that every chain hides. For example, a shell has a large memory and many
+//! short-lived children. Then the cost follows the pages that the shell wrote between its forks.
 //!
 //! # Lists
 //! Each CPU has a doubly linked list of marked objects, with its own lock. A list holds no reference to its objects:

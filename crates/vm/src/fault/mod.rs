@@ -682,7 +682,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let mut owed = Obligation::new(self.vm, self.pmap);
         credit(self.vm, table.remove(self.va, &mut owed));
         drop(table);
-        // The new page is busy, so no other CPU enters a leaf of it, and loads find it in its slot.
+        // The new page is busy, so no other CPU enters a leaf of it. Loads find the busy page in its slot, and wait.
         let _flushed = owed.discharge();
         let table = self.table(pin)?;
         self.check_source(new, front, source, pin)?;

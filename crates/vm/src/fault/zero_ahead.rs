@@ -5,11 +5,11 @@
 //! [`Config::zero_window`](crate::Config::zero_window) limits *n*. A program that touches scattered pages gets only the
 //! pages that it touches.
 //!
-//! No state is kept for this. The table page shows which of the earlier pages were touched, and the fault reads it
-//! under the lock that it holds. It counts whole cache lines of leaves. A line counts if all its leaves are present and
-//! the last one has its access bit. A leaf is entered with the access bit set, except the last leaf of each line that
-//! is made ahead. So pages that were made ahead count only once the program has touched the last page of their line.
-//! The count begins anew in each table page.
+//! No state is kept for this. The table page shows which of the earlier pages were touched. The fault reads the table
+//! page, whose lock it already holds. It counts whole cache lines of leaves. A line counts if all its leaves are
+//! present and the last one has its access bit. A leaf is entered with the access bit set, except the last leaf of each
+//! line that is made ahead. So pages that were made ahead count only once the program has touched the last page of
+//! their line. The count begins anew in each table page.
 //!
 //! `MAP_POPULATE` faults on its range in the same order, so it also makes pages ahead, even beyond its range. No page
 //! is made outside the mapping.

@@ -159,8 +159,8 @@ fn children_that_leave_take_nothing_with_them_that_others_see() {
     f.rewrite(11, |f, at| {
         if at % 97 == 50 && f.children.len() > 3 {
             let gone = random.below(f.children.len() as u64) as usize;
-            // A member that exits is replaced by a new space, which was written already, so that the other members keep
-            // their numbers.
+            // A member that exits is replaced by a new space in which all pages are written, so that the other members
+            // keep their numbers.
             f.children[gone] = Space::new(f.boot.vm).unwrap();
             anonymous(&f.children[gone], 0, PAGES);
             (0..PAGES).for_each(|n| store(&f.children[gone], page(n), value(gone as u64 + 2, n)));

@@ -223,8 +223,8 @@ impl<M: Machine> Arenas<M> {
         core::iter::once(&self.home).chain(others)
     }
 
-    /// The most bytes that entries ever covered. If arenas had their peaks at different times, it is the sum of their
-    /// peaks, an upper bound.
+    /// The most bytes that entries ever covered. If arenas had their peaks at different times, the result is the sum of
+    /// the arenas' peaks, an upper bound.
     pub fn peak(&self) -> u64 {
         let before = self.fan().map_or(0, |f| f.peak.load(Ordering::Relaxed));
         before.max(self.all().map(|a| a.peak()).sum())

@@ -105,8 +105,8 @@ impl<M: Machine> Space<M> {
     /// [`MapError::NotMapped`]. The other errors:
     ///
     /// - [`MapError::Invalid`]: no map can have the range.
-    /// - [`MapError::Protection`]: a page cannot be made resident, because its mapping allows no access or its object
-    ///   ends before it.
+    /// - [`MapError::Protection`]: a page cannot be made resident, because its mapping allows no access, or because the
+    ///   object ends before the page.
     /// - [`MapError::OutOfMemory`]: no memory is free.
     ///
     /// After an error, pages that were made resident stay. May sleep.

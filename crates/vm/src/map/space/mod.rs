@@ -135,8 +135,8 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// A space that only its maker can reach yet, so that its map is filled without a lock. A drop frees the space; its map
-/// must be empty then.
+/// A new space. Only the thread that makes it can reach it, so the thread fills its map without a lock. A drop frees
+/// the space; its map must be empty then.
 pub(super) struct NewSpace<M: Machine>(NonNull<Space<M>>);
 
 impl<M: Machine> NewSpace<M> {
@@ -185,8 +185,9 @@ impl<M: Machine> NewSpace<M> {
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
-    /// Publishes the space, so that other threads can find it. `_shared` proves that memory which this space shares
-    /// with another space is write-protected in the other space, and that the write-protection was flushed.
+    /// Publishes the space, so that other threads can find it. `_shared` is a proof about memory that this space shares
+    /// with another space. The other space's leaves of this memory are write-protected, and the write-protection was
+    /// flushed.
     pub fn born(self, _shared: &impl NoTranslation) -> SpaceRef<M> {
         let this = ManuallyDrop::new(self);
         let space = SpaceRef(this.0);
@@ -378,8 +379,8 @@ impl<M: Machine> Space<M> {
     }
 
     /// Called after a fault has failed for lack of memory. The fault may have made a root and some tables. If it has,
-    /// this makes pageout visit the space again, so that it can free them. Otherwise a space whose threads wait for
-    /// memory would keep these tables while it waits. The note of the drop stays for the fault that succeeds.
+    /// this call makes pageout visit the space again and free them. Otherwise a space whose threads wait for memory
+    /// would keep these tables while it waits. The note of the drop stays for the fault that succeeds.
     #[cold]
     pub(crate) fn note_tables_left(&self) {
         // Pairs with the fence in `note_dropped`, which notes the drop and then looks for tables.

@@ -321,7 +321,7 @@ impl<M: Machine> Maps<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The list that the space is on: that of the CPU that made it.
+    /// The CPU whose list the space is on. The space was made on this CPU.
     pub(crate) fn list(&self) -> CpuId {
         self.place.list
     }
