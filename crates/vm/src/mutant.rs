@@ -60,7 +60,7 @@ pub enum Mutant {
     LinkingUnnoted,
     /// Mapping lists: scans cannot see that backings have moved back to the first shard.
     ShrinkUnseen,
-    /// Copy-up: a zero marker is stored where a walk found no page, without a second walk.
+    /// Copy-up: where a walk found no page, a mark that the content is zeroes is stored without a second walk.
     ZeroMarkerUnseen,
     /// Last sharer: a copy searches other sharers of its source before the copy itself is unbusied.
     LookBeforeFill,

@@ -19,7 +19,7 @@
 //!   - another remover: only one of the two can hold the page busy; each also flushes removals that the table page
 //!     counts as unflushed
 //!   - copy-on-write: it checks the page's generation after the copy
-//!   - first touch, fork, clip: the shard's lock; the scan finds the old backing or the new one
+//!   - first touch, fork, clip (a split of an entry): the shard's lock; the scan finds the old backing or the new one
 //!
 //! Pages are removed in batches, so that one scan and one flush serve many pages. No page of a batch stays busy during
 //! a wait. If the next page is busy, the remover first finishes the batch so far. Then it waits without holding
@@ -33,7 +33,8 @@ use crate::rmap;
 use crate::sleep::MaySleep;
 use core::ops::Range;
 
-/// Removes the pages and zero markers of `keys` from `object` and from every mapping.
+/// Removes the pages, and the zero markers (marks that the content is zeroes), of `keys` from `object` and from every
+/// mapping.
 pub(crate) fn remove_pages<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
     let mut range = object.range(keys.clone(), EVERYTHING);

@@ -16,7 +16,8 @@
 //!     that moves towards the front, because the search also goes from the back to the front. For a move back, the
 //!     mover inserts, fences and checks the size, as a fault does (mutant
 //!     [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
-//!   - fork, clip: the lock of the mapping list's shard; the search finds the old backing or the new one
+//!   - fork, clip (a split of an entry): the lock of the mapping list's shard; the search finds the old backing or the
+//!     new one
 
 use crate::content::read_write;
 use crate::content::remove;

@@ -209,7 +209,7 @@ enum HeldSlot<'p, M: Machine> {
     /// A page in swap, whose index slot is held. It must never be in both slots, because a fault that reads it in
     /// clears the swap slot from one index slot only.
     Swap(TakenSlot<'p, &'static Objects<M>>),
-    /// A zero marker.
+    /// A zero marker: a mark in the slot that the content is zeroes.
     ZeroMarker,
 }
 

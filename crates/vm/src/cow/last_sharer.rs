@@ -2,12 +2,12 @@
 //! its own. The fault that makes the last copy finds this out.
 //!
 //! # How the last sharer is found
-//! No count of sharers is kept, because every fork, exit, clip and move would change it for each page of a range. The
-//! object's mapping list already has all backings that show a page. Each backing leads to the layers in front of it
-//! ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a copy that
-//! hides the page from the watch searches for another backing. If the search finds none, the page is destroyed. The
-//! search begins after the old watch in the list and goes round the list once. So each copy of a page reads about two
-//! slots on average.
+//! No count of sharers is kept, because every fork, exit, split and move of a mapping would change it for each page of
+//! a range. The object's mapping list already has all backings that show a page. Each backing leads to the layers in
+//! front of it ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a
+//! copy that hides the page from the watch searches for another backing. If the search finds none, the page is
+//! destroyed. The search begins after the old watch in the list and goes round the list once. So each copy of a page
+//! reads about two slots on average.
 //!
 //! # Long searches
 //! A copy looks at [`LOOKS`] backings at most, and leaves the rest to the reaper ([`search_all`]). The copy then stores
@@ -25,9 +25,9 @@
 //! two copies at the same time.
 //!
 //! # Why a page that was found hidden stays hidden
-//! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. In each
-//! case a page or a marker is left that hides the page too. The one exception is a page that a fault is making, which
-//! may be dropped while it is busy. So busy pages hide nothing here.
+//! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. (The
+//! marker says that the content is zeroes.) In each case a page or a marker is left that hides the page too. The one
+//! exception is a page that a fault is making, which may be dropped while it is busy. So busy pages hide nothing here.
 //!
 //! A chain that replaces another (clip, protect, remap), or that a fork derives from it, has copies of the original
 //! backings. Each copy is in the shard (a separately locked part) of the mapping list that has its original. It is

@@ -30,11 +30,12 @@
 //!    ([`FaultContext::copy_up_page`]). Each fault has a budget. Another thread's fault waits for a busy page, for the
 //!    time of one copy at most. If the source page is mapped, its leaf is replaced. If not, no page table changes.
 //! 2. *Take out*, with the lock of the entry's arena (a part of the map with its own lock). A layer may be removed if
-//!    the front, or a layer that stays, permanently hides each of its pages and zero markers. If a resident page or a
-//!    zero marker is not hidden, the removal is left to a later fault. No leaf maps a page of a layer that may be
-//!    removed. The CPU that filled the front's slot cleared the old leaf and flushed before it unbusied its page. Any
-//!    later fault finds the slot filled, under the table page's lock. So the layers are unlinked. A concurrent walk
-//!    that is in such a layer continues, under its pin, to the layers behind that layer.
+//!    the front, or a layer that stays, permanently hides each of its pages and zero markers. (A zero marker is a mark
+//!    in an index slot that the content is zeroes.) If a resident page or a zero marker is not hidden, the removal is
+//!    left to a later fault. No leaf maps a page of a layer that may be removed. The CPU that filled the front's slot
+//!    cleared the old leaf and flushed before it unbusied its page. Any later fault finds the slot filled, under the
+//!    table page's lock. So the layers are unlinked. A concurrent walk that is in such a layer continues, under its
+//!    pin, to the layers behind that layer.
 //!
 //! A zero marker is stored only after its slot was reserved and a second walk found no page. One walk alone may miss a
 //! page that a fork moves to a layer nearer to the front during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).
@@ -43,8 +44,8 @@
 //!
 //! - **copy**
 //!   - fault on the same page: one of the two fills the slot; the other waits, or begins again
-//!   - fork, unmap, clip, `MADV_DONTNEED`: the copy is dropped if the entry is stale. If it was made before the mark,
-//!     the writer sees it in the front's slots (fences on both sides)
+//!   - fork, unmap, clip (a split of the entry), `MADV_DONTNEED`: the copy is dropped if the entry is stale. If it was
+//!     made before the mark, the writer sees it in the front's slots (fences on both sides)
 //!   - another copy-up: a front has one copy-up at a time
 //! - **take out**
 //!   - fault on the same page: its walk continues to the layers behind the removed ones. If it copies a page of the

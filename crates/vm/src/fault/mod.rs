@@ -32,7 +32,7 @@
 //!   - the remover: sets the page busy, fences, scans the leaves
 //!   - the fault: finds the page busy or with another generation, and tries again; or the scan finds the fault's leaf.
 //!     (A page's generation rises when its identity changes.)
-//! - another CPU replaces the entry (unmap, protect, fork, clip):
+//! - another CPU replaces the entry (unmap, protect, fork, or clip: the split of an entry):
 //!   - the writer: marks the entry stale, fences, visits the table pages
 //!   - the fault: finds the entry stale, and waits for that writer; or the writer finds the fault's leaf
 //! - another CPU copies the page into the front of the same space:
@@ -349,8 +349,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
     }
 
-    /// Walks the chain from `layer` on, to the first page, swap slot or hole. A zero marker hides the anonymous layers
-    /// behind it, but not a file at the end. `zero_marker` says that a layer before `layer` has a zero marker.
+    /// Walks the chain from `layer` on, to the first page, swap slot or hole. A zero marker in an index slot says that
+    /// the content is zeroes. It hides the anonymous layers behind it, but not a file at the end. `zero_marker` says
+    /// that a layer before `layer` has a zero marker.
     #[inline]
     pub fn walk(
         &self,

@@ -442,7 +442,8 @@ fn discarded_memory_is_zero_on_both_sides_of_a_fork() {
     map(&s, 0, 8);
     (0..8).for_each(|n| store(&s, n, 4));
     let child = s.fork().unwrap();
-    // The parent's pages are in a layer that both chains share, so a zero marker hides them from the child only.
+    // The parent's pages are in a layer that both chains share, so a zero marker in the child's front hides them from
+    // the child only.
     child.advise(range(2, 3), Advice::DontNeed).unwrap();
     assert_eq!((0..8).map(|n| load(&child, n).unwrap()).collect::<Vec<_>>(), [4, 4, 0, 0, 0, 4, 4, 4]);
     assert!((0..8).all(|n| load(&s, n) == Ok(4)));

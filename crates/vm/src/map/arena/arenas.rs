@@ -473,8 +473,8 @@ impl<M: Machine> Space<M> {
     }
 
     /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the returned writer is held. So no
-    /// entry of the arena is stale during that time. A fault calls this to wait until a stale entry is replaced, and to
-    /// make progress after too many failed attempts.
+    /// entry of the arena is stale (about to be replaced) during that time. A fault calls this to wait until a stale
+    /// entry is replaced, and to make progress after too many failed attempts.
     pub(crate) fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
         self.write_at(va).0
     }

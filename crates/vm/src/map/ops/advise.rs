@@ -142,9 +142,9 @@ impl<M: Machine> Space<M> {
     ///
     /// The function first marks the entry stale, so that no fault enters a leaf until the call ends. Then it clears the
     /// leaves, with one flush for many leaves. If a shared layer has a page, a zero marker in the front (the chain's
-    /// first backing) hides it. The marker also hides all anonymous layers behind it. After all markers are stored, the
-    /// function frees the pages that only this chain shows. So if no memory is left for a marker, no page is freed that
-    /// hides an older page behind it.
+    /// first backing) hides it. The marker is an index slot that says that the content is zeroes. The marker also hides
+    /// all anonymous layers behind it. After all markers are stored, the function frees the pages that only this chain
+    /// shows. So if no memory is left for a marker, no page is freed that hides an older page behind it.
     ///
     /// # Requires
     /// The writer is held.

@@ -186,7 +186,7 @@ impl<M: Machine> Space<M> {
         if !zeroes {
             return Err(Attempt::Fail(FaultError::Pager));
         }
-        // The hole is real only if the entry is not stale. The writer that marked a stale entry may have moved its
+        // The hole is real only if no writer is replacing the entry (marked it stale). Such a writer may have moved the
         // pages.
         if entry.is_stale() {
             return Err(Attempt::Stale);

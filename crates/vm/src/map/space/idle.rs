@@ -16,8 +16,9 @@
 //!   - exit: the caller holds a handle, so the space is not destroyed during the drop
 //! - **refill**
 //!   - fault: the table page's lock, and the checks of a fault
-//!   - reverse scan: the busy state and the generation of the page, as for a fault
-//!   - map operation: the stale mark of the entry, as for a fault
+//!   - reverse scan: the busy state and the generation of the page (it rises with each change of identity), as for a
+//!     fault
+//!   - map operation: the entry's stale mark (a writer is replacing the entry), as for a fault
 //!   - exit: the caller holds a handle, so the space is not destroyed during the refill
 
 use crate::machine::{Machine, Pmap, Removed, Table};
