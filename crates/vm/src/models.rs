@@ -517,7 +517,8 @@ protocol! {
     EmptyBeforeFill: "a page is missed while it moves";
 }
 
-/// A page is being copied, because a child still shows it, when the child exits and the page moves.
+/// A fault copies a page, because a child still shows the page. At the same time the child exits, and the page moves to
+/// another layer.
 #[cfg(shuttle)]
 fn move_against_copy() {
     let w = World::private(3);

@@ -112,7 +112,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             table.take_accessed(from + last * PAGE_SIZE);
         }
         drop(table);
-        // A page was not entered if its address still has an old leaf, which another CPU is about to clear.
+        // No leaf was entered for a page if its address still has an old leaf, which another CPU is about to clear.
         made.take_back(|n| entered >> n & 1 == 0);
         made.keep(from);
     }

@@ -195,7 +195,7 @@ fn take_out_against_copy() {
     beside(
         w,
         move |_| {
-            // The entry is marked stale now and then, so that copies are dropped.
+            // Each protection marks the entry stale, so that some copies are dropped.
             theirs.protect(VirtRange { start: page(1), end: page(2) }, crate::types::Prot::READ).unwrap();
             store(&theirs, 0, 9);
         },

@@ -620,7 +620,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
         Ok(())
     }
 
-    /// Appends the nodes of the row below as children.
+    /// Appends the new nodes of the next lower level as children.
     ///
     /// # Safety
     /// The nodes are linked, and only the caller reaches them.
