@@ -214,7 +214,8 @@ enum HeldSlot<'p, M: Machine> {
 }
 
 impl<'p, M: Machine> HeldSlot<'p, M> {
-    /// Holds the content of `slot`. `None` if another thread holds it, or if the slot has nothing to move.
+    /// Holds the page or marker in `slot`, so that no other thread changes it. `None` if another thread holds it, or if
+    /// the slot has nothing to move.
     fn take(vm: &'static Objects<M>, from: At<'p, M>, slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
         match slot {
             Slot::Page(pfn) => vm.try_busy_page(from.object, from.key, vm.page(pfn)).map(HeldSlot::Page),

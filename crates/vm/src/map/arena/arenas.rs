@@ -411,8 +411,8 @@ impl<M: Machine> Space<M> {
             }
         }
         let crowded = match arenas.home.try_write(self) {
-            // One thread that migrates between CPUs contends with no other thread. So a second CPU must run the space
-            // now.
+            // An arena opens only if a second CPU runs the space now, because one thread that migrates between CPUs
+            // contends with no other thread.
             Some(mut writer) => {
                 if !writer.take_turns() || !self.pmap().is_running_elsewhere(cpu) {
                     return writer;

@@ -12,8 +12,8 @@ use core::ptr;
 /// clipped does not cover them.)
 const ROOM: u64 = 1 << 30;
 
-/// The least number of bytes that a stack's front covers, downwards: 64 pages, which fill one node of its object's
-/// index.
+/// The least number of bytes that a stack's front (the first backing of its chain) covers, downwards: 64 pages, which
+/// fill one node of its object's index.
 pub(in crate::map) const STACK_ROOM: u64 = 64 * PAGE_SIZE;
 
 /// One part of the row of pieces that replaces a range.

@@ -420,8 +420,8 @@ impl<'s, M: Machine> Update<'s, M> {
             return Err(MapError::TooMany);
         }
         let writer = self.writer.as_mut().expect("the writer is held until the change is applied");
-        // With two rows, the second tree change can be prepared only after the first is published. So its nodes are set
-        // aside now.
+        // With two rows, the second tree change can be prepared only after the first is published. So its nodes are
+        // allocated now, and set aside.
         let mut first = None;
         let mut change = None;
         match &elsewhere {
