@@ -12,7 +12,7 @@ use core::ptr;
 /// clipped does not cover them.)
 const ROOM: u64 = 1 << 30;
 
-/// The least number of bytes that a stack's front (the first backing of its chain) covers, downwards: 64 pages, which
+/// The least number of bytes that a stack's front (the first backing of its chain) covers, downwards. These 64 pages
 /// fill one node of its object's index.
 pub(in crate::map) const STACK_ROOM: u64 = 64 * PAGE_SIZE;
 
