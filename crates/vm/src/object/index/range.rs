@@ -197,8 +197,8 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Calls `each` with `n` and the slot of key `first + n`, for each bit `n` of `which` whose slot is occupied, in
-    /// order. It is meant for a few keys, for which the state of an iterator would be most of the cost. In inner nodes
-    /// it reads only the slots, not the header.
+    /// order. It is meant for a few keys. For these, keeping an iterator's state would cost more than the reads. In
+    /// inner nodes it reads only the slots, not the header.
     #[inline]
     pub(crate) fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
         while which != 0 {
