@@ -26,7 +26,7 @@ intrusive_adapter!(Nodes<K, V> = UnsafeRef<MapNode<K, V>>: MapNode<K, V> { link 
 /// The key of a node, as the tree compares it.
 struct KeyOf<'a, K>(&'a K);
 
-/// A key to search for. The separate type lets the tree's keys be compared with each of their borrowed forms.
+/// A key to search for, in any form in which `K` can be borrowed (such as a slice of a vector).
 #[repr(transparent)]
 struct Sought<Q: ?Sized>(Q);
 

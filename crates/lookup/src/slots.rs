@@ -9,8 +9,8 @@
 //! A count of zero means that the value was removed after the slot was read. Another value may have replaced it in the
 //! same step, so the slot is read again. So a lookup of a number that always has a value always finds one.
 //!
-//! A table that only one thread uses (until [`Slots::share`]) pins no epoch and delays no free. It needs little memory:
-//! the cache lines for its numbers, and a lock [beside](Apart) the other fields.
+//! A table that only one thread uses (until [`Slots::share`]) pins no epoch, and frees the memory of removed values at
+//! once. It needs little memory: the cache lines for its numbers, and a lock [beside](Apart) the other fields.
 //!
 //! # Reserved numbers
 //! A caller that must not start an operation without a number [reserves](Slots::reserve) one first, and later fills it
@@ -612,7 +612,7 @@ impl<T> Drop for Slots<T> {
 }
 
 /// A check for the model checkers: the memory of a value is not freed while a lookup is about to count the value. In
-/// their builds the memory is really kept.
+/// these builds the memory is kept for ever, and its address is recorded as freed.
 #[cfg(any(loom, shuttle))]
 pub(crate) mod checked {
     use super::*;

@@ -23,10 +23,11 @@
 //! # Waiting values
 //! A CPU keeps the values that it retired, in one bag for each of three epochs. Where all CPUs retire, a bag grows to
 //! this CPU's part of the memory that [`Domain::holding`] allows for waiting values. Where a CPU retires alone, it
-//! makes all steps of an advance, and its bag grows by that amount for each step. If a reader stalls (a virtual CPU
-//! that its host does not run), retirements continue without an advance. Then writers are pushed back. A writer waits
-//! for the next advance if its CPU has retired more than an advance needs, by [`SLACK`] times [`Domain::every`]. The
-//! writer waits before its change begins, where it may still sleep ([`Domain::push_back`]).
+//! makes all steps of an advance. It retires [`Domain::every`] structures for each step, so its bag grows larger. If a
+//! reader stalls (a virtual CPU that its host does not run), retirements continue without an advance. Then writers are
+//! pushed back. A writer waits for the next advance if its CPU has retired more than an advance needs, by [`SLACK`]
+//! times [`Domain::every`]. The writer waits before its change begins, where it may still sleep
+//! ([`Domain::push_back`]).
 //!
 //! Values that no reader can hold any more are *ready*. A retirement frees ready values of twice its own weight, and a
 //! step frees twice [`Domain::every`]. So the number of ready values falls, and no operation pays for a large
@@ -226,7 +227,8 @@ pub struct Pinned<'a> {
     _cpu: PreemptOff,
 }
 
-/// The low bits of [`Slot::depth`] that count, where a thread's tag is above them. Without tags all bits count.
+/// The number of low bits of [`Slot::depth`] that hold the depth, if a thread's tag is in the bits above. Without tags
+/// all bits hold the depth.
 const DEPTH_BITS: u32 = 12;
 const DEPTH: u32 = if crate::hooks::TAGS { (1 << DEPTH_BITS) - 1 } else { u32::MAX };
 

@@ -119,7 +119,7 @@ impl Listing {
     }
 
     /// Unparks the calling thread, which is listed, if a waker has chosen it. The thread may have waited for a lock
-    /// since it was listed, and that wait may have used up the waker's token.
+    /// since it was listed. That wait may have consumed the token (`unpark`) that the waker gave it.
     pub fn renew_token(&self) {
         if self.waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::TokenNotRenewed) {
             unpark(self.waiter.thread.get());

@@ -82,7 +82,7 @@ struct Laundering<'w, M: Machine> {
     to: Option<Where<'w>>,
     /// The numbers of the pages at the place `to`: swap slots, or pages of the file.
     slots: SwapSlots,
-    /// Whether the slots are those that the pages already have.
+    /// Whether `slots` are the swap slots that the pages already have, and not new ones.
     own: bool,
     /// The busy pages that are written.
     pages: &'w [(u64, Pfn)],
@@ -122,7 +122,7 @@ impl<'w, M: Machine> Laundering<'w, M> {
         self.pages.iter().for_each(|(_, pfn)| vm.unbusy(vm.page(*pfn)));
     }
 
-    /// Leaves out the first held page and all pages after it. They are marked dirty again, and written at another time.
+    /// Leaves out the first held page and all pages after it. Marks them dirty again, so that a later pass writes them.
     fn leave_held(&mut self, may: &mut MaySleep) {
         let vm = self.object.vm();
         let n = match mutant(Mutant::NoHoldCheck) {
@@ -238,7 +238,7 @@ pub(crate) fn mark_clean<M: Machine>(object: &Object<M>, batch: &Batch) {
 
 /// Clears the index's dirty bits of those `pages` that are still clean. Two parties may mark a busy page dirty, and
 /// both do so before this step. Threads with a hold were checked already. CPUs that removed a PTE after the dirty bit
-/// was cleared have credited the PTE's dirty bit ([`copy::credit`](crate::rmap::dirty::credit)).
+/// was cleared have copied the PTE's dirty bit to the page ([`copy::credit`](crate::rmap::dirty::credit)).
 ///
 /// # Requires
 /// `pages` are busy and LAUNDERING. So a write-back of all pages with a dirty bit finds either the bit or the write.

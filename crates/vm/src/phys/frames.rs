@@ -269,7 +269,7 @@ impl Frames {
             CachePadded(Depot {
                 uncached: AtomicU64::new(0),
                 total: AtomicU64::new(0),
-                // A domain without frames is always low, so its mark is 1.
+                // The mark is 1, so that a domain without frames is always low.
                 low: AtomicU64::new(1),
                 chains: AtomicU32::new(0),
                 held: SpinLock::new(Rank::FRAMES, held),
@@ -716,7 +716,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Gives the frames `start..end` of a device descriptors; see [`crate::phys::descriptors`].
+    /// Makes page descriptors for the frames `start..end`, which belong to a device; see [`crate::phys::descriptors`].
     pub(crate) fn describe_device(&self, start: u64, end: u64) {
         if let Some(depot) = self.frames().domains.first() {
             depot.held.lock().buddy.open_holes(start, end);

@@ -72,7 +72,7 @@ pub(crate) struct Block {
     end: AtomicU64,
 }
 
-/// The divisor of `near` for the blocks of all CPUs together.
+/// The blocks of eviction numbers of all CPUs together have [`Ghosts::near`] numbers, divided by this.
 const UNCLEAR: u64 = 16;
 
 impl Ghosts {

@@ -98,10 +98,11 @@ const CHANCES: u32 = 2;
 /// The most rounds of a pass; in practice a pass ends long before.
 const ROUNDS: u32 = 64;
 
-/// The divisor of memory for pages of files in constant use: at most one part in 64 stays under any pressure.
+/// A round spares file pages in constant use even if references do not count any more, but at most one page for this
+/// number of frames.
 const SHIELDED: u64 = 64;
 
-/// The number of passes for which a reference shields a page of a file in constant use.
+/// The number of later passes that still spare a file page after it was seen referenced.
 const SPARED: u32 = 2;
 
 /// The least number of refusals of a starved fault, however long they took.

@@ -54,7 +54,7 @@ impl Group {
     }
 }
 
-/// The order of each frame that is not the first of a block on a list.
+/// The value of the order field of each frame that is not the first frame of a block on a list.
 const INSIDE: u8 = u8::MAX;
 
 /// A list of free blocks of one size, linked in both directions through the descriptor of the first frame.

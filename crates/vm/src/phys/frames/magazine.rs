@@ -133,7 +133,7 @@ impl Frames {
             // The blocks are linked by `prev`. They are split into frames after the lock is released.
             let (mut blocks, mut n) = (None, 0);
             // Half a chain is enough. A block of half a chain or more is taken whole, and no other block is split to
-            // fill the chain up. So the descriptors of a chain's frames come from few CPUs.
+            // fill the chain up. So few other CPUs have the cache lines of these frames' descriptors.
             while n < most.div_ceil(2)
                 && let Some((pfn, order)) = held.buddy.take_piece((most - n).ilog2() as u8, group)
             {
