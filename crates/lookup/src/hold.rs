@@ -49,7 +49,7 @@ impl Shard {
     }
 }
 
-/// The holds of one value; see the module's comment.
+/// A count, in shards, of the holds of one value; see the module's comment.
 pub(crate) struct Crowd<V> {
     /// The reference that all holds share. The CPU that lowers the sum to zero takes it out.
     value: UnsafeCell<ManuallyDrop<Arc<V>>>,

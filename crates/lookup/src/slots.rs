@@ -466,7 +466,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         [lines, many, words, if self.is_shared() { Apart::<Changes>::FAR } else { none }]
     }
 
-    /// All values, for a thread that has the table alone.
+    /// All values. The caller has exclusive access to the table.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &T> {
         // SAFETY: no other thread has the table.
         let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };

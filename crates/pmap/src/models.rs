@@ -623,8 +623,8 @@ protocol! {
     CopyNoFence: "completed flush";
 }
 
-/// Model of C9: the map fans out (CPUs get roots of their own) for the first time, and a CPU copies an entry of the
-/// root, while another CPU prunes.
+/// Model of C9: the map fans out for the first time, so CPUs get roots of their own. One CPU copies an entry of the
+/// root while another CPU prunes.
 fn fan_out_against_prune() {
     let world = Arc::new((Pages::new(8), Roots::new()));
     drop(lock_last(&world.0, 0));
@@ -652,9 +652,9 @@ protocol! {
     KeepsRootEarly: "a copied entry has disappeared";
 }
 
-/// Model: a CPU with a cached translation switches in while another CPU flushes one entry and then closes the regime
-/// (ends the use of per-CPU roots). The flush or the closing must interrupt the first CPU, or it must drop its
-/// translations.
+/// Model: a CPU with a cached translation switches in while another CPU flushes one entry and then closes the regime.
+/// To close it is to end the use of per-CPU roots. The flush or the closing must interrupt the first CPU, or it must
+/// drop its translations.
 fn switch_in_against_close() {
     struct World {
         space: Residency,
@@ -880,7 +880,7 @@ protocol! {
     ArriveNoFence: "without its root for ever";
 }
 
-/// Model of C9: the map fans out (CPUs get roots of their own) for the first time, and a CPU copies an entry of the
+/// Model of C9: the map fans out for the first time, so CPUs get roots of their own. One CPU copies an entry of the
 /// root. Another CPU prunes and drops the root at the same time.
 fn fan_out_against_drop_root() {
     let world = Arc::new((Pages::with_roots(7, 1), Roots::new()));

@@ -47,7 +47,7 @@ struct Total {
     permits: AtomicU64,
 }
 
-/// The closed stocks of one CPU, one for each count.
+/// One CPU's stocks of spare permits, one for each count, all closed.
 fn closed<const N: usize>() -> [AtomicU64; N] {
     core::array::from_fn(|_| AtomicU64::new(CLOSED))
 }
@@ -98,7 +98,7 @@ impl LimitedCounter {
         self.0.put(0, n);
     }
 
-    /// The exact count at this moment. The call closes all stocks.
+    /// The exact count at this moment. The call closes all CPUs' stocks of spare permits.
     pub fn count(&self) -> u64 {
         self.0.count(0)
     }
@@ -181,13 +181,13 @@ impl<const N: usize> LimitedCounters<N> {
         total.permits.store(permits - back - n, Ordering::Release);
     }
 
-    /// The exact count of `which` at this moment. The call closes all its stocks.
+    /// The exact count of `which` at this moment. The call closes all CPUs' stocks of its spare permits.
     pub fn count(&self, which: usize) -> u64 {
         let _total = self.total[which].lock.lock();
         self.close(which)
     }
 
-    /// Closes the stocks of count `which` on all CPUs, and returns the exact count.
+    /// Closes all CPUs' stocks of spare permits of count `which`, and returns the exact count.
     ///
     /// # Requires
     /// The total is locked.

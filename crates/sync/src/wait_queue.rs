@@ -62,7 +62,7 @@ impl Default for Waiter {
 /// stack needs this, because its call returns before the sleep. Only that thread uses the waiter.
 pub struct Listing {
     waiter: Waiter,
-    /// The queue on which the waiter is, or null.
+    /// The queue that lists the waiter, or null.
     queue: AtomicPtr<WaitQueue>,
 }
 
@@ -76,7 +76,7 @@ impl Listing {
         Listing { waiter: Waiter::new(), queue: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The queue on which this listing is, or null.
+    /// The queue that lists the waiter, or null.
     #[inline]
     pub fn queue(&self) -> *const WaitQueue {
         self.queue.load(Ordering::Relaxed)
@@ -263,7 +263,7 @@ impl WaitQueue {
     /// [`begin`](Self::begin) of this queue listed `waiter` and returned `None`, and this is the first call since.
     pub unsafe fn awake(&self, waiter: &Waiter) -> bool {
         let mut list = self.list.lock();
-        // `woken` changes only under the lock, and says whether the waiter is listed.
+        // `woken` changes only under the lock. If it is set, a waker has already taken the waiter off the list.
         if waiter.woken.load(Ordering::Relaxed) {
             return true;
         }

@@ -58,8 +58,8 @@ pub struct Backing<M: Machine> {
     /// In a front (the first backing of a chain): the number of backings in the chain, the front included. 255 means
     /// 255 or more. Written under the map's lock.
     layers: AtomicU8,
-    /// How many runs of layers were merged into this layer, one after the other ([`crate::fault::copy_up`]). 255 means
-    /// 255 or more. Written under the map's lock.
+    /// How often a page of this layer was copied up at most ([`crate::fault::copy_up`]). 255 means 255 or more. Written
+    /// under the map's lock.
     merges: AtomicU8,
     /// The number of the backing's shard in the object's mapping list. Written before the backing is linked.
     shard: AtomicU16,
@@ -185,8 +185,8 @@ impl<M: Machine> Backing<M> {
     fn set_behind(&self, behind: *mut Backing<M>) {
         self.behind.store(behind, Ordering::Release);
     }
-    /// The backing in front of this one: the one that a fault searches before this one. Its memory outlives the pin,
-    /// because the link to a layer is cleared before that layer is retired.
+    /// The backing in front of this one, which a fault searches before this one. Its memory outlives the pin, because
+    /// the link to a layer is cleared before that layer is retired.
     pub(crate) fn in_front<'p>(&self, _pin: &'p Pinned<'_>) -> Option<&'p Backing<M>> {
         // SAFETY: a layer is retired only after `take_out` or `dispose_onto` has cleared this link to it. So it
         // outlives the pin.
@@ -225,8 +225,7 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn progress(&self) -> &AtomicU64 {
         &self.progress
     }
-    /// The number of copied-up runs that were merged into this layer, at most 255. It estimates how often each page of
-    /// the layer was copied.
+    /// How often a page of this layer was copied up at most (255 means 255 or more). Copy-up chooses layers by it.
     pub(crate) fn merges(&self) -> u8 {
         self.merges.load(Ordering::Relaxed)
     }
@@ -557,8 +556,8 @@ unsafe fn copy_from<M: Machine>(
 
 /// The chains of parent and child after a fork of a private chain.
 pub struct Forked<M: Machine> {
-    /// The parent's front (first backing): the old front if it had no page, otherwise a new front without an object,
-    /// with the old front behind it.
+    /// The parent's front (first backing). It is the old front if that had no page, and otherwise a new front before
+    /// the old one.
     pub parent: NonNull<Backing<M>>,
     /// The child's front (first backing), with its own copies of the other backings behind it.
     pub child: NonNull<Backing<M>>,

@@ -465,8 +465,7 @@ impl<M: Machine> Shards<M> {
     }
 
     /// Unlinks `b`. Returns true if its shard is empty now; the caller then drops the shard's reference to the object.
-    /// Does not use the shard after the release of its lock: if it is a CPU's own shard, the object may be freed from
-    /// then on.
+    /// Does not use the shard after the release of its lock, because a CPU's own shard does not keep the object alive.
     ///
     /// # Safety
     /// `b` is linked here.

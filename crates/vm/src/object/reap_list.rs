@@ -51,7 +51,7 @@ unsafe impl<M: Machine> Send for ReapList<M> {}
 /// The reaper's lists of objects.
 pub(crate) struct Reaper<M: Machine> {
     pub(crate) lists: PerCpu<SpinLock<ReapList<M>>>,
-    /// The wait queue on which the reaper's thread sleeps.
+    /// The wait queue on which the reaper (the daemon that frees pages that no mapping shows) sleeps.
     pub(crate) waits: WaitQueue,
     /// Set when a thread wants the reaper to run now.
     pub(crate) asked: AtomicBool,

@@ -142,8 +142,8 @@ pub(crate) fn trim<M: Machine>(object: &Object<M>, keys: Range<u64>) {
             return;
         }
         let end = object.shards().next_start(at).unwrap_or(u64::MAX).min(keys.end);
-        // No backing can show these pages again, because new backings of a private object are only copies of existing
-        // ones, which do not show these pages.
+        // No backing can show these pages again. New backings of a private object are only copies of existing ones, and
+        // none of those shows these pages.
         free(object, at..end);
         at = end;
     }

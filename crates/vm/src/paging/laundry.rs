@@ -4,9 +4,11 @@
 //! - The order of the steps is: clear dirty; fence; write-protect all translations; flush; *then* the pager reads the
 //!   data. A store before the flush is in the data. A store after the flush faults first, and marks the page dirty
 //!   again. If the dirty bit is clear when the write is done, the pager has the page's content.
-//! - The dirty bit in the index is cleared last, when the page is LAUNDERING. So a write-back that finds no dirty bit
-//!   finds the write. A cleaner that leaves a page unwritten also leaves its bit set (mutant [`Mutant::UntagEarly`]).
-//! - Completion never clears dirty. A write that failed sets dirty again.
+//! - The dirty bit in the index is cleared last, when the page is LAUNDERING. So a write-back (such as fsync) that
+//!   finds the bit clear finds the page LAUNDERING, and waits for the write. A cleaner that leaves a page unwritten
+//!   also leaves its bit set (mutant [`Mutant::UntagEarly`]).
+//! - The completion of a write never clears the dirty bit, because a program may have stored into the page since. If
+//!   the write failed, completion sets the bit.
 //! - A page is [`LAUNDERING`](State::LAUNDERING) from before its write starts until the write is finished. During that
 //!   time no second write begins, so old data never overwrites new data. The page is not busy during the write:
 //!   programs continue to use it, and may store into it (pages are not stable under a write).

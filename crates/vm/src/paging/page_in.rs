@@ -78,8 +78,8 @@ impl<M: Machine> PageIn<M> {
         Some(PageIn { object: KeptObject::new(object, pin)?, key, slot: Some(slot) })
     }
 
-    /// Reads the page, and neighbours. Returns an error only if the page itself cannot be read. If another thread was
-    /// first, returns success.
+    /// Reads the page, and neighbours. Returns an error only if the page itself cannot be read. Returns success if
+    /// another thread reads the page first.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         match self.read(self.most(), may)? {
             // The pager does not report which page failed, so the page is read again alone.
@@ -145,7 +145,7 @@ impl<M: Machine> PageIn<M> {
     }
 
     /// Makes placeholders for the page and for the neighbours to read with it. Also returns the key of the first one.
-    /// `None` if another thread has changed the page's index slot first.
+    /// `None` if another thread changes the page's index slot first.
     fn place_run(&self, most: usize, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
         let Some(pfn) = self.place(self.key, self.slot, true, pin)? else { return Ok(None) };
         let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };

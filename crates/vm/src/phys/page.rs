@@ -168,8 +168,8 @@ pub struct Page {
     holds: AtomicU32,
     kind: AtomicU8,
     order: AtomicU8,
-    /// For a page of an object: whether a copy-on-write fault has copied it, and whether its second word is its watch
-    /// (the number of a backing that still maps it).
+    /// For a page of an object: whether a copy-on-write fault has copied it, and whether it has a watch. A watch is the
+    /// number of a backing that still maps the page.
     copied: AtomicU8,
     /// The memory domain of the frame, with its group in the top bit. The CPU that takes the frame off the free lists
     /// writes the group. The domain never changes.

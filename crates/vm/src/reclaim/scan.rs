@@ -98,8 +98,8 @@ const CHANCES: u32 = 2;
 /// The most rounds of a pass; in practice a pass ends long before.
 const ROUNDS: u32 = 64;
 
-/// A round spares file pages in constant use even if references do not count any more, but at most one page for this
-/// number of frames.
+/// The number of frames for each file page in constant use that a round may spare when references do not count any
+/// more.
 const SHIELDED: u64 = 64;
 
 /// The number of later passes that still spare a file page after it was seen referenced.
@@ -155,7 +155,7 @@ pub struct Pageout {
     /// The lock of claims: one claim of consecutive frames runs at a time. See
     /// [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
     pub(crate) claims: Mutex<()>,
-    /// Held by a thread that reaps because memory is exhausted.
+    /// Held by a thread that frees pages that no space can see, because memory is exhausted and there is no swap.
     reaps: Mutex<()>,
 }
 
@@ -206,7 +206,8 @@ impl Pageout {
     }
 }
 
-/// The number of pages that the reaper visits before a pass begins, and again while programs get no frames.
+/// The number of pages that the reaper (which frees pages that no space can see) visits before a pass begins, and again
+/// while programs get no frames.
 pub(super) const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Reclaimer<M> {
@@ -262,8 +263,8 @@ impl<M: Machine> Reclaimer<M> {
         }
         if !self.can_page_out() {
             {
-                // One thread reaps at a time. A thread that finds nothing to reap must not continue before another
-                // thread has freed its pages.
+                // One thread at a time frees pages that no space can see (`reap_first`). A thread that finds none must
+                // not continue before another thread has freed those that it has found.
                 let _one = p.reaps.lock();
                 if !self.has_memory() {
                     self.reap_first(may);
@@ -397,8 +398,8 @@ struct Scan<'s, M: Machine> {
     hands: &'s mut Hands,
     /// The domains that are below their high marks.
     short: DomainSet,
-    /// The last round changed nothing, because the inactive pages can be neither freed nor laundered (wired, or swap is
-    /// full). The next round does not count them as inactive.
+    /// The last round changed nothing, because the inactive pages can be neither freed nor written out (they are wired,
+    /// or swap is full). The next round does not count them as inactive.
     in_vain: bool,
     /// The number of file pages that this round has spared although references did not count.
     shielded: u64,

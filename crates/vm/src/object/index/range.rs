@@ -84,8 +84,8 @@ impl Cursor {
     }
 }
 
-/// An iterator over occupied slots, in order of their keys. A slot that stays occupied is visited. A slot that is
-/// filled or emptied during the visit may be visited or not.
+/// An iterator over occupied slots, in order of their keys. Each slot that stays occupied during the iteration is
+/// returned. A slot that is filled or emptied meanwhile may be returned or not.
 pub struct Visit<'a, N: Nodes> {
     cursor: &'a mut Cursor,
     index: &'a Index<N>,
