@@ -286,7 +286,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::string::{String, ToString};
 
-    /// The most operations of a case. Under an interpreter (miri) the usual number would take seconds.
+    /// The most operations of a test case. Under an interpreter (miri) the usual number would take seconds.
     const MOST: usize = if cfg!(miri) { 12 } else { 300 };
 
     proptest! {

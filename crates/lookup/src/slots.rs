@@ -309,7 +309,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
 
     /// Stores `value` under the number `n`, which the caller has reserved.
     pub fn fill_reserved(&self, n: usize, value: Arc<T>) {
-        // Another thread may replace the array, so the lock is needed. A thread that has the table alone needs no lock.
+        // In a shared table another thread may replace the array, so the lock is needed. A table that only this thread
+        // uses needs no lock.
         let changes = self.is_shared().then(|| self.changes.lock());
         // SAFETY: the array is replaced only under the lock, or by this thread.
         let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };

@@ -285,7 +285,7 @@ fn remover_against_unflushed(prunes: bool) {
             prune(&w.pages);
         }
         w.cached.swap(false, Ordering::AcqRel);
-        // As `Pmap::settle`, for the number of the table page.
+        // Does what `Pmap::settle` does, for the table page with this number.
         if !mutant(Mutant::TakeNotCounted) {
             let _last = w.pages.state(Pfn(2)).settle();
         }
@@ -788,7 +788,7 @@ fn remover_against_drop_root() {
         prune(pages);
         pages.drop_root();
         cached.swap(false, Ordering::AcqRel);
-        // As `Pmap::settle`, for the number of the table page.
+        // Does what `Pmap::settle` does, for the table page with this number.
         let _last = pages.state(Pfn(2)).settle();
         prune(pages);
         pages.drop_root();

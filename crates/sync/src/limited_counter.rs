@@ -259,7 +259,7 @@ mod tests {
         for round in 0..100 * BATCH {
             set_cpu(0);
             assert!(count.take(u64::MAX));
-            // The permit is put on the other CPU, which gives its surplus back.
+            // The permit is put back on the other CPU, which returns its surplus to the total.
             set_cpu(1);
             count.put();
             let permits = count.0.total[0].permits.load(Ordering::Relaxed);

@@ -200,7 +200,7 @@ impl<M: Machine> Backing<M> {
     fn set_in_front(&self, front: *mut Backing<M>) {
         self.in_front.store(front, Ordering::Release);
     }
-    /// The object, or `None` if the backing is untouched.
+    /// The object, or `None` if the backing has none yet (is untouched).
     #[inline(always)]
     pub fn object(&self) -> Option<&Object<M>> {
         let object = self.object.load(Ordering::Acquire);
@@ -253,8 +253,8 @@ impl<M: Machine> Backing<M> {
     pub(crate) fn stores(&self) -> bool {
         self.stores
     }
-    /// The layer's object, and the page of that object that `va` shows. `None` if the layer does not reach `va` or is
-    /// untouched.
+    /// The layer's object, and the page of that object that `va` shows. `None` if the layer does not reach `va`, or has
+    /// no object yet.
     #[inline(always)]
     pub(crate) fn layer(&self, va: u64) -> Option<(&Object<M>, u64)> {
         if !self.range().contains(va) {

@@ -276,7 +276,7 @@ pub(crate) fn mark_dirty<M: Machine>(object: &Object<M>, key: u64, page: &Page, 
     page.set(State::DIRTY);
 }
 
-/// Finishes a completed write. `file` is the object that was kept for it.
+/// Finishes a completed write. `file` is the object that the write kept alive, or `None` for a write to swap.
 pub(crate) fn finish<M: Machine>(
     vm: &'static Objects<M>,
     file: Option<&Object<M>>,

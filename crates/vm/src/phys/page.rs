@@ -36,7 +36,7 @@ pub enum FrameKind {
     Slab = 6,
 }
 
-/// The earlier copies of a page, as its descriptor records them.
+/// Whether copy-on-write faults have copied a page before, as its descriptor records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copied {
     /// No copy was made before.
@@ -418,7 +418,7 @@ impl Page {
     }
 
     /// Records that the page was copied for a space that no longer maps it; see [`crate::cow::last_sharer`]. If the
-    /// frame is another page by now, the first copy of that page does one unnecessary search.
+    /// frame is another page by now, the first copy of that page searches once without need for a backing that maps it.
     #[inline]
     pub(crate) fn note_copy(&self) -> Copied {
         match self.copied.load(Ordering::Acquire) {

@@ -60,7 +60,8 @@ impl<M: Machine> Reclaimer<M> {
         }
     }
 
-    /// Drops all caches other than pages. Returns whether any memory was freed.
+    /// Drops all caches other than pages: page tables of idle spaces, and the cache of the layers above. Returns
+    /// whether any memory was freed.
     pub(in crate::reclaim) fn take_kept(&'static self, hands: &mut Hands) -> bool {
         let spaces = if ALL { self.spaces_with_tables() } else { 0 };
         let tables = self.drop_tables(&mut hands.spaces, spaces, Which::NotRunning);
@@ -84,7 +85,7 @@ impl<M: Machine> Reclaimer<M> {
         self.take_kept(&mut self.pageout().hands.lock());
     }
 
-    /// Lets the keeper free its memory. Returns whether it freed any.
+    /// Makes the registered cache of the layers above free its memory. Returns whether it freed any.
     pub(in crate::reclaim) fn ask_keeper(&self) -> bool {
         let keeper = *self.pageout().keeper.lock();
         keeper.is_some_and(|k| k.reclaim())

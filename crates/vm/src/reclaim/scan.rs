@@ -146,11 +146,12 @@ pub struct Pageout {
     begun: AtomicU64,
     /// The number of the last pass that found nothing.
     hopeless: AtomicU64,
-    /// A time in nanoseconds, before which the daemon searches no idle spaces, because a round has found none.
+    /// The time in nanoseconds before which the daemon does not search for idle spaces. A round that finds none sets
+    /// it.
     pub(super) no_tables_until: AtomicU64,
     /// The lock of passes: one pass runs at a time.
     pub(super) hands: Mutex<Hands>,
-    /// The keeper of cached memory that a pass may reclaim.
+    /// The registered cache of the layers above, whose memory a pass may reclaim.
     pub(super) keeper: SpinLock<Option<&'static dyn Reclaim>>,
     /// The lock of claims: one claim of consecutive frames runs at a time. See
     /// [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
@@ -206,8 +207,8 @@ impl Pageout {
     }
 }
 
-/// The number of pages that the reaper (which frees pages that no space can see) visits before a pass begins, and again
-/// while programs get no frames.
+/// The number of pages that the reaper visits before a pass begins, and again while programs get no frames. (The reaper
+/// frees pages that no space can see.)
 pub(super) const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Reclaimer<M> {
@@ -461,7 +462,7 @@ impl<M: Machine> Scan<'_, M> {
         let wanted = ((active + inactive) / 3).max(2 * missing).saturating_sub(there);
         let aged = self.age(wanted.min(active), may);
         self.reclaim(missing, may);
-        // Each round launders half as many pages again as are missing, because programs will store into some of them
+        // Each round writes out one and a half times the missing pages, because programs will store into some of them
         // again.
         self.launder(missing + missing / 2, may);
         aged
