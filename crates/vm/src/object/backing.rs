@@ -65,7 +65,7 @@ pub struct Backing<M: Machine> {
     shard: AtomicU16,
     /// The pages of the range stay resident (wired). Written under the map's lock.
     wired: AtomicBool,
-    /// The entry is shared, and stores may be allowed through it now or later. Fixed before the backing is linked.
+    /// The map entry is shared, and stores may be allowed through it now or later. Fixed before the backing is linked.
     stores: bool,
     /// Guarded by the lock of the shard.
     links: Shared<Links<Backing<M>>>,

@@ -636,7 +636,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Clears the dirty bit of `key`, before its page is cleaned.
+    /// Clears the dirty bit of `key` in its leaf. The page is LAUNDERING, and its write starts next.
     pub(crate) fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);

@@ -190,7 +190,8 @@ impl<T: Interval> Tree<T> {
                 }
             }
             *change(member) = Links::new((*member).end());
-            // The merged members have new subtrees, so their records are computed again.
+            // The merged members have new subtrees, so the largest ends and latest stamps that they record are computed
+            // again.
             let mut at = above;
             while at != parent {
                 refresh(at);

@@ -323,8 +323,8 @@ impl<M: Machine> Physical<M> {
         self.pop_frame(fill, lower).or_else(|| self.pop_frame_at_last(fill, lower))
     }
 
-    /// Takes a frame from the depots' chains of the other group (of the kernel or of programs), which a refill of the
-    /// magazine does not use. Returns `None` when the reserve is reached.
+    /// Takes a frame from the depots' chains of the other group (kernel or programs). A refill of the magazine does not
+    /// use these chains. Returns `None` when the reserve is reached.
     fn pop_broken_up(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         let f = self.frames();
         while f.room(on_behalf) != 0 && f.break_one() {
