@@ -24,7 +24,7 @@ use quire_heap::{Arc, Box};
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::current_cpu;
 
-/// The number of shards. CPUs with the same number modulo this share a cache line.
+/// The number of shards. CPUs whose numbers are equal modulo this constant share a cache line.
 #[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
 #[cfg(any(loom, shuttle))]

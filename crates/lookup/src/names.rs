@@ -51,7 +51,7 @@ const TURNS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 const TURNS: u32 = 1;
 
-/// One name. It has its own cache lines, because its neighbours in memory are added and removed.
+/// One name. It has its own cache lines, so that changes of nodes beside it in memory do not disturb its lookups.
 #[repr(C, align(64))]
 struct NameNode<V> {
     /// Must be the first field, because the epoch's free function casts the header to the node.
