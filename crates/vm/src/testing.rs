@@ -114,7 +114,8 @@ pub struct TestMachine {
     domains: usize,
     /// The time that the machine reports for stores. Tests set it.
     pub store_time: core::sync::atomic::AtomicU64,
-    /// The standing of all threads, and whether they end something. Tests set both.
+    /// The standing of all threads (program, administrator or system), and the result of `Machine::ends_something`.
+    /// Tests set both.
     pub standing: std::sync::Mutex<(Standing, bool)>,
 }
 // SAFETY: the RAM has no owning thread, and the kernel's table is made of atomics and locks.
