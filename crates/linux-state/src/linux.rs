@@ -104,8 +104,8 @@ pub struct Linux<M: Machine> {
     pub vdso: Vdso<M>,
 }
 
-/// The frames of memory for each id at boot. A sleeping process needs at least `2 * FRAMES_AN_ID` frames. So one user,
-/// who may use half of the ids, can still fill memory with processes.
+/// The frames of memory for each id at boot. The smallest process uses about 8 frames. So memory is full before all ids
+/// are in use, unless [`MOST_IDS`] limits the number of ids.
 const FRAMES_AN_ID: u64 = 2;
 /// `kernel.pid_max` on the smallest machine.
 const LEAST_IDS: u64 = 1024;

@@ -178,7 +178,7 @@ pub unsafe trait UserAccess {
     /// before. May sleep.
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
 
-    /// Whether the calling thread must end, so that it moves no more bytes.
+    /// Whether the calling thread must end. A long copy from or to user memory then stops.
     fn killed(&self) -> bool {
         false
     }

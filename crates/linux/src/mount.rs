@@ -312,7 +312,8 @@ pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) ->
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
     if flags & EXPIRE != 0 {
-        // The mark for an expired mount is not implemented, so a mount is always busy.
+        // On Linux, the first call with `MNT_EXPIRE` marks an unused mount and fails with EAGAIN, and the second call
+        // unmounts it. This kernel stores no mark, so each call counts as the first.
         return Err(if flags & (FORCE | DETACH) != 0 || vfs.mount_of(&target).is_none() {
             Errno::EINVAL
         } else {

@@ -21,9 +21,9 @@ pub struct FsState<M: Machine> {
     /// The number of directory changes. A thread holds the lock of `places` while it writes the number.
     pub changes: AtomicU64,
     umask: AtomicU32,
-    /// The root and the working directory. They move to memory of their own when threads begin to share this state.
-    /// Forks of other threads and `/proc` acquire the lock in this field, and must not disturb readers of the other
-    /// fields.
+    /// The root and the working directory, with a lock that forks of other threads and `/proc` acquire. When threads
+    /// begin to share this state, lock and directories move to memory of their own. The stores to the lock then do not
+    /// take the cache line of the other fields from the CPUs that read them.
     places: Apart<Stored<M>>,
 }
 

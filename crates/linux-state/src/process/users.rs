@@ -10,8 +10,9 @@
 //! account. A [`Payer`] belongs to an object for which more will be charged later. A charge and a payer keep the user's
 //! record alive, even after the user's last thread has ended.
 //!
-//! A record is looked up by id in a sorted table, but only at changes of ids: a fork uses the parent's charge. Records
-//! that no thread, charge or payer holds are freed by a search, which runs whenever the table has doubled.
+//! A thread that changes its user looks up the new user's record by id in a sorted table. A fork needs no lookup,
+//! because it uses the parent's charge. Records that no thread, charge or payer holds are freed by a search, which runs
+//! whenever the table has doubled.
 
 use crate::errno::Errno;
 use crate::machine::Machine;

@@ -166,7 +166,7 @@ impl Entry {
 pub struct Actions {
     sequence: Sequence,
     /// The process that shares these actions with its children; 0: none. The process and its children copy the actions
-    /// before a change. A process's only thread writes it, while no other process has these actions.
+    /// before a change. A process's only thread writes this field, while no other process has these actions.
     frozen_by: AtomicU32,
     first: Block,
 }

@@ -436,8 +436,9 @@ fn exec<M: Machine>(
         },
     )?;
     let new = new.ok_or(Errno::ENOEXEC)?;
-    // If there are other threads, exec cannot fail after they were ended. Resources that are shared with other
-    // processes are copied after that point, because the other threads may change them until then.
+    // After exec has ended other threads, it cannot return an error, because these threads cannot come back. Then a
+    // failure ends the process. Resources that are shared with other processes are copied after that point, because
+    // the other threads may change them until then.
     let alone = end_other_threads(ctx)?;
     let unshared = match unshare(ctx, new.sets_ids) {
         Err(error) if alone => return Err(error),

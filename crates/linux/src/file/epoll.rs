@@ -36,7 +36,7 @@ const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLWAKEUP
     | raw::EPOLLET
     | raw::EPOLLEXCLUSIVE;
-/// A set's list may have as many removed watches as the set has watches, plus this number.
+/// The list of a set with `n` watches may also have removed watches: up to `n` plus this number.
 const FEW: usize = 16;
 /// Events that every watch waits for.
 const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;

@@ -7,9 +7,9 @@
 //!
 //! # Choice of the victim
 //! The victim is the process with the largest sum of resident pages, pages in swap, page tables, and kernel memory that
-//! its descriptors hold. Each point of `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process with -1000 is exempt. Process 1 ends
-//! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows this
-//! badness on Linux's scale.
+//! its descriptors hold. Each point of `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process
+//! with -1000 is exempt. Process 1 ends only if no other process can. Processes that share an address space end
+//! together. `/proc/<pid>/oom_score` shows this badness on Linux's scale.
 //!
 //! A user with many small processes is seen as one large process: if the processes of a user hold most of the memory
 //! that processes hold, the victim is one of them ([`users`]). More of that user's processes end with it, until they
@@ -76,7 +76,8 @@ const WEIGHED: u32 = 4096;
 
 /// Nanoseconds for which the forks of a user wait after a process of that user has ended for want of memory.
 const FORKS_WAIT: u64 = 1_000_000_000;
-/// If a user's processes hold most memory, so many of them end at once that they held this part of memory and swap.
+/// If the processes of one user hold most memory, the kernel ends several of them at once. It stops when the ended
+/// processes held one `BATCH`th of memory and swap.
 const BATCH: u64 = 32;
 
 /// The memory that a process holds, in pages.
@@ -120,7 +121,7 @@ struct Choice<M: Machine> {
     process: Arc<Process<M>>,
     points: i64,
     held: Held,
-    /// The user whose processes hold most memory, if the victim was chosen for that.
+    /// The user whose processes hold most memory, if the victim was chosen among this user's processes.
     user: Option<u32>,
 }
 
