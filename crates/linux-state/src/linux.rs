@@ -249,8 +249,8 @@ impl<M: Machine> Linux<M> {
         Ok(())
     }
 
-    /// EAGAIN if the highest number of threads is reached. Counting the threads reads a cache line of each CPU. So the
-    /// threads are counted only if the limit is lower than the number of ids.
+    /// EAGAIN if the highest number of threads is reached. Counting the threads reads a cache line of each CPU. If the
+    /// limit is above the number of ids, the ids run out first, so the threads are not counted.
     pub fn check_threads(&self) -> Result<(), Errno> {
         let most = self.threads_max.load(Ordering::Relaxed);
         if most <= u64::from(self.ids.max()) && self.scheduler.threads() >= most {

@@ -204,8 +204,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
         fpu: Fpu,
     ) -> Result<<Self as quire_task::Machine>::Context, OutOfMemory>;
 
-    /// Makes `pmap` the calling thread's address space on this CPU, immediately. `None`: only the kernel's half. Later
-    /// switches to this thread load [`Thread::pmap`].
+    /// Makes `pmap` the calling thread's address space on this CPU, immediately. With `None`, only the kernel's half of
+    /// the address space is mapped. Later context switches to this thread load [`Thread::pmap`].
     fn activate(&self, pmap: Option<&<Self as quire_vm::Machine>::Pmap>);
 
     /// The calling thread's FS base.

@@ -59,8 +59,8 @@ impl<M: Machine> FsState<M> {
         Ok(Self::with(self.places(), self.umask().into())?)
     }
 
-    /// A reference to the state for a new thread or process of the caller. Moves the directories to memory of their own
-    /// ([`Apart`]).
+    /// A reference to the state for a new thread or process of the caller. The state is now shared, so the directories
+    /// first move to memory of their own ([`Apart`]).
     pub fn share(this: &Arc<Self>) -> Result<Arc<Self>, OutOfMemory> {
         this.places.move_apart()?;
         Ok(this.clone())

@@ -16,8 +16,9 @@
 //! give back a [share](BATCH) of memory. The user's forks then wait until memory is free ([`FORKS_WAIT`]). So a kill
 //! frees more than the next fork takes. User 0 is exempt from this rule.
 //!
-//! An exact count walks the page tables of a process, and its object indexes if the page tables were dropped. So after
-//! [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could make it the victim.
+//! An exact count is slow: it walks the page tables of a process, and its object indexes if the page tables were
+//! dropped. So after [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could
+//! make it the victim.
 //! This estimate may miss a process with more pages in swap than it ever had in memory at once. The estimate may also
 //! miss a process with many page tables for few pages.
 //!
@@ -34,7 +35,8 @@
 //! There is one victim at a time, so that a burst of failed faults ends one process and not ten.
 //!
 //! A thread that chooses a victim may run beside three kinds of threads:
-//! - Waiters sleep on the queue `waits`, as the choosing thread does later. The victim's end wakes all of them.
+//! - Waiters sleep on the queue `waits`. The choosing thread sleeps there too, after it has killed the victim. The
+//!   victim's end wakes all of them.
 //! - A thread of the victim may itself be a waiter. Its own end interrupts its wait.
 //! - Another choosing thread waits for the lock `choosing`, and then finds the victim that the first one chose.
 

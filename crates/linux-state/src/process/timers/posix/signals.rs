@@ -16,8 +16,8 @@ const RETRY: u64 = 10_000_000;
 /// After an ignored signal, a periodic timer is armed for a time at least this number of nanoseconds later, even if its
 /// period is shorter.
 const IGNORED: u64 = 4_000_000;
-/// If a process has many timers, that time is longer: at least this number of nanoseconds for each timer of the process.
-/// So all its timers together use a small part of a CPU.
+/// If a process has many timers, that time is longer: at least this number of nanoseconds for each timer of the
+/// process. So all its timers together use a small part of a CPU.
 const IGNORED_EACH: u64 = 50_000;
 
 impl<M: Machine> PosixTimers<M> {
