@@ -148,7 +148,7 @@ impl Options {
                 b"mode" => self.root.mode = number(value?, 8)? as u16 & 0o7777,
                 b"uid" => self.root.uid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
                 b"gid" => self.root.gid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
-                // Large pages are not supported, so `huge=never` is accepted. Other options, such as the options for
+                // Large pages are not supported, so `huge` must be `never`. Other options, such as the options for
                 // swap, are refused.
                 b"huge" if value? == b"never" => {}
                 _ => return Err(Errno::EINVAL),

@@ -93,8 +93,8 @@ pub struct Process<M: Machine> {
     pub subreaper: AtomicBool,
     /// The process may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
-    /// The process was an out-of-memory victim. Its memory is free or it was given up, so no thread waits for it any
-    /// more.
+    /// The process was an out-of-memory victim. No thread waits for it any more, because its memory is free or the
+    /// kernel has given the process up.
     pub given_up: AtomicBool,
 
     /// Begins a new cache line. Senders of signals briefly lock the fields up to the next `Line`, and the process's own

@@ -46,7 +46,7 @@ pub struct Prepared<M: Machine> {
     pub regs: UserRegs,
     /// The program's name.
     pub name: Name,
-    /// The contents of the stack. They are written when the address space is active.
+    /// The contents of the stack. They are written after the address space has become active.
     stack: Stack,
     /// Ranges that must be zeroed, because their pages map a file.
     tails: [Option<(u64, usize)>; 2],
