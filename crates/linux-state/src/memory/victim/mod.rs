@@ -18,9 +18,8 @@
 //!
 //! An exact count is slow: it walks the page tables of a process, and its object indexes if the page tables were
 //! dropped. So after [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could
-//! make it the victim.
-//! This estimate may miss a process with more pages in swap than it ever had in memory at once. The estimate may also
-//! miss a process with many page tables for few pages.
+//! make it the victim. This estimate may miss a process with more pages in swap than it ever had in memory at once. The
+//! estimate may also miss a process with many page tables for few pages.
 //!
 //! # End of the victim
 //! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
