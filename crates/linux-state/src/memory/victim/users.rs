@@ -1,9 +1,9 @@
 //! The memory of users, for the choice of the victim.
 //!
 //! A user can hold most memory with many small processes. Then the largest process of the machine is an innocent one.
-//! [`Sums`] finds such a user. Memory is exhausted at that time, so the sums are made in a table of fixed size, by a
-//! majority vote (the algorithm of Misra and Gries). If a user holds more than half of all pages, that user is in the
-//! table at the end.
+//! [`Sums`] finds such a user. Memory is exhausted at that time, so the sums are made in a table of fixed size. A
+//! majority vote (the algorithm of Misra and Gries) chooses the users in the table. If a user holds more than half of
+//! all pages, that user is in the table at the end.
 
 /// Users that are counted at once.
 const MOST: usize = 8;
