@@ -183,7 +183,8 @@ fn a_writer_that_opened_first_and_leaves_at_once_is_met() {
             write(&*Pipe::open(&p, false, true, &io).unwrap(), &Io::WAIT, b"x")
         });
         looks.until(1);
-        // The test acts as if preempted right after the opening was announced: the writer has opened and closed.
+        // The listener delays the opening reader right after it has announced its opening, until the writer has opened
+        // and closed.
         struct Late(Arc<Pipe<TestHost>>, std::thread::ThreadId);
         impl crate::Listener for Late {
             fn changed(&self) {

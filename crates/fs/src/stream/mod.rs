@@ -45,8 +45,8 @@ pub trait Stream: Send + Sync {
     fn queued(&self) -> Result<usize, FsError> {
         Err(FsError::NotTerminal)
     }
-    /// The kernel memory of the bytes that the stream holds, in bytes. For the choice of a process that ends for want
-    /// of memory, so it may be an estimate.
+    /// The kernel memory of the bytes that the stream holds, in bytes. When memory is exhausted, the choice of the
+    /// process to kill depends on this number. So an estimate suffices.
     fn held(&self) -> usize {
         self.queued().unwrap_or(0)
     }

@@ -53,8 +53,8 @@ pub trait Listener: Send + Sync {
         false
     }
 
-    /// Called after the listener was dropped as [closed](Self::is_closed). Like `changed`, it is called from threads
-    /// with no lock held.
+    /// Called after the readiness has removed the listener, because its open file is [closed](Self::is_closed). Like
+    /// `changed`, it is called from threads with no lock held.
     fn closed(&self) {}
 
     /// The listener itself, if other code may look at it ([`Readiness::visit`]).

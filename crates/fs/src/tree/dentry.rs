@@ -57,7 +57,7 @@ impl<H: Host> Dentry<H> {
         Self::with(None, Arc::try_copy(b"")?, inode, true, true)
     }
 
-    /// A name under `parent`, which lists it (or is about to).
+    /// A dentry called `name` in the directory `parent`, which lists the dentry or is about to.
     pub(crate) fn child(
         parent: &Arc<Dentry<H>>,
         name: Arc<[u8]>,
@@ -215,7 +215,7 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// The root of the file system, for a dentry that is no view; `None` if it has none.
+    /// The root of the mount that the dentry is in, for a dentry that is no view; `None` if it is in no mount.
     pub(crate) fn top(this: &Arc<Self>) -> Option<Arc<Dentry<H>>> {
         let mut at = this.clone();
         while !at.mounted {
@@ -258,7 +258,8 @@ impl<H: Host> Dentry<H> {
         self.place.lock().listed = false;
     }
 
-    /// Moves the name. The caller holds the locks of both directories, and drops the returned old parent after them.
+    /// Moves the name. The caller holds the locks of both directories, and drops the returned old parent after it has
+    /// released these locks.
     pub(crate) fn place_at(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
         let parent = Some(parent.clone());
         let mut place = self.place.lock();
@@ -266,7 +267,8 @@ impl<H: Host> Dentry<H> {
         core::mem::replace(&mut place.parent, parent)
     }
 
-    /// Moves the root of a mount. The caller holds `Vfs::moving`, and drops the returned directory later.
+    /// Moves the root of a mount to the name `name` in `parent`. The caller holds `Vfs::moving`. Returns the old
+    /// directory, so that the caller drops this reference with no spin lock held.
     pub(crate) fn move_to(&self, parent: &Arc<Dentry<H>>, name: Arc<[u8]>) -> Option<Arc<Dentry<H>>> {
         match &self.through {
             Some(through) => {
@@ -445,8 +447,8 @@ fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
 }
 
 impl<H: Host> Drop for Dentry<H> {
-    /// Drops a long chain of parents in a loop. Otherwise a deep tree that was removed under a working directory would
-    /// recurse as deeply.
+    /// Drops a long chain of parents in a loop. Otherwise the drop of a removed directory deep in a tree would recurse
+    /// once for each level.
     fn drop(&mut self) {
         let mut up = self.place.get_mut().parent.take();
         while let Some(mut last) = up.and_then(Arc::into_inner) {

@@ -23,8 +23,8 @@ impl<H: Host> Inode<H> {
     }
 
     /// Gives the open file `file` a lease, or changes its lease. Fails with [`FsError::WouldBlock`] if another lease or
-    /// a waiting opener conflicts. Afterwards the caller checks whether other open files conflict, and then
-    /// [drops](Self::drop_lease) the lease again.
+    /// a waiting opener conflicts. Afterwards the caller checks whether other open files of the inode conflict. If one
+    /// does, the caller [drops](Self::drop_lease) the lease again.
     pub fn set_lease(&self, file: u64, kind: LeaseKind, holder: Arc<dyn LeaseHolder>) -> Result<(), FsError> {
         let list = match self.lease_list() {
             Some(list) => list,

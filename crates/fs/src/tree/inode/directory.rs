@@ -26,7 +26,7 @@ pub struct Directory<H: Host> {
 pub(crate) struct Locked<'a, H: Host> {
     names: &'a Names<Dentry<H>>,
     entries: SpinGuard<'a, Entries<H>>,
-    /// Declared after the lock, so that its elements are freed without the lock.
+    /// Declared after the guard `entries`, so dropped after it: the elements are freed when the lock is released.
     given_up: Pile<'a>,
 }
 

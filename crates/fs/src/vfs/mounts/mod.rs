@@ -111,7 +111,7 @@ impl<H: Host> Vfs<H> {
         self.attach(parent, &name, target, id, root, source).map(drop)
     }
 
-    /// Makes room for a further mount, and for its end.
+    /// Checks that one more mount is allowed, and reserves the memory that the end of that mount needs.
     pub(super) fn one_more(&self, changes: &mut Changes<H>) -> Result<(), FsError> {
         if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
             return Err(FsError::NoSpace);
