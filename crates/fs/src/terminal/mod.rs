@@ -440,7 +440,7 @@ impl Stream for Terminal {
         if sink.room() == 0 {
             return Ok(0);
         }
-        // As on Linux, the right to read is checked only once in a call, not again after a sleep.
+        // As on Linux, a call checks the foreground group only once, not again after a sleep.
         if io.earlier().is_none() {
             self.check(false)?;
         }

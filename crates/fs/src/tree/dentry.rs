@@ -447,8 +447,8 @@ fn joined(names: &[Arc<[u8]>], separator: &[u8]) -> Result<Vec<u8>, FsError> {
 }
 
 impl<H: Host> Drop for Dentry<H> {
-    /// Drops a long chain of parents in a loop. Otherwise the drop of a removed directory deep in a tree would recurse
-    /// once for each level.
+    /// Drops a long chain of parents in a loop. Otherwise the drop of a dentry deep in a removed tree would recurse
+    /// once for each ancestor.
     fn drop(&mut self) {
         let mut up = self.place.get_mut().parent.take();
         while let Some(mut last) = up.and_then(Arc::into_inner) {

@@ -739,8 +739,8 @@ impl<M: Machine> FutexTable<M> {
 
     /// Hands on each lock that has waiters and that the calling thread owns, because the thread leaves its address
     /// space. The new owners write the locks' words. If `ends` is true, the thread can never own a `PiLock` again.
-    /// Otherwise it can own one again after the function has returned. So waiters that make this thread an owner again
-    /// and again cannot keep it in this loop.
+    /// Otherwise it can own a `PiLock` again, but only after the function has returned. So waiters cannot keep the
+    /// thread in this loop by making it an owner again and again.
     pub fn pi_leave(&self, scheduler: &Scheduler<M>, ends: bool) {
         self.pi_leave_for(scheduler, &scheduler.current(), ends);
     }

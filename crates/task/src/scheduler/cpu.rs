@@ -27,9 +27,9 @@ pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
     /// The first of four hints. A CPU that changes the queue writes them under the queue's lock; wakers read them
     /// without the lock. `waiting` is the length of the queue. `eager` is the length of the front list of the running
-    /// thread's user. `turn_end` is the time at which the running thread must yield to a thread of another user or
-    /// class, in nanoseconds of the counter. `urgency` is the real-time priority of the most urgent thread that runs or
-    /// waits.
+    /// thread's user (woken threads with some of their turn left). `turn_end` is the time at which the running thread
+    /// must yield to a thread of another user or class, in nanoseconds of the counter. `urgency` is the real-time
+    /// priority of the most urgent thread that runs or waits.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
     pub turn_end: AtomicU64,

@@ -11,9 +11,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// If a user's front list has at least this number of waiting threads, a thread that is woken to exit leaves the user's
-/// share. With fewer waiting threads, an exiting thread wakes up as quickly as others. With more, exiting threads do
-/// not delay the user's other threads.
+/// If a user's front list (woken threads with some of their turn left) has at least this number of threads, a thread
+/// that is woken to exit leaves the user's share. With fewer threads on the list, an exiting thread wakes up as quickly
+/// as others. With more, exiting threads do not delay the user's other threads.
 pub(super) const CROWD: usize = 64;
 
 /// How many locked queues an idle CPU may find in its search for a thread. The search then ends, because other CPUs
@@ -125,8 +125,8 @@ impl<M: Machine> Scheduler<M> {
             self.offer(cpu, &queue, thread);
             // The CPU of the queue needs an interrupt if it halts, or if its running thread must now yield earlier. The
             // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on the front
-            // list, or belongs to another user or class. If a thread of that kind waited already, the CPU was
-            // interrupted for that thread.
+            // list of the same user, or belongs to another user or class. If a thread of that kind waited already, the
+            // CPU was interrupted for that thread.
             let shorter = || {
                 let after = hints();
                 (before.0 == 0 && after.0 == 1) || after.1 < before.1

@@ -1,8 +1,8 @@
 //! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each
 //! share the user's threads.
 //!
-//! The share whose thread runs is the *current* share, and is not in the heap. Usually all runnable threads belong to
-//! one user. Then the heap is empty and no shares are compared.
+//! The share whose thread runs is the *current* share. The other shares with waiting threads are in a heap. Usually all
+//! runnable threads belong to one user. Then the heap is empty and no shares are compared.
 //!
 //! [Real-time threads](super::realtime) wait on lists of their own, and run before the threads of shares. While a
 //! real-time thread runs, no share is current. Its CPU time counts towards the bound of real-time threads, not towards
@@ -114,8 +114,8 @@ impl<M: Machine> RunQueue<M> {
         self.current.map(|share| unsafe { share.as_ref() })
     }
 
-    /// The length of the front list of the running thread's user: its threads should not wait for the end of the
-    /// running thread's turn.
+    /// The length of the front list of the running thread's user: woken threads with some of their turn left. They
+    /// should not wait for the end of the running thread's turn.
     pub fn eager(&self) -> usize {
         self.current().map_or(0, Share::eager)
     }
@@ -196,7 +196,8 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// Limits how far a share, which had no runnable threads and is about to get one, is behind the other shares.
+    /// Limits how far the virtual time of `share` is behind that of the other shares. Called when `share` had no
+    /// runnable threads and is about to get one.
     fn wake(&self, share: &Share<M>) {
         let least = self.floor.saturating_sub(CREDIT);
         if share.used() < least {
@@ -239,7 +240,7 @@ impl<M: Machine> RunQueue<M> {
         unsafe { share.push(node, join) };
     }
 
-    /// Where the running thread joins if it is preempted with some of its turn left.
+    /// The list and the end at which the running thread is inserted if it is preempted with some of its turn left.
     pub fn preempted(&self) -> Join {
         self.current().map_or(Join::Front, Share::preempted)
     }

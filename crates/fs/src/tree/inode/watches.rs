@@ -16,7 +16,7 @@ impl<H: Host> Inode<H> {
         self.watch_list()?.watches().iter().find(|watch| watch.is_of(watcher)).cloned()
     }
 
-    /// Adds a watch of `watcher` on the inode. The caller has checked that there is none, and holds a lock that no
+    /// Adds a watch of `watcher` on the inode. The caller has checked that there is none, and holds a lock, so that no
     /// other thread adds one meanwhile.
     pub fn watch(&self, watcher: &Arc<dyn Watcher>, id: i32, wanted: Happening) -> Result<Arc<Watch>, FsError> {
         let list = match self.watch_list() {
