@@ -75,7 +75,7 @@ quire_sync::mutants! {
         /// Powers: a looker checks whether the memory is open before it reads the ids.
         OpenBeforeIds,
         /// Powers: a looker checks the memory that the thread has after the looker has read its ids. It should check
-        /// the memory that it got before.
+        /// the memory that it got before it read the ids.
         OpenOfOther,
         /// Powers: a looker is granted the memory that the thread has after the check.
         GrantsOther,

@@ -435,7 +435,7 @@ impl Stream for Slave {
     }
 
     fn as_any(&self) -> &dyn Any {
-        // Requests to the slave are the same as those to a console, so this returns the terminal.
+        // The slave accepts the same requests (`ioctl`) as a console, so this returns the terminal.
         &*self.pty.terminal
     }
 }

@@ -204,8 +204,8 @@ impl<H: Host> Dentry<H> {
         let Some(Through { bind, dentry }) = this.through() else { return Ok(this.directory()) };
         let up = Spot::of(this).up().map(|(up, _, _)| up);
         let is_top = Arc::ptr_eq(dentry, &bind.source);
-        // The directory that was found must be in the source, because the seen dentry may leave the source at any
-        // moment.
+        // Another thread may move the seen dentry out of the source at any moment. So check that the found directory is
+        // still in the source.
         if !is_top && !up.as_ref().is_some_and(|up| Dentry::is_below(&up.dentry, &bind.source)) {
             return Err(FsError::NotFound);
         }
@@ -302,7 +302,8 @@ impl<H: Host> Dentry<H> {
         Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
     }
 
-    /// The path and its existence as [`path`](Self::path) returns them, and whether it is `root` or below it.
+    /// The path and its existence as [`path`](Self::path) returns them, and whether the dentry is `root` or below
+    /// `root`.
     pub fn path_within(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool, bool), FsError> {
         // All processes share the root, so this case avoids counting a reference to it.
         if Self::same(this, root) {

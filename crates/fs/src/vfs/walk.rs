@@ -109,8 +109,8 @@ impl<H: Host> Vfs<H> {
         Ok(FoundPath { parent: here.counted(), last, name, target, slash })
     }
 
-    /// The dentry at a path, if it exists. Links are treated as by [`walk`](Self::walk). If only directories are on the
-    /// way, the walk counts no reference but that to the result.
+    /// The dentry at a path, if it exists. Links are treated as by [`walk`](Self::walk). If all components before the
+    /// last one are directories, the walk takes a reference only to the result.
     pub(crate) fn target(
         &self,
         view: &View<H>,

@@ -236,9 +236,9 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// As [`unpark`](Self::unpark), for a thread that is about to exit. If the thread sleeps, and [`CROWD`](place)
-    /// threads of its user wait on its CPU already, it moves to the share of ending threads. Each CPU has such a share
-    /// beside the shares of users. So 100,000 threads that exit at once do not use up their user's CPU time. A thread
-    /// that runs or waits for a CPU keeps its share.
+    /// threads of its user wait on the chosen CPU already, it moves to the share of ending threads. Each CPU has such a
+    /// share beside the shares of users. So 100,000 threads that exit at once do not use up their user's CPU time. A
+    /// thread that runs or waits for a CPU keeps its share.
     pub fn unpark_to_end(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
@@ -505,7 +505,7 @@ impl<M: Machine> Scheduler<M> {
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         // `next` may run on this CPU: its affinity was checked under the queue's lock. A CPU that changes the affinity
-        // later sends an interrupt.
+        // after that check sends an interrupt.
         if here.waiting.load(Ordering::Relaxed) != 0 && !self.is_idle(here, next) {
             self.end_stretch(here, next, now);
         }

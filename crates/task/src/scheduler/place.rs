@@ -162,7 +162,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Wakes a halted CPU on which `thread` may run, so that this CPU takes the thread from the queue of CPU `id`.
+    /// Wakes a halted CPU on which `thread` may run, so that the woken CPU takes the thread from the queue of CPU `id`.
     /// Called after `thread` was inserted in that queue and waits there.
     pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>, thread: &Thread<M>) {
         if queue.movable() == 0 || queue.idle {
@@ -183,8 +183,9 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// Whether a thread that waits on a crowded CPU may run on `cpu`. If not, `cpu` may halt, because a waker that
-    /// queues such a thread later finds `cpu` in the idle set. The search of a queue ends after a fixed number of
-    /// threads that may not run on `cpu`. The search misses a thread behind them, which then waits for its own CPU.
+    /// queues such a thread after this search finds `cpu` in the idle set. The search of a queue ends after a fixed
+    /// number of threads that may not run on `cpu`. The search misses a thread behind them, which then waits for its
+    /// own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.

@@ -126,7 +126,7 @@ impl<H: Host> Inode<H> {
                 Err(FsError::WouldBlock) if io.deadline.is_some_and(|deadline| deadline <= now()) => {
                     return Err(FsError::WouldBlock);
                 }
-                // The time `first` has passed, at which a lease ends by itself.
+                // The time `first` has passed, so a lease ends by itself now. The next `expire` removes it.
                 Err(FsError::WouldBlock) => {}
                 Err(other) => return Err(other),
                 Ok(()) => {}
