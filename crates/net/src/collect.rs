@@ -372,7 +372,8 @@ impl<M: Member> Collector<M> {
         sockets > 0 && closed > 0 && closed >= sockets / RATIO
     }
 
-    /// Drops the messages of a closed endpoint. If they carry files, the endpoint is put on the list of `graves`.
+    /// Drops the messages of a closed endpoint. If they carry files, the endpoint is put on the list `graves`, and one
+    /// thread at a time drops the messages of that list.
     pub(crate) fn bury(endpoint: &Arc<M>) {
         let collector = endpoint.collector();
         let (removed, deep) = {

@@ -19,7 +19,8 @@ pub enum Irq {
 /// [`Scheduler`](crate::Scheduler):
 /// - `Cpu::preempt_enable` calls [`Scheduler::preempt`](crate::Scheduler::preempt) if the preemption count has become
 ///   zero, the flag of [`set_pending`](Machine::set_pending) is set, *and interrupts are on*. With interrupts masked it
-///   does nothing, because the code that masked them drops a preemption guard after unmasking.
+///   does nothing, because the code that masked them drops a preemption guard after unmasking, and that drop calls
+///   `preempt_enable` again.
 /// - The return from an interrupt calls `preempt` if the same flag is set and the preemption count of the interrupted
 ///   code is zero.
 /// - The preemption count is zero at every switch, so it need not be saved with a thread.

@@ -4,8 +4,8 @@
 //! [`readiness`] announces when a call would not wait. A call that waits may give up its stack by a [`park`]. [`flags`]
 //! are the modes of opening a file. [`event`] is the smallest stream, a counter.
 //!
-//! May use: errors, and nothing else of this crate.
-//! Owns: a change is announced after it is made, so that no wake-up is lost; bytes move with no spin lock held.
+//! May use: errors, and nothing else of this crate. Invariants: a change is announced after it is made, so that no
+//! wake-up is lost; bytes move with no spin lock held.
 
 pub mod event;
 pub(crate) mod flags;

@@ -106,7 +106,8 @@ impl<H: Host> Dentry<H> {
         Ok(Arc::try_new(Dentry { inode, place, mounted, covers: AtomicU32::new(0), through })?)
     }
 
-    /// Returns `dentry` as it is seen from its directory `from`: a view if `from` is a view.
+    /// Returns `dentry` as it is seen from its directory `from`. If `from` is a view through a bind mount, the result
+    /// is one too.
     pub(crate) fn seen_from(from: &Dentry<H>, dentry: Arc<Dentry<H>>) -> Result<Arc<Self>, FsError> {
         match &from.through {
             Some(through) => Dentry::view(&through.bind, dentry),
@@ -119,12 +120,12 @@ impl<H: Host> Dentry<H> {
         self.through.is_some()
     }
 
-    /// The way to the seen dentry, if this is a view.
+    /// The bind mount and the dentry that it shows, if this dentry is a view through a bind mount.
     pub(crate) fn through(&self) -> Option<&Through<H>> {
         self.through.as_deref()
     }
 
-    /// The seen dentry of a view, or the dentry itself if it is no view.
+    /// The dentry that this view through a bind mount shows, or this dentry itself if it is no view.
     pub(crate) fn seen(this: &Arc<Self>) -> &Arc<Dentry<H>> {
         this.through.as_ref().map_or(this, |through| &through.dentry)
     }
@@ -215,7 +216,8 @@ impl<H: Host> Dentry<H> {
         }
     }
 
-    /// The root of the mount that the dentry is in, for a dentry that is no view; `None` if it is in no mount.
+    /// The root of the mount that the dentry is in, for a dentry that is no view through a bind mount. `None` if it is
+    /// in no mount.
     pub(crate) fn top(this: &Arc<Self>) -> Option<Arc<Dentry<H>>> {
         let mut at = this.clone();
         while !at.mounted {
@@ -224,7 +226,7 @@ impl<H: Host> Dentry<H> {
         Some(at)
     }
 
-    /// The directory of a dentry that is no view.
+    /// The directory of a dentry that is no view through a bind mount.
     pub(crate) fn directory(&self) -> Option<Arc<Dentry<H>>> {
         self.place.lock().parent.clone()
     }
@@ -383,7 +385,7 @@ impl<H: Host> Dentry<H> {
 type PlaceOf<H> = (Option<Arc<Dentry<H>>>, Arc<[u8]>, bool);
 
 impl<H: Host> Dentry<H> {
-    /// The place of a dentry that is no view.
+    /// The place of a dentry that is no view through a bind mount.
     fn place(&self) -> PlaceOf<H> {
         let place = self.place.lock();
         (place.parent.clone(), place.name.clone(), place.listed)

@@ -378,7 +378,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// The step of a walk from `lock` to the lock for which its owner waits now; `None` if the owner does not wait.
+    /// The step of a [walk](Self::walk) along owners, from `lock` to the lock for which its owner waits now. `None` if
+    /// the owner does not wait.
     ///
     /// # Safety
     /// The lock is in its bucket, which is locked.
@@ -387,7 +388,8 @@ impl<M: Machine> FutexTable<M> {
         self.step(unsafe { lock.owner() })
     }
 
-    /// The step of a walk to the lock for which `thread` waits; `None` if it waits for none.
+    /// The step of a [walk](Self::walk) along owners, to the lock for which `thread` waits. `None` if it waits for
+    /// none.
     fn step(&self, thread: &Thread<M>) -> Option<Step<M>> {
         let _guard = self.thread_lock(thread).lock();
         // SAFETY: the thread lock is held while the waiter is used.
@@ -787,8 +789,8 @@ impl<M: Machine> FutexTable<M> {
     }
 }
 
-/// One step of a walk: a thread that waits for a lock, its waiter and the waiter's bucket. The walk has read them under
-/// the thread lock, which it no longer holds, so they may be old.
+/// One step of a walk along the owners of locks: a thread that waits for a lock, its waiter and the waiter's bucket.
+/// The walk has read them under the thread lock, which it no longer holds, so they may be old.
 struct Step<M: Machine> {
     thread: ThreadRef<M>,
     waiter: *const PiWaiter<M>,

@@ -21,9 +21,9 @@ pub(super) const CROWD: usize = 64;
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
-    /// Chooses the CPU for a woken thread: its home CPU if that is idle, because its caches may still hold the thread's
-    /// data. Else it is an idle CPU on which the thread may run, else the home CPU. The chosen idle CPU is removed from
-    /// the idle set atomically, so two wakers do not choose the same CPU.
+    /// Chooses the CPU for a woken thread: its home CPU (on which it ran last) if that is idle, because its caches may
+    /// still hold the thread's data. Else it is an idle CPU on which the thread may run, else the home CPU. The chosen
+    /// idle CPU is removed from the idle set atomically, so two wakers do not choose the same CPU.
     pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
         let home = thread.home();
         if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
@@ -142,8 +142,9 @@ impl<M: Machine> Scheduler<M> {
 
     /// Updates the hints about a queue, and the set of crowded CPUs. Called under the queue's lock, after each change.
     ///
-    /// A CPU whose queue becomes empty stays in the crowded set until it is idle, or until an idle CPU has examined the
-    /// queue. So while all CPUs are busy, threads that sleep and wake write no shared cache line.
+    /// A CPU whose queue becomes empty stays in the crowded set (the CPUs from which idle CPUs take threads) until it
+    /// is idle, or until an idle CPU has examined the queue. So while all CPUs are busy, threads that sleep and wake
+    /// write no shared cache line.
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         self.note_inline(cpu, id, queue);
     }
@@ -182,10 +183,10 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Whether a thread that waits on a crowded CPU may run on `cpu`. If not, `cpu` may halt, because a waker that
-    /// queues such a thread after this search finds `cpu` in the idle set. The search of a queue ends after a fixed
-    /// number of threads that may not run on `cpu`. The search misses a thread behind them, which then waits for its
-    /// own CPU.
+    /// Whether a thread that waits on another, crowded CPU (which has waiting threads) may run on `cpu`. If not, `cpu`
+    /// may halt, because a waker that queues such a thread after this search finds `cpu` in the idle set. The search of
+    /// a queue ends after a fixed number of threads that may not run on `cpu`. The search misses a thread behind them,
+    /// which then waits for its own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.

@@ -330,8 +330,8 @@ impl<M: Machine> RunQueue<M> {
 
     /// Updates the queue for `thread`, whose real-time priority may have changed. A waiting thread moves to the list of
     /// its new priority. For the running thread, updates the queue's state. `is_home` returns whether the thread's home
-    /// is still the CPU of this queue. `sort` calls it after it has read `Thread::waits`. `share` returns the share of
-    /// the thread's user on this CPU.
+    /// (the CPU on which it is queued or runs) is still the CPU of this queue. `sort` calls it after it has read
+    /// `Thread::waits`. `share` returns the share of the thread's user on this CPU.
     pub fn sort<'a>(
         &mut self,
         thread: &Thread<M>,

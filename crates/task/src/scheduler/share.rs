@@ -221,8 +221,9 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// Removes the thread that runs next. Returns the thread, and whether it was on the back list. In that case the
-    /// caller gives it a new turn if it has used up the last one. `None` if no thread waits.
+    /// Removes the thread that runs next. Returns the thread, and whether it was on the back list (threads whose turn
+    /// was used up). In that case the caller gives it a new turn if it has used up the last one. `None` if no thread
+    /// waits.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
         if threads.front_len == 0 || threads.back_len == 0 {

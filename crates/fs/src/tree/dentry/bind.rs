@@ -78,7 +78,7 @@ impl<H: Host> Bind<H> {
         self.restrictions.store(uses.bits(), Ordering::Relaxed);
     }
 
-    /// The root of the mount on the seen dentry `seen`, if any.
+    /// The root of the mount on the dentry `seen`, which this bind mount shows; `None` if there is no such mount.
     pub fn over(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         self.over.lock().get(&Arc::as_ptr(seen).addr()).cloned()
     }
