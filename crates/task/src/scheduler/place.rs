@@ -11,9 +11,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// If a user's front list (woken threads with some of their turn left) has at least this number of threads, a thread
-/// that is woken to exit leaves the user's share. With fewer threads on the list, an exiting thread wakes up as quickly
-/// as others. With more, exiting threads do not delay the user's other threads.
+/// A user's front list has the user's woken threads that have some of their turn left. If it has at least this number
+/// of threads, a thread that is woken to exit leaves the user's share. With fewer threads on the list, an exiting
+/// thread wakes up as quickly as others. With more, exiting threads do not delay the user's other threads.
 pub(super) const CROWD: usize = 64;
 
 /// How many locked queues an idle CPU may find in its search for a thread. The search then ends, because other CPUs
@@ -21,9 +21,10 @@ pub(super) const CROWD: usize = 64;
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
-    /// Chooses the CPU for a woken thread: its home CPU (on which it ran last) if that is idle, because its caches may
-    /// still hold the thread's data. Else it is an idle CPU on which the thread may run, else the home CPU. The chosen
-    /// idle CPU is removed from the idle set atomically, so two wakers do not choose the same CPU.
+    /// Chooses the CPU for a woken thread. It is the home CPU, on which the thread ran last, if that CPU is idle,
+    /// because its caches may still hold the thread's data. Else it is an idle CPU on which the thread may run, else
+    /// the home CPU. The chosen idle CPU is removed from the idle set atomically, so two wakers do not choose the same
+    /// CPU.
     pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
         let home = thread.home();
         if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
@@ -124,9 +125,9 @@ impl<M: Machine> Scheduler<M> {
             self.note_inline(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
             // The CPU of the queue needs an interrupt if it halts, or if its running thread must now yield earlier. The
-            // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on the front
-            // list of the same user, or belongs to another user or class. If a thread of that kind waited already, the
-            // CPU was interrupted for that thread.
+            // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on its
+            // user's front list, or belongs to another user or class. If a thread of that kind waited already, the CPU
+            // was interrupted for that thread.
             let shorter = || {
                 let after = hints();
                 (before.0 == 0 && after.0 == 1) || after.1 < before.1
@@ -142,8 +143,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// Updates the hints about a queue, and the set of crowded CPUs. Called under the queue's lock, after each change.
     ///
-    /// A CPU whose queue becomes empty stays in the crowded set (the CPUs from which idle CPUs take threads) until it
-    /// is idle, or until an idle CPU has examined the queue. So while all CPUs are busy, threads that sleep and wake
+    /// Idle CPUs take threads from the CPUs in the crowded set. A CPU whose queue becomes empty stays in that set until
+    /// it is idle, or until an idle CPU has examined the queue. So while all CPUs are busy, threads that sleep and wake
     /// write no shared cache line.
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         self.note_inline(cpu, id, queue);
