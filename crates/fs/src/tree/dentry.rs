@@ -298,8 +298,8 @@ impl<H: Host> Dentry<H> {
         false
     }
 
-    /// The path from `root`, or from the root of the tree if it is not below `root`. Also returns whether that name
-    /// still exists. The path of a nameless file is its label.
+    /// The path from `root`, or from the root of the tree if the dentry is not below `root`. Also returns whether that
+    /// name still exists. The path of a nameless file is its label.
     pub fn path(this: &Arc<Self>, root: &Arc<Dentry<H>>) -> Result<(Vec<u8>, bool), FsError> {
         Self::path_within(this, root).map(|(path, exists, _)| (path, exists))
     }

@@ -387,9 +387,9 @@ impl<H: Host> Inode<H> {
         Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
     }
 
-    /// Clears the set-id bits before a change of the contents, because a set-id program must be its owner's work. If
-    /// the caller may `keep` the bits, they stay. The group's bit stays if the group may not execute the file, because
-    /// the bit then has another meaning.
+    /// Clears the set-id bits before a change of the contents, because otherwise the writer's code would run with the
+    /// rights of the program's owner. If the caller may `keep` the bits, they stay. The group's bit stays if the group
+    /// may not execute the file, because the bit then has another meaning.
     pub(crate) fn lose_set_ids(&self, host: &H, keep: bool) {
         const EITHER: u16 = 0o6000;
         // Mostly no bit is set, and then this call writes nothing.

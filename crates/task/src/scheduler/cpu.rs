@@ -44,8 +44,8 @@ pub(crate) struct Cpu<M: Machine> {
     pub(super) moving: AtomicBool,
     /// (own) The time at which the running thread got the CPU, in nanoseconds of the CPU's counter.
     pub(super) dispatched: AtomicU64,
-    /// (own) The time at which the running thread's stretch ends because other threads wait, in nanoseconds; `NEVER` if
-    /// no thread waits.
+    /// (own) The time at which the running thread must yield because other threads wait (the end of its stretch), in
+    /// nanoseconds. `NEVER` if no thread waits.
     pub(super) stretch_end: AtomicU64,
     /// (own) The deadline for which the timer is programmed, in nanoseconds; `NEVER` if it is off.
     pub(super) armed: AtomicU64,
