@@ -354,8 +354,8 @@ impl<H: Host> Pipe<H> {
         }
         let written = if mutant(Mutant::RoomByFirstEnd) { end } else { self.written.load(Ordering::Acquire) };
         let makes_room = self.room(capacity, start, written) < ATOMIC && self.room(capacity, at, written) >= ATOMIC;
-        // The lock is released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(one);
         // A read can fail after it skipped only a gap. It then took no byte, but made room.
         if makes_room {
@@ -411,8 +411,8 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.written.store(at, Ordering::Release);
-        // The lock is released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(one);
         if done > 0 {
             self.readiness.notify();

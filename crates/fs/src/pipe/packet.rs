@@ -138,8 +138,8 @@ impl<H: Host> Pipe<H> {
         }
         self.gaps.fetch_add((end - at) as usize - len, Ordering::AcqRel);
         self.written.store(end, Ordering::Release);
-        // The lock is released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(writer);
         self.readiness.notify();
         Ok(len)
@@ -172,8 +172,8 @@ impl<H: Host> Pipe<H> {
         }
         drop(slot);
         self.written.store(at + odd as u64, Ordering::Release);
-        // The locks are released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The locks are released before the notification. A notified listener may drop the last reference to an end,
+        // and that drop acquires the reader's and the writer's lock.
         drop((writer, reader));
         self.readiness.notify();
         Ok(odd)

@@ -87,7 +87,7 @@ fn a_writer_that_fills_the_pipe_during_a_read_is_woken_by_it() {
     }
     let (r, w) = pipe();
     let (copying, looks) = (AtomicBool::new(false), Looks::default());
-    // The byte that is read is the last one of its page, which the copy locks. The writer fills the other pages.
+    // The reader copies the last byte of a page, and locks that page during the copy. The writer fills the other pages.
     write(&*w, &Io::NOW, &[0; PAGE_SIZE - 1]).unwrap();
     read(&*r, &Io::NOW, PAGE_SIZE - 1).unwrap();
     write(&*w, &Io::NOW, b"x").unwrap();

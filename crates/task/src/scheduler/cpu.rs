@@ -201,9 +201,9 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Sets the end of the stretch of `current`, which runs on this CPU or is about to, because threads wait. Programs
-    /// the timer for that time, or requests preemption if the stretch has ended. `now` is in nanoseconds of the CPU's
-    /// counter.
+    /// Sets the time at which `current` must yield (the end of its stretch), because other threads wait. `current` runs
+    /// on this CPU, or is about to. Programs the timer for that time, or requests preemption if the stretch has ended.
+    /// `now` is in nanoseconds of the CPU's counter.
     ///
     /// # Requires
     /// Interrupts are masked.

@@ -30,7 +30,7 @@ pub(crate) const CREDIT: u64 = 4_000_000;
 pub(crate) const PATIENCE: u64 = 20_000_000;
 
 /// The greatest ratio of the front list's CPU time to the back list's while both have threads. So the front list gets
-/// at most four fifths of the time. It gets at least half.
+/// at most four fifths of the time. The front list also gets at least half.
 pub(crate) const FRONT_TO_BACK: u64 = 4;
 
 /// Where a thread joins the queue of its user.
