@@ -589,8 +589,8 @@ fn a_read_announces_room_once_and_only_where_a_write_fits() {
 
 #[test]
 fn a_read_that_passes_a_gap_and_fails_wakes_a_writer() {
-    /// A source with a packet. While it is copied, a reader takes the stream before it, so that only the gap between
-    /// the two stays.
+    /// A source with a packet. While the packet is copied into the pipe, a reader takes the stream before the packet.
+    /// So only the gap between stream and packet stays.
     struct Late<'a>(&'a dyn Stream, usize);
     impl Source for Late<'_> {
         fn take(&mut self, into: &mut [u8]) -> Result<usize, FsError> {

@@ -315,7 +315,7 @@ impl<H: Host> Vfs<H> {
     }
 }
 
-/// Checks the step from `here` to `child`, in a walk with limits that began at `base`.
+/// Checks the step from `here` to `child`, in a walk that began at `base` and that `view.resolve` limits.
 ///
 /// A directory may be moved while a walk is in it, and its new parent may be outside the limits. So each step to a
 /// parent checks the parent's own ancestors. A step to a name leads no further out.

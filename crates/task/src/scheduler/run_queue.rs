@@ -401,8 +401,8 @@ impl<M: Machine> RunQueue<M> {
         self.left(thread);
     }
 
-    /// Makes `share` the current share, because a thread of it that is not real-time runs on this CPU from now on. The
-    /// thread was not on this queue, or has just become that user's thread.
+    /// Makes `share` the current share, which is that of the running thread. A thread of `share` that is not real-time
+    /// runs on this CPU from now on. The thread was not on this queue, or has just become that user's thread.
     fn begin(&mut self, share: &Share<M>, now: u64) {
         self.charge(now, 0, 0);
         let before = self.current.take();
