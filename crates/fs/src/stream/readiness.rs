@@ -135,9 +135,9 @@ impl Readiness {
         slept
     }
 
-    /// Sleeps until `ready` returns a value, as `io` allows. A stream that waits at another object's readiness keeps
-    /// its [kernel stack](Io::on_stack), which has the reference to that object. Otherwise the object could be freed
-    /// before the thread wakes.
+    /// Sleeps until `ready` returns a value, as `io` allows. A call that waits at another object's readiness keeps its
+    /// [kernel stack](Io::on_stack), which has the reference to that object. Otherwise the object could be freed before
+    /// the thread wakes.
     pub fn wait<R>(&self, io: &Io<'_>, ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
         self.wait_in(0, io, ready)
     }
