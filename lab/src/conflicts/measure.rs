@@ -28,9 +28,9 @@ pub struct Line {
 pub struct Seen {
     /// The number of rounds in which the line was shared.
     pub rounds: u32,
-    /// The number of lines of this name, in the round that shared the most.
+    /// The number of shared lines with this name, in the round that had the most of them.
     pub lines: u32,
-    /// The accesses to the line in the last of these rounds, as text for the reader.
+    /// The accesses to the line in the last round in which it was shared, as text for the reader.
     pub told: String,
 }
 

@@ -102,7 +102,7 @@ pub enum Region {
     Program,
 }
 
-/// The name of a thing, where the specification leaves open which thing an operation gets: the side that got it.
+/// The name of a thing that an operation got, if the specification leaves open which thing: the side that got it.
 type By = Side;
 
 /// An object that has pages.
@@ -113,7 +113,7 @@ enum Object {
     Shared,
 }
 
-/// The content that private memory has of its own, apart from an object behind it.
+/// The content that a private page has of its own. It hides the content of the mapped object, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Own {
     Nothing,

@@ -184,8 +184,8 @@ fn file(vm: &'static Vm<Hosted>, pages: u64) -> Result<ObjectRef<Hosted>, Failur
     Ok(object)
 }
 
-/// Maps the object as often as a library that every program uses, so that its mapping list is sharded. Returns the
-/// space of the mappings.
+/// Maps a page of the object 1500 times, as if every program used the object. Its mapping list is then sharded: split
+/// into parts with a lock each. Returns the space of the mappings.
 fn crowd(cpus: &[Cpu], object: &ObjectRef<Hosted>, page: u64) -> Result<SpaceRef<Hosted>, Failure> {
     let space = Space::new(cpus[0].vm())?;
     let request = |n: u64| MapRequest {

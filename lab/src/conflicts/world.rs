@@ -265,7 +265,7 @@ impl World {
         Ok(())
     }
 
-    /// Maps the file as often as a library that every program uses, in one other space.
+    /// Maps a page of the shared file [`CROWD`] times, in one space that no operation uses.
     fn crowd(&self) -> Result<SpaceRef<Hosted>, Failure> {
         let space = Space::new(self.vm)?;
         let past = 2 * FILE_PAGES - 1;

@@ -82,8 +82,8 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let mut all = Vec::new();
     let generations: &[u64] = scale.of(&[5, 10], &[10, 100], &[10, 100, 1000]);
     for &generations in generations {
-        // Each living generation has its pages, its tables, and copies of the pages that it sees. The side *after*
-        // copies all of these pages every few generations.
+        // Each living generation has its pages, its tables, and copies of the pages that it sees. The core with
+        // backings (the side *after*) copies all pages that a process sees every few generations.
         let mib = 64 + 4 * generations;
         for (leaving, how) in LEAVING {
             let line = Line { generations, leaving: how };

@@ -154,7 +154,7 @@ impl SwapStore for Blank {
     }
 }
 
-/// A cache without memory that it could give back.
+/// A cache that pageout asks for memory, but that has none to give back.
 pub struct Keeper;
 
 impl Reclaim for Keeper {

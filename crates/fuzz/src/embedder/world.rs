@@ -117,7 +117,7 @@ impl World {
         World { before, ..world }
     }
 
-    /// Runs `f` with the calling thread as the CPU of both systems that runs no operations.
+    /// Runs `f`. Meanwhile the calling thread acts as the last CPU of both systems, which runs no operations.
     pub fn as_one(&self, f: impl FnOnce(&[Cpu; 2])) {
         let cpus = self.vms.map(|vm| Cpu::attach(vm, PLAYERS).expect("no other thread is this CPU"));
         f(&cpus);

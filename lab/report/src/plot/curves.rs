@@ -112,7 +112,7 @@ fn scales(sheet: &Area, chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Pa
 
 fn curve(sheet: &Sheet, chart: &Chart<'_>, series: &Series<'_>, unit: &str, ends: (f64, f64)) -> Painted {
     let area = chart.plotting_area();
-    // A point without a number across is a level, which is drawn over the whole width.
+    // A point without a number for the horizontal axis is a level, which is drawn over the whole width.
     let (points, levels): (Vec<_>, Vec<_>) = series.points.iter().partition(|p| across(p).is_finite());
     let class = format!("series s-{} {}", series.side.name(), marker::dash_class(series.dash));
     let key = series.key();

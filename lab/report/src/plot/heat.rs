@@ -59,7 +59,7 @@ pub fn fits(panel: &Panel<'_>, plot: &Plot) -> bool {
     plot.shape == Shape::Bars && all.len() > MANY && nothing * NOTHING >= all.len()
 }
 
-/// The table: a row for each value across and each name, and a column for each side.
+/// The table: a row for each value of `Plot::across` and each name, and a column for each side.
 pub fn of(panel: &Panel<'_>, plot: &Plot, experiment: &str) -> Heat {
     let mut sides: Vec<Side> = panel.series.iter().map(|s| s.side).collect();
     sides.sort();

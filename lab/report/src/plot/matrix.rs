@@ -1,5 +1,5 @@
-//! The matrix plot: Quire compared with the best other side, in a cell for each value across and each value of the
-//! split.
+//! The matrix plot: Quire compared with the best other side. A column is a value of the parameter `Plot::across`, and a
+//! row is a value of the parameter `Plot::split`.
 
 use quire_results::{Comparison, Experiment, Parameter, Place, Plot, Side, Verdict};
 use serde::Serialize;

@@ -172,7 +172,7 @@ fn multiples(panel: &Panel<'_>) -> bool {
     names(panel).len() >= MANY
 }
 
-/// The names of a panel's series, each once. Limits are left out.
+/// The names of a panel's series, each once.
 fn names<'a>(panel: &'a Panel<'_>) -> Vec<&'a str> {
     let mut names: Vec<&str> = Vec::new();
     for series in &panel.series {

@@ -18,7 +18,7 @@ struct Mapping {
     front: Box<Backing>,
     shared: bool,
     writable: bool,
-    /// Whether the front object is shared, so that the first store adds a new object in front of it.
+    /// Whether the object of `front` is shared, so that the first store adds a new object in front of it.
     needs_copy: bool,
 }
 
@@ -134,9 +134,9 @@ impl Space {
         }
     }
 
-    /// Finds the page that the space sees at `page`, and holds it. For a store, the page belongs to the front object,
-    /// and is copied or zeroed if needed. For a load, the page may belong to an object behind. If no object has one, a
-    /// zeroed page is made in front.
+    /// Finds the page that the space sees at `page`, and holds it. For a store, the page belongs to the object of
+    /// `front`, and is copied or zeroed if needed. For a load, the page may belong to an object behind `front`. If no
+    /// object has a page, a zeroed page is made in the object of `front`.
     fn find(&self, front: &Backing, page: u64, store: bool) -> Result<FaultPage, Failure> {
         loop {
             if let Some(frame) = front.object.look(front.key(page)) {
