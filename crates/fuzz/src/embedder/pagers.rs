@@ -154,7 +154,7 @@ impl SwapStore for Blank {
     }
 }
 
-/// A cache that pageout asks for memory, but that has none to give back.
+/// A cache that the core asks for memory when memory is short. It has none to free.
 pub struct Keeper;
 
 impl Reclaim for Keeper {
