@@ -2,8 +2,8 @@
 //! the production design, and one lock.
 //!
 //! Times on two CPUs do not show the gain of several queues. A line that moves between just two CPUs costs less than
-//! the work on a second queue. So lines are counted instead, while the CPUs take turns on one thread. A line counts if an
-//! operation writes it and another CPU had it before. With more CPUs, each CPU would wait for these lines.
+//! the work on a second queue. So lines are counted instead, while the CPUs take turns on one thread. A line counts if
+//! an operation writes it and another CPU had it before. With more CPUs, each CPU would wait for these lines.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;

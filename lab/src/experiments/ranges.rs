@@ -236,7 +236,7 @@ impl File {
                 self.each(how, tree, |_| Ok(()))
             }
             Operation::Remap => {
-                // The store before the unmapping is left out: the pages are mapped, so it would cause no fault.
+                // No store precedes the unmapping. The pages are mapped already, so such a store would cause no fault.
                 space.unmap(self.range())?;
                 let visits = self.each(how, tree, |_| Ok(()))?;
                 self.map(space)?;

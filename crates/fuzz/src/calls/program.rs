@@ -38,7 +38,7 @@ pub const PATH: u64 = 32;
 /// The addresses of the path `..`, and of `/tmp`, which lies after another path.
 const PARENT: u64 = DATA + 5 * PATH;
 const TMP: u64 = DATA + 13 * PATH - 8;
-/// The offset in the first page after the paths, from which a program may use the page.
+/// The offset in the first page at which the paths end. A program may use the page from this offset on.
 const SCRATCH: u64 = PATHS.len() as u64 * PATH;
 
 /// How often the CPU may halt for one input.
@@ -420,7 +420,7 @@ fn names(mut entries: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Makes a system call. Fails the test if the call returns an error that programs may not see.
 fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
-    // `rip` is after the instruction, of which the whole must lie in user space.
+    // `rip` points behind the instruction, which has two bytes. The whole instruction must lie in user space.
     let rip = regs.rip.saturating_add(2).min(USER_END - 1);
     *regs = UserRegs { rip, ..*regs };
     steps::call(machine, regs, number, arguments)

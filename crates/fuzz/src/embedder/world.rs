@@ -27,7 +27,7 @@ const SLOTS: u64 = 256;
 const QUOTA: u64 = 24;
 
 /// An object that threads share and sometimes replace. The lock is held only for a clone or an exchange, because a
-/// thread that waits for it serves no flush.
+/// thread that waits for the lock cannot answer the flush requests of other CPUs.
 pub struct Replaceable<T>(Mutex<T>);
 
 impl<T: Clone> Replaceable<T> {
@@ -100,7 +100,7 @@ impl World {
         for (vm, kernel) in vms.iter().zip(kernels) {
             vm.poll_with(&Late).expect("there is room");
             vm.reclaim_from(&Keeper);
-            // The buffer stays for ever, and is made before the account, so that the account includes it.
+            // The buffer stays for ever. It is made before `Account::of` counts the memory in use, so it is no leak.
             let _stays = kernel.buffer(PAGE_SIZE).expect("memory for a buffer").keep();
         }
         let world = World {

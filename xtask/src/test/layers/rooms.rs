@@ -27,7 +27,7 @@ const SMALL: usize = 5_000;
 /// The name that stands for a crate's root file.
 const ROOT: &str = "root";
 
-/// The pairs of rooms (user, used) of which the first uses the second. The value describes each use: its two items.
+/// For each pair (room, other room that it uses): a description of each use, with the using and the used item.
 pub type Edges<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a str>>;
 
 impl Plan {
