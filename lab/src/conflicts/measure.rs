@@ -1,5 +1,5 @@
-//! The measurement of one case. In each *round*, both sides do their operations once, in an order that a seed
-//! determines. A round yields the lines that one CPU wrote and the other CPU accessed.
+//! The measurement of one case. In each *round*, CPU 0 and CPU 1 do their operations once, in an order that a
+//! seed determines. A round yields the lines that one CPU wrote and the other CPU accessed.
 
 use super::model::{Outcome, State};
 use super::operation::{Act, Operation};

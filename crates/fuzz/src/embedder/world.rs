@@ -26,8 +26,8 @@ const SLOTS: u64 = 256;
 /// The limit of a quota, in pages.
 const QUOTA: u64 = 24;
 
-/// An object that threads share and sometimes replace. The lock is held only for a clone or an exchange, because a
-/// thread that waits for the lock cannot answer the flush requests of other CPUs.
+/// An object that threads share and sometimes replace. The lock is held only for a clone or an exchange. A thread
+/// that waits for the lock cannot answer the flush requests of other CPUs.
 pub struct Replaceable<T>(Mutex<T>);
 
 impl<T: Clone> Replaceable<T> {

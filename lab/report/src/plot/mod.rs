@@ -71,7 +71,7 @@ const MANY: usize = 4;
 /// An entry of a legend.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Key {
-    /// The value of the series' attribute in the page.
+    /// The value of the attribute `data-series` that the series has in the page.
     pub key: String,
     /// The text of the entry.
     pub title: String,

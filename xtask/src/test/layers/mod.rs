@@ -54,8 +54,8 @@ const LAYERS: &[(&str, u32)] = &[
 
 /// Pairs (crate, lower crate). The layers would allow the crate to use the lower one, but the design forbids it. The
 /// primitives, the memory core, the scheduler and the page tables use no heap. The memory core and the scheduler meet
-/// only through the wait trait of `sync`. The page tables do not use the scheduler. Device drivers use neither files nor
-/// system calls.
+/// only through the wait trait of `sync`. The page tables do not use the scheduler. Device drivers use neither files
+/// nor system calls.
 const APART: &[(&str, &str)] = &[
     ("quire-sync", "quire-heap"),
     ("quire-vm", "quire-heap"),
