@@ -92,7 +92,7 @@ mod recorded {
 
     /// The number of pages of each CPU. The first half of them is for the warm-up.
     const PAGES: usize = 128;
-    /// The number of frames that each CPU holds at once, more than its magazines hold.
+    /// The number of frames that each CPU holds at once, more than its magazines (its cache of free frames) hold.
     const FRAMES: usize = 300;
 
     /// The mean number of lines that an operation writes and another CPU had before. The four values are for one queue,

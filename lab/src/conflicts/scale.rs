@@ -26,8 +26,8 @@ const ROUNDS: usize = 64;
 /// magazine last for this many faults. The CPUs start evenly spread over the period, so that each round contains an
 /// average share of that work.
 const PERIOD: usize = 256;
-/// The number of first rounds that are not recorded. In them, retired memory becomes free again, and the CPUs' caches
-/// fill.
+/// The number of first rounds that are not recorded. In them, the epoch advances, so that memory retired before is free
+/// again, and the CPUs' caches fill.
 const SETTLE: usize = 128;
 /// The number of rounds that are recorded but not counted. In them, each CPU touches all data that it uses, and all
 /// pages of a shared file.

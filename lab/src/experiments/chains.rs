@@ -90,8 +90,8 @@ fn cases(plan: &Plan) -> Vec<Round> {
             let at = |reaper: &'static str| {
                 [("generations", number(generations)), ("leaving", leaving.into()), ("reaper", reaper.into())]
             };
-            // The baselines have no reaper. Their cases have the value `on` of `reaper` so that they are compared with
-            // Quire's.
+            // The baselines have no reaper (a daemon that destroys unreachable pages). Their cases have the value `on`
+            // of `reaper` so that they are compared with Quire's cases with a reaper.
             all.push(Round::new(Side::Before, Place::Hosted, at("on"), &COSTS, move || {
                 line.costs(Records::boot(1, mib, PARTS)?, true)
             }));

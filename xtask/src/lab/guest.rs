@@ -310,8 +310,8 @@ struct Counterpart {
     of: Of,
 }
 
-/// The counterparts of claims. A claim has none if no program in a guest can do a similar operation. For example, a
-/// program cannot exercise a run queue alone.
+/// For claims of sources, the figure of a guest that measures a similar operation. A claim has no such figure if no
+/// program in a guest can do the operation alone. For example, a program cannot exercise only a run queue.
 #[rustfmt::skip] // A table.
 const READINGS: &[Counterpart] = &[
     Counterpart { experiment: "zero-fill", claim: &[("what", "threads")], measure: "instructions",
@@ -521,7 +521,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     }
 }
 
-/// Adds to each claim its counterpart in guests, and to each experiment the plots of the guests' figures.
+/// Adds to each claim its counterpart ([`READINGS`]), and to each experiment the plots of the guests' figures.
 pub fn claims(experiments: &mut [Experiment]) {
     for experiment in experiments {
         for claim in &mut experiment.claims {

@@ -29,7 +29,7 @@ pub struct Figure {
     pub panels: Vec<Drawn>,
     /// The sides in the figure, for its legend.
     pub sides: Vec<Key>,
-    /// The names that distinguish several series of one side, for the legend. It may be empty.
+    /// The names that distinguish several series of one design, for the legend. The list may be empty.
     pub names: Vec<Key>,
     /// The cases that are missing in the figure, with the reasons.
     pub missing: Vec<Missing>,

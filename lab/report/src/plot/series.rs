@@ -8,7 +8,7 @@ use crate::words;
 pub struct Panel<'a> {
     /// The place where the cases ran.
     pub place: Place,
-    /// The series, in the order of sides, then in the order of the measurements.
+    /// The series, in the order of their designs, then in the order of the measurements.
     pub series: Vec<Series<'a>>,
     /// The unit of the measure.
     pub unit: &'a str,
@@ -20,7 +20,7 @@ pub struct Panel<'a> {
 pub struct Series<'a> {
     /// The design that was measured.
     pub side: Side,
-    /// The name that distinguishes several series of one side, for readers. It may be empty.
+    /// The name that distinguishes several series of one design, for readers. It may be empty.
     pub name: String,
     /// The index of the name, which determines the dashes of the line.
     pub dash: usize,
@@ -62,7 +62,7 @@ impl Series<'_> {
         }
     }
 
-    /// The key of the series in the page: the side's name in the results file, and the series' name.
+    /// The key of the series in the page: the design's name in the results file, and the series' name.
     pub fn key(&self) -> String {
         if self.name.is_empty() { self.side.name().to_owned() } else { format!("{} {}", self.side.name(), self.name) }
     }
