@@ -170,7 +170,7 @@ impl World {
     pub fn space(&self, side: Side) -> &SpaceRef<Hosted> {
         &self.spaces[side]
     }
-    /// The program that `side` executes: the shared file, or a file that the other side does not map.
+    /// The program that the process of CPU `side` executes: the shared file, or a file that only this process maps.
     pub fn program(&self, side: Side) -> &ObjectRef<Hosted> {
         &self.programs[side]
     }
@@ -219,7 +219,8 @@ impl World {
         }
     }
 
-    /// Makes another process like `side`'s, with the same relation to the other side. The operation `exit` ends it.
+    /// Makes another process like that of CPU `side`, in the same relation to the process of the other CPU. The
+    /// operation `exit` ends the new process.
     pub fn another(&self, side: Side) -> Result<SpaceRef<Hosted>, Failure> {
         if let Some(parent) = &self.parent {
             return Ok(parent.fork()?);

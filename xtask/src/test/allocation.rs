@@ -21,7 +21,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// The functions that every infallible function of `alloc` calls when memory is exhausted: names without the hash.
+/// The functions that end the program when an infallible function of `alloc` cannot allocate: names without the hash.
 const ENDS: [&str; 4] = [
     "alloc::alloc::handle_alloc_error",
     "alloc::raw_vec::handle_error",

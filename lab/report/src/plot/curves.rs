@@ -82,7 +82,7 @@ fn paint(sheet: &Sheet, panel: &Panel<'_>, x: Axis, y: Axis) -> Painted {
 }
 
 /// Draws the grid lines behind the curves, and the numbers at the axes. The numbers are drawn on the whole sheet,
-/// because the chart's own area moves points outside of it to its edge.
+/// because plotters would move all points outside of the chart's own area to its edge.
 fn scales(sheet: &Area, chart: &Chart<'_>, unit: &str, x: &Axis, y: &Axis) -> Painted {
     let area = chart.plotting_area();
     let (across, up) = area.get_pixel_range();

@@ -83,7 +83,7 @@ fn name(experiment: &Experiment, axis: Option<&str>, value: &Parameter) -> Strin
     crate::words::value(&experiment.name, axis.unwrap_or_default(), value)
 }
 
-/// Whether the design compared with Quire in `a` is better, relative to Quire, than the design in `b`.
+/// Whether Quire is worse by a larger factor in the comparison `a` than in `b`.
 fn better(a: &Comparison<'_>, b: &Comparison<'_>) -> bool {
     a.worse_by() > b.worse_by()
 }
