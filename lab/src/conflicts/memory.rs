@@ -17,14 +17,14 @@ const PROGRAM_PAGE: u64 = PAGES + 64;
 const APART: u64 = 32;
 /// The most pages that the heap reaches before it shrinks again.
 const HEAP: u64 = 256;
-/// The most frames that a side holds.
+/// The most frames that one CPU's operation holds.
 const HOARD: usize = 600;
 
 fn expect<T: PartialEq + std::fmt::Debug>(what: &str, got: T, wanted: T) -> Result<(), Failure> {
     if got == wanted { Ok(()) } else { Err(Failure::Wrong(format!("{what}: {got:?} instead of {wanted:?}"))) }
 }
 
-/// Stores a word into the first page of `side`'s region `region`, as a program would.
+/// Stores a word, as a program would, into the first page of the region `region` of CPU `side`.
 fn touch(world: &World, region: Region, side: Side) -> Result<(), Failure> {
     Ok(world.cpu(side).write(world.space(side), world.at(region, side), CONTENT)?)
 }
@@ -451,7 +451,7 @@ impl Act for GiveFrame {
     }
 }
 
-/// The operation: a page of the side is put into the inactive queue.
+/// The operation: a CPU puts one of its pages into the inactive queue.
 pub struct Enqueue {
     pages: Vec<Pfn>,
     next: usize,
