@@ -9,8 +9,8 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 
 std::thread_local! {
-    /// A machine for all inputs, and its account when idle. Each input frees all that it allocates. The machine is so
-    /// small that an input can allocate all frames.
+    /// A machine for all inputs, and the counts of its memory when idle. Each input frees all that it allocates. The
+    /// machine is so small that an input can allocate all frames.
     static VM: (&'static Vm<Hosted>, Account) = {
         let settings = Settings { cpus: 1, frames: 1500, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");

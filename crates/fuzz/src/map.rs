@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 std::thread_local! {
-    /// A machine for all inputs, and its account when idle. Each input frees all that it allocates.
+    /// A machine for all inputs, and the counts of its memory when idle. Each input frees all that it allocates.
     static VM: (&'static Vm<Hosted>, Account) = {
         let settings = Settings { cpus: 1, frames: 6000, layers: 3, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");

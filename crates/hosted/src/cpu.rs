@@ -310,7 +310,8 @@ impl<F: Simulate> Cpu<F> {
         let page = va >> PAGE_SHIFT;
         let fault = |present: bool| {
             if F::CACHES_ABSENT {
-                // The entries that the walk has seen stay cached until they are fenced.
+                // The entries that the walk has read stay cached until a fence of the address drops them, even absent
+                // ones.
                 self.machine().with_tlb(self.id, |t| {
                     if !present {
                         t.put_absent(tag, page)

@@ -50,7 +50,7 @@ pub enum Fate {
     Leave,
     /// The child has empty memory there.
     Wipe,
-    /// The model does not know whether the page is kept, left out or wiped.
+    /// The model does not know whether a fork keeps the page, leaves it out, or gives the child zeroes.
     Unknown,
 }
 
@@ -134,7 +134,7 @@ pub struct Page {
     since: u64,
     /// Earlier states, kept while another CPU watches the space.
     past: Vec<Past>,
-    /// The page's fates in forks, with the span of each. The last entry holds now.
+    /// The page's fates in forks, with the span of each. The last entry is its fate in a fork now.
     fates: Vec<(Fate, Span)>,
     /// The last operations on the page, for error messages.
     log: Vec<(Span, Arc<str>)>,

@@ -104,8 +104,8 @@ pub struct Linux<M: Machine> {
     pub vdso: Vdso<M>,
 }
 
-/// The frames of memory for each id at boot. A sleeping process needs at least `2 * FRAMES_AN_ID` frames. So one user,
-/// who may use half of the ids, can still fill memory with processes.
+/// The frames of memory for each id at boot. The smallest process uses about 8 frames. So memory is full before all ids
+/// are in use, unless [`MOST_IDS`] limits the number of ids.
 const FRAMES_AN_ID: u64 = 2;
 /// `kernel.pid_max` on the smallest machine.
 const LEAST_IDS: u64 = 1024;
@@ -249,8 +249,8 @@ impl<M: Machine> Linux<M> {
         Ok(())
     }
 
-    /// EAGAIN if the highest number of threads is reached. Counting the threads reads a cache line of each CPU. So the
-    /// threads are counted only if the limit is lower than the number of ids.
+    /// EAGAIN if the highest number of threads is reached. Counting the threads reads a cache line of each CPU. If the
+    /// limit is above the number of ids, the ids run out first, so the threads are not counted.
     pub fn check_threads(&self) -> Result<(), Errno> {
         let most = self.threads_max.load(Ordering::Relaxed);
         if most <= u64::from(self.ids.max()) && self.scheduler.threads() >= most {

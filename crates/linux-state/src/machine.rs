@@ -178,7 +178,7 @@ pub unsafe trait UserAccess {
     /// before. May sleep.
     fn compare_exchange_user_u32(&self, at: u64, old: u32, new: u32) -> Result<u32, BadAddress>;
 
-    /// Whether the calling thread must end, so that it moves no more bytes.
+    /// Whether the calling thread must end. A long copy from or to user memory then stops.
     fn killed(&self) -> bool {
         false
     }
@@ -204,8 +204,8 @@ pub trait Machine: UserAccess + quire_vm::Machine + quire_task::Machine<Payload 
         fpu: Fpu,
     ) -> Result<<Self as quire_task::Machine>::Context, OutOfMemory>;
 
-    /// Makes `pmap` the calling thread's address space on this CPU, immediately. `None`: only the kernel's half. Later
-    /// switches to this thread load [`Thread::pmap`].
+    /// Makes `pmap` the calling thread's address space on this CPU, immediately. With `None`, only the kernel's half of
+    /// the address space is mapped. Later context switches to this thread load [`Thread::pmap`].
     fn activate(&self, pmap: Option<&<Self as quire_vm::Machine>::Pmap>);
 
     /// The calling thread's FS base.

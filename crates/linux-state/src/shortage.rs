@@ -8,8 +8,8 @@
 //!
 //! # Calls that end something
 //! Exit, close, munmap and similar calls free memory, and never fail for lack of it. Their handlers allocate nothing in
-//! this layer. The memory core may give them frames below the [floor](quire_vm::phys::frames::Frames::floor), which
-//! other calls cannot use.
+//! this layer. The memory core may give these calls frames below the
+//! [floor](quire_vm::phys::frames::Frames::floor): the last part of the reserve, which other calls cannot use.
 
 use crate::Linux;
 use crate::machine::Machine;
@@ -81,7 +81,8 @@ impl<M: Machine> Thread<M> {
         self.ending.load(Ordering::Relaxed) != 0
     }
 
-    /// Runs `f` with the rights of a call that ends something. Called by the thread itself.
+    /// Runs `f` as a part of a call that ends something, so `f` may use the last part of the reserve. Called by the
+    /// thread itself.
     #[inline(always)]
     pub fn ending<T>(&self, f: impl FnOnce() -> T) -> T {
         self.ending.store(1, Ordering::Relaxed);

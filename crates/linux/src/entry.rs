@@ -179,8 +179,8 @@ fn unknown_call<M: Machine>(linux: &Linux<M>, number: u64) -> Result<usize, Errn
 }
 
 /// Serves a page fault at `address`. If `from_user` is set, the program faulted in user mode. A fault that cannot be
-/// served then sends the program a signal. If `from_user` is not set, the kernel faulted on a user address. If the call
-/// returns `false`, the kernel continues at its fix-up address.
+/// served then sends the program a signal. If `from_user` is not set, the kernel faulted on a user address. If this
+/// function returns `false`, the kernel continues at its fix-up address.
 pub fn page_fault<M: Machine>(
     linux: &'static Linux<M>,
     regs: &mut UserRegs,

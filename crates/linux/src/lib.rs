@@ -16,9 +16,10 @@
 //! [`process::fork`]. A signal: [`signal`].
 //!
 //! # Entry points for the kernel
-//! [`Linux::new`](quire_linux_state::Linux::new), [`start::start`] start process 1. [`entry::syscall`],
-//! [`entry::page_fault`], [`entry::exception`] serve traps. The kernel calls [`entry::return_to_user`] before every
-//! return to user mode, with interrupts on. For a new thread it calls [`entry::first_return`] instead.
+//! [`Linux::new`](quire_linux_state::Linux::new) makes the layer, and [`start::start`] starts process 1.
+//! [`entry::syscall`], [`entry::page_fault`] and [`entry::exception`] serve traps. The kernel calls
+//! [`entry::return_to_user`] before every return to user mode, with interrupts on. For a new thread it calls
+//! [`entry::first_return`] instead.
 #![cfg_attr(not(any(test, loom, shuttle, feature = "test-host")), no_std)]
 
 pub mod entry;

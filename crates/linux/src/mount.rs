@@ -148,7 +148,7 @@ impl Options {
                 b"mode" => self.root.mode = number(value?, 8)? as u16 & 0o7777,
                 b"uid" => self.root.uid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
                 b"gid" => self.root.gid = number(value?, 10)?.try_into().map_err(|_| Errno::EINVAL)?,
-                // Large pages are not supported, so `huge=never` is accepted. Other options, such as the options for
+                // Large pages are not supported, so `huge` must be `never`. Other options, such as the options for
                 // swap, are refused.
                 b"huge" if value? == b"never" => {}
                 _ => return Err(Errno::EINVAL),
@@ -312,7 +312,8 @@ pub fn sys_umount2<M: Machine>(ctx: &mut Ctx<'_, M>, target: u64, flags: u32) ->
     }
     let (linux, vfs) = (ctx.linux, ctx.vfs());
     if flags & EXPIRE != 0 {
-        // The mark for an expired mount is not implemented, so a mount is always busy.
+        // On Linux, the first call with `MNT_EXPIRE` marks an unused mount and fails with EAGAIN, and the second call
+        // unmounts it. This kernel stores no mark, so each call counts as the first.
         return Err(if flags & (FORCE | DETACH) != 0 || vfs.mount_of(&target).is_none() {
             Errno::EINVAL
         } else {

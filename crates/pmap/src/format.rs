@@ -32,7 +32,7 @@ pub enum Rights {
 pub trait Format: Send + Sync + Sized + 'static {
     /// The number of levels of tables. Level 0 is the last one, whose entries are leaves.
     const LEVELS: u32;
-    /// The addresses that programs may map. They lie below the root entries of the root's lower half.
+    /// The addresses that programs may map. The entries in the lower half of the root table cover them.
     const USER: VirtRange;
     /// The first address of the kernel's half.
     const KERNEL_HALF: u64;

@@ -285,7 +285,7 @@ fn remover_against_unflushed(prunes: bool) {
             prune(&w.pages);
         }
         w.cached.swap(false, Ordering::AcqRel);
-        // As `Pmap::settle`, for the number of the table page.
+        // Does what `Pmap::settle` does, for the table page with this number.
         if !mutant(Mutant::TakeNotCounted) {
             let _last = w.pages.state(Pfn(2)).settle();
         }
@@ -623,7 +623,8 @@ protocol! {
     CopyNoFence: "completed flush";
 }
 
-/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root, while another CPU prunes.
+/// Model of C9: the map fans out for the first time, so CPUs get roots of their own. One CPU copies an entry of the
+/// root while another CPU prunes.
 fn fan_out_against_prune() {
     let world = Arc::new((Pages::new(8), Roots::new()));
     drop(lock_last(&world.0, 0));
@@ -652,7 +653,8 @@ protocol! {
 }
 
 /// Model: a CPU with a cached translation switches in while another CPU flushes one entry and then closes the regime.
-/// The flush or the closing must interrupt the first CPU, or it must drop its translations.
+/// To close it is to end the use of per-CPU roots. The flush or the closing must interrupt the first CPU, or it must
+/// drop its translations.
 fn switch_in_against_close() {
     struct World {
         space: Residency,
@@ -673,7 +675,8 @@ fn switch_in_against_close() {
     world.space.arrive(0);
     world.roots.adopt(0, (&raw const world.own).cast_mut());
     world.roots.join(0, &world.own, 0, world.roots.reach(0).expect("the part is there"));
-    // The CPU runs another space, and has the leaf cached under the present regime.
+    // The CPU runs another space, and has the leaf cached under the present regime (the period since the use of per-CPU
+    // roots began).
     world.space.leave(0);
     let regime = world.roots.regime();
     let w = world.clone();
@@ -785,7 +788,7 @@ fn remover_against_drop_root() {
         prune(pages);
         pages.drop_root();
         cached.swap(false, Ordering::AcqRel);
-        // As `Pmap::settle`, for the number of the table page.
+        // Does what `Pmap::settle` does, for the table page with this number.
         let _last = pages.state(Pfn(2)).settle();
         prune(pages);
         pages.drop_root();
@@ -877,8 +880,8 @@ protocol! {
     ArriveNoFence: "without its root for ever";
 }
 
-/// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root. Another CPU prunes and
-/// drops the root at the same time.
+/// Model of C9: the map fans out for the first time, so CPUs get roots of their own. One CPU copies an entry of the
+/// root. Another CPU prunes and drops the root at the same time.
 fn fan_out_against_drop_root() {
     let world = Arc::new((Pages::with_roots(7, 1), Roots::new()));
     let w = world.clone();

@@ -70,7 +70,7 @@ impl Root {
         }
     }
 
-    /// Acquires the word's lock: the word does not change while the guard lives.
+    /// Acquires the lock of the word that names the root table: the word does not change while the guard lives.
     pub(crate) fn lock(&self) -> SpinGuard<'_, ()> {
         self.lock.lock()
     }

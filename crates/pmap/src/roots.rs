@@ -120,7 +120,7 @@ impl Own {
     }
 }
 
-/// A space's pointer to its [`Roots`]; null until its map fans out for the first time.
+/// A space's pointer to its [`Roots`]; null until its map fans out (gives CPUs ranges of their own) for the first time.
 pub(crate) struct Fan(AtomicPtr<Roots>);
 
 impl Fan {
@@ -151,7 +151,8 @@ impl Fan {
 
 /// The state of the per-CPU roots that a CPU finds when it switches in.
 pub(crate) struct Arrival<'a> {
-    /// The current regime; the CPU drops translations that were made under another regime.
+    /// The current regime, a number that changes when the use of per-CPU roots begins or ends. The CPU drops
+    /// translations that were made under another regime.
     pub regime: u64,
     /// The CPU's own root, if it has one.
     pub own: Option<&'a Own>,
@@ -162,7 +163,8 @@ pub(crate) struct Arrival<'a> {
 /// The per-CPU roots of one space. Once made, this value lives as long as the space; it is closed while it is not in
 /// use.
 pub(crate) struct Roots {
-    /// The number of the regime, which is odd while per-CPU roots are in use.
+    /// The number of the regime. It rises when the use of per-CPU roots begins or ends, and is odd while they are in
+    /// use.
     regime: AtomicU64,
     /// While this flag is set, entries of the space's root are not unlinked. A CPU changes the flag under `lock` and
     /// under the lock of the space's root.

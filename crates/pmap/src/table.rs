@@ -140,7 +140,8 @@ impl TableState {
         };
     }
 
-    /// Settles one obligation. Returns `true` if it was the last one and the table page is empty.
+    /// Lowers the count of unflushed removals by one, after the flush. Returns `true` if the count is zero then and the
+    /// table page is empty.
     pub(crate) fn settle(&self) -> bool {
         let old = self.unflushed.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(old & !MARKS != 0, "more removals are settled than were counted");
@@ -310,8 +311,8 @@ impl<'a> View<'a> {
         word
     }
 
-    /// Counts one more obligation that is not settled. Relies on C2: the lock is held from the clearing of the entry to
-    /// this call. So a CPU that finds the entry empty finds the count.
+    /// Raises the count of removals that are not flushed yet. Relies on C2: the lock is held from the clearing of the
+    /// entry to this call. So a CPU that finds the entry empty finds the count.
     ///
     /// # Requires
     /// The caller holds the lock.

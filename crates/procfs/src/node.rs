@@ -168,7 +168,8 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
         Ok(Entry { number: self.numbers + at as u64, attr, node })
     }
 
-    /// Lists the entries after cookie `after`. Cookies begin at 1. Returns whether `each` wants to continue.
+    /// Lists the entries after cookie `after` (a position in the directory). The first entry has cookie 1. Returns
+    /// whether `each` wants to continue.
     pub fn list_items(&self, after: u64, each: Each<'_>) -> bool {
         for (at, item) in self.items.iter().enumerate().skip(after as usize) {
             let number = self.numbers + at as u64;

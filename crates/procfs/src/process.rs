@@ -501,7 +501,7 @@ impl fmt::Display for CpuWords {
         let words = self.0.words();
         for half in (0..self.1.div_ceil(32)).rev() {
             let word = (words[half / 2] >> (half % 2 * 32)) as u32;
-            // The first word is of fewer than 32 CPUs, and has one digit for each 4 CPUs.
+            // The first word is for the remaining CPUs, at most 32. It has one digit for each 4 CPUs.
             let first = half + 1 == self.1.div_ceil(32);
             let digits = if first { (self.1 - half * 32).div_ceil(4) } else { 8 };
             write!(f, "{word:0digits$x}{}", if half > 0 { "," } else { "" })?;

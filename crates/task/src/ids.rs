@@ -95,8 +95,8 @@ struct Queue {
 /// The fields that CPUs share.
 struct Shelf {
     depot: SpinLock<Depot>,
-    /// The lowest number that was never allocated. Written under the depot's lock; `next_thread` reads it without the
-    /// lock.
+    /// The lowest number that was never allocated. Written under the lock of `depot`; `next_thread` reads it without
+    /// the lock.
     fresh: AtomicU32,
 }
 
@@ -109,7 +109,7 @@ enum Refill {
     Grow,
 }
 
-/// The most numbers that are set aside under one acquisition of the depot's lock.
+/// The most numbers above the limit that are set aside under one acquisition of the depot's lock.
 const ASIDE_BATCH: usize = 4 * BATCH;
 
 /// The table of the numbers 1 to `max`, which name threads `T` and groups `G`. The caller allocates the threads and
@@ -335,7 +335,8 @@ impl<T, G> IdTable<T, G> {
         true
     }
 
-    /// Puts a free number in the CPU's magazine. If the magazine is full, returns its released numbers to the depot.
+    /// Puts a free number in the CPU's magazine. If the magazine is full, returns its released numbers to the depot,
+    /// which all CPUs share.
     fn give_back(&self, mine: &mut Magazine, id: u32) {
         mine.returned[mine.returned_len] = id;
         mine.returned_len += 1;

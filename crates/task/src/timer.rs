@@ -172,8 +172,8 @@ impl Wheel {
 
     /// The occupied slot that is due first: its level, its number, and the tick at which it is due.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
-        // A slot that an earlier call did not empty comes first. Above level 0, only such a slot contains the wheel's
-        // present time.
+        // A slot that an earlier call did not empty comes first. Above level 0, only a slot that was not emptied
+        // contains the wheel's present time.
         let mut above = if self.left_early { self.levels & !1 } else { 0 };
         while above != 0 {
             let level = above.ilog2() as usize;

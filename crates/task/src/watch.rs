@@ -145,7 +145,7 @@ impl Watch {
         watcher.is_some_and(|watcher| !watcher.ticks())
     }
 
-    /// Stops the tick of an idle CPU. If its ward is busy, starts the tick again at `due`.
+    /// Stops the tick of an idle CPU. If its ward (the CPU that it watches) is busy, starts the tick again at `due`.
     fn stands_down(&self, due: u64, ward: Option<&Watch>) {
         self.set(TICKS | BUSY, false);
         self.due.store(NEVER, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl Watch {
         found
     }
 
-    /// Serves a probe. `masked` is whether it found interrupts masked.
+    /// Serves a probe, the watcher's non-maskable interrupt. `masked` is whether it found interrupts masked.
     pub fn probe(&self, masked: bool) {
         let state = self.state.load(Ordering::Relaxed);
         let same = self.probed.swap(state, Ordering::Relaxed) == state;

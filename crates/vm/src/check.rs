@@ -48,7 +48,8 @@ impl Level {
     }
 }
 
-/// An invariant of a tree that does not hold, and the address at which the check found that.
+/// An invariant of a map's tree that does not hold, and the address at which the check found that. `map/tree/mod.rs`
+/// states the invariants T1 to T3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeError {
     /// T1: a range is empty, or begins before the end of the preceding range.
@@ -68,9 +69,9 @@ pub enum FrameError {
     Block(Pfn),
     /// Two free blocks that should be merged.
     Apart(Pfn),
-    /// A frame on a list whose kind does not fit the list.
+    /// A frame whose kind does not fit the list that it is on.
     Kind(Pfn),
-    /// A chain whose length does not match its count (its first frame).
+    /// A chain of frames with a wrong count of its length. The value is the chain's first frame.
     Chain(Pfn),
     /// A domain's count of free frames does not match its lists.
     Count(usize),
@@ -94,8 +95,9 @@ pub enum QueueError {
     Lost(Pfn),
 }
 
-/// An invariant that does not hold, and the place at which the check found that. Addresses are those of the address
-/// space, keys are page numbers of an object, and frames are frame numbers.
+/// An invariant that does not hold, and the place at which the check found that. The words in parentheses name a
+/// variant's value. Addresses are those of the address space, keys are page numbers of an object, and frames are frame
+/// numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// Map: the tree of entries.

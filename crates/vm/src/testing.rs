@@ -114,7 +114,8 @@ pub struct TestMachine {
     domains: usize,
     /// The time that the machine reports for stores. Tests set it.
     pub store_time: core::sync::atomic::AtomicU64,
-    /// The standing of all threads, and whether they end something. Tests set both.
+    /// The standing of all threads (program, administrator or system), and the result of `Machine::ends_something`.
+    /// Tests set both.
     pub standing: std::sync::Mutex<(Standing, bool)>,
 }
 // SAFETY: the RAM has no owning thread, and the kernel's table is made of atomics and locks.
@@ -267,9 +268,9 @@ struct Tlb(SpinLock<[u64; SPAN as usize * TABLES]>);
 pub struct TestPmap {
     tables: [TestTable; TABLES],
     tlbs: [Tlb; 2],
-    /// Whether CPUs other than the calling one run the space, as the map was notified.
+    /// Whether CPUs other than the calling one run the space. Tests set it by `run_by_several`.
     running_elsewhere: core::sync::atomic::AtomicBool,
-    /// Whether a table page is store-protected when all its stores are removed.
+    /// Whether a table page is store-protected when all its leaves lose the right to store.
     protects_tables: core::sync::atomic::AtomicBool,
 }
 
@@ -331,7 +332,8 @@ impl TestPmap {
         self.running_elsewhere.store(true, core::sync::atomic::Ordering::Relaxed);
     }
 
-    /// From now on, a table page is store-protected when all its stores are removed ([`Table::is_store_protected`]).
+    /// From now on, a table page is store-protected when all its leaves lose the right to store
+    /// ([`Table::is_store_protected`]).
     #[cfg(any(loom, shuttle))]
     pub fn protect_tables(&self) {
         self.protects_tables.store(true, core::sync::atomic::Ordering::Relaxed);

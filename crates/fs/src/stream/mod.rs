@@ -4,8 +4,8 @@
 //! [`readiness`] announces when a call would not wait. A call that waits may give up its stack by a [`park`]. [`flags`]
 //! are the modes of opening a file. [`event`] is the smallest stream, a counter.
 //!
-//! May use: errors, and nothing else of this crate.
-//! Owns: a change is announced after it is made, so that no wake-up is lost; bytes move with no spin lock held.
+//! May use: errors, and nothing else of this crate. Invariants: a change is announced after it is made, so that no
+//! wake-up is lost; bytes move with no spin lock held.
 
 pub mod event;
 pub(crate) mod flags;
@@ -45,8 +45,8 @@ pub trait Stream: Send + Sync {
     fn queued(&self) -> Result<usize, FsError> {
         Err(FsError::NotTerminal)
     }
-    /// The kernel memory of the bytes that the stream holds, in bytes. For the choice of a process that ends for want
-    /// of memory, so it may be an estimate.
+    /// The kernel memory of the bytes that the stream holds, in bytes. When memory is exhausted, the choice of the
+    /// process to kill depends on this number. So an estimate suffices.
     fn held(&self) -> usize {
         self.queued().unwrap_or(0)
     }

@@ -154,7 +154,7 @@ impl SwapStore for Blank {
     }
 }
 
-/// A cache without memory that it could give back.
+/// A cache that the core asks for memory when memory is short. It has none to free.
 pub struct Keeper;
 
 impl Reclaim for Keeper {

@@ -61,8 +61,8 @@ pub(super) struct State<C> {
     held: Option<(Taken, C)>,
 }
 
-/// The memory of a removed array, to be freed. Lists of undos hold references to the array itself until their processes
-/// end.
+/// The memory of a removed array, to be freed. The array itself cannot be freed yet, because the undo lists of
+/// processes hold references to it until the processes end.
 pub(super) struct GivenBack<C> {
     _undos: Vec<Undo<C>>,
     _chunks: Vec<Vec<Semaphore>>,

@@ -19,9 +19,9 @@ pub struct Archive {
     physical: u64,
     /// The number of bytes that were unpacked.
     at: usize,
-    /// The frames to be freed, which contain only files that are not unpacked yet.
+    /// The frames that are still to be freed. Their files are not all unpacked yet.
     frames: PhysRange,
-    /// The number of frames of one range that the memory system gets; 0 if it gets none.
+    /// The size, in frames, of the ranges in which the memory system gets the archive's frames; 0 if it gets none.
     piece: u64,
 }
 

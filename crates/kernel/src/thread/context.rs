@@ -289,8 +289,8 @@ fn restock_idle(going_on: &mut GoingOn) {
     cpu::preempt_enable();
 }
 
-/// A function with which a thread that departed continues on another stack. The argument is a copy of its registers at
-/// the stack's top. When the function returns, the thread loads the registers and enters user mode.
+/// A function with which a thread that gave up its stack continues on another stack. The argument is a copy of its
+/// registers at the stack's top. When the function returns, the thread loads the registers and enters user mode.
 pub type Main = extern "C" fn(&mut UserRegs);
 
 /// Parks the calling program's thread until it is unparked, or until `deadline` in nanoseconds, and gives up its kernel
@@ -330,7 +330,7 @@ fn goes_on(regs: &UserRegs, main: Main, parked: bool) {
     }
 }
 
-/// Adds the stack of the thread that departed on this CPU at the last switch, if any, to the CPU's idle stacks.
+/// Adds a stack to this CPU's idle stacks: that of the thread that gave it up at the last switch on this CPU, if any.
 ///
 /// # Safety
 /// Interrupts are masked. The caller runs on another stack, and has not finished the switch.
@@ -400,7 +400,7 @@ pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Ma
     }
 }
 
-/// Gives `to` a stack: the stack of `from` if that thread departs, else an idle stack of this CPU.
+/// Gives `to` a stack: the stack of `from` if that thread gives it up (`departs`), else an idle stack of this CPU.
 ///
 /// # Safety
 /// As [`switch`].

@@ -16,14 +16,14 @@ use quire_vm::Vm;
 /// The rank of a file layer lock that is acquired with no other lock held.
 const TABLE: Rank = Rank::FILE;
 
-/// A table of open files, shared by threads that were cloned with CLONE_FILES. A mark on a slot is the close-on-exec
-/// flag. The type is aligned to a cache line. So the `Arc`'s reference count, which each starting or ending thread
-/// writes, is on another line than the table.
+/// A table of open files, shared by threads that were cloned with CLONE_FILES. The mark of a descriptor's slot is the
+/// close-on-exec flag. The type is aligned to a cache line. So the `Arc`'s reference count, which each starting or
+/// ending thread writes, is on another line than the table.
 #[repr(align(64))]
 pub struct Files<M: Machine> {
     slots: Slots<File<M>>,
     vm: &'static Vm<M>,
-    /// The table's id as an owner of record locks. The first use assigns the id; 0 before.
+    /// The table's id as an owner of record locks (`fcntl` locks); 0 until the id is first needed.
     id: AtomicU64,
 }
 

@@ -19,7 +19,7 @@ pub struct FileHost<M: Machine> {
     pub late: &'static Late<M>,
 }
 
-/// The state that is set after the first files exist.
+/// The part of the host that changes after the first files exist.
 pub struct Late<M: Machine> {
     linux: AtomicPtr<Linux<M>>,
     pub open_files: LimitedCounter,

@@ -301,7 +301,7 @@ const EVENTS: [(u32, Happening); 6] = [
 ];
 const MULTISHOT: u32 = 0x8000_0000;
 
-/// A watcher that sends signals when names in a directory change, or the files that they refer to.
+/// A watcher that sends signals when names in a directory change, or when the files with these names change.
 struct DirectoryNotice<M: Machine> {
     notices: Weak<Notices<M>>,
     fd: i32,

@@ -37,8 +37,8 @@ impl PipeCharge {
         if let Some(charge) = charge(pages, soft.min(hard)) {
             return Some((pages, PipeCharge(Some(charge))));
         }
-        // If the hard limit alone refuses the usual size, the call fails. A small pipe is made only where the soft
-        // limit refuses.
+        // A pipe of the usual size was refused. If the hard limit refused it and the soft limit would not, the call
+        // fails. If the soft limit refused it, the pipe is small.
         if hard < soft && charge(pages, soft).is_some() {
             return None;
         }

@@ -21,9 +21,9 @@ pub struct FsState<M: Machine> {
     /// The number of directory changes. A thread holds the lock of `places` while it writes the number.
     pub changes: AtomicU64,
     umask: AtomicU32,
-    /// The root and the working directory. They move to memory of their own when threads begin to share this state.
-    /// Forks of other threads and `/proc` acquire the lock in this field, and must not disturb readers of the other
-    /// fields.
+    /// The root and the working directory, with a lock that forks of other threads and `/proc` acquire. When threads
+    /// begin to share this state, lock and directories move to memory of their own. The stores to the lock then do not
+    /// take the cache line of the other fields from the CPUs that read them.
     places: Apart<Stored<M>>,
 }
 
@@ -59,8 +59,8 @@ impl<M: Machine> FsState<M> {
         Ok(Self::with(self.places(), self.umask().into())?)
     }
 
-    /// A reference to the state for a new thread or process of the caller. Moves the directories to memory of their own
-    /// ([`Apart`]).
+    /// A reference to the state for a new thread or process of the caller. The state is now shared, so the directories
+    /// first move to memory of their own ([`Apart`]).
     pub fn share(this: &Arc<Self>) -> Result<Arc<Self>, OutOfMemory> {
         this.places.move_apart()?;
         Ok(this.clone())

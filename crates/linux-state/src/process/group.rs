@@ -197,7 +197,7 @@ impl<M: Machine> Drop for UnderWay<'_, M> {
 }
 
 /// A signal to all members of a group, while its sender delivers it. No child joins the group during the lifetime of
-/// this value. After the drop, the group refuses a child whose parent had read the number of signals before.
+/// this value. After the drop, the group refuses a child whose parent read the number of signals before this signal.
 pub(crate) struct Broadcast<'a, M: Machine>(&'a Group<M>);
 
 impl<'a, M: Machine> Broadcast<'a, M> {

@@ -57,8 +57,9 @@ pub mod which {
 /// entries.
 const PENDING_MOST: u64 = 32_768;
 
-/// A user may have a process for so many ids, of which there is one for each 8 KiB of memory. The smallest process takes
-/// 33 KB of kernel memory, so the processes of a user take about half of memory at most.
+/// The initial limit on a user's processes is the number of ids divided by this number. There is one id for each 8 KiB
+/// of memory, and the smallest process uses 33 KB of kernel memory. So the processes of a user use about half of memory
+/// at most.
 const PROCESS_IDS: u64 = 8;
 
 /// All limits of a process. Aligned to a cache line, because starting and ending siblings write the `Arc`'s reference

@@ -93,11 +93,12 @@ pub struct Process<M: Machine> {
     pub subreaper: AtomicBool,
     /// The process may not gain privileges by exec.
     pub no_new_privileges: AtomicBool,
-    /// The process was an out-of-memory victim. Its memory is free or it was given up, so no thread waits for it any
-    /// more.
+    /// The process was an out-of-memory victim. No thread waits for it any more, because its memory is free or the
+    /// kernel has given the process up.
     pub given_up: AtomicBool,
 
-    /// The fields up to the next `Line`. Senders of signals lock them briefly, and the process's own threads read them.
+    /// Begins a new cache line. Senders of signals briefly lock the fields up to the next `Line`, and the process's own
+    /// threads read these fields.
     _actions: Line,
     /// The signal actions. They are shared with the process that cloned this one with CLONE_SIGHAND, or
     /// [frozen](Actions). The process's threads own this field together. Exec and [`own_actions`](Self::own_actions)
@@ -106,7 +107,7 @@ pub struct Process<M: Machine> {
     /// Resource limits.
     pub limits: limits::Held,
 
-    /// The fields up to the next `Line`. Threads that start and end write them.
+    /// Begins a new cache line. Threads that start and end write the fields up to the next `Line`.
     _threads: Line,
     /// The process's threads.
     pub threads: SpinLock<Threads<M>>,
@@ -121,8 +122,8 @@ pub struct Process<M: Machine> {
     /// The name of the process's last thread, once that thread has ended.
     pub last_name: SpinLock<Name>,
 
-    /// The fields up to the next `Line`. Threads of this process that fork and wait write them, and other processes
-    /// write them too.
+    /// Begins a new cache line. Threads of this process that fork and wait write the fields up to the next `Line`, and
+    /// other processes write them too.
     _family: Line,
     /// The process's children.
     pub family: SpinLock<Family<M>>,
@@ -133,8 +134,8 @@ pub struct Process<M: Machine> {
     /// A copy of the first thread's credentials, for other processes.
     pub credentials: SpinLock<Credentials>,
 
-    /// The fields up to the next `Line`: pending signals, which a thread reads when it receives a signal, and pointers
-    /// to timers.
+    /// Begins a new cache line. The fields up to the next `Line` are the pending signals, which a thread reads when it
+    /// receives a signal, and pointers to timers.
     _signals: Line,
     /// Pending signals that any thread of the process may receive.
     pub pending: PendingQueue,
@@ -152,7 +153,7 @@ pub struct Process<M: Machine> {
     /// Notifies the `pidfd` files of the process's end. Allocated when the first such file is opened.
     pub own_files: FirstUse<Readiness>,
 
-    /// The fields up to the end. Relatives of the process write them.
+    /// Begins a new cache line. Relatives of the process (parent, siblings, children) write the fields up to the end.
     _relatives: Line,
     /// Threads that call `wait4` sleep on this queue until a child changes.
     pub child_events: WaitQueue,

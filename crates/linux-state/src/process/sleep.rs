@@ -104,7 +104,7 @@ pub struct ChildWait {
     pub answer: Answer,
 }
 
-/// A call on a stream that waits. The call is repeated when the thread is woken.
+/// A waiting call on a stream. The call is repeated when the thread is woken.
 pub struct StreamWait<M: Machine> {
     pub file: Arc<File<M>>,
     pub call: StreamCall,

@@ -14,9 +14,9 @@ use quire_task::{Class, Thread as Task, ThreadRef};
 /// The slack of the first process, in nanoseconds.
 const FIRST: u64 = 50_000;
 
-/// A thread's slack, in nanoseconds. A real-time thread has no slack. Another thread with the right may read and write
-/// the slack. Memory is allocated only for a thread whose slack differs, or once differed, from the slack of the first
-/// process.
+/// A thread's slack, in nanoseconds. A real-time thread has no slack. Other threads with CAP_SYS_NICE may read and
+/// write the slack. Memory is allocated only for a thread whose slack differs, or once differed, from the slack of the
+/// first process.
 pub struct Slack(FirstUse<Values>);
 
 struct Values {

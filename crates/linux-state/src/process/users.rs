@@ -7,11 +7,13 @@
 //! CPU time that each CPU has for user 0. Other charges of user 0 go to a record outside the table.
 //!
 //! The kernel memory that is held for a user is counted in the user's [`Account`]s. A [`Charge`] is an amount in one
-//! account. A [`Payer`] belongs to an object for which more will be charged later. A charge and a payer keep the user's
-//! record alive, even after the user's last thread has ended.
+//! account. A [`Payer`] belongs to an object that may grow, such as an epoll set. Parts that are added to the object
+//! are charged to the payer's user. A charge and a payer keep the user's record alive, even after the user's last
+//! thread has ended.
 //!
-//! A record is looked up by id in a sorted table, but only at changes of ids: a fork uses the parent's charge. Records
-//! that no thread, charge or payer holds are freed by a search, which runs whenever the table has doubled.
+//! A thread that changes its user looks up the new user's record by id in a sorted table. A fork needs no lookup,
+//! because it uses the parent's charge. Records that no thread, charge or payer holds are freed by a search, which runs
+//! whenever the table has doubled.
 
 use crate::errno::Errno;
 use crate::machine::Machine;
@@ -31,7 +33,7 @@ const FIRST_SEARCH: usize = 16;
 pub enum Account {
     /// Threads, and zombies: `RLIMIT_NPROC`.
     Threads,
-    /// Objects for which more will be charged later. This account has no limit.
+    /// Objects that have a [`Payer`], because parts that are charged to the user may be added to them. No limit.
     Payers,
     /// Pending signals: `RLIMIT_SIGPENDING`.
     Signals,

@@ -159,14 +159,15 @@ impl Entry {
 /// which only grows, so fork copies little. Readers acquire no lock, so a delivery writes no cache line that other
 /// threads read.
 ///
-/// A forked child shares its parent's actions until parent or child changes an action, or until the child itself forks.
-/// Shared actions are *frozen*: a process copies them before it changes an action. So only the parent and its children
-/// write the reference count. Only processes with one thread share frozen actions, because the change replaces the
-/// whole value.
+/// A forked child shares its parent's actions until parent or child changes an action. Shared actions are *frozen*: a
+/// process copies them before it changes an action. The process then replaces the whole value, which other threads of
+/// the process could be reading without a lock. So only processes with one thread share frozen actions. A child
+/// also copies frozen actions before it forks. So only one parent and its children write the reference count of frozen
+/// actions.
 pub struct Actions {
     sequence: Sequence,
     /// The process that shares these actions with its children; 0: none. The process and its children copy the actions
-    /// before a change. A process's only thread writes it, while no other process has these actions.
+    /// before a change. A process's only thread writes this field, while no other process has these actions.
     frozen_by: AtomicU32,
     first: Block,
 }

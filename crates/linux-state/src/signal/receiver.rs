@@ -136,7 +136,8 @@ impl Receiver<'_> {
         let result = result.or_else(|why| take().ok_or(why));
         // Sets the flag again for other signals that were sent while it was clear.
         self.look();
-        // A sender that found the signal awaited by this thread has notified no other thread.
+        // A sender that found its signal awaited by this thread has notified no other thread. This thread no longer
+        // waits, so the caller notifies another thread of the awaited signals that this thread blocks.
         let left = if mutant(Mutant::AwaitKeepsNotified) { SigSet::EMPTY } else { self.process.set().and(wanted) };
         Wait::Over { result, left: left.and(self.blocked()) }
     }

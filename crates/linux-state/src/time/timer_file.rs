@@ -193,8 +193,8 @@ impl<M: Machine> TimerFiles<M> {
     /// the change.
     #[cold]
     pub fn day_changed(&self) {
-        // Each file is moved from the front to the end, as often as there are files. If a file is removed during the
-        // loop, the loop only visits some files twice.
+        // Each step visits the first file of the list, and moves it to the end. There are as many steps as the list had
+        // files. If a file is removed during the loop, the loop visits some files twice, which is harmless.
         let files = self.of_day.lock().len;
         for _ in 0..files {
             let file = {

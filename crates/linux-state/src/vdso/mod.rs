@@ -3,8 +3,8 @@
 //! # What lives here
 //! The shared object (`image`, assembled from `image.s`), the clock words that its code reads (`page`), and the memory
 //! object with both pages. `exec` maps this object for each program. The two pages belong to the machine and are never
-//! freed. A mapping of the two pages needs a map entry and a backing, but no frame of its own. Its PTEs are in the page
-//! table that the stack needs in any case.
+//! freed. A mapping of the two pages needs a map entry and a backing, which records the mapped part of an object. The
+//! mapping needs no frame of its own. Its PTEs are in the page table that the stack needs in any case.
 //!
 //! # Invariants
 //! - No mapping of the object allows stores, neither now nor later (`max_prot`).

@@ -46,7 +46,7 @@ pub struct Prepared<M: Machine> {
     pub regs: UserRegs,
     /// The program's name.
     pub name: Name,
-    /// The contents of the stack. They are written when the address space is active.
+    /// The contents of the stack. They are written after the address space has become active.
     stack: Stack,
     /// Ranges that must be zeroed, because their pages map a file.
     tails: [Option<(u64, usize)>; 2],
@@ -436,8 +436,9 @@ fn exec<M: Machine>(
         },
     )?;
     let new = new.ok_or(Errno::ENOEXEC)?;
-    // If there are other threads, exec cannot fail after they were ended. Resources that are shared with other
-    // processes are copied after that point, because the other threads may change them until then.
+    // After exec has ended other threads, it cannot return an error, because these threads cannot come back. Then a
+    // failure ends the process. Resources that are shared with other processes are copied after that point, because
+    // the other threads may change them until then.
     let alone = end_other_threads(ctx)?;
     let unshared = match unshare(ctx, new.sets_ids) {
         Err(error) if alone => return Err(error),

@@ -36,7 +36,7 @@ const EXCLUSIVE_WITH: u32 = raw::EPOLLIN
     | raw::EPOLLWAKEUP
     | raw::EPOLLET
     | raw::EPOLLEXCLUSIVE;
-/// A set's list may have as many removed watches as the set has watches, plus this number.
+/// The list of a set with `n` watches may also have removed watches: up to `n` plus this number.
 const FEW: usize = 16;
 /// Events that every watch waits for.
 const ALWAYS: u32 = raw::EPOLLERR | raw::EPOLLHUP;
@@ -380,7 +380,8 @@ impl<M: Machine> Watch<M> {
         // `listed` is cleared before the check, so that a change after the check lists the watch again.
         self.listed.store(false, Ordering::SeqCst);
         let events = self.events.load(Ordering::Acquire);
-        // A closed file's watch stays in the set until its descriptor is added again, and reports nothing.
+        // After a file was closed, its watch stays in the set and reports nothing. The watch is replaced when a file
+        // with the same descriptor is added.
         let file = if self.gone.load(Ordering::Acquire) { None } else { self.file.upgrade() };
         (file.map_or(0, |file| poll_bits(file.ready()) & events), events)
     }
@@ -534,7 +535,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, mut sleep: EpollWait<M>) -
     let EpollWait { to, most, deadline, .. } = sleep;
     let file = sleep.file.clone();
     let mut outcome = wait(ctx, sleep);
-    // Collecting events allocates memory. The whole call cannot be repeated, because its deadline may be relative.
+    // If the collection fails for lack of memory, only the collection is repeated. The whole call cannot be repeated,
+    // because its deadline may be relative.
     for _ in 0..ATTEMPTS {
         if outcome != Err(Errno::ENOMEM) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;

@@ -19,8 +19,9 @@ use quire_linux_state::{Ctx, Errno, Machine};
 const F_DUPFD_QUERY: u32 = 1024 + 3;
 const F_CREATED_QUERY: u32 = 1024 + 4;
 
-/// Whether the file sends signals when it becomes ready (`O_ASYNC`). As on Linux, other nameless files only store the
-/// flag. A `signalfd` must not send signals: a signal makes the file ready, so each signal would cause another signal.
+/// Whether the file sends signals when it becomes ready (`O_ASYNC`). As on Linux, nameless files other than inotify
+/// instances only store the flag. A `signalfd` must not send signals: a signal makes the file ready, so each signal
+/// would cause another signal.
 fn signals_readiness<M: Machine>(file: &File<M>) -> bool {
     match file.dentry.inode.kind() {
         FileKind::Fifo | FileKind::Socket | FileKind::CharDevice => true,

@@ -110,7 +110,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: PollWait<M>) -> Resu
     drop(listening);
     let mut asked = Asked::Many(asked);
     let mut done = poll(ctx, call, &mut asked, deadline);
-    // Another scan allocates memory. The whole call cannot be repeated, because its deadline may be relative.
+    // If the scan fails for lack of memory, only the scan is repeated. The whole call cannot be repeated, because its
+    // deadline may be relative.
     for _ in 0..ATTEMPTS {
         if !done.as_ref().is_err_and(FsOrErrno::is_memory) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;

@@ -134,7 +134,8 @@ pub(crate) fn go_on<M: Machine>(ctx: &mut Ctx<'_, M>, wait: SelectWait<M>) -> Re
     let SelectWait { call, mut asked, listening } = wait;
     drop(listening);
     let mut done = select(ctx, call, &mut asked, deadline, true);
-    // Another scan allocates memory. The whole call cannot be repeated, because its deadline may be relative.
+    // If the scan fails for lack of memory, only the scan is repeated. The whole call cannot be repeated, because its
+    // deadline may be relative.
     for _ in 0..ATTEMPTS {
         if done != Err(Errno::ENOMEM) || ctx.thread.killed() || !ctx.linux.has_made_room() {
             break;

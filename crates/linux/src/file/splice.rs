@@ -49,7 +49,9 @@ fn ends(done: usize, result: FsError) -> Result<usize, FsError> {
 /// Waits until `stream` is ready for `what`, or has an error.
 fn wait_for(stream: &dyn Stream, io: &Io<'_>, what: Ready) -> Result<(), FsError> {
     let Some(readiness) = stream.readiness() else { return Ok(()) };
-    // For a write, a hang-up does not end the wait, because a stream that was hung up may stay full for ever.
+    // A hang-up ends only a wait for bytes. A stream that was hung up may still be full, such as the master of a
+    // pseudo-terminal. If a hang-up ended a wait for room, the caller would write in vain and wait again, and never
+    // sleep.
     let end = if what == Ready::READ { Ready::HANGUP | Ready::ERROR } else { Ready::ERROR };
     readiness.wait(io, || stream.ready().intersects(what | end).then_some(()))
 }
@@ -124,7 +126,8 @@ fn out_of<M: Machine>(
                 if let Err(e) = wait_for(&**stream, &waits, Ready::WRITE) {
                     return ends(done, e);
                 }
-                // A stream may be ready and still refuse the bytes. So the loop also ends at a signal.
+                // A stream may be ready each time and still refuse the bytes. The loop would then never end, so a
+                // signal ends it too.
                 if (io.interrupted)() {
                     return ends(done, FsError::Interrupted);
                 }

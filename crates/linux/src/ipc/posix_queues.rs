@@ -82,7 +82,7 @@ impl<M: Machine> Stream for QueueFile<M> {
 enum By<M: Machine> {
     Nothing,
     Signal(Signal, u64),
-    /// By the cookie in the second field, through a netlink socket that a thread of the C library reads.
+    /// The process gets the cookie in the second field, through a netlink socket that a thread of the C library reads.
     Socket(NoticeSocket<M>, SpinLock<Vec<u8>>),
 }
 

@@ -167,7 +167,7 @@ impl Wanted {
         Ok(Some(file))
     }
 
-    /// Checks that the commit limit allows this much more anonymous memory.
+    /// Checks that the commit limit allows the anonymous memory of this request.
     fn check_commit<M: Machine>(&self, ctx: &Ctx<'_, M>) -> Result<(), Errno> {
         let add = match (self.shared, !self.has(NORESERVE)) {
             (false, true) => Add::Private,

@@ -333,8 +333,8 @@ fn allocate<'a, M: Machine>(
     Ok(Unfound { id, process, task, entry, file })
 }
 
-/// Lets a user fork again when memory is free, or after a time. Until then the call sleeps and is made again
-/// ([`Errno::WOULD_SLEEP`]).
+/// Whether the user may fork. While memory is low and the time of [`UserCharge::forks_wait`] has not passed, returns
+/// [`Errno::WOULD_SLEEP`]. The caller then sleeps, and makes the whole call again.
 #[cold]
 fn may_fork<M: Machine>(linux: &Linux<M>, user: &UserCharge<M>) -> Result<(), Errno> {
     if linux.vm.frames().is_low() && quire_sync::hooks::now() < user.forks_wait() {

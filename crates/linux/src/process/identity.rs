@@ -29,7 +29,8 @@ fn change_user<M: Machine>(ctx: &Ctx<'_, M>, user: u32) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Changes the credentials of the calling thread only. As on Linux, libc makes each thread of a program do the call.
+/// Changes the credentials of the calling thread only. As on Linux, libc repeats the call in each thread of the
+/// program.
 fn change<M: Machine>(
     ctx: &mut Ctx<'_, M>,
     edit: impl FnOnce(&mut Credentials) -> Result<(), Errno>,

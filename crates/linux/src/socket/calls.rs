@@ -176,7 +176,7 @@ pub fn sys_bind<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, at: u64, len: i32) ->
     match given {
         Given::Path(path) => bind_in_tree(ctx, socket, &path)?,
         Given::Abstract(name) => socket.bind(Place::Abstract(&name), me)?,
-        // As on Linux, this succeeds and has no effect if the socket has a name.
+        // As on Linux, a bind without an address succeeds and has no effect if the socket has a name.
         Given::Unnamed => match socket.bind(Place::Auto, me) {
             Err(FsError::Invalid) if socket.is_bound() => {}
             done => done?,

@@ -214,7 +214,7 @@ pub fn sys_setsockopt<M: Machine>(
     }
 }
 
-/// The default value that a program sets with -1, for options in which -1 has this meaning.
+/// The default value of an option that a program resets with -1. `None` if -1 does not reset the option.
 fn usual(settings: &Settings, level: u32, name: u32) -> Option<i32> {
     match (level, name) {
         (raw::SOL_IP, raw::IP_TTL) => Some(settings.get(Setting::Hops) as i32),

@@ -25,8 +25,9 @@ impl Repeat {
     pub const fn of(number: u64) -> Option<Repeat> {
         Some(match number as u32 {
             // The calls of this list reserve descriptors before they make files. A call for two descriptors reserves
-            // both or none. Drops free the ids, threads and processes of a failed call. Transfers that have moved bytes
-            // return the number of bytes. Names are linked after all allocations.
+            // both or none. The ids, threads and processes that a failed call has made are freed when their values are
+            // dropped. Transfers that have moved bytes return the number of bytes. Names are linked after all
+            // allocations.
             raw::__NR_read
             | raw::__NR_write
             | raw::__NR_open

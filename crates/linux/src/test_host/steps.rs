@@ -19,7 +19,7 @@ pub fn sleeps() -> u32 {
 }
 
 /// Makes a call as the kernel's entry does, up to the return to user mode, and returns the result. `rip` must be the
-/// address after the instruction.
+/// address after the `syscall` instruction.
 pub fn call(machine: &'static One, regs: &mut UserRegs, number: u64, arguments: [u64; 6]) -> u64 {
     let linux = machine.linux();
     let [a, b, c, d, e, f] = arguments;

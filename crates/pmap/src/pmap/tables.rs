@@ -12,7 +12,7 @@ use quire_sync::SpinLock;
 pub struct Tables<F: Format> {
     /// The root table. The space has none while no CPU runs it and pageout has freed its page tables.
     pub(super) root: Root,
-    /// The CPUs' own root tables; null until the map fans out for the first time.
+    /// The CPUs' own root tables; null until the map fans out (gives CPUs ranges of their own) for the first time.
     pub(super) fan: Fan,
     /// The space's number; `residency` has it too.
     pub(super) id: u64,

@@ -47,8 +47,9 @@ impl<F: Format> Request<'_, F> {
                 }
             }
             RequestKind::Entry { id, i, reach, generation, set } => {
-                // Interrupts are masked for the reason given at `Leave` below. Also, a handler could serve a `Home`
-                // request here, and its requester would free the own root that this code uses.
+                // Interrupts are masked, so that a handler finds the space either loaded or left, as at `Leave` below.
+                // Also, a handler could serve a `Home` request here, and its requester would free the own root that
+                // this code uses.
                 machine.masked(|| {
                     if state.loaded() == *id {
                         flush_entry_here(machine, state, *i, reach, *generation, set);
@@ -56,7 +57,8 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             RequestKind::Home { space, root, regime } => {
-                // Interrupts are masked for the reason given at `Leave` below.
+                // Interrupts are masked, so that a handler finds either the old or the new root loaded, as at `Leave`
+                // below.
                 machine.masked(|| {
                     if state.loaded() == space.id() && state.has_own() {
                         // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.
@@ -65,9 +67,9 @@ impl<F: Format> Request<'_, F> {
                 });
             }
             RequestKind::Root { space, root } => {
-                // Interrupts are masked for the reason given at `Leave` below. The target CPU, not the requester, reads
-                // the word of the root. Otherwise the request to load a new root and the request to leave it could
-                // arrive in the wrong order.
+                // Interrupts are masked, so that a handler finds either the old or the new root loaded, as at `Leave`
+                // below. The target CPU, not the requester, reads the word of the root. Otherwise the request to load a
+                // new root and the request to leave it could arrive in the wrong order.
                 machine.masked(|| {
                     if state.loaded() == space.id() && !state.has_own() {
                         // SAFETY: this is the target CPU, with interrupts masked; `root` belongs to the loaded space.

@@ -23,7 +23,7 @@ pub struct Residency {
     id: u64,
     /// The generation. Every flush raises it before it reads the set `running`.
     generation: AtomicU64,
-    /// The CPUs that run the space, or may at any moment.
+    /// The CPUs that run the space, or may begin to run it at any moment.
     running: CpuSet,
     /// The CPUs that have the space loaded while they run a thread without a user half.
     lazy: CpuSet,

@@ -378,7 +378,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// The step of a walk from `lock` to the lock for which its owner waits now; `None` if the owner does not wait.
+    /// The step of a [walk](Self::walk) along owners, from `lock` to the lock for which its owner waits now. `None` if
+    /// the owner does not wait.
     ///
     /// # Safety
     /// The lock is in its bucket, which is locked.
@@ -387,7 +388,8 @@ impl<M: Machine> FutexTable<M> {
         self.step(unsafe { lock.owner() })
     }
 
-    /// The step of a walk to the lock for which `thread` waits; `None` if it waits for none.
+    /// The step of a [walk](Self::walk) along owners, to the lock for which `thread` waits. `None` if it waits for
+    /// none.
     fn step(&self, thread: &Thread<M>) -> Option<Step<M>> {
         let _guard = self.thread_lock(thread).lock();
         // SAFETY: the thread lock is held while the waiter is used.
@@ -739,8 +741,8 @@ impl<M: Machine> FutexTable<M> {
 
     /// Hands on each lock that has waiters and that the calling thread owns, because the thread leaves its address
     /// space. The new owners write the locks' words. If `ends` is true, the thread can never own a `PiLock` again.
-    /// Otherwise it can own one again after the function has returned. So waiters that make this thread an owner again
-    /// and again cannot keep it in this loop.
+    /// Otherwise it can own a `PiLock` again, but only after the function has returned. So waiters cannot keep the
+    /// thread in this loop by making it an owner again and again.
     pub fn pi_leave(&self, scheduler: &Scheduler<M>, ends: bool) {
         self.pi_leave_for(scheduler, &scheduler.current(), ends);
     }
@@ -787,8 +789,8 @@ impl<M: Machine> FutexTable<M> {
     }
 }
 
-/// One step of a walk: a thread that waits for a lock, its waiter and the waiter's bucket. The walk has read them under
-/// the thread lock, which it no longer holds, so they may be old.
+/// One step of a walk along the owners of locks: a thread that waits for a lock, its waiter and the waiter's bucket.
+/// The walk has read them under the thread lock, which it no longer holds, so they may be old.
 struct Step<M: Machine> {
     thread: ThreadRef<M>,
     waiter: *const PiWaiter<M>,

@@ -27,9 +27,9 @@ pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
     /// The first of four hints. A CPU that changes the queue writes them under the queue's lock; wakers read them
     /// without the lock. `waiting` is the length of the queue. `eager` is the length of the front list of the running
-    /// thread's user. `turn_end` is the time at which the running thread must yield to a thread of another user or
-    /// class, in nanoseconds of the counter. `urgency` is the real-time priority of the most urgent thread that runs or
-    /// waits.
+    /// thread's user (woken threads with some of their turn left). `turn_end` is the time at which the running thread
+    /// must yield to a thread of another user or class, in nanoseconds of the counter. `urgency` is the real-time
+    /// priority of the most urgent thread that runs or waits.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
     pub turn_end: AtomicU64,
@@ -44,8 +44,8 @@ pub(crate) struct Cpu<M: Machine> {
     pub(super) moving: AtomicBool,
     /// (own) The time at which the running thread got the CPU, in nanoseconds of the CPU's counter.
     pub(super) dispatched: AtomicU64,
-    /// (own) The time at which the running thread's stretch ends because other threads wait, in nanoseconds; `NEVER` if
-    /// no thread waits.
+    /// (own) The time at which the running thread must yield because other threads wait (the end of its stretch), in
+    /// nanoseconds. `NEVER` if no thread waits.
     pub(super) stretch_end: AtomicU64,
     /// (own) The deadline for which the timer is programmed, in nanoseconds; `NEVER` if it is off.
     pub(super) armed: AtomicU64,
@@ -201,9 +201,9 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Sets the end of the stretch of `current`, which runs on this CPU or is about to, because threads wait. Programs
-    /// the timer for that time, or requests preemption if the stretch has ended. `now` is in nanoseconds of the CPU's
-    /// counter.
+    /// Sets the time at which `current` must yield (the end of its stretch), because other threads wait. `current` runs
+    /// on this CPU, or is about to. Programs the timer for that time, or requests preemption if the stretch has ended.
+    /// `now` is in nanoseconds of the CPU's counter.
     ///
     /// # Requires
     /// Interrupts are masked.

@@ -7,7 +7,8 @@ use quire_sync::per_cpu::CachePadded;
 
 const WORDS: usize = MAX_CPUS / 64;
 
-/// A bit for each CPU. The words are written only when a CPU becomes idle or crowded, so they stay in all caches.
+/// A bit for each CPU. The words are written only when a CPU becomes idle, or crowded (threads wait on its queue). So
+/// they stay in all caches.
 pub(crate) struct CpuBits {
     words: CachePadded<[AtomicU64; WORDS]>,
 }

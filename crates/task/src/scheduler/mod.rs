@@ -135,8 +135,8 @@ impl<M: Machine> Scheduler<M> {
         self.spawn_on(thread, cpu);
     }
 
-    /// Makes a new thread runnable on `cpu`, where [`spawn`](Self::spawn) chooses the CPU. Used for per-CPU threads,
-    /// and for a child for which its parent waits.
+    /// Makes a new thread runnable on `cpu`, unlike [`spawn`](Self::spawn), which chooses a CPU itself. Used for
+    /// per-CPU threads, and for a child for which its parent waits.
     pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
         let thread = thread.into_raw();
         let masked = Masked::new(self.machine);
@@ -201,8 +201,8 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// Finishes the switch to the calling thread and its sleep, and unmasks interrupts. It is the first call of a
-    /// thread that gave up its stack when it parked. The thread runs on its new stack, with interrupts masked.
+    /// Finishes the switch to the calling thread, unmasks interrupts, and ends the thread's sleep. It is the first call
+    /// of a thread that gave up its stack when it parked. The thread runs on its new stack, with interrupts masked.
     pub fn resumed(&self) {
         self.finish_switch();
         let me = self.current();
@@ -236,9 +236,9 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// As [`unpark`](Self::unpark), for a thread that is about to exit. If the thread sleeps, and [`CROWD`](place)
-    /// threads of its user wait on that CPU already, it moves to the share of ending threads. Each CPU has such a share
-    /// beside the shares of users. So 100,000 threads that exit at once do not use up their user's CPU time. A thread
-    /// that runs or waits for a CPU keeps its share.
+    /// threads of its user wait on the chosen CPU already, it moves to the share of ending threads. Each CPU has such a
+    /// share beside the shares of users. So 100,000 threads that exit at once do not use up their user's CPU time. A
+    /// thread that runs or waits for a CPU keeps its share.
     pub fn unpark_to_end(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
@@ -505,7 +505,7 @@ impl<M: Machine> Scheduler<M> {
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         // `next` may run on this CPU: its affinity was checked under the queue's lock. A CPU that changes the affinity
-        // later sends an interrupt.
+        // after that check sends an interrupt.
         if here.waiting.load(Ordering::Relaxed) != 0 && !self.is_idle(here, next) {
             self.end_stretch(here, next, now);
         }

@@ -11,9 +11,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// If a user's front list has at least this number of waiting threads, a thread that is woken to exit leaves the user's
-/// share. With fewer waiting threads, an exiting thread wakes up as quickly as others. With more, exiting threads do
-/// not delay the user's other threads.
+/// A user's front list has the user's woken threads that have some of their turn left. If it has at least this number
+/// of threads, a thread that is woken to exit leaves the user's share. With fewer threads on the list, an exiting
+/// thread wakes up as quickly as others. With more, exiting threads do not delay the user's other threads.
 pub(super) const CROWD: usize = 64;
 
 /// How many locked queues an idle CPU may find in its search for a thread. The search then ends, because other CPUs
@@ -21,9 +21,10 @@ pub(super) const CROWD: usize = 64;
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
-    /// Chooses the CPU for a woken thread: its home CPU if that is idle, because its caches may still hold the thread's
-    /// data. Else it is an idle CPU on which the thread may run, else the home CPU. The chosen idle CPU is removed from
-    /// the idle set atomically, so two wakers do not choose the same CPU.
+    /// Chooses the CPU for a woken thread. It is the home CPU, on which the thread ran last, if that CPU is idle,
+    /// because its caches may still hold the thread's data. Else it is an idle CPU on which the thread may run, else
+    /// the home CPU. The chosen idle CPU is removed from the idle set atomically, so two wakers do not choose the same
+    /// CPU.
     pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
         let home = thread.home();
         if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
@@ -124,9 +125,9 @@ impl<M: Machine> Scheduler<M> {
             self.note_inline(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
             // The CPU of the queue needs an interrupt if it halts, or if its running thread must now yield earlier. The
-            // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on the front
-            // list, or belongs to another user or class. If a thread of that kind waited already, the CPU was
-            // interrupted for that thread.
+            // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on its
+            // user's front list, or belongs to another user or class. If a thread of that kind waited already, the CPU
+            // was interrupted for that thread.
             let shorter = || {
                 let after = hints();
                 (before.0 == 0 && after.0 == 1) || after.1 < before.1
@@ -142,8 +143,9 @@ impl<M: Machine> Scheduler<M> {
 
     /// Updates the hints about a queue, and the set of crowded CPUs. Called under the queue's lock, after each change.
     ///
-    /// A CPU whose queue becomes empty stays in the crowded set until it is idle, or until an idle CPU has examined the
-    /// queue. So while all CPUs are busy, threads that sleep and wake write no shared cache line.
+    /// Idle CPUs take threads from the CPUs in the crowded set. A CPU whose queue becomes empty stays in that set until
+    /// it is idle, or until an idle CPU has examined the queue. So while all CPUs are busy, threads that sleep and wake
+    /// write no shared cache line.
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         self.note_inline(cpu, id, queue);
     }
@@ -162,7 +164,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Wakes a halted CPU on which `thread` may run, so that this CPU takes the thread from the queue of CPU `id`.
+    /// Wakes a halted CPU on which `thread` may run, so that the woken CPU takes the thread from the queue of CPU `id`.
     /// Called after `thread` was inserted in that queue and waits there.
     pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>, thread: &Thread<M>) {
         if queue.movable() == 0 || queue.idle {
@@ -182,9 +184,10 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Whether a thread that waits on a crowded CPU may run on `cpu`. If not, `cpu` may halt, because a waker that
-    /// queues such a thread later finds `cpu` in the idle set. The search of a queue ends after a fixed number of
-    /// threads that may not run on `cpu`. The search misses a thread behind them, which then waits for its own CPU.
+    /// Whether a thread that waits on another, crowded CPU (which has waiting threads) may run on `cpu`. If not, `cpu`
+    /// may halt, because a waker that queues such a thread after this search finds `cpu` in the idle set. The search of
+    /// a queue ends after a fixed number of threads that may not run on `cpu`. The search misses a thread behind them,
+    /// which then waits for its own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.

@@ -1,8 +1,8 @@
 //! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each
 //! share the user's threads.
 //!
-//! The share whose thread runs is the *current* share, and is not in the heap. Usually all runnable threads belong to
-//! one user. Then the heap is empty and no shares are compared.
+//! The share whose thread runs is the *current* share. The other shares with waiting threads are in a heap. Usually all
+//! runnable threads belong to one user. Then the heap is empty and no shares are compared.
 //!
 //! [Real-time threads](super::realtime) wait on lists of their own, and run before the threads of shares. While a
 //! real-time thread runs, no share is current. Its CPU time counts towards the bound of real-time threads, not towards
@@ -114,8 +114,8 @@ impl<M: Machine> RunQueue<M> {
         self.current.map(|share| unsafe { share.as_ref() })
     }
 
-    /// The length of the front list of the running thread's user: its threads should not wait for the end of the
-    /// running thread's turn.
+    /// The length of the front list of the running thread's user: woken threads with some of their turn left. They
+    /// should not wait for the end of the running thread's turn.
     pub fn eager(&self) -> usize {
         self.current().map_or(0, Share::eager)
     }
@@ -196,7 +196,8 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// Limits how far a share, which had no runnable threads and is about to get one, is behind the other shares.
+    /// Limits how far the virtual time of `share` is behind that of the other shares. Called when `share` had no
+    /// runnable threads and is about to get one.
     fn wake(&self, share: &Share<M>) {
         let least = self.floor.saturating_sub(CREDIT);
         if share.used() < least {
@@ -239,7 +240,7 @@ impl<M: Machine> RunQueue<M> {
         unsafe { share.push(node, join) };
     }
 
-    /// Where the running thread joins if it is preempted with some of its turn left.
+    /// The list and the end at which the running thread is inserted if it is preempted with some of its turn left.
     pub fn preempted(&self) -> Join {
         self.current().map_or(Join::Front, Share::preempted)
     }
@@ -329,8 +330,8 @@ impl<M: Machine> RunQueue<M> {
 
     /// Updates the queue for `thread`, whose real-time priority may have changed. A waiting thread moves to the list of
     /// its new priority. For the running thread, updates the queue's state. `is_home` returns whether the thread's home
-    /// is still the CPU of this queue. `sort` calls it after it has read `Thread::waits`. `share` returns the share of
-    /// the thread's user on this CPU.
+    /// (the CPU on which it is queued or runs) is still the CPU of this queue. `sort` calls it after it has read
+    /// `Thread::waits`. `share` returns the share of the thread's user on this CPU.
     pub fn sort<'a>(
         &mut self,
         thread: &Thread<M>,
@@ -400,8 +401,8 @@ impl<M: Machine> RunQueue<M> {
         self.left(thread);
     }
 
-    /// Makes `share` the current share, because a thread of it that is not real-time runs on this CPU from now on. The
-    /// thread was not on this queue, or has just become that user's thread.
+    /// Makes `share` the current share, which is that of the running thread. A thread of `share` that is not real-time
+    /// runs on this CPU from now on. The thread was not on this queue, or has just become that user's thread.
     fn begin(&mut self, share: &Share<M>, now: u64) {
         self.charge(now, 0, 0);
         let before = self.current.take();

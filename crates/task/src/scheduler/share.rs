@@ -30,7 +30,7 @@ pub(crate) const CREDIT: u64 = 4_000_000;
 pub(crate) const PATIENCE: u64 = 20_000_000;
 
 /// The greatest ratio of the front list's CPU time to the back list's while both have threads. So the front list gets
-/// at most four fifths of the time. It gets at least half.
+/// at most four fifths of the time. The front list also gets at least half.
 pub(crate) const FRONT_TO_BACK: u64 = 4;
 
 /// Where a thread joins the queue of its user.
@@ -168,9 +168,9 @@ impl<M: Machine> Share<M> {
     /// Charges the list of the thread that has run for `ns` nanoseconds, which are `weighted` nanoseconds at nice 0.
     ///
     /// The front list is charged with the lesser of the two times, and the back list with the greater. Otherwise a
-    /// single thread of great weight on the back list would be charged little and get nearly all the time. The threads
-    /// on the front list may together have more weight. Threads still get time by their weights, because the
-    /// length of a turn depends on the weight.
+    /// single thread of great weight on the back list would be charged little, and would get nearly all the time. That
+    /// would be unfair to the threads on the front list, which may together have more weight. Threads still get time by
+    /// their weights, because the length of a turn depends on the weight.
     pub fn pass(&self, ns: u64, weighted: u64) {
         // No thread waits, so there is nothing to divide between the lists.
         if self.is_empty() {
@@ -196,7 +196,7 @@ impl<M: Machine> Share<M> {
         self.threads_mut().from_back = false;
     }
 
-    /// Where the running thread joins its share if it is preempted with some of its turn left.
+    /// The list and the end at which the running thread is inserted if it is preempted with some of its turn left.
     pub fn preempted(&self) -> Join {
         if self.threads().from_back { Join::Resume } else { Join::Front }
     }
@@ -221,8 +221,9 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// Removes the thread that runs next. Returns the thread, and whether it was on the back list. In that case the
-    /// caller gives it a new turn if it has used up the last one. `None` if no thread waits.
+    /// Removes the thread that runs next. Returns the thread, and whether it was on the back list (threads whose turn
+    /// was used up). In that case the caller gives it a new turn if it has used up the last one. `None` if no thread
+    /// waits.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
         if threads.front_len == 0 || threads.back_len == 0 {

@@ -46,7 +46,7 @@ impl<M: Machine> Object<M> {
     }
 
     /// Removes the right to store into the pages of `keys` from all leaves that exist when this begins. After it
-    /// returns, a store through them faults. Dirty pages stay dirty.
+    /// returns, a store through one of these leaves faults. Dirty pages stay dirty.
     pub fn write_protect(&self, keys: Range<u64>) -> FlushedEverywhere {
         let mut proof = rmap::write_protect(self, &Batch::new());
         self.in_batches(keys, |batch| proof = rmap::write_protect(self, batch));

@@ -94,7 +94,8 @@ fn resident<'a, M: Machine>(
                     if page.try_hold() {
                         let held = HeldPage { object, page };
                         let state = page.state();
-                        // This check follows the acquisition of the hold. From then on the frame is not reused.
+                        // The page is checked after its hold was acquired, because the frame is not reused from then
+                        // on.
                         if !state.busy() && state.valid() && page.object() == object.address() && page.index() == key {
                             return Ok(Some(held));
                         }
@@ -266,7 +267,7 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
     // If the page cannot be read, it is left as it is, because other threads cannot read it either.
     if let Ok(Some(held)) = held {
         // The page must become dirty, so that the old bytes in swap or at the pager do not reappear if the object grows
-        // again. If the pager has no room for the page, the later write fails, and `fsync` returns that error.
+        // again. If the pager has no room for the page, the write to the pager fails, and `fsync` returns that error.
         if make_dirty(&held, key, may).is_err() {
             laundry::mark_dirty(object, key, held.page, &may.pin(object.vm().epoch()));
         }

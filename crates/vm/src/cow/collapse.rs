@@ -20,15 +20,16 @@
 //! A page that moves is in both slots for a moment, never in none. The new slot is filled before the old one is emptied
 //! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy or with another
 //! generation, under its table page's lock. (The generation rises with each change of identity.) A fault that walked
-//! from front to back while a page moved forward may have missed it in both layers. Before such a fault installs its
-//! new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A page that a fault
-//! is making is busy until it is installed or dropped. Until then it hides nothing (mutant [`Mutant::BusyHides`]).
+//! from front to back while a page moved towards the front may have missed it in both layers. Before such a fault
+//! installs its new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A page
+//! that a fault is making is busy until it is installed or dropped. Until then it hides nothing (mutant
+//! [`Mutant::BusyHides`]).
 //!
 //! # Pages in swap
 //! Pages in swap move too, without a read. The mover holds the index slot exclusively ([`TakenSlot`]), as it sets a
 //! resident page busy. The mover fills the new slot before it empties the old one. A fault that finds the slot held
-//! tries again. A fault that read the slot before finds it changed when it stores the page that it has read in (mutant
-//! [`Mutant::SwapInTwoSlots`]).
+//! tries again. A fault may have found the swap slot before the move, and reads the page in. When it stores the page
+//! into the index slot, it finds this slot changed (mutant [`Mutant::SwapInTwoSlots`]).
 //!
 //! # Truncation of the file behind
 //! A truncation searches for copies beyond the file's end from the back of a chain to the front
@@ -158,7 +159,7 @@ fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> core::ops::Range<u64> 
     start..start + window.len() / crate::types::PAGE_SIZE
 }
 
-/// Whether the front layer has at most as many pages as the layer behind. Both are counted in parallel, so that the
+/// Whether the front layer has at most as many pages as the layer behind it. Both are counted in parallel, so that the
 /// cost follows the smaller layer.
 fn front_is_smaller<M: Machine>(
     vm: &'static Objects<M>,
@@ -208,12 +209,13 @@ enum HeldSlot<'p, M: Machine> {
     /// A page in swap, whose index slot is held. It must never be in both slots, because a fault that reads it in
     /// clears the swap slot from one index slot only.
     Swap(TakenSlot<'p, &'static Objects<M>>),
-    /// A zero marker.
+    /// A zero marker: a mark in the slot that the content is zeroes.
     ZeroMarker,
 }
 
 impl<'p, M: Machine> HeldSlot<'p, M> {
-    /// Holds the content of `slot`. `None` if another thread holds it, or if the slot has nothing to move.
+    /// Holds the page or marker in `slot`, so that no other thread changes it. `None` if another thread holds it, or if
+    /// the slot has nothing to move.
     fn take(vm: &'static Objects<M>, from: At<'p, M>, slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
         match slot {
             Slot::Page(pfn) => vm.try_busy_page(from.object, from.key, vm.page(pfn)).map(HeldSlot::Page),

@@ -2,12 +2,12 @@
 //! its own. The fault that makes the last copy finds this out.
 //!
 //! # How the last sharer is found
-//! No count of sharers is kept, because every fork, exit, clip and move would change it for each page of a range. The
-//! object's mapping list already has all backings that show a page. Each backing leads to the layers in front of it
-//! ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a copy that
-//! hides the page from the watch searches for another backing. If the search finds none, the page is destroyed. The
-//! search begins behind the old watch in the list and goes round the list once. So each copy of a page reads about two
-//! slots on average.
+//! No count of sharers is kept, because every fork, exit, split and move of a mapping would change it for each page of
+//! a range. The object's mapping list already has all backings that show a page. Each backing leads to the layers in
+//! front of it ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a
+//! copy that hides the page from the watch searches for another backing. If the search finds none, the page is
+//! destroyed. The search begins after the old watch in the list and goes round the list once. So each copy of a page
+//! reads about two slots on average.
 //!
 //! # Long searches
 //! A copy looks at [`LOOKS`] backings at most, and leaves the rest to the reaper ([`search_all`]). The copy then stores
@@ -25,9 +25,9 @@
 //! two copies at the same time.
 //!
 //! # Why a page that was found hidden stays hidden
-//! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. In each
-//! case a page or a marker is left that hides the page too. The one exception is a page that a fault is making, which
-//! may be dropped while it is busy. So busy pages hide nothing here.
+//! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. (The
+//! marker says that the content is zeroes.) In each case a page or a marker is left that hides the page too. The one
+//! exception is a page that a fault is making, which may be dropped while it is busy. So busy pages hide nothing here.
 //!
 //! A chain that replaces another (clip, protect, remap), or that a fork derives from it, has copies of the original
 //! backings. Each copy is in the shard (a separately locked part) of the mapping list that has its original. It is
@@ -87,9 +87,9 @@ pub(crate) const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 128 };
 enum Sight {
     /// One of the layers has a page, a page in swap, or a zero marker at the address.
     Hidden,
-    /// No layer has a filled slot there.
+    /// No layer has a filled slot at the address.
     Shown,
-    /// One of the layers has a busy page there, which may be kept or dropped.
+    /// One of the layers has a busy page at the address. The page may be kept or dropped.
     Unsure,
 }
 
@@ -151,7 +151,7 @@ fn is_watched_elsewhere<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -
         Copied::Again => false,
         Copied::Watched(watch) => {
             let unlinked = source.object.shards().unlinked();
-            // A watch counts only if no backing was unlinked since it was chosen.
+            // A watch is reliable only if no backing was unlinked since it was chosen.
             watch != Watch::new(source.layer, unlinked).0 && Watch(watch).is_of(unlinked)
         }
     }
@@ -195,7 +195,7 @@ impl Watch {
         Self::at(core::ptr::from_ref(b).addr(), unlinked)
     }
 
-    /// A void watch: the address of a backing that hides the page, behind which the next search begins.
+    /// A void watch: the address of a backing that hides the page. The next search begins after that backing.
     fn void(address: usize, unlinked: u64) -> Watch {
         Self::at(address, unlinked.wrapping_sub(1))
     }
@@ -251,7 +251,7 @@ pub(crate) fn search_some<M: Machine>(
     if held && state.valid() && page.object() == object.address() && page.index() == key {
         let seen = if state.busy() { Seen::Unsure } else { find(object, key, page, hider, false, pin) };
         match seen {
-            // This includes a busy page, which another CPU may be moving. A watch must not be written after a move.
+            // `Unsure` includes a busy page, which another CPU may be moving. A watch must not be written after a move.
             Seen::Unsure => vm.reaper().flag(object),
             Seen::Somewhere => {}
             Seen::Unfinished => over = ControlFlow::Break(()),
@@ -290,8 +290,8 @@ pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64
     ControlFlow::Continue(())
 }
 
-/// Frees a page in swap, and empties its index slot. No zero marker is needed there, because every chain hides the
-/// layers behind at this address too.
+/// Frees a page in swap, and empties its index slot. No zero marker is needed there, because every chain hides also the
+/// layers behind this one at the address.
 fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, &'static Objects<M>>) {
     let vm = object.vm();
     taken.empty();
@@ -314,7 +314,7 @@ pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut May
 /// Searches like [`search_all`], for the resident page `page`, if it is still at `key`.
 fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
-    // This checks the watch first.
+    // This call checks the page's watch first.
     let over = search_some(object, key, page, None, &may.pin(vm.epoch()));
     if over.is_continue() || !page.try_hold() {
         return LOOKS.into();
@@ -361,7 +361,8 @@ fn search_all_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, may: 
             Seen::Nowhere => {
                 let Some(taken) = object.index().take(key, Slot::Swap(slot), &pin) else { break };
                 // Only a merge of layers puts another page into the slot, and only while one backing alone shows the
-                // object. If this holds, at least two backings showed the object at any time since the search began.
+                // object. If the list is longer than the number of unlinked backings, at least two backings showed the
+                // object at any time since the search began.
                 if object.shards().unlinked().wrapping_sub(unlinked).saturating_add(1) < backings {
                     free_swapped(object, slot, taken);
                 } else {
@@ -390,7 +391,7 @@ enum Seen {
     Unfinished,
 }
 
-/// Whether a search continues after a look at one backing, or its result.
+/// Whether a search continues after it looked at one backing, or the search's result.
 fn sees(sight: Sight) -> ControlFlow<Seen> {
     match sight {
         Sight::Hidden => ControlFlow::Continue(()),
@@ -453,8 +454,8 @@ fn last_place<M: Machine>(object: &Object<M>, key: u64, page: &Page) -> Option<T
 /// Searches for a watch among [`LOOKS`] backings at most. With `others`, the backing `hider` is skipped.
 ///
 /// Checks the present watch first, because it may still show the page, although other backings were unlinked since it
-/// was chosen. Then the search begins behind the watch's place and goes round the list once. A search that ends before
-/// it has gone round stores a void watch for the place that it has reached.
+/// was chosen. Then the search begins after the watch's place and goes round the list once. If a search ends before it
+/// has gone round the list, it stores a void watch, which marks the place that it has reached.
 fn find<M: Machine>(
     object: &Object<M>,
     key: u64,

@@ -1,13 +1,14 @@
 //! The reaper: a daemon that frees pages, resident or in swap, that no chain shows any more after exits and unmappings.
 //!
-//! A copy searches itself whether it hid a page from its last sharer ([`last_sharer`]). An exit, an unmapping or a zero
-//! marker that may remove the last sharer only marks the object for the reaper, and searches nothing. The reaper
-//! examines marked objects, some pages at a time ([`Objects::reap`](crate::object::Objects::reap)).
+//! A fault that copies a page searches itself whether the copy hides the page from its last sharer ([`last_sharer`]).
+//! An exit, an unmapping or a zero marker that may remove the last sharer only marks the object for the reaper, and
+//! searches nothing. The reaper examines marked objects, some pages at a time
+//! ([`Objects::reap`](crate::object::Objects::reap)).
 //!
 //! For each stretch (a range of pages) of an object, the reaper samples a few backings. It chooses the backing with the
-//! fewest pages in front. It examines only the pages that the layers in front of that backing hide, because a page that
-//! every chain hides is hidden there too. For example, a shell has a large memory and many short-lived children. Then
-//! the cost follows the pages that the shell wrote between its forks.
+//! fewest pages in front. It examines only the pages that the layers in front of that backing hide. That suffices,
+//! because these layers also hide each page that every chain hides. For example, a shell has a large memory and many
+//! short-lived children. Then the cost follows the pages that the shell wrote between its forks.
 //!
 //! # Lists
 //! Each CPU has a doubly linked list of marked objects, with its own lock. A list holds no reference to its objects:
@@ -28,9 +29,10 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Number of pages of an object that are examined under one pin.
+/// Number of pages of an object that are examined under one pin of the epoch (an RCU read section).
 const BLOCK: u64 = 512;
-/// The most backings that are looked at under one pin. The remaining pages of the stretch are then searched one by one.
+/// The most backings that are looked at under one pin. The remaining pages of the examined range are then searched one
+/// by one.
 const LOOKS: u64 = 1024;
 /// Number of backings that cost as much of the budget as one page.
 const LOOKS_A_PAGE: u64 = 16;

@@ -36,7 +36,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     ) -> Result<FaultKind, Attempt<M>> {
         let front = self.entry.front();
         if self.access == Access::Write {
-            // The order of a copy: the front's slot, then the old leaf, then the new one.
+            // The steps have the order of a copy: fill the front's slot, clear the old leaf, enter the new leaf.
             let Some(own) = front.touch(pin)? else { return Err(Attempt::Stale) };
             let new = self.insert(own, front.key(self.va), Fill::Zeroed, true, pin)?;
             let mut owed = Obligation::new(self.vm, self.pmap);

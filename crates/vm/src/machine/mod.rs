@@ -53,8 +53,8 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         0
     }
 
-    /// The domain of frame `pfn`, below [`Machine::domains`], and a later frame. All frames from `pfn` up to that frame
-    /// are in the same domain. Called at boot only.
+    /// The domain of frame `pfn`, below [`Machine::domains`], and the end of a range of frames from `pfn` on. All
+    /// frames of the range are in this domain. Called at boot only.
     fn domain_of_frame(&self, _pfn: crate::types::Pfn) -> (usize, crate::types::Pfn) {
         (0, crate::types::Pfn(u64::MAX))
     }

@@ -102,9 +102,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// flush. Free it once no walker is left. Preemption is off for a bounded number of table pages at a time.
     fn prune(&self, vm: &'static Physical<M>, range: VirtRange);
 
-    /// Called when the map has fanned out (relies on C9). From then on, CPUs that fault in this space may get root
-    /// tables of their own. A flush then targets only the CPUs that have copied the root entry. If no memory is free,
-    /// nothing changes.
+    /// Called when the map has fanned out: CPUs map in arenas of their own (relies on C9). From then on, CPUs that
+    /// fault in this space may get root tables of their own. A flush then targets only the CPUs that have copied the
+    /// root entry. If no memory is free, nothing changes.
     fn fan_out(&self, vm: &'static Physical<M>) {
         let _one_root_serves_all = vm;
     }

@@ -154,7 +154,8 @@ impl<M: Machine> Writer<'_, M> {
         if let Some((object, key)) = entry.front().layer(va)
             && let Some(device) = object.device()
         {
-            // A revoked device has no pages; its leaves are about to be cleared.
+            // A device that is being revoked has lost its pages, and its leaves are about to be cleared. So a leaf
+            // beyond the device's end is an error only if the machine is quiet.
             let right = leaf.pfn.0 == device.first.0 + key && (key < object.end() || !quiet);
             return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
         }

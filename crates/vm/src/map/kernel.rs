@@ -157,7 +157,8 @@ pub struct KernelMap<M: KernelPages> {
     writer: SpinLock<Owner>,
     /// Each CPU's idle stacks, which are mapped.
     idle: PerCpu<SpinLock<RegionList>>,
-    /// Retired ranges that wait for a new generation. They are unmapped, and still in the tree.
+    /// Retired ranges that wait for a new generation (one flush on all CPUs for many ranges). They are unmapped, and
+    /// still in the tree.
     waiting: SpinLock<RegionList>,
     generation: AtomicU64,
 }

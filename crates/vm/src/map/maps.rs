@@ -1,4 +1,5 @@
-//! All maps of a memory system as one value. It is the third of the nested values that make up a system.
+//! All maps of a memory system as one value. It is the third of the nested values that make up a system, after
+//! `Physical` and `Objects`.
 
 use super::memory::MapMemory;
 use crate::check::{Broken, Level};

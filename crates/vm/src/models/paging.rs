@@ -384,7 +384,7 @@ protocol! {
     DirtyAsFound: "a clean page is writable";
 }
 
-/// `MADV_FREE` marks a page while a CPU that has a writable translation stores. A store after that must be kept.
+/// `MADV_FREE` marks a page while a CPU that has a writable translation stores. A store after the mark must be kept.
 fn free_against_store() {
     let w = World::private(1);
     w.boot.swap(SLOTS, PROMPT);

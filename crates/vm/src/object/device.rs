@@ -41,7 +41,7 @@ impl<M: Machine> Object<M> {
     /// The object's frames. `None` if the object is no device.
     #[inline(always)]
     pub(crate) fn device(&self) -> Option<Device> {
-        // The flag is tested first, because the frames are not on the cache line that each fault reads.
+        // The flag is tested first, because it is on the cache line that each fault reads, and `own` is not.
         if self.flags.load(Ordering::Relaxed) & DEVICE == 0 {
             return None;
         }

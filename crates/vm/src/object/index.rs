@@ -91,7 +91,8 @@ pub enum Slot {
     Page(Pfn),
     /// A page, in this swap slot.
     Swap(u64),
-    /// Zero marker: the key has no page and reads as zeroes. Pages of layers behind are hidden at this key.
+    /// Zero marker: the key has no page and reads as zeroes. It hides pages of the objects behind this one in a shadow
+    /// chain.
     ZeroMarker,
 }
 
@@ -158,12 +159,12 @@ pub struct IndexNode<N: Nodes> {
     /// The bitmap of occupied slots. The owner of a slot changes the slot's bit.
     present: AtomicU64,
     /// In a leaf: the slots whose page may be newer than the pager's copy. The CPU that makes a page dirty sets the
-    /// bit. The cleaner or the slot's owner clears it.
+    /// bit. The slot's owner clears it, or the CPU that writes the page back.
     dirty: AtomicU64,
     /// The height above the slots; 1 for a leaf. Fixed.
     height: u32,
-    /// In a leaf: the time of a store into one of its pages. The field is on this line, because a fault that makes a
-    /// page, or makes it dirty, writes the line anyway.
+    /// In a leaf: the time of a store into one of its pages. The field is on this cache line, because a fault that adds
+    /// a page, or makes a page dirty, writes the line anyway.
     stored: AtomicU64,
     slots: NodeSlots,
 }
@@ -193,7 +194,7 @@ impl<N: Nodes> IndexNode<N> {
         let node = nodes.allocate()?;
         record::wrote(node.as_ptr());
         let at = node.as_ptr();
-        // Each field is written by itself, because a whole node would be built on the stack and copied.
+        // Each field is written by itself. An assignment of a whole node would build it on the stack and copy it.
         // SAFETY: the memory is new and fits a node, by the contract of `Nodes`. Each field is written once.
         unsafe {
             (&raw mut (*at).retired).write(Retired::new());
@@ -244,8 +245,8 @@ impl<N: Nodes> IndexNode<N> {
         self.slot_at(key, self.height)
     }
 
-    /// Returns the slot like [`slot`](Self::slot), but gets the height from the word that led to this node. So the
-    /// node's header is not read. In an inner node, each linking of a child writes that header.
+    /// Returns the slot like [`slot`](Self::slot), but gets the height from the word that led to this node. So it does
+    /// not read the node's header, whose cache line another CPU may have: each linking of a child writes it.
     fn slot_at(&self, key: u64, height: u32) -> (&AtomicU64, u64) {
         let i = (key >> (BITS * (height - 1))) & MASK;
         (&self.slots[i as usize], 1 << i)
@@ -301,17 +302,18 @@ enum SlotPlace<'a, N: Nodes> {
     Absent,
 }
 
-/// The page index of an object; see the module's comment.
+/// The page index of an object: a radix tree that readers walk without locks. The module's comment has the rules.
 pub struct Index<N: Nodes> {
     root: AtomicU64,
     _nodes: PhantomData<fn(N) -> N>,
 }
 
 impl<N: Nodes> Index<N> {
-    /// An empty index of no object, for tests and measurements.
+    /// An empty index that belongs to no object, for tests and measurements.
     ///
     /// # Safety
-    /// Each pin that is passed to its functions is of the domain to which its nodes are retired.
+    /// `N` retires the index's nodes to one epoch domain. Each caller of the index's functions passes a pin of this
+    /// domain.
     pub unsafe fn detached() -> Self {
         Index::new()
     }
@@ -349,7 +351,8 @@ impl<N: Nodes> Index<N> {
                 return (decode(word), Some(&node.stored));
             }
             if word & NODE == 0 {
-                // The slot is empty, or a child is being linked (still empty) or removed (already empty).
+                // No child is here: the slot is empty, or its child is still being linked or is being removed, and has
+                // no content.
                 return (Slot::Empty, None);
             }
         }
@@ -614,7 +617,8 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Sets the dirty bit of `key` in its leaf. The caller holds the slot's content, so that it stays.
+    /// Sets the dirty bit of `key` in its leaf. The caller holds the slot's content (by its busy bit or a hold), so the
+    /// content stays in the slot.
     pub(crate) fn tag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             let bit = leaf.slot(key).1;
@@ -632,7 +636,7 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Clears the dirty bit of `key`, before its page is cleaned.
+    /// Clears the dirty bit of `key` in its leaf. The page is LAUNDERING, and its write starts next.
     pub(crate) fn untag_dirty(&self, key: u64, pin: &Pinned<'_>) {
         if let SlotPlace::Leaf(leaf) = self.place(key, pin) {
             leaf.dirty.fetch_and(!leaf.slot(key).1, Ordering::AcqRel);

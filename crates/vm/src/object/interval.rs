@@ -1,5 +1,5 @@
-//! An ordered tree of intervals, with links in its members. It finds the members that cover a page without a visit to
-//! other members.
+//! An ordered tree of intervals, whose links are fields of its members (an intrusive tree). It finds the members that
+//! cover a page without a visit to other members.
 //!
 //! The tree is a treap: a search tree by (start, address), and heap-ordered by a priority, which is a hash of the
 //! address. So its expected depth is logarithmic without rebalancing or stored priorities. Each member records the
@@ -27,7 +27,7 @@ pub struct Links<T> {
 }
 
 impl<T> Links<T> {
-    /// Links of a member that is alone in its tree, or in none.
+    /// Links of a member that is alone in its tree, or in no tree.
     pub(crate) const fn new(end: u64) -> Self {
         Links { left: ptr::null_mut(), right: ptr::null_mut(), parent: ptr::null_mut(), max: end }
     }
@@ -190,7 +190,8 @@ impl<T: Interval> Tree<T> {
                 }
             }
             *change(member) = Links::new((*member).end());
-            // The merged members have new subtrees, so their records are computed again.
+            // The merged members have new subtrees, so the largest ends and latest stamps that they record are computed
+            // again.
             let mut at = above;
             while at != parent {
                 refresh(at);
@@ -292,8 +293,8 @@ impl<T: Interval> Tree<T> {
 
     /// The first member after `after`, in the tree's order, that overlaps `start..end` and has the stamp `since` or a
     /// later stamp. Finds only members that were linked while a walk was registered. Each other member that the search
-    /// passes on the way lowers `steps` by one. The search stops when `steps` is 0. For each linking, the search passes
-    /// about log(*n*) other members in a tree of *n* members.
+    /// passes on the way lowers `steps` by one. The search stops when `steps` is 0. In a tree of *n* members, the
+    /// search passes about log(*n*) other members for each member with the stamp `since` or a later one.
     pub(crate) fn next_newer(
         &self,
         start: u64,
@@ -540,7 +541,8 @@ unsafe fn find<T: Interval>(at: *mut T, start: u64, end: u64, after: Option<Tree
         while !at.is_null() && links(at).max > start {
             let l = links(at);
             if after.is_none_or(|a| is_before(a, place(at))) {
-                // Mostly the left subtree has no member that reaches `start`. The test saves the call.
+                // Mostly the left subtree has no member that ends after `start`. This test then saves the recursive
+                // call.
                 if !l.left.is_null() && links(l.left).max > start {
                     let found = find(l.left, start, end, after);
                     if !found.is_null() {

@@ -10,12 +10,12 @@
 //!
 //! # Growing and shrinking
 //! At first the list has one shard. It fans out to sixteen shards when CPUs contend for the first shard and that shard
-//! is long ([`FAN_OUT_AT`]). CPUs contend if they wait, or link backings in turns. A shard is long with 80 backings for
-//! each of the sixteen shards. A short list fans out too, if CPUs have often taken turns in the first shard
-//! ([`TURNS`]). An example is a few programs that all CPUs run again and again. CPUs may still take turns in one of the
-//! sixteen shards, or empty and fill one, which writes the object's reference count. Then these CPUs and their
-//! neighbours get shards of their own ([`OWN_AT`]). The number of own shards follows the CPUs that contend, not the
-//! backings.
+//! is long ([`FAN_OUT_AT`]). CPUs contend if they wait for its lock, or take *turns*: each links a backing after
+//! another CPU did. A shard is long with 80 backings for each of the sixteen shards. A short list fans out too, if CPUs
+//! have often taken turns in the first shard ([`TURNS`]). An example is the file of a program that all CPUs start again
+//! and again. CPUs may still take turns in one of the sixteen shards, or empty and fill one, which writes the object's
+//! reference count. Then these CPUs and their neighbours get shards of their own ([`OWN_AT`]). The number of own shards
+//! follows the CPUs that contend, not the backings.
 //!
 //! Each shard makes scans slower, because a scan locks each shard. So while there is one shard, each scan subtracts
 //! [`SCAN`] from the count of turns that would open more shards. Shards close again when the list is short and is
@@ -61,8 +61,8 @@ const MORE: usize = 1;
 const GROUP: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 /// The number of groups that have own shards. CPUs beyond the last group share shards with others.
 const GROUPS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
-/// How often CPUs take turns in a shard before they get shards of their own. The cache-line transfers that this saves
-/// outweigh the added cost of later scans.
+/// How often CPUs take turns in a shard (one links a backing after another CPU did) before they get shards of their
+/// own. The cache-line transfers that this saves outweigh the added cost of later scans.
 const OWN_AT: u16 = if cfg!(any(test, loom, shuttle)) { 2 } else { 32 };
 /// The shards close at this number of backings or fewer: 64 for each of the shards that all CPUs share.
 #[cfg(not(any(test, loom, shuttle)))]
@@ -72,15 +72,17 @@ const SHRINK_BELOW: u32 = 6;
 /// The number of backings in the first shard at which it may fan out. It is a quarter above [`SHRINK_BELOW`], so that
 /// the list does not alternate between open and closed.
 const FAN_OUT_AT: u32 = SHRINK_BELOW / 4 * 5 + SHRINK_BELOW % 4;
-/// The number of turns that CPUs take in the first shard before a short list fans out. Each turn moves a cache line.
+/// The number of turns in the first shard (a CPU links a backing after another CPU did) before a short list fans out.
+/// Each turn moves a cache line.
 const TURNS: u16 = if cfg!(any(loom, shuttle)) { u16::MAX } else { 64 };
-/// The number of turns that one scan offsets, because a scan of a wide list locks each shard.
+/// The number that one scan subtracts from the count of turns. A scan locks each shard, so frequent scans keep a list
+/// from fanning out.
 const SCAN: u16 = 16;
 /// The number of scans of a short list, without an unlinking, after which its shards close.
 const SCANS: u32 = 64;
 /// The number of unlinkings from one shard between two checks of the list's length, for each sixteen shards of the
-/// list. A check reads a cache line of each shard. With fewer checks, CPUs that map and unmap fetch fewer lines from
-/// each other. With more checks, the shards of a short list close sooner, and scans visit fewer empty shards.
+/// list. A check reads a cache line of each shard. With fewer checks, CPUs that map and unmap fetch fewer cache lines
+/// from each other. With more checks, the shards of a short list close sooner, and scans visit fewer empty shards.
 const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
 /// The number of scans between two checks of the list's length at which the shards may close.
 const LOOK_SCANS: u32 = match () {
@@ -90,7 +92,8 @@ const LOOK_SCANS: u32 = match () {
 };
 /// The value of `last` before the first linking.
 const NO_CPU: u16 = u16::MAX;
-/// The most starts of intervals over a page at which [`Shards::visit_at`] looks for a backing by its address.
+/// The most starts that [`Shards::visit_at`] tries. It knows a backing's address, but not its start, and the tree is
+/// ordered by start, then by address.
 const STARTS: usize = 4;
 
 struct Listed<M: Machine> {
@@ -452,7 +455,7 @@ impl<M: Machine> Shards<M> {
             None if n == 0 => {
                 refs.add();
                 if backing.shard() != 0 {
-                    // The reference count is on a shared cache line, too.
+                    // This write of the shared reference count moves a cache line too, so it counts as a turn.
                     shard.contended.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -462,7 +465,7 @@ impl<M: Machine> Shards<M> {
     }
 
     /// Unlinks `b`. Returns true if its shard is empty now; the caller then drops the shard's reference to the object.
-    /// The shard is not used after its lock is released, because an own shard does not keep the object alive.
+    /// Does not use the shard after the release of its lock, because a CPU's own shard does not keep the object alive.
     ///
     /// # Safety
     /// `b` is linked here.
@@ -545,16 +548,16 @@ impl<M: Machine> Shards<M> {
             fence_full();
         }
         for shard in more.shards.iter().map(|p| &p.0) {
-            // A few backings move for each hold of the locks, so that other CPUs get the locks. No backing is linked
-            // into this shard from now on.
+            // Each call moves a few backings and then releases the locks, so that other CPUs get them. No CPU links a
+            // backing into this shard from now on.
             while self.bring_home(shard, more, closing, refs, false) {}
             shard.contended.store(0, Ordering::Relaxed);
         }
         for own in more.all_own() {
             while self.bring_home(&own.shard, more, closing, refs, true) {}
             let _held = own.shard.lock();
-            // Another CPU may have finished closing, and the shards may be open again. Then this shard counts for newly
-            // linked backings, and keeps its reference.
+            // Another CPU may have finished closing, and the shards may be open again. In that case the shard keeps its
+            // reference for newly linked backings.
             if (more.state.load(Ordering::Acquire) == closing || mutant(Mutant::StaleClose))
                 && own.counts.load(Ordering::Relaxed)
             {
@@ -677,8 +680,8 @@ impl<M: Machine> Shards<M> {
     }
 
     /// Calls `visit` with the backing at `address`, if it shows page `key` of a private object. `address` is not
-    /// dereferenced: it is looked up under the first few starts of intervals over the page. Also returns the place in
-    /// the tree's order where a backing with this address would be.
+    /// dereferenced. The tree is searched for it together with each of the first few starts of intervals over the page.
+    /// Also returns the place in the tree's order where a backing with this address would be.
     pub fn visit_at<T>(
         &self,
         key: u64,

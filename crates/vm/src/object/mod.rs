@@ -132,8 +132,8 @@ const PRIVATE: u32 = 2;
 const DEVICE: u32 = 4;
 /// Private mappings may map the shared frame of zeroes for holes of the object.
 pub(crate) const HOLES_SHOWN: u32 = 8;
-/// The object's pager has content of pages that are not resident. This is a flag, because a fault may read it after the
-/// pager is released.
+/// The object's pager has content of pages that are not resident. This is a flag of the object, because a fault may
+/// read it after the pager is released.
 const ELSEWHERE: u32 = 16;
 /// The object's pager counts the mappings that may store into it.
 const STORES_COUNTED: u32 = 32;
@@ -414,8 +414,9 @@ impl<M: Machine> Object<M> {
         b: NonNull<Backing<M>>,
         proof: &impl NoTranslation,
     ) {
-        // SAFETY: the backing keeps the object until it is unlinked. Then the shard that it emptied keeps the object,
-        // until `unref`. After a backing left a CPU's own shard, the object may be freed, and it is not used any more.
+        // SAFETY: the backing keeps the object until it is unlinked. If `remove` empties a shard that all CPUs use,
+        // this shard's reference keeps the object until `unref`. After a `remove` from a CPU's own shard, the object
+        // may be freed, and is not used any more.
         let object = unsafe { this.as_ref() };
         let keys = {
             // SAFETY: `b` is linked, by this function's contract, and a backing is retired only after it was unlinked.
@@ -425,7 +426,7 @@ impl<M: Machine> Object<M> {
             start..start + (b.range().bytes() / PAGE_SIZE)
         };
         // A private object may be freed as soon as this or another CPU unlinks its last backing. An extra reference
-        // keeps it for the trim below.
+        // keeps it for `trim` below, which frees pages of the object.
         let keeps = object.is_private() && !object.is_exclusive();
         if keeps {
             object.refs.add();
@@ -467,7 +468,8 @@ impl<M: Machine> Object<M> {
         self.shards.search(start, end, &self.refs, visit)
     }
 
-    /// Notes that a scan of all backings is over, after which the list may shrink. The caller keeps the object alive.
+    /// Notes that a scan of all backings is over. If the list is short and scanned often, closes its extra shards. The
+    /// caller keeps the object alive.
     pub(crate) fn scanned(&self) {
         if self.shards.scanned() {
             self.shards.shrink(&self.refs);

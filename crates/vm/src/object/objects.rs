@@ -25,7 +25,7 @@ pub struct Objects<M: Machine> {
     pub(crate) swap: Swap,
     /// Traces of pages that were evicted lately.
     pub(crate) ghosts: Ghosts,
-    /// The upper storey (pageout), which frees memory for a waiting thread.
+    /// Pageout, which is part of a higher storey. It frees memory for a waiting thread.
     pub(crate) memory: Waiter,
 }
 

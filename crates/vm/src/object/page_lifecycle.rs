@@ -2,7 +2,7 @@
 //!
 //! A new page is busy, has its object and key, and joins the active queue. The thread that sets a page busy has
 //! exclusive access to it. When a page loses its identity, it leaves its page queue and its swap slot. The frame is
-//! freed with the last hold.
+//! freed when its last hold is dropped (a hold keeps the frame while its bytes are copied).
 
 use super::Object;
 use super::batch::{Batch, Subset};
@@ -119,7 +119,7 @@ impl<M: Machine> Objects<M> {
         before.waiters() || page.swap_slot().is_some()
     }
 
-    /// Wakes the waiters and releases the swap slot of a page that has lost its identity.
+    /// Wakes the threads that wait for a page that has lost its identity, and releases its swap slot.
     #[cold]
     fn left(&self, page: &Page, before: State) {
         // While the page is being written, the write owns the swap slot.

@@ -30,19 +30,18 @@ use crate::object::interval::{Interval, Newer, Tree, TreePlace};
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 
-/// The least number of backings that a hold of a shard's lock visits. The lock is then released, so that other CPUs get
-/// it.
+/// The least number of backings that a scan visits before it releases the shard's lock for other CPUs.
 #[cfg(not(any(loom, shuttle)))]
 pub(super) const VISITS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 pub(super) const VISITS: u32 = 2;
-/// The number of visits in a hold for each linking since the last hold.
+/// The number of visits under one hold of the lock, for each backing that was linked since the last hold.
 const VISITS_A_LINKING: u64 = 4;
-/// The largest number of visits in a hold. It is enough if each of 256 CPUs has linked a backing since the last hold.
-/// More linkings than that between two holds only delay the end of the scan.
+/// The largest number of visits under one hold of the lock. It is four for each of 256 CPUs that have linked a backing
+/// since the last hold. If more backings are linked between two holds, the scan only ends later.
 const MOST_VISITS: u32 = 1024;
-/// The number of other members that a hold may pass for each of its visits. A linking is recorded in each member above
-/// the new one in the tree. Their number is 2 ln n on average: 28 for a million members.
+/// The number of other members that a hold may pass for each of its visits. The search for a new member passes the
+/// members above it in the tree. These are 2 ln n on average: 28 for a million members.
 const STEPS: u32 = 32;
 
 /// A scan of the backings in one shard that show a page of `start..end`. It releases the shard's lock from time to
@@ -60,9 +59,9 @@ pub struct Scan {
     round: bool,
     /// The place that this pass has reached.
     after: Option<TreePlace>,
-    /// The number of linkings before the previous pass began. `None` in the first pass.
+    /// The number of linkings when the previous pass began. This pass visits only later ones. `None` in the first pass.
     since: Option<u64>,
-    /// The number of linkings before this pass began. `None` before the first hold.
+    /// The number of linkings when this pass began. `None` before the first hold of the lock.
     began: Option<u64>,
     /// The number of linkings at the last hold.
     held: u64,

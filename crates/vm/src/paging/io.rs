@@ -58,7 +58,7 @@ pub enum Direction {
     Write,
 }
 
-/// The result of a read for its waiting thread. It does not change after it is set.
+/// The word by which a read passes its result to the thread that waits for it. It does not change after it is set.
 pub(crate) struct Done(pub(super) AtomicU8);
 
 impl Done {
@@ -350,7 +350,8 @@ pub struct Io {
     completer: AtomicUsize,
     pub(super) polled: [SpinLock<Option<&'static dyn Polled>>; POLLED],
     pub(super) polling: AtomicBool,
-    /// Set once there is an object whose pager has its pages, or memory that a program gave up.
+    /// Whether memory may be freed without swap: an object's pager has its pages, or a program gave memory up
+    /// (`MADV_FREE`). It stays set.
     has_freeable: AtomicBool,
 }
 
@@ -389,8 +390,8 @@ impl Io {
         RECORDS * (size_of::<Record>() + 16)
     }
 
-    /// Records that memory may be freed without swap. An object has a pager that has its pages, or a program gave
-    /// memory up.
+    /// Records that memory may be freed without swap: an object's pager has its pages, or a program gave memory up
+    /// (`MADV_FREE`).
     pub(crate) fn note_freeable(&self) {
         if !self.has_freeable.load(Ordering::Relaxed) {
             self.has_freeable.store(true, Ordering::Relaxed);
@@ -452,8 +453,8 @@ impl Io {
     /// Registers `thread`, which finishes completed requests from now on and is woken for them. `None`: no thread does.
     pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
         self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
-        // The fence orders this store before the daemon checks whether it must stop, and before it reads its requests;
-        // see `Reclaimer::stop_daemons` and [`Taken::start`].
+        // The daemon calls this. The fence orders this store before the daemon checks whether it must stop, and before
+        // it reads its requests; see `Reclaimer::stop_daemons` and [`Taken::start`].
         fence_full();
         // Sleeping threads that relied on the daemon now finish their I/O themselves.
         self.waits.wake_all();

@@ -46,7 +46,7 @@ pub(crate) struct PageIn<M: Machine> {
 enum Read {
     /// The page is in memory, or another thread has changed its slot first.
     Done,
-    /// One of this number of pages could not be read. All are back in their old state.
+    /// A read of this number of pages failed. All of these pages are on their pager or in swap again, as before.
     Failed(usize),
 }
 
@@ -78,8 +78,8 @@ impl<M: Machine> PageIn<M> {
         Some(PageIn { object: KeptObject::new(object, pin)?, key, slot: Some(slot) })
     }
 
-    /// Reads the page, and neighbours. Returns an error only if the page itself cannot be read. If another thread was
-    /// first, returns success.
+    /// Reads the page, and neighbours. Returns an error only if the page itself cannot be read. Returns success if
+    /// another thread reads the page first.
     pub fn run(self, may: &mut MaySleep) -> Result<(), FaultError> {
         match self.read(self.most(), may)? {
             // The pager does not report which page failed, so the page is read again alone.
@@ -91,8 +91,8 @@ impl<M: Machine> PageIn<M> {
     /// The most pages of one read.
     fn most(&self) -> usize {
         match self.slot {
-            // This is half of a write's cluster. The other half may not be needed, and memory is short when pages are
-            // in swap.
+            // A swap read has half the pages of a write's cluster. The other half may not be needed, and memory is
+            // short when pages are in swap.
             Some(_) => CLUSTER / 2,
             None => self.object.object().pager().map_or(1, |p| p.cluster()).clamp(1, CLUSTER),
         }
@@ -145,7 +145,7 @@ impl<M: Machine> PageIn<M> {
     }
 
     /// Makes placeholders for the page and for the neighbours to read with it. Also returns the key of the first one.
-    /// `None` if another thread was first.
+    /// `None` if another thread changes the page's index slot first.
     fn place_run(&self, most: usize, pin: &Pinned<'_>) -> Result<Option<(Run, u64)>, OutOfMemory> {
         let Some(pfn) = self.place(self.key, self.slot, true, pin)? else { return Ok(None) };
         let mut run = Run { pfns: [Pfn(0); 2 * CLUSTER], start: CLUSTER, end: CLUSTER + 1 };

@@ -1,4 +1,5 @@
-//! Swap: the slots of the system's swap store. It records which slots are in use, and by which owner.
+//! Swap: the slots of the system's swap store. It records which slots are in use. The owner of a slot records its
+//! number.
 //!
 //! # Owner of a slot
 //! Each slot in use has exactly one owner:
@@ -118,7 +119,8 @@ impl Swap {
         self.free() < self.total() / 4
     }
 
-    /// Whether all free slots may come from pages that are just being read in. Also true without swap.
+    /// Whether hardly any slot is free: at most one in 64. Pages that are just being read in free about this number of
+    /// slots even if swap is full. Also true without swap.
     pub(crate) fn is_as_good_as_full(&self) -> bool {
         self.free() <= self.total() / 64
     }

@@ -12,17 +12,17 @@ pub(crate) trait MemoryWait: Sync {
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError>;
 }
 
-/// The number of times that other threads may take the memory for which a fault waited. After that the fault fails. The
-/// limit is reached only if pageout does not free the needed kind of memory.
+/// The number of times that a fault waits for memory and then finds that other threads have taken it. After that the
+/// fault fails. The limit is reached only if pageout does not free the needed kind of memory.
 pub(crate) const DEFEATS: u32 = 1000;
 
 /// The first refusal of a fault.
 #[derive(Clone, Copy)]
 pub(crate) struct Refused {
     pub(crate) at: u64,
-    /// The number of reads and writes that were finished at that time.
+    /// The number of reads and writes that were finished at the time `at`.
     pub(crate) finished: u64,
-    /// The number of further refusals that the fault could accept at that time.
+    /// The value of [`Patience::left`] at the time `at`.
     pub(crate) left: u32,
 }
 

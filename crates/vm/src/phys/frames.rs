@@ -179,7 +179,7 @@ pub(crate) struct DepotFrames {
     pub(crate) buddy: Buddy,
 }
 
-/// One domain's depot: its free frames outside the magazines, and their counts.
+/// One domain's depot: its free frames outside the magazines (the CPUs' caches of frames), and their counts.
 #[repr(C)]
 pub(crate) struct Depot {
     /// The number of frames in chains and blocks. Written under the lock, whose cache line it shares.
@@ -208,7 +208,8 @@ pub struct Frames {
     /// The most zeroed frames that a CPU keeps.
     stock: u32,
     reserve: u64,
-    /// The least number of frames that was ever left outside the magazines while memory was low.
+    /// The least number of free frames that was ever left outside the magazines (the CPUs' caches) while memory was
+    /// low.
     least: AtomicU64,
     total: u64,
     /// The thread to wake when memory becomes low; 0 if there is none.
@@ -217,7 +218,7 @@ pub struct Frames {
     asked: AtomicBool,
 }
 
-/// The numbers of free frames outside the magazines at which pageout begins and ends.
+/// The numbers of free frames outside the magazines (the CPUs' caches of frames) at which pageout begins and ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Watermarks {
     /// Requests for programs' frames are refused below the sum of this number over all domains.
@@ -269,7 +270,7 @@ impl Frames {
             CachePadded(Depot {
                 uncached: AtomicU64::new(0),
                 total: AtomicU64::new(0),
-                // A domain without frames is always low, so its mark is 1.
+                // The mark is 1, so that a domain without frames is always low.
                 low: AtomicU64::new(1),
                 chains: AtomicU32::new(0),
                 held: SpinLock::new(Rank::FRAMES, held),
@@ -716,7 +717,7 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Gives the frames `start..end` of a device descriptors; see [`crate::phys::descriptors`].
+    /// Makes page descriptors for the frames `start..end`, which belong to a device; see [`crate::phys::descriptors`].
     pub(crate) fn describe_device(&self, start: u64, end: u64) {
         if let Some(depot) = self.frames().domains.first() {
             depot.held.lock().buddy.open_holes(start, end);

@@ -36,7 +36,7 @@ pub enum FrameKind {
     Slab = 6,
 }
 
-/// The earlier copies of a page, as its descriptor records them.
+/// Whether copy-on-write faults have copied a page before, as its descriptor records it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Copied {
     /// No copy was made before.
@@ -47,12 +47,12 @@ pub enum Copied {
     Watched(u64),
 }
 
-/// The bit of `home` that is the frame's group.
+/// The bit of `home` that is the frame's group (0: frames of programs, 1: of the kernel).
 const GROUP: u8 = 1 << 7;
 
 const COPIED: u8 = 1;
 const WATCHED: u8 = 2;
-/// The index of the word that holds a page's watch.
+/// The index of the word that holds a page's watch (the number of a backing that still maps the page).
 const WATCH: usize = 1;
 
 impl FrameKind {
@@ -168,7 +168,8 @@ pub struct Page {
     holds: AtomicU32,
     kind: AtomicU8,
     order: AtomicU8,
-    /// For a page of an object: whether it was copied for a front, and whether its second word is its watch.
+    /// For a page of an object: whether a copy-on-write fault has copied it, and whether it has a watch. A watch is the
+    /// number of a backing that still maps the page.
     copied: AtomicU8,
     /// The memory domain of the frame, with its group in the top bit. The CPU that takes the frame off the free lists
     /// writes the group. The domain never changes.
@@ -417,7 +418,7 @@ impl Page {
     }
 
     /// Records that the page was copied for a space that no longer maps it; see [`crate::cow::last_sharer`]. If the
-    /// frame is another page by now, the first copy of that page does one unnecessary search.
+    /// frame is another page by now, the first copy of that page searches once without need for a backing that maps it.
     #[inline]
     pub(crate) fn note_copy(&self) -> Copied {
         match self.copied.load(Ordering::Acquire) {
@@ -553,7 +554,8 @@ impl Page {
     }
 }
 
-/// The bits of a page's third word that count failed writes. The other bits are the pass that last spared the page.
+/// The bits of a page's third word that count failed writes. The other bits are the number of the pageout pass that
+/// last spared the page.
 const FAILED: u64 = 0xffff_ffff;
 
 impl Page {

@@ -321,7 +321,7 @@ impl Queues {
     fn drain(&self, cpu: CpuId, batch: &mut Batch) {
         let n = core::mem::take(&mut batch.len);
         let mut left = n != 0;
-        // Nearly always all pages go to the active queue, which takes one round.
+        // Nearly always all pages go to the active queue, which takes one iteration of this loop.
         for queue in Queue::ALL {
             if !left {
                 return;

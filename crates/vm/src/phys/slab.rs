@@ -522,8 +522,8 @@ impl Heap {
         class_of(layout).and_then(|i| self.caches.get(i))
     }
 
-    /// Allocates memory of `layout`, uninitialised. The request is refused at the
-    /// [floor](crate::phys::frames::Frames::floor).
+    /// Allocates memory of `layout`, uninitialised. The request is refused if only the
+    /// [floor](crate::phys::frames::Frames::floor) (half of the reserve) is left.
     ///
     /// # Safety
     /// `vm` is the system that owns the heap.

@@ -36,11 +36,11 @@ use crate::types::Pfn;
 /// The order that marks a claimed frame.
 const CLAIMED: u8 = 0xfe;
 
-/// The number of candidates that are tried before the request fails.
+/// The number of candidates (runs that may become free) that are tried before the request fails.
 const ATTEMPTS: usize = 8;
 
-/// The number of rounds over a candidate's frames before the candidate is given up. A temporary obstacle is gone after
-/// a few rounds.
+/// The number of rounds over the frames of a candidate (a run that may become free) before it is given up. A temporary
+/// obstacle is gone after a few rounds.
 const ROUNDS: u32 = 16;
 
 /// The number of pages at the head of a shard that are used to find candidates.

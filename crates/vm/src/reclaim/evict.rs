@@ -6,8 +6,8 @@
 //! holder may be about to change its memory. The index slot keeps the information from which the content is restored:
 //! - the swap slot, if the page has one;
 //! - nothing, if the object's pager has the page, or if the page was zeroes and holes read as zeroes;
-//! - a zero marker, if a page of private memory has never been stored into. The key then reads as zeroes, even if
-//!   layers behind have other content by then.
+//! - a zero marker, if a page of private memory has never been stored into. The key then reads as zeroes, even if an
+//!   object behind it in the shadow chain has got other content meanwhile.
 
 impl<M: Machine> ObjectRef<M> {
     /// Pages out `pages`: writes the dirty pages and frees the frames. Pages that are in use, or cannot be written,

@@ -155,7 +155,7 @@ fn settle<M: Machine>(
     new.set_swap_slot(page.take_swap_slot());
     new.set_failed_writes(page.failed_writes());
     // Records of copies, even of copies in progress, stay with the old descriptor. So the new page is marked as
-    // possibly copied, and its next copy searches again.
+    // possibly copied, and its next copy searches for a backing that still maps it.
     new.suspect();
     let replaced = object.index().replace(key, Slot::Page(from), Slot::Page(to), pin);
     debug_assert!(replaced, "a busy page stays in its slot");

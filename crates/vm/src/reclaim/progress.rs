@@ -72,7 +72,7 @@ pub(crate) struct Block {
     end: AtomicU64,
 }
 
-/// The divisor of `near` for the blocks of all CPUs together.
+/// The blocks of eviction numbers of all CPUs together have [`Ghosts::near`] numbers, divided by this.
 const UNCLEAR: u64 = 16;
 
 impl Ghosts {
@@ -230,8 +230,8 @@ impl Progress {
     ///
     /// If swap is not full, a pause between refusals begins a new window. With full swap (`least` is not 0) a pause
     /// shows nothing, because a pass may take longer. Then threads must have waited for half of each of two windows,
-    /// and only a thread that was refused for longer than [`QUIET`] decides. So neither a burst after a rest nor many
-    /// threads that hardly wait end a process.
+    /// and only a thread that was refused for longer than [`QUIET`] decides. So a burst of refusals after a pause does
+    /// not count as exhausted memory. Nor do many threads that each hardly wait.
     ///
     /// I/O in progress may take long, and its completion may be progress. With full swap some I/O is always in
     /// progress, so a window counts only if some I/O was finished in it.

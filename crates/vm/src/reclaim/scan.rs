@@ -98,10 +98,11 @@ const CHANCES: u32 = 2;
 /// The most rounds of a pass; in practice a pass ends long before.
 const ROUNDS: u32 = 64;
 
-/// The divisor of memory for pages of files in constant use: at most one part in 64 stays under any pressure.
+/// The number of frames for each file page in constant use that a round may spare when references do not count any
+/// more.
 const SHIELDED: u64 = 64;
 
-/// The number of passes for which a reference shields a page of a file in constant use.
+/// The number of later passes that still spare a file page after it was seen referenced.
 const SPARED: u32 = 2;
 
 /// The least number of refusals of a starved fault, however long they took.
@@ -145,16 +146,17 @@ pub struct Pageout {
     begun: AtomicU64,
     /// The number of the last pass that found nothing.
     hopeless: AtomicU64,
-    /// A time in nanoseconds, before which the daemon searches no idle spaces, because a round has found none.
+    /// The time in nanoseconds before which the daemon does not search for idle spaces. A round that finds none sets
+    /// it.
     pub(super) no_tables_until: AtomicU64,
     /// The lock of passes: one pass runs at a time.
     pub(super) hands: Mutex<Hands>,
-    /// The keeper of cached memory that a pass may reclaim.
+    /// The registered cache of the layers above, whose memory a pass may reclaim.
     pub(super) keeper: SpinLock<Option<&'static dyn Reclaim>>,
     /// The lock of claims: one claim of consecutive frames runs at a time. See
     /// [`Reclaimer::alloc_contiguous_reclaiming`](crate::reclaim::Reclaimer::alloc_contiguous_reclaiming).
     pub(crate) claims: Mutex<()>,
-    /// Held by a thread that reaps because memory is exhausted.
+    /// Held by a thread that frees pages that no space can see, because memory is exhausted and there is no swap.
     reaps: Mutex<()>,
 }
 
@@ -205,7 +207,8 @@ impl Pageout {
     }
 }
 
-/// The number of pages that the reaper visits before a pass begins, and again while programs get no frames.
+/// The number of pages that the reaper visits before a pass begins, and again while programs get no frames. (The reaper
+/// frees pages that no space can see.)
 pub(super) const SHADOWED: u64 = 4096;
 
 impl<M: Machine> Reclaimer<M> {
@@ -261,8 +264,8 @@ impl<M: Machine> Reclaimer<M> {
         }
         if !self.can_page_out() {
             {
-                // One thread reaps at a time. A thread that finds nothing to reap must not continue before another
-                // thread has freed its pages.
+                // One thread at a time frees pages that no space can see (`reap_first`). A thread that finds none must
+                // not continue before another thread has freed those that it has found.
                 let _one = p.reaps.lock();
                 if !self.has_memory() {
                     self.reap_first(may);
@@ -396,8 +399,8 @@ struct Scan<'s, M: Machine> {
     hands: &'s mut Hands,
     /// The domains that are below their high marks.
     short: DomainSet,
-    /// The last round changed nothing, because the inactive pages can be neither freed nor laundered (wired, or swap is
-    /// full). The next round does not count them as inactive.
+    /// The last round changed nothing, because the inactive pages can be neither freed nor written out (they are wired,
+    /// or swap is full). The next round does not count them as inactive.
     in_vain: bool,
     /// The number of file pages that this round has spared although references did not count.
     shielded: u64,
@@ -459,7 +462,7 @@ impl<M: Machine> Scan<'_, M> {
         let wanted = ((active + inactive) / 3).max(2 * missing).saturating_sub(there);
         let aged = self.age(wanted.min(active), may);
         self.reclaim(missing, may);
-        // Each round launders half as many pages again as are missing, because programs will store into some of them
+        // Each round writes out one and a half times the missing pages, because programs will store into some of them
         // again.
         self.launder(missing + missing / 2, may);
         aged

@@ -103,9 +103,9 @@ pub(crate) fn unmap_unwired<M: Machine>(object: &Object<M>, batch: &Batch) -> (F
     (flushed, eviction.1)
 }
 
-/// Removes all translations of any page within the backings that show `keys` of `object`. So a private mapping's copies
-/// in front of a file are unmapped together with the file's own pages. All these translations are flushed when this
-/// returns. The caller has made sure that no fault installs one of them any more, and has fenced.
+/// Removes all translations at the addresses at which backings show `keys` of `object`, whatever pages they map. So a
+/// private mapping's copies in front of a file are unmapped together with the file's own pages. All these translations
+/// are flushed when this returns. The caller has made sure that no fault installs one of them any more, and has fenced.
 pub(crate) fn unmap_shown<M: Machine>(object: &Object<M>, keys: Range<u64>) -> FlushedEverywhere {
     let vm = object.vm();
     let mut passed = Pass::over(object.address());

@@ -10,7 +10,8 @@
 //! there. Its `discharge` makes the CPUs that run the space drop those translations, lowers the counts, frees the
 //! frames and yields [`Flushed`]. Dropping the obligation also discharges it, so that no path can forget this. Only
 //! `discharge` gives the proof. An obligation has room for a bounded number of ranges and table pages. When the ranges
-//! are full, they widen to "everything". When the table pages are full, they are settled at once.
+//! are full, they widen to "everything". When it has no room for another table page, its owner discharges it before the
+//! next removal.
 
 use crate::machine::{Machine, Pmap};
 use crate::phys::Physical;
@@ -39,7 +40,7 @@ pub struct FlushSet {
     all: bool,
     /// The paging-structure caches must be flushed too, because a table page was unlinked.
     structure: bool,
-    /// A range that contains all added ranges, also after the set became "everything".
+    /// A range that contains all added ranges. It is kept up to date even after the set became "everything".
     hull: VirtRange,
 }
 
@@ -138,7 +139,7 @@ pub struct Obligation<'p, M: Machine> {
     tables_len: usize,
     /// A range that contains the addresses that all table pages in `tables` cover.
     covered: VirtRange,
-    /// Whether table pages that are empty when they are settled are freed.
+    /// Whether the discharge frees table pages that are empty once their counts are lowered.
     prunes: bool,
     /// A table page in `covered` may be empty although this obligation owes no flush for it.
     empties: bool,
@@ -248,8 +249,8 @@ impl<'p, M: Machine> Obligation<'p, M> {
         }
     }
 
-    /// Makes the flush free table pages that are empty after they are settled. Reverse-map passes use this, because
-    /// possibly no later operation visits the table page. Map operations free table pages at better times.
+    /// Makes the discharge free table pages that are empty once their counts are lowered. Reverse-map passes use this,
+    /// because possibly no later operation visits the table page. Map operations free table pages at better times.
     #[inline(always)]
     pub fn pruning(mut self) -> Self {
         self.prunes = true;

@@ -52,7 +52,7 @@ pub struct PageMarks {
     pub referenced: bool,
     /// The page's content is being written out.
     pub being_written: bool,
-    /// The page's queue, if it is on a queue or in a CPU's batch for one.
+    /// The page's queue, if the page is on a queue, or waits in a CPU's batch to be put on one.
     pub queue: Option<Queue>,
     /// The page is on `queue` already, and not only in a CPU's batch.
     pub queued: bool,
@@ -101,7 +101,7 @@ impl<M: Machine> Vm<M> {
                 continue;
             }
             if state.0 & State::IDENTITY == 0 {
-                // The page was freed meanwhile.
+                // The page was freed during this call.
                 return FrameInfo::Kernel;
             }
             let private = !state.shared();

@@ -239,7 +239,7 @@ pub fn print_all(mine: &Mine<'_>) {
     if printed.is_none() {
         me.print(cpu::id());
         log!("another CPU prints the others' stacks");
-        // Wait for that CPU to finish, because the caller may be about to panic, which would stop it.
+        // Wait for the printing CPU to finish, because the caller may be about to panic. A panic would stop that CPU.
         let end = crate::cpu::clock::now() + 5 * PATIENCE;
         while ASKING.load(Ordering::Relaxed) && crate::cpu::clock::now() < end {
             core::hint::spin_loop();

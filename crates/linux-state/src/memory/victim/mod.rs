@@ -7,19 +7,19 @@
 //!
 //! # Choice of the victim
 //! The victim is the process with the largest sum of resident pages, pages in swap, page tables, and kernel memory that
-//! its descriptors hold. Each point of `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process with -1000 is exempt. Process 1 ends
-//! only if no other process can. Processes that share an address space end together. `/proc/<pid>/oom_score` shows this
-//! badness on Linux's scale.
+//! its descriptors hold. Each point of `oom_score_adj` adds a thousandth of memory and swap, as on Linux. A process
+//! with -1000 is exempt. Process 1 ends only if no other process can. Processes that share an address space end
+//! together. `/proc/<pid>/oom_score` shows this badness on Linux's scale.
 //!
 //! A user with many small processes is seen as one large process: if the processes of a user hold most of the memory
 //! that processes hold, the victim is one of them ([`users`]). More of that user's processes end with it, until they
 //! give back a [share](BATCH) of memory. The user's forks then wait until memory is free ([`FORKS_WAIT`]). So a kill
 //! frees more than the next fork takes. User 0 is exempt from this rule.
 //!
-//! An exact count walks the page tables of a process, and its object indexes if the page tables were dropped. So after
-//! [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could make it the victim.
-//! This estimate may miss a process with more pages in swap than it ever had in memory at once. The estimate may also
-//! miss a process with many page tables for few pages.
+//! An exact count is slow: it walks the page tables of a process, and its object indexes if the page tables were
+//! dropped. So after [`WEIGHED`] exact counts, a process is counted only if its peak number of resident pages could
+//! make it the victim. This estimate may miss a process with more pages in swap than it ever had in memory at once. The
+//! estimate may also miss a process with many page tables for few pages.
 //!
 //! # End of the victim
 //! 1. The victim's threads are killed. An ending thread does not wait for memory, and may use a part of the reserve
@@ -34,7 +34,8 @@
 //! There is one victim at a time, so that a burst of failed faults ends one process and not ten.
 //!
 //! A thread that chooses a victim may run beside three kinds of threads:
-//! - Waiters sleep on the queue `waits`, as the choosing thread does later. The victim's end wakes all of them.
+//! - Waiters sleep on the queue `waits`. The choosing thread sleeps there too, after it has killed the victim. The
+//!   victim's end wakes all of them.
 //! - A thread of the victim may itself be a waiter. Its own end interrupts its wait.
 //! - Another choosing thread waits for the lock `choosing`, and then finds the victim that the first one chose.
 
@@ -76,7 +77,8 @@ const WEIGHED: u32 = 4096;
 
 /// Nanoseconds for which the forks of a user wait after a process of that user has ended for want of memory.
 const FORKS_WAIT: u64 = 1_000_000_000;
-/// If a user's processes hold most memory, so many of them end at once that they held this part of memory and swap.
+/// If the processes of one user hold most memory, the kernel ends several of them at once. It stops when the ended
+/// processes held one `BATCH`th of memory and swap.
 const BATCH: u64 = 32;
 
 /// The memory that a process holds, in pages.
@@ -120,7 +122,7 @@ struct Choice<M: Machine> {
     process: Arc<Process<M>>,
     points: i64,
     held: Held,
-    /// The user whose processes hold most memory, if the victim was chosen for that.
+    /// The user whose processes hold most memory, if the victim was chosen among this user's processes.
     user: Option<u32>,
 }
 

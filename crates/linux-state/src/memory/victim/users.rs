@@ -1,9 +1,9 @@
 //! The memory of users, for the choice of the victim.
 //!
-//! A user can hold most memory with many processes of which each is small. Then the largest process of the machine is
-//! an innocent one. The sums here show such a user. They need no memory, because memory is out when they are made. So a
-//! table of fixed size counts the users that a majority vote keeps: if a user holds more than half of all pages, that
-//! user is in the table at the end.
+//! A user can hold most memory with many small processes. Then the largest process of the machine is an innocent one.
+//! [`Sums`] finds such a user. Memory is exhausted at that time, so the sums are made in a table of fixed size. A
+//! majority vote (the algorithm of Misra and Gries) chooses the users in the table. If a user holds more than half of
+//! all pages, that user is in the table at the end.
 
 /// Users that are counted at once.
 const MOST: usize = 8;
@@ -15,7 +15,7 @@ pub(super) struct Sums {
     used: usize,
     /// The pages of all processes, of user 0 too.
     all: u64,
-    /// The pages that were taken off each user of a full table.
+    /// The pages that [`replace`](Self::replace) has subtracted from each user of a full table.
     lost: u64,
 }
 

@@ -226,9 +226,10 @@ pub struct Thread<M: Machine> {
     pub robust_list: AtomicU64,
     /// The thread's name (`comm`). Other threads of the process may write it.
     pub name: SpinLock<Name>,
-    /// Owner only: not 0 while the thread runs a call that [ends](crate::shortage::ends) something. The field is a word
-    /// and not a `bool`, so that it lies beside words that only the owner writes. The compiler would place a `bool` on
-    /// a cache line with fields that other CPUs read.
+    /// Owner only: not 0 while the thread runs a call that ends a process, a file or a mapping
+    /// ([`ends`](crate::shortage::ends) lists these calls). Such a call may use the last part of the memory reserve.
+    /// The field is a word and not a `bool`. The compiler would place a `bool` on a cache line with fields that other
+    /// CPUs read. A word lies among words that only the owner writes.
     pub ending: AtomicU64,
     /// Owner only: the [`Again`] value of the thread's present call.
     pub again: AtomicU64,
@@ -311,7 +312,8 @@ impl<M: Machine> Thread<M> {
         unsafe { self.space.get().map(|space| space.page_tables()) }
     }
 
-    /// Notes that the machine switches away from this thread. Called on the thread's CPU, before another thread runs.
+    /// Called when the machine switches away from this thread, on the thread's CPU and before another thread runs. If
+    /// the thread has an `rseq` area, sets the work bit [`work::RSEQ`].
     #[inline(always)]
     pub fn switched_away(&self) {
         if self.rseq.at.load(Ordering::Relaxed) != 0 && self.work.load(Ordering::Relaxed) & work::RSEQ == 0 {

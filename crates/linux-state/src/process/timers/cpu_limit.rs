@@ -199,7 +199,8 @@ fn limit_left<M: Machine>(linux: &'static Linux<M>, process: &Process<M>, limit:
     if reached(soft) {
         let _merged = linux.signal_process(process, SigInfo::kernel(Signal::XCPU));
         next = soft + 1;
-        // As on Linux, the next signal follows a second later, and the soft limit shows the raised value.
+        // As on Linux, the next signal follows after one more second of CPU time, and the soft limit shows the raised
+        // value.
         process.raise_cpu_limit(soft);
     }
     Some(next.min(hard).saturating_mul(SECOND).saturating_sub(used))

@@ -218,8 +218,8 @@ impl<M: Machine> Thread<M> {
     }
 }
 
-/// Whether one of `flags` ends a wait. `see_to_timers` is called first if a timer has expired, and clears that flag. A
-/// timer that expires later wakes the thread, which then checks again.
+/// Whether one of `flags` ends a wait. If the flag of expired timers is set, this function first calls `see_to_timers`,
+/// which clears the flag. A timer that expires after the check wakes the thread, which then checks again.
 #[inline]
 fn ends_wait(flags: &AtomicU32, see_to_timers: impl Fn()) -> bool {
     loop {

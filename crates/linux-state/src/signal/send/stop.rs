@@ -93,8 +93,8 @@ fn report_to_parent<M: Machine>(process: &Process<M>, report: Report) {
         if !family.children.has(process) {
             return;
         }
-        // The process may have continued or stopped again since. Then the thread that made the later change reports it,
-        // with the parent's `family` lock held.
+        // The process may have continued or stopped again since the change that `report` describes. Then this report is
+        // dropped. The thread that made the later change reports that change, with the parent's `family` lock held.
         if process.job.lock().stopping.is_some() != matches!(report, Report::Stopped(_)) {
             return;
         }

@@ -17,7 +17,8 @@ use quire_sync::{Mutex, MutexGuard};
 
 /// The most sets nested in a set: Linux's `EP_MAX_NESTS`.
 const MOST_NESTS: usize = 4;
-/// The most paths of a file, by the number of sets beyond the first on the path: Linux's `path_limits`.
+/// The most paths of a file for each path length: Linux's `path_limits`. The index is the number of sets on the path
+/// minus one.
 const MOST_PATHS: [u32; MOST_NESTS + 1] = [u32::MAX, 500, 100, 50, 10];
 /// Watches that a walk takes from a set at a time.
 const BATCH: usize = 64;
@@ -65,7 +66,7 @@ struct Walk<'a> {
     killed: &'a dyn Fn() -> bool,
 }
 
-/// The number of paths of one file, by the number of sets beyond the first on the path.
+/// The number of paths of one file for each path length. The index is the number of sets on the path minus one.
 #[derive(Default)]
 struct Paths([u32; MOST_NESTS + 1]);
 
@@ -219,8 +220,8 @@ impl Walk<'_> {
 }
 
 impl Paths {
-    /// Counts the paths from `readiness` up to outermost sets. `nests` is the number of sets beyond the first between
-    /// the file and `readiness`. EINVAL if a path length has too many paths.
+    /// Counts the paths from `readiness` up to outermost sets. `nests` is the number of sets on the path from the
+    /// file up to `readiness`: 0 if `readiness` is the file's own. EINVAL if a path length has too many paths.
     fn count<M: Machine>(
         &mut self,
         readiness: &Readiness,

@@ -1,5 +1,6 @@
 //! The data of locks with priority inheritance: waiters, locks, the list of a thread's locks, and what guards each. The
-//! parent module chooses the owners.
+//! parent module chooses the owners. A thread's *thread lock* is in a bucket of the futex table, and guards what the
+//! thread owns and waits for.
 
 use crate::futex::{Key, Waiter};
 use crate::list::{Adapter, Links, List};
@@ -99,8 +100,8 @@ pub struct PiLock<M: Machine> {
     /// Bit n is set if threads wait at level n.
     occupied: Cell<[u64; WORDS]>,
     levels: UnsafeCell<[List<OfLevel<M>>; LEVELS]>,
-    /// The next and the previous lock on the owner's list of locks. The owner's thread lock guards `next`, `prev` and
-    /// `best`.
+    /// The next and the previous lock on the owner's list of locks. The owner's thread lock (in the futex table) guards
+    /// `next`, `prev` and `best`.
     next: Cell<Option<NonNull<PiLock<M>>>>,
     prev: Cell<Option<NonNull<PiLock<M>>>>,
     /// The level of the most urgent waiter.

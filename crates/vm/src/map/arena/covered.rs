@@ -107,8 +107,8 @@ impl Covered {
     }
 }
 
-/// The bytes that the entries of an arena (a part of the map with its own lock) cover. Only its writer writes them;
-/// limits and statistics read them without a lock.
+/// The bytes that the entries of an arena (a part of the map with its own lock) cover. Only the arena's writer writes
+/// these counts. Limits and statistics read them without a lock.
 pub(in crate::map) struct Counts {
     bytes: AtomicU64,
     classes: [AtomicU64; CLASSES],

@@ -113,8 +113,8 @@ impl<M: Machine> Space<M> {
     }
 
     /// A free range in the writer's arena, as [`find_in`] chooses it. In the home arena the range lies at or above
-    /// `Limits::base`, or below that address if no hole above fits. While other arenas are open, it lies outside all
-    /// stretches.
+    /// `Limits::base`, or below that address if no hole above fits. While other arenas are open, it lies outside the
+    /// stretches of addresses of all arenas.
     pub(in crate::map) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
         let find_in = |lo, hi| find_in(writer, len, lo, hi);
         let bounds = writer.arena().bounds();
@@ -137,8 +137,8 @@ impl<M: Machine> Space<M> {
     }
 
     /// Whether the space would exceed its limit of bytes, or of data, with `more` bytes of attributes `a`. The answer
-    /// is exact while only the home arena is open. Otherwise it may miss mappings that other CPUs make at the same
-    /// moment. So the limit may be exceeded by one mapping for each CPU.
+    /// is exact while only the home arena (the space's first) is open. Otherwise it may miss mappings that other CPUs
+    /// make at the same moment. So the limit may be exceeded by one mapping for each CPU.
     pub(in crate::map) fn exceeds(&self, more: u64, a: &Attributes) -> bool {
         let Limits { bytes, data, .. } = self.limits();
         // If the limit is the whole address space, the counts of the other arenas are not read.

@@ -1,4 +1,5 @@
-//! An arena: a tree of entries, the lock of its writers, and the sequence with which readers check a miss.
+//! An arena: a tree of entries, the lock of its writers, and a sequence. With the sequence, readers check a lookup that
+//! finds no entry.
 
 pub(crate) mod arenas;
 pub(crate) mod covered;
@@ -31,13 +32,14 @@ const TURNS: u32 = 16;
 const TURNS: u32 = 4;
 
 /// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
-/// [`arenas`] decides its addresses. An arena has cache lines of its own. A fault that finds an entry reads only the
-/// first of these lines, which has the tree's root.
+/// [`arenas`] decides which addresses belong to it. An arena has cache lines of its own. A fault that finds an entry
+/// reads only the first of these lines, which has the tree's root.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
     // Writers write the cache lines from here on, and all cache lines of `entries` except its first.
-    /// Odd while the tree is being changed. A miss counts only if the same even value is read before and after it.
+    /// Odd while the tree is being changed. A lookup that finds no entry is valid only if it reads the same even value
+    /// before and after.
     sequence: AtomicU64,
     /// Bytes that entries cover, by class.
     covered: Counts,
@@ -49,16 +51,16 @@ pub struct Arena<M: Machine> {
     writer: Mutex<WriterState>,
 }
 
-/// The state of writers only.
+/// The part of an arena's state that only writers use.
 pub(super) struct WriterState {
     pub(super) owner: Owner,
     /// The CPU of the last writer.
     last: CpuId,
     /// Grows by [`TURN`] if a writer is on another CPU than the last one, and falls by 1 otherwise.
     turns: u32,
-    /// The range whose table pages were found empty last. A writer prunes these table pages when it finds others empty.
-    /// So a program that maps and unmaps in one place does not free and allocate a table page each time. At most one
-    /// range of empty table pages is kept.
+    /// The range whose table pages were found empty last. A writer frees these table pages only when it finds others
+    /// empty. So a program that maps and unmaps in one place does not free and allocate a table page each time. At most
+    /// one range of empty table pages is kept.
     idle: Option<VirtRange>,
     /// The arena's bytes that were posted to the [`CommitCharge`](super::CommitCharge).
     posted: u64,
@@ -130,7 +132,8 @@ impl<M: Machine> Arena<M> {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Whether a miss counts: no writer changed the arena between the read of `sequence` and this call (relies on C3).
+    /// Whether no writer changed the arena between the read of `sequence` and this call. If so, a lookup in between
+    /// that found no entry was right (relies on C3).
     #[inline]
     pub(super) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
@@ -214,7 +217,7 @@ impl<M: Machine> Arena<M> {
         }
     }
 
-    /// As [`Writer::commit`], for the change from [`prepare_first`](Self::prepare_first).
+    /// Publishes the change that [`prepare_first`](Self::prepare_first) returned, like [`Writer::commit`].
     pub(super) fn commit_first(&mut self, change: EntryChange<M>) {
         let kept = self.writer.get_mut();
         self.entries.commit(&mut kept.owner, change);
@@ -350,13 +353,13 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.prepare(&mut self.kept.owner, lo, hi, count, items(entries))
     }
 
-    /// Sets nodes aside for a removal that must not fail later.
+    /// Allocates tree nodes in advance, so that a removal that follows cannot fail for lack of memory.
     pub(super) fn set_nodes_aside(&mut self) -> Result<(), crate::OutOfMemory> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }
 
-    /// Publishes a change by one store. A concurrent miss does not count, because the sequence changes (relies on C3).
-    /// The caller has updated the counts of bytes before.
+    /// Publishes a change by one store. A concurrent lookup that finds no entry is repeated, because the sequence
+    /// changes (relies on C3). The caller has updated the counts of bytes before.
     pub(super) fn commit(&mut self, change: EntryChange<M>) {
         let s = self.arena.sequence.load(Ordering::Relaxed);
         self.arena.sequence.store(s + 1, Ordering::Relaxed);
@@ -371,7 +374,7 @@ impl<'a, M: Machine> Writer<'a, M> {
     }
 
     /// Replaces the entry that has the range of `entry`, and the attributes `old`, by one store. The sequence does not
-    /// change, because the replacement causes no miss.
+    /// change, because at any time a lookup finds the old or the new entry.
     ///
     /// # Panics
     /// If no entry has the range: a bug of the map.
@@ -393,7 +396,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         if !commit_charge.is_limited() || !Class::of(a).is_committed() {
             return true;
         }
-        // An operation that was begun again may have posted bytes already.
+        // If this operation was begun again, its first attempt may have posted bytes already.
         let missing = (self.arena.covered.committed() + more).saturating_sub(self.kept.posted + less);
         if missing > 0 && !commit_charge.charge_commit(missing, shared(vm)) {
             return false;

@@ -25,8 +25,9 @@ bitflags::bitflags! {
         const SHARED = 1;
         /// A fault below the entry extends it downward (a stack).
         const GROWS_DOWN = 2;
-        /// The front backing does not belong to this mapping alone: it is a file, or a layer shared since a fork. An
-        /// entry with this flag never allows stores. A change that allows them first puts a new front before it.
+        /// The front backing (the first of the chain) does not belong to this mapping alone. It is a file, or a layer
+        /// shared since a fork. An entry with this flag never allows stores. A change that allows them first puts a new
+        /// front before it.
         const NEEDS_FRONT = 4;
         /// A fork leaves the range out of the child.
         const DONT_FORK = 8;
@@ -120,7 +121,7 @@ bitflags::bitflags! {
 pub(super) enum How {
     /// The entry gets new private, zero-filled memory.
     Empty,
-    /// The entry maps the update's object.
+    /// The entry maps the object that the operation passed to the update.
     Object,
     /// The entry takes over the whole chain of its origin, which is removed.
     Taken,
@@ -248,14 +249,15 @@ impl<M: Machine> Entry<M> {
     }
 
     /// Whether a writer has begun to replace the entry. The answer is reliable only under the lock of the table page
-    /// that covers the address (relies on C3). Elsewhere it is a hint.
+    /// that covers the address (relies on C3). Without that lock it is a hint.
     #[inline(always)]
     pub(crate) fn is_stale(&self) -> bool {
         self.state.load(Ordering::Acquire) & STALE != 0
     }
 
     /// Whether a fault may enter leaves of the entry, because the entry is not stale. If so, clears [`NO_STORES`]. The
-    /// answer is reliable only under the lock of the table page that covers the address. Elsewhere it is a hint.
+    /// answer is reliable only under the lock of the table page that covers the address. Without that lock it is a
+    /// hint.
     #[inline(always)]
     pub(crate) fn admits(&self) -> bool {
         self.state.load(Ordering::Acquire) == 0 || self.admits_after_fork()
@@ -311,7 +313,7 @@ impl<M: Machine> Entry<M> {
         self.state.store(self.state.load(Ordering::Relaxed) | NO_STORES, Ordering::Relaxed);
     }
 
-    /// Breaks the rights, for tests of the checker.
+    /// Makes the entry's maximal rights wrong, for tests of the checker.
     ///
     /// # Safety
     /// No other thread reads the entry during the call.

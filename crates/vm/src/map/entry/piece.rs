@@ -7,13 +7,13 @@ use crate::object::backing::Backing;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ptr;
 
-/// The number of bytes beyond a private mapping that its front backing covers in advance, so that the mapping can grow
-/// without a new backing. The additional bytes cost nothing, because they have no page. (A front that was clipped does
-/// not cover them.)
+/// The number of bytes beyond a private mapping that its front backing (the first of its chain) covers. So the mapping
+/// can grow without a new backing. The additional bytes cost nothing, because they have no page. (A front that was
+/// clipped does not cover them.)
 const ROOM: u64 = 1 << 30;
 
-/// The least number of bytes that a stack's front covers, downwards: 64 pages, which fill one node of its object's
-/// index.
+/// The least number of bytes that a stack's front (the first backing of its chain) covers, downwards. These 64 pages
+/// fill one node of its object's index.
 pub(in crate::map) const STACK_ROOM: u64 = 64 * PAGE_SIZE;
 
 /// One part of the row of pieces that replaces a range.
@@ -34,7 +34,7 @@ pub(in crate::map) enum ChainSource<'s, M: Machine> {
     Entry(&'s Entry<M>),
     /// New private, zero-filled memory.
     Empty,
-    /// The update's object.
+    /// The object that the operation passed to the update.
     Object,
     /// The file at the end of this entry's chain.
     Tail(&'s Entry<M>),
@@ -136,8 +136,8 @@ pub(crate) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Ba
     core::iter::successors(Some(front), |b| b.behind())
 }
 
-/// The range that the front of private memory over `range` covers. It includes room to grow: downwards for a stack,
-/// else upwards. `stack` is the least length of a stack's front, in bytes.
+/// The range that the front (the chain's first layer) of private memory over `range` covers. It includes room to grow:
+/// downwards for a stack, else upwards. `stack` is the least length of a stack's front, in bytes.
 pub(in crate::map) fn with_room(range: VirtRange, flags: Flags, stack: u64) -> VirtRange {
     if flags.contains(Flags::GROWS_DOWN) {
         let room = range.len().max(stack);

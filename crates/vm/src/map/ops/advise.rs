@@ -142,9 +142,9 @@ impl<M: Machine> Space<M> {
     ///
     /// The function first marks the entry stale, so that no fault enters a leaf until the call ends. Then it clears the
     /// leaves, with one flush for many leaves. If a shared layer has a page, a zero marker in the front (the chain's
-    /// first backing) hides it. The marker also hides all anonymous layers behind it. After all markers are stored, the
-    /// function frees the pages that only this chain shows. So if no memory is left for a marker, no page is freed that
-    /// hides an older page behind it.
+    /// first backing) hides it. The marker is an index slot that says that the content is zeroes. The marker also hides
+    /// all anonymous layers behind it. After all markers are stored, the function frees the pages that only this chain
+    /// shows. So if no memory is left for a marker, no page is freed that hides an older page behind it.
     ///
     /// # Requires
     /// The writer is held.
@@ -159,7 +159,8 @@ impl<M: Machine> Space<M> {
         if result.is_ok() {
             for (depth, layer) in layers(entry.front()).enumerate() {
                 let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
-                // Other entries may have the same front object, after a clip, but they do not map these pages.
+                // After a clip (a split of an entry) other entries may have the same front object, but they do not map
+                // these pages.
                 if depth == 0 && hidden {
                     removal::free_but_marks(object, keys);
                 } else if depth == 0 || object.is_exclusive() {
@@ -169,7 +170,8 @@ impl<M: Machine> Space<M> {
         }
         entry.unmark_stale();
         if hidden {
-            // No other chain may see some pages of these layers any more, so the reaper examines them.
+            // Some pages of these layers may now be seen by no chain at all. So the reaper (a daemon that frees pages
+            // that no chain sees) examines the layers.
             let behind = layers(entry.front()).skip(1).filter_map(|b| b.object()).filter(|o| o.is_private());
             behind.for_each(|o| self.vm().reaper().flag(o));
         }
@@ -203,8 +205,8 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// Gives `part` of `entry` a chain without anonymous layers. The entry allows no stores, and shares these layers
-    /// with other spaces.
+    /// Gives `part` of `entry` a chain without anonymous layers. The entry allows no stores, and shares its present
+    /// anonymous layers with other spaces.
     fn begin_anew<'s>(&'s self, writer: Writer<'s, M>, entry: &'s Entry<M>, part: VirtRange) -> Result<(), MapError> {
         let mut update = Update::new(self, writer, part);
         update.outside_before(part)?;
@@ -373,8 +375,9 @@ fn shared_window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Ob
     window(layer, part).filter(|(o, _)| o.is_private() && !o.is_exclusive())
 }
 
-/// Stores a zero marker at `key` of a front, and frees the old page or swap slot there. The leaf is cleared, and the
-/// entry is stale. Returns a page that is still busy, for which the caller waits; then it tries again.
+/// Stores a zero marker at `key` of a front (a chain's first layer), and frees the old page or swap slot there. The
+/// leaf is cleared, and the entry is stale. Returns a page that is still busy, for which the caller waits; then it
+/// tries again.
 fn hide<M: Machine>(
     vm: &'static Maps<M>,
     front: &Object<M>,

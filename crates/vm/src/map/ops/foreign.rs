@@ -59,7 +59,7 @@ impl<M: Machine> Space<M> {
         Ok(done)
     }
 
-    /// As [`store`](Space::store), within a page.
+    /// Stores like [`store`](Space::store), within one page.
     fn store_in_page(&self, at: u64, from: &[u8]) -> Result<(), FaultError> {
         loop {
             // Another thread may remove the leaf before `try_store` uses it, so try until a store succeeds. The fault
@@ -73,9 +73,9 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// One attempt, under one pin: stores through the leaf that a fault has installed. Returns false if no leaf allows
-    /// the store. Returns [`FaultError::Pager`] for a device, because this function does not store into device
-    /// registers.
+    /// One attempt, under one pin of the epoch (an RCU read section): stores through the leaf that a fault has
+    /// installed. Returns false if no leaf allows the store. Returns [`FaultError::Pager`] for a device, because this
+    /// function does not store into device registers.
     fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> Result<bool, FaultError> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -98,7 +98,7 @@ impl<M: Machine> Space<M> {
         Ok(true)
     }
 
-    /// As [`read`](Space::read), within a page.
+    /// Reads like [`read`](Space::read), within one page.
     fn read_in_page(&self, at: u64, to: &mut [u8], may: &mut MaySleep) -> Result<(), FaultError> {
         let mut patience = Patience::new();
         loop {
@@ -116,13 +116,14 @@ impl<M: Machine> Space<M> {
                     Err(FaultError::OutOfMemory) => self.vm().memory_or_error(&mut patience, may)?,
                     done => done.map(|()| patience.served())?,
                 },
-                // Only stores need a hook.
+                // Only a store calls a pager's hook, so this read does not get this result.
                 Err(Attempt::Hook(_)) => return Err(FaultError::Pager),
             }
         }
     }
 
-    /// One attempt, under one pin: copies the bytes of the page that a fault would map.
+    /// One attempt, under one pin of the epoch (an RCU read section): copies the bytes of the page that a fault would
+    /// map.
     fn try_read(&self, at: u64, to: &mut [u8], pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -153,9 +154,9 @@ impl<M: Machine> Space<M> {
                         bytes::copy(from, to.as_mut_ptr(), to.len());
                     }
                 }
-                // The chain may have another page at this address now. A fork may have moved a page forward, so that
-                // the walk missed it. Or the fork left this page to another space, which then stored into it. So the
-                // copied bytes are valid only if a second walk finds the same page.
+                // The chain may have another page at this address now. A fork may have moved a page to a layer nearer
+                // to the front, so that the walk missed it. Or the fork left this page to another space, which then
+                // stored into it. So the copied bytes are valid only if a second walk finds the same page.
                 let shows_again = || {
                     fence_full();
                     if entry.is_stale() {
@@ -185,7 +186,8 @@ impl<M: Machine> Space<M> {
         if !zeroes {
             return Err(Attempt::Fail(FaultError::Pager));
         }
-        // A hole counts only if the entry is not stale, because a writer may have moved the pages.
+        // The hole is real only if no writer is replacing the entry (marked it stale). Such a writer may have moved the
+        // pages.
         if entry.is_stale() {
             return Err(Attempt::Stale);
         }

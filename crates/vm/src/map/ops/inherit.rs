@@ -23,7 +23,7 @@ pub enum Content {
 }
 
 /// A change of a range's inheritance: whether the child gets the range, and with which content. `None` does not change
-/// that setting. A range that is left out keeps its setting of the content.
+/// that setting. A range that forks leave out keeps its setting of the content for a later call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inherit {
     /// Whether the child gets the range at all.

@@ -9,8 +9,7 @@ use crate::sleep::MaySleep;
 use crate::stats::FaultKind;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 
-/// The most pages that one walk maps under one acquisition of their table page's lock: all pages that a table page
-/// covers.
+/// The most pages that one walk maps under one acquisition of a table page's lock: all pages that a table page covers.
 const LOOK: u32 = 512;
 
 impl<M: Machine> Space<M> {

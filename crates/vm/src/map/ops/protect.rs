@@ -45,7 +45,7 @@ impl<M: Machine> Space<M> {
         let mut lost = Prot::empty();
         let (most_data, mut data) = (self.limits().data, 0);
         let limited = most_data < M::Pmap::USER.len();
-        // One descent finds the entries and their neighbours.
+        // One descent in the tree finds the entries and their neighbours.
         let (previous, entries) = writer.around(range.start);
         let (mut first, mut following) = (None, None);
         let (mut entries_left, mut next) = (PART, None);

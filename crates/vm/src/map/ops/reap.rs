@@ -25,7 +25,7 @@ use crate::object::removal;
 use crate::types::VirtRange;
 use quire_sync::atomic::{Ordering, fence_full};
 
-/// Number of pages that a count of a space's memory visits under one pin.
+/// Number of pages that a count of a space's memory visits under one pin of the epoch (an RCU read section).
 const COUNTED: usize = 1024;
 
 /// Pages that the end of a space would free, counted for the choice of a victim.

@@ -12,8 +12,8 @@ use crate::map::update::{Row, Update};
 use crate::types::{PAGE_SIZE, VirtRange};
 use quire_sync::trace::{EventKind, Span};
 
-/// A move to a given address is refused if the limit of entries leaves fewer than this number, as on Linux. The move
-/// may split the mapping at both ends, and the mapping at the new place too.
+/// A move to a given address is refused if fewer than this number of entries can be added below the limit, as on Linux.
+/// The move may split the mapping at both ends, and the mapping at the new place too.
 const ENTRIES_OF_A_MOVE: usize = 6;
 
 /// Whether a mapping may move, and its new place.
@@ -207,7 +207,7 @@ impl<M: Machine> Space<M> {
     ) -> Result<(), MapError> {
         let a = entry.attributes();
         let by = old.start.wrapping_sub(new.start);
-        // If only a part of the entry moves, private pages behind that part belong to the rest of the entry.
+        // If only a part of the entry moves, private pages after that part belong to the rest of the entry.
         let all_there_is = old.end >= entry.range().end || !has_pages(entry);
         let goes_on = shows_objects(entry) && (new.len() <= old.len() || (front_is_own(entry) && all_there_is));
         let len = if twice || goes_on { new.len() } else { old.len() };
@@ -218,8 +218,8 @@ impl<M: Machine> Space<M> {
         if let Some(rest) = rest {
             there.push(Piece::without_private_layers(entry, rest))?;
         }
-        // `Update::new` marks the old entry stale, so its chain does not change. A second mapping leaves the old place
-        // unchanged.
+        // `Update::new` marks the old entry stale, so its chain does not change. If the call makes a second mapping of
+        // the pages, the old place stays unchanged.
         let gone = if twice { entry.range() } else { old };
         let mut here = Update::new(self, writer, gone);
         here.outside_before(gone)?;

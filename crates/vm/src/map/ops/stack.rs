@@ -27,7 +27,8 @@ impl<M: Machine> Space<M> {
     }
 
     /// Extends the stack above `va` down to the page of `va`. The stack must stay within its limit, and its guard must
-    /// stay free. After `Ok` the caller repeats the fault at `va`. [`MapError::NotMapped`] if there is no such stack.
+    /// stay free. After `Ok` the caller repeats the fault at `va`. [`MapError::NotMapped`] if the mapping above `va` is
+    /// no stack, or its limit or guard forbids the growth.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
         let start = va & !(PAGE_SIZE - 1);
         if !M::Pmap::USER.contains(start) {
@@ -36,7 +37,7 @@ impl<M: Machine> Space<M> {
         let (mut writer, _) = self.write_at(start);
         let stack = writer.next(start).ok_or(MapError::NotMapped)?;
         if stack.range().contains(start) {
-            // Another thread has extended the stack meanwhile.
+            // Another thread has extended the stack since the fault.
             return Ok(());
         }
         if !stack.flags().contains(Flags::GROWS_DOWN) {
@@ -76,7 +77,8 @@ impl<M: Machine> Space<M> {
             update.push(Piece::new(VirtRange { start, end: old.end }, a, ChainSource::Entry(stack)))?;
             return update.apply(Work::None);
         }
-        // The front's room is used up, so a new entry is made below. Its front covers four times as much.
+        // All addresses that the front covers are in use, so a new entry is made below. The new entry's front covers
+        // four times as many addresses.
         let room = (top - old.start).saturating_mul(4).min(limits.stack);
         let range = VirtRange { start, end: old.start };
         let mut update = Update::new(self, writer, range).with_stack_room(room);

@@ -103,7 +103,7 @@ pub struct SpaceStats {
     pub mapped_bytes: u64,
     /// Bytes that entries cover, by class.
     pub covered: Covered,
-    /// The most bytes that entries ever covered. Exact if the map never fanned out, otherwise an upper bound.
+    /// The most bytes that entries ever covered. Exact if the space never had a second arena, otherwise an upper bound.
     pub peak_bytes: u64,
     /// Pages that the page tables map.
     pub resident_pages: u64,
@@ -135,8 +135,8 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// A space that only its maker can reach yet, so that its map is filled without a lock. A drop frees the space; its map
-/// must be empty then.
+/// A new space. Only the thread that makes it can reach it, so the thread fills its map without a lock. A drop frees
+/// the space; its map must be empty then.
 pub(super) struct NewSpace<M: Machine>(NonNull<Space<M>>);
 
 impl<M: Machine> NewSpace<M> {
@@ -185,8 +185,9 @@ impl<M: Machine> NewSpace<M> {
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
-    /// Publishes the space, so that other threads can find it. `_shared` proves that memory which this space shares
-    /// with another space is write-protected in the other space, and that the write-protection was flushed.
+    /// Publishes the space, so that other threads can find it. `_shared` is a proof about memory that this space shares
+    /// with another space. The other space's leaves of this memory are write-protected, and the write-protection was
+    /// flushed.
     pub fn born(self, _shared: &impl NoTranslation) -> SpaceRef<M> {
         let this = ManuallyDrop::new(self);
         let space = SpaceRef(this.0);
@@ -256,9 +257,9 @@ impl<M: Machine> Space<M> {
         self.id
     }
 
-    /// The entry that covers `va`. The lookup takes no lock, and writes nothing but the pin. A hit counts if the entry
-    /// is not stale under the lock of the table page. A miss counts if [`Space::unchanged_since`] returns true (relies
-    /// on C3).
+    /// The entry that covers `va`. The lookup takes no lock, and writes nothing but the pin. A found entry is valid if
+    /// it is not stale under the lock of the table page. `None` is valid if [`Space::unchanged_since`] returns true
+    /// (relies on C3).
     #[inline]
     pub(crate) fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.of(va).lookup(va, pin)
@@ -369,17 +370,17 @@ impl<M: Machine> Space<M> {
         }
         self.vm.map_memory().all.bare(self);
         // This CPU stores the note in `dropped`, fences, and then looks for tables. A fault on another CPU that did not
-        // read the note entered its leaf before the note. If no other fault follows, only this look finds the table of
-        // that leaf.
+        // read the note entered its leaf before the note was stored. If no other fault follows, only this look finds
+        // the table of that leaf.
         fence_full();
         if self.pmap.table_pages(self.vm) > 0 {
             self.vm.map_memory().all.tabled(self);
         }
     }
 
-    /// Called after a fault has failed for lack of memory, because it may have made a root and some tables. If it has,
-    /// pageout visits the space again and can free them. Otherwise threads that wait for memory would keep tables from
-    /// being freed. The note of the drop stays for the fault that succeeds.
+    /// Called after a fault has failed for lack of memory. The fault may have made a root and some tables. If it has,
+    /// this call makes pageout visit the space again and free them. Otherwise a space whose threads wait for memory
+    /// would keep these tables while it waits. The note of the drop stays for the fault that succeeds.
     #[cold]
     pub(crate) fn note_tables_left(&self) {
         // Pairs with the fence in `note_dropped`, which notes the drop and then looks for tables.

@@ -90,7 +90,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// Writes the dirty pages of the shared file mappings in `range` to the files' pagers, and waits for the writes. If
-    /// `range` has a hole, the mappings behind it are written too, as on Linux, and the result is
+    /// `range` has a hole, the mappings after it are written too, as on Linux, and the result is
     /// [`MapError::NotMapped`]. [`MapError::Pager`] means that a write failed; the pages stay dirty. May sleep.
     pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.write_shared(range, |object, pages| object.write_back(pages).map(drop))
@@ -147,7 +147,8 @@ impl<M: Machine> Space<M> {
                 match self.look(va, &pin) {
                     Ok(None) => return Err(MapError::NotMapped),
                     Err(Changed) => continue,
-                    // Look twice, because a walk may miss a page that a concurrent operation moves forward.
+                    // Look twice, because a walk may miss a page that a concurrent operation moves to a layer nearer to
+                    // the front.
                     Ok(Some(entry)) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
                 }
             };

@@ -40,8 +40,8 @@ pub(in crate::map) struct SpacePlace<M: Machine> {
     row: Cell<Row>,
     next: Cell<*const Space<M>>,
     previous: Cell<*const Space<M>>,
-    /// The time, in nanoseconds, of the last visit that found that the space had run. Two concurrent visits may each
-    /// store their time.
+    /// The time, in nanoseconds, at which a visit of pageout last found that the space had run. Two concurrent visits
+    /// may each store their time.
     ran: AtomicU64,
     /// The time, in nanoseconds, of the last drop of the tables; 0 if they were never dropped.
     dropped: AtomicU64,
@@ -165,8 +165,8 @@ impl<M: Machine> Spaces<M> {
     }
 
     /// Moves `space`, whose tables were dropped, to the second row. No pass visits it until [`Spaces::tabled`]. Does
-    /// nothing if a fault has already cleared the note of the drop. That fault's call of `tabled` may have come before
-    /// this call, and would not be repeated.
+    /// nothing if a fault has already cleared the note of the drop. That fault calls `tabled` only once, perhaps before
+    /// this call. Then the space, which has tables again, would stay on the second row.
     pub fn bare(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -268,8 +268,8 @@ impl<M: Machine> Maps<M> {
         self.map_memory().all.tabled_len()
     }
 
-    /// Visits up to `n` spaces from `hand` on, and drops the page tables of those that `which` selects. Returns the
-    /// number of freed table pages. May sleep, because it may drop the last handle of a space.
+    /// Visits up to `n` spaces from the position `hand` on, and drops the page tables of those that `which` selects.
+    /// Returns the number of freed table pages. May sleep, because it may drop the last handle of a space.
     ///
     /// # Requires
     /// The caller holds no lock that a fault could need.
@@ -321,7 +321,7 @@ impl<M: Machine> Maps<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The list that the space is on: that of the CPU that made it.
+    /// The CPU whose list the space is on. The space was made on this CPU.
     pub(crate) fn list(&self) -> CpuId {
         self.place.list
     }

@@ -9,7 +9,7 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 
-/// A node that a change leaves with this number of slots or fewer merges with a neighbour.
+/// If a change leaves a node with this number of slots or fewer, the node merges with a neighbour.
 const fn thin(fan_out: usize) -> usize {
     fan_out / 4
 }
@@ -36,7 +36,7 @@ pub struct Change<T, A: NodeAlloc, const F: usize> {
     number: u32,
     /// The new value.
     value: *mut (),
-    /// Items gained or lost.
+    /// The number of items that the change adds, less the number that it removes.
     delta: isize,
     _values: PhantomData<Item<T>>,
 }
@@ -47,7 +47,7 @@ struct Level<A: NodeAlloc, const F: usize> {
     first: *mut TreeNode<A, F>,
     last: *mut TreeNode<A, F>,
     count: usize,
-    /// The distribution of slots: each of the next `wide` nodes receives `share + 1`, each later one `share`.
+    /// The distribution of slots: each of the next `wide` nodes receives `share + 1`, and each node after them `share`.
     share: usize,
     wide: usize,
     /// Number of slots that `last` still receives.
@@ -120,7 +120,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
 #[repr(C, align(64))]
 pub(super) struct Source<A: NodeAlloc, const F: usize> {
     pub alloc: A,
-    /// The list of leaves and the list of inner nodes that were set aside.
+    /// The list of leaves and the list of inner nodes that were set aside, for a later change that must not fail.
     aside: [Cell<*mut TreeNode<A, F>>; 2],
     /// Number of commits after which the unused nodes of `aside` are freed.
     awaited: Cell<u8>,
@@ -523,8 +523,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.source.committed();
     }
 
-    /// Updates the triples of `change.top` and its ancestors, from the parent at `level` upwards, until a triple does
-    /// not change.
+    /// Stores the triple (first address, end, largest gap) of `change.top` in its parent at `level`. Then updates the
+    /// triples of the ancestors, upwards, until a triple does not change.
     ///
     /// # Safety
     /// The caller is the writer, and has published the change.
@@ -620,7 +620,7 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
         Ok(())
     }
 
-    /// Appends the nodes of the row below as children.
+    /// Appends the new nodes of the next lower level as children.
     ///
     /// # Safety
     /// The nodes are linked, and only the caller reaches them.

@@ -92,7 +92,7 @@ unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut TreeNode<A, F>, w: &mut
     loop {
         // SAFETY: the node is reachable and has an item at least, so `route` and the loop keep `i` below its length.
         let gap = unsafe { TreeNode::gap(this, i) };
-        // Only the child that contains `lo` may be entered in vain, once a level.
+        // On each level, only the child that contains `lo` may be entered although the answer is not in it.
         if node.end(i) > w.lo && gap >= w.enter {
             // SAFETY: a leaf has gap 0, which is less than `enter`, so the slot leads to a child; it is reachable and
             // stays.

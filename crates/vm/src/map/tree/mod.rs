@@ -249,7 +249,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 /// root again to find the next leaf. That costs less than a stored path, which every short walk would have to fill.
 pub struct Cursor<T, A: NodeAlloc, const F: usize> {
     root: *mut TreeNode<A, F>,
-    /// The leaf that the place is in or behind; null: there are no items.
+    /// The leaf that contains the place, or that ends at the place. Null if there are no items.
     leaf: *mut TreeNode<A, F>,
     index: usize,
     /// The first address that belongs to a leaf further right.

@@ -57,10 +57,10 @@ pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
     /// The starts and pointers. All arrays of this struct are initialised below index `len`. The starts from `len` on
     /// are [`BEYOND`].
     keys: [Key; F],
-    /// One past the last address of each slot. In an inner node only the writer uses them. In a leaf they are fixed
-    /// once it is reachable.
+    /// The end of each slot, one past its last address. In an inner node only the writer uses the ends. In a leaf the
+    /// ends are fixed once the leaf is reachable.
     ends: [MaybeUninit<Cell<u64>>; F],
-    /// For the epoch, once the node is retired.
+    /// Used by the epoch once the node is retired.
     retired: Retired,
     alloc: A,
     /// The next node on a list of the writer: nodes being built, or nodes to be retired. Readers never read this.
@@ -71,10 +71,11 @@ pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
 /// address, because no range is empty.
 const BEYOND: u64 = u64::MAX;
 
-/// A start, and the child or value there.
+/// The start address of a slot, and the child or value in the slot.
 #[repr(C)]
 struct Key {
-    /// In an inner node it may rise in place (see the tree's module). In a leaf it is fixed once the leaf is reachable.
+    /// In an inner node the start may rise in place (see the tree's module). In a leaf the start is fixed once the leaf
+    /// is reachable.
     start: MaybeUninit<AtomicU64>,
     /// A child in an inner node, a value in a leaf. One store replaces it.
     slot: MaybeUninit<AtomicPtr<()>>,
@@ -84,7 +85,7 @@ struct Key {
 #[repr(C)]
 struct Inner<A: NodeAlloc, const F: usize> {
     node: TreeNode<A, F>,
-    /// The largest hole below each child. Only the writer uses them.
+    /// The largest hole below each child. Only the writer uses the gaps.
     gaps: [MaybeUninit<Cell<u64>>; F],
 }
 
@@ -99,7 +100,8 @@ pub const fn node_bytes<A: NodeAlloc, const F: usize>(size: NodeSize) -> usize {
     }
 }
 
-/// The triple of a node that its parent stores (see the tree's module).
+/// The triple of a node: first address, end of the last item, largest gap. The node's parent stores it (see the tree's
+/// module).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summary {
     pub first: u64,
@@ -345,7 +347,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         }
     }
 
-    /// The node's own triple, computed from its arrays alone.
+    /// The node's own triple (first address, end, largest gap), computed from its arrays alone.
     ///
     /// # Safety
     /// As [`TreeNode::gap`]; the node is not empty.

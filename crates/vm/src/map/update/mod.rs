@@ -2,9 +2,9 @@
 //!
 //! # The two phases
 //! 1. *Plan.* The writer marks the entries that the change may replace stale, and issues one fence after the marks.
-//!    From then on no fault enters a leaf in them: it finds the mark under its table page's lock and waits for this
-//!    writer. So the chains that the plan reads do not change. Then the writer allocates everything: entries, backings
-//!    and tree nodes. After a failure it clears the marks, and nothing has changed.
+//!    From then on no fault enters a leaf in them: each fault finds the mark under its table page's lock, and waits for
+//!    this writer. So the chains that the plan reads do not change. Then the writer allocates everything: entries,
+//!    backings and tree nodes. After a failure it clears the marks, and nothing has changed.
 //! 2. *Do.* This phase cannot fail. The writer clears or weakens leaves and flushes. It links new chains and publishes
 //!    the new entries by one store. It unlinks the old entries' chains with the proof of the flush, and retires the old
 //!    entries.
@@ -43,12 +43,12 @@ pub(super) struct Row<'s, M: Machine> {
     pending: Option<Piece<'s, M>>,
     new: NewEntries<M>,
     spare: SpareBackings<M>,
-    /// The object that pieces may map, and the number of its page at which they begin.
+    /// The object that pieces may map, and the number of the object's page at which the pieces begin.
     object: Option<(&'s ObjectRef<M>, u64)>,
     /// The distance of a move, in bytes. An address of a piece plus `moved` is the address in its old entry. 0 if
     /// nothing moves.
     moved: u64,
-    /// The least number of bytes that a stack's front covers.
+    /// The least number of bytes that a stack's front (the first layer of its chain) covers.
     stack_room: u64,
 }
 
@@ -229,7 +229,7 @@ impl<'s, M: Machine> Update<'s, M> {
 
     /// Marks the entries that overlap `range`.
     fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange) {
-        // One descent finds all of them.
+        // One descent in the tree finds all these entries.
         let (previous, mut entries) = writer.around(range.start);
         self.previous = previous;
         loop {
@@ -304,12 +304,12 @@ impl<'s, M: Machine> Update<'s, M> {
         })
     }
 
-    /// Sets the object that pieces may map, and the number of its page at which they begin.
+    /// Sets the object that pieces may map, and the number of the object's page at which the pieces begin.
     pub fn show(&mut self, object: Option<(&'s ObjectRef<M>, u64)>) {
         self.row.object = object;
     }
 
-    /// Sets the least number of bytes that a new stack's front covers.
+    /// Sets the least number of bytes that the front (the first layer of the chain) of a new stack covers.
     pub fn with_stack_room(mut self, room: u64) -> Self {
         self.row.stack_room = room;
         self
@@ -420,8 +420,8 @@ impl<'s, M: Machine> Update<'s, M> {
             return Err(MapError::TooMany);
         }
         let writer = self.writer.as_mut().expect("the writer is held until the change is applied");
-        // With two rows, the second tree change can be prepared only after the first is published. So its nodes are set
-        // aside now.
+        // With two rows, the second tree change can be prepared only after the first is published. So its nodes are
+        // allocated now, and set aside.
         let mut first = None;
         let mut change = None;
         match &elsewhere {

@@ -131,7 +131,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         seen
     }
 
-    /// Flushes for all work so far. Returns the proof.
+    /// Flushes for all work so far. Returns the proof of the flush.
     pub fn finish(&mut self) -> Flushed {
         if self.visited != 0 {
             self.space.vm().stats().add(Event::RangeVisit, self.visited);

@@ -7,7 +7,8 @@ use quire_sync::atomic::Ordering;
 use quire_sync::epoch::Pinned;
 use quire_sync::hooks::relax;
 
-/// How often a word that other CPUs may be changing is read before a wrong value counts as an error.
+/// The number of reads after which a wrong value of a word counts as an error. Until then another CPU may be changing
+/// it.
 const LOOKS: u32 = 10_000;
 
 /// Checks one occupied slot, given its key, content and dirty bit. Returns `Ok(false)` if the slot is wrong at present,

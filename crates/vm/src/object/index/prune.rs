@@ -108,7 +108,7 @@ unsafe fn dismantle<N: Nodes>(word: u64) {
     if n.height > 1 {
         for slot in n.slots.iter() {
             // The slot is closed, so that a late fill links no child below a retired node. A late fill of a leaf is
-            // harmless.
+            // harmless, because the filling CPU finds the object dead and removes its page.
             let child = loop {
                 let child = slot.load(Ordering::Acquire);
                 // `RESERVED` means that a child is being linked; its owner finishes soon.

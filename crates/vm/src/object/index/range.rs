@@ -84,8 +84,8 @@ impl Cursor {
     }
 }
 
-/// An iterator over occupied slots, in order of their keys. A slot that stays occupied is visited. A slot that is
-/// filled or emptied during the visit may be visited or not.
+/// An iterator over occupied slots, in order of their keys. Each slot that stays occupied during the iteration is
+/// returned. A slot that is filled or emptied meanwhile may be returned or not.
 pub struct Visit<'a, N: Nodes> {
     cursor: &'a mut Cursor,
     index: &'a Index<N>,
@@ -197,8 +197,8 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Calls `each` with `n` and the slot of key `first + n`, for each bit `n` of `which` whose slot is occupied, in
-    /// order. It is meant for a few keys, for which the state of an iterator would be most of the cost. In inner nodes
-    /// it reads only the slots, not the header.
+    /// order. It is meant for a few keys. For these, keeping an iterator's state would cost more than the reads. In
+    /// inner nodes it reads only the slots, not the header.
     #[inline]
     pub(crate) fn each_of(&self, first: u64, mut which: u64, pin: &Pinned<'_>, mut each: impl FnMut(u32, Slot)) {
         while which != 0 {

@@ -101,7 +101,7 @@ fn a_time_from_the_future_becomes_the_present_one() {
     // A read of the times corrects a time in the future.
     store_later(0);
     assert_eq!(file.stored(), START - SKEW);
-    // A store into the same leaf node corrects such a time.
+    // A store into the same leaf node corrects a time in the future, too.
     store_later(1);
     store(&space, page(2), 1);
     assert_eq!(file.stored(), START - SKEW);

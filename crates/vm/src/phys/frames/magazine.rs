@@ -133,7 +133,7 @@ impl Frames {
             // The blocks are linked by `prev`. They are split into frames after the lock is released.
             let (mut blocks, mut n) = (None, 0);
             // Half a chain is enough. A block of half a chain or more is taken whole, and no other block is split to
-            // fill the chain up. So the descriptors of a chain's frames come from few CPUs.
+            // fill the chain up. So few other CPUs have the cache lines of these frames' descriptors.
             while n < most.div_ceil(2)
                 && let Some((pfn, order)) = held.buddy.take_piece((most - n).ilog2() as u8, group)
             {
@@ -323,8 +323,8 @@ impl<M: Machine> Physical<M> {
         self.pop_frame(fill, lower).or_else(|| self.pop_frame_at_last(fill, lower))
     }
 
-    /// Takes a frame from chains of the other group, which a refill does not use. Returns `None` when the reserve is
-    /// reached.
+    /// Takes a frame from the depots' chains of the other group (kernel or programs). A refill of the magazine does not
+    /// use these chains. Returns `None` when the reserve is reached.
     fn pop_broken_up(&self, fill: Fill, on_behalf: For) -> Option<(Pfn, bool)> {
         let f = self.frames();
         while f.room(on_behalf) != 0 && f.break_one() {

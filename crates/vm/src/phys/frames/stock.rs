@@ -21,7 +21,8 @@ impl<M: Machine> Physical<M> {
         while done < budget && self.zero_one() {
             done += 1;
         }
-        // Chains that are in the depots while CPUs are idle will not be needed soon.
+        // Full chains that are in the depots while CPUs are idle will not be needed soon. So one is broken up, and its
+        // frames can join into larger blocks.
         done != 0 || (budget != 0 && self.frames().break_one())
     }
 

@@ -335,7 +335,8 @@ fn more_frames_than_can_be_counted_are_refused() {
 #[test]
 fn standings_share_the_reserve_out() {
     on(0);
-    // Frames that are left when the data of a thread is refused, and when the kernel's structures for it are.
+    // For each standing of a thread: the frames that are left when its request for data is refused, and when one for
+    // kernel structures is.
     for (standing, ends, data, structures) in [
         (Standing::Program, false, 64, 64),
         (Standing::Administrator, false, 48, 32),

@@ -16,7 +16,7 @@
 //! with both locks held. So a timer that another thread sets again during an expiry does not expire for its old
 //! setting.
 //!
-//! # Rooms
+//! # Modules
 //! - `course`: the setting and the count of expiries, without locks.
 //! - `timer`: how one timer is added to a wheel, the list or the tree, and removed again.
 //! - `signals`: how a signal is queued after an expiry, and how its receipt arms the timer again.

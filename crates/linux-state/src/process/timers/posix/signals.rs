@@ -13,10 +13,11 @@ use quire_heap::Arc;
 
 /// The time after which a signal that found no memory is sent again, in nanoseconds.
 const RETRY: u64 = 10_000_000;
-/// The shortest time between two checks of a timer whose signal is ignored, in nanoseconds.
+/// After an ignored signal, a periodic timer is armed for a time at least this number of nanoseconds later, even if its
+/// period is shorter.
 const IGNORED: u64 = 4_000_000;
-/// The part of that time for each timer of the process, in nanoseconds. So the checks of all its timers take a small
-/// part of a CPU, however many timers there are.
+/// If a process has many timers, that time is longer: at least this number of nanoseconds for each timer of the
+/// process. So all its timers together use a small part of a CPU.
 const IGNORED_EACH: u64 = 50_000;
 
 impl<M: Machine> PosixTimers<M> {
@@ -71,7 +72,7 @@ impl<M: Machine> PosixTimers<M> {
         state.course.status = Status::Armed;
         let now = timer.now(&state, cpu_time);
         if ignored {
-            // The interval is the tick of Linux, so that an ignored signal causes no more work than on Linux.
+            // `IGNORED` is the tick of Linux, so that an ignored signal causes no more work than on Linux.
             let pause = IGNORED.max(self.slots.size() as u64 * IGNORED_EACH);
             state.course.forward(now.saturating_add(pause));
         } else if timer.is_on_cpu_time() {
