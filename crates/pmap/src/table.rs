@@ -17,8 +17,8 @@
 //! | `writable` | written and read under the lock, until the page is dead: then the epoch's header lies there |
 //! | `occupied` | written under the lock; read under the lock, or after a fence by walkers, which read the entries without the lock too |
 
-use crate::format::FANOUT;
 use crate::Format;
+use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
 use crate::shootdown::residency::Residency;
 use quire_sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};

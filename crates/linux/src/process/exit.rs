@@ -80,7 +80,7 @@ fn finish<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>) {
     };
     // This is not the last reference, because the scheduler and the caller's stack still have references.
     drop(gone);
-    linux.victims.left(process);
+    linux.victims.left(process, linux.vm.frames().is_low());
     if remaining == 0 {
         end_process(linux, thread);
     } else {

@@ -81,7 +81,7 @@ use crate::stats::FaultKind;
 use quire_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quire_sync::hooks::{current_thread, now};
 use quire_sync::trace::{EventKind, Span};
-use quire_sync::{Mutex, Rank, SpinLock};
+use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
 /// The most pages that are taken from a shard at once.
 #[cfg(not(any(loom, shuttle)))]
@@ -158,6 +158,10 @@ pub struct Pageout {
     pub(crate) claims: Mutex<()>,
     /// Held by a thread that frees pages that no space can see, because memory is exhausted and there is no swap.
     reaps: Mutex<()>,
+    /// The number of these searches. Raised by the thread that holds `reaps`.
+    reaped: AtomicU64,
+    /// The threads that wait for such a search.
+    reap_waits: WaitQueue,
 }
 
 /// Pages that the scan isolated from one shard, each with the identity that it had when it was isolated.
@@ -194,6 +198,8 @@ impl Pageout {
             keeper: SpinLock::new(Rank::IO, None),
             claims: Mutex::new(()),
             reaps: Mutex::new(()),
+            reaped: AtomicU64::new(0),
+            reap_waits: WaitQueue::new(),
         }
     }
 
@@ -263,20 +269,7 @@ impl<M: Machine> Reclaimer<M> {
             return false;
         }
         if !self.can_page_out() {
-            {
-                // One thread at a time frees pages that no space can see (`reap_first`). A thread that finds none must
-                // not continue before another thread has freed those that it has found.
-                let _one = p.reaps.lock();
-                if !self.has_memory() {
-                    self.reap_first(may);
-                }
-            }
-            if self.has_memory() {
-                return true;
-            }
-            // Another thread may have dropped all caches while this one waited for the lock.
-            let mut hands = p.hands.lock();
-            return self.has_memory() || self.take_kept(&mut hands) && self.has_memory();
+            return self.reap_or_wait(may);
         }
         let _waits = p.progress.wait();
         let since = p.begun.load(Ordering::Acquire);
@@ -303,6 +296,38 @@ impl<M: Machine> Reclaimer<M> {
             }
         }
         !self.pass(&mut hands, may).hopeless || self.has_memory()
+    }
+
+    /// Frees pages that no space can see, and drops all caches, where no page can be written. Returns whether programs
+    /// can get frames then.
+    ///
+    /// One thread at a time searches. A thread that finds nothing must not continue before another thread has freed
+    /// those that it has found. All other threads sleep, and return together when one whole search has passed since
+    /// they came. They do not queue for a lock, because then thousands of them would search in vain, one after the
+    /// other.
+    fn reap_or_wait(&'static self, may: &mut MaySleep) -> bool {
+        let p = self.pageout();
+        let before = p.reaped.load(Ordering::Acquire);
+        let mut searches = p.reaps.try_lock();
+        if searches.is_none() {
+            may.sleep_on(&p.reap_waits, || {
+                // The first of the two began before this thread came.
+                if p.reaped.load(Ordering::Acquire).wrapping_sub(before) >= 2 || self.has_memory() {
+                    return true;
+                }
+                searches = p.reaps.try_lock();
+                searches.is_some()
+            });
+        }
+        let Some(one) = searches else { return self.has_memory() };
+        if !self.has_memory() {
+            self.reap_first(may);
+        }
+        let found = self.has_memory() || self.take_kept(&mut p.hands.lock()) && self.has_memory();
+        p.reaped.fetch_add(1, Ordering::AcqRel);
+        drop(one);
+        p.reap_waits.wake_all();
+        found
     }
 
     /// Whether programs that are refused memory make no progress ([`progress`](super::progress)). The calling thread

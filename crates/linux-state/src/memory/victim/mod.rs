@@ -150,13 +150,21 @@ impl<M: Machine> Linux<M> {
                 }
             }
         }
-        {
-            let _one = self.victims.choosing.lock();
-            // While this thread waited for the lock, another thread has chosen a victim, or memory became free.
-            if self.victims.process().is_some() || !self.is_short() {
+        // One thread chooses. The others wait for the victim's end together. They do not queue for the lock, because
+        // each of thousands would then check memory again, one after the other.
+        if let Some(one) = self.victims.choosing.try_lock() {
+            self.victims.is_choosing.store(true, Ordering::Release);
+            // Another thread may have chosen a victim already, or memory became free.
+            let kills = self.victims.process().is_none() && self.is_short();
+            if kills {
+                self.kill_one(me, why);
+            }
+            self.victims.is_choosing.store(false, Ordering::Release);
+            drop(one);
+            self.victims.waits.wake_all();
+            if !kills {
                 return !me.killed();
             }
-            self.kill_one(me, why);
         }
         if me.killed() {
             return false;
@@ -203,8 +211,11 @@ impl<M: Machine> Linux<M> {
     /// Sleeps until the victim has left its memory, other memory is free, or `deadline` has passed. Returns true in the
     /// first two cases.
     fn wait_for_victim(&self, me: &Thread<M>, deadline: u64) -> bool {
-        let gone = || self.victims.process().is_none_or(|process| process.has_left_memory());
-        let ready = || (gone() || !self.is_short()).then_some(());
+        let gone = || {
+            !self.victims.is_choosing.load(Ordering::Acquire)
+                && self.victims.process().is_none_or(|process| process.has_left_memory())
+        };
+        let ready = || (!self.vm.frames().is_low() || gone()).then_some(());
         self.victims.waits.wait_until(Some(deadline), || me.killed(), ready).is_ok()
     }
 
