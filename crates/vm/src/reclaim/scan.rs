@@ -59,7 +59,7 @@ pub use super::idle_tables::Reclaim;
 use super::memory_wait::Asking;
 use super::progress::{MOST_TURNOVER, Progress, STARVED, TURNOVER, Tally};
 use crate::error::FaultError;
-use crate::machine::Machine;
+use crate::machine::{Machine, Standing};
 use crate::map::space::spaces::Hand;
 use crate::object::batch::Batch;
 use crate::object::index::Slot;
@@ -309,7 +309,8 @@ impl<M: Machine> Reclaimer<M> {
         let p = self.pageout();
         let before = p.reaped.load(Ordering::Acquire);
         let mut searches = p.reaps.try_lock();
-        if searches.is_none() {
+        // The administrator's threads do not wait for a thread of another user, which may wait long for a CPU.
+        if searches.is_none() && self.machine().standing() != Standing::Administrator {
             may.sleep_on(&p.reap_waits, || {
                 // The first of the two began before this thread came.
                 if p.reaped.load(Ordering::Acquire).wrapping_sub(before) >= 2 || self.has_memory() {

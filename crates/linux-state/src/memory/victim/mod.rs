@@ -157,7 +157,7 @@ impl<M: Machine> Linux<M> {
             // Another thread may have chosen a victim already, or memory became free.
             let kills = self.victims.process().is_none() && self.is_short();
             if kills {
-                self.kill_one(me, why);
+                self.as_system(me, || self.kill_one(me, why));
             }
             self.victims.is_choosing.store(false, Ordering::Release);
             drop(one);
@@ -206,6 +206,19 @@ impl<M: Machine> Linux<M> {
         // in order to end.
         self.scheduler.yield_now();
         !me.killed()
+    }
+
+    /// Calls `f` while the calling thread `me` uses the system's share of the CPUs, not its user's. All threads that wait
+    /// for memory wait for `f`, and the user may have thousands of threads that want a turn.
+    fn as_system(&self, me: &Thread<M>, f: impl FnOnce()) {
+        // SAFETY: the thread itself runs this, and does not replace its charge. The charge keeps the user alive.
+        let user = unsafe {
+            self.scheduler.become_user(None);
+            me.user_charge.get().share()
+        };
+        f();
+        // SAFETY: as before, the charge keeps the user alive until the thread leaves the user.
+        unsafe { self.scheduler.become_user(user) };
     }
 
     /// Sleeps until the victim has left its memory, other memory is free, or `deadline` has passed. Returns true in the
