@@ -55,6 +55,16 @@ impl<H: Host> Socket<H> {
         self.endpoint.readiness.notify();
     }
 
+    /// Called after a buffer of the socket has changed its size. Writers that now have room go on.
+    pub fn announce_buffers(&self) {
+        let endpoint = &self.endpoint;
+        endpoint.readiness.notify();
+        // The room of a TCP writer depends on the receiver's buffer too.
+        if let Some(peer) = if endpoint.is_tcp() { endpoint.peer() } else { None } {
+            peer.readiness.notify();
+        }
+    }
+
     /// The socket's options.
     pub fn options(&self) -> &Options {
         &self.endpoint.options
@@ -233,11 +243,17 @@ impl<H: Host> Socket<H> {
         self.endpoint.stage()
     }
 
-    /// For a connection-based Unix socket, the number of sent bytes that the peer has not read. Otherwise 0, because
-    /// bytes and datagrams arrive at once.
+    /// For a connection-based Unix socket, the number of sent bytes that the peer has not read. For a TCP socket, the
+    /// number of those that exceed the peer's buffer. Otherwise 0, because datagrams arrive at once.
     pub fn unsent(&self) -> usize {
-        let peer = if self.endpoint.is_unix() && !self.endpoint.is_datagram() { self.endpoint.peer() } else { None };
-        peer.map_or(0, |peer| peer.inbox.queue().bytes)
+        let endpoint = &self.endpoint;
+        let Some(peer) = (if endpoint.is_datagram() { None } else { endpoint.peer() }) else { return 0 };
+        let queue = peer.inbox.queue();
+        match endpoint.is_unix() {
+            true => queue.bytes,
+            false if queue.is_foreign(endpoint.place()) => 0,
+            false => queue.charge.saturating_sub(peer.options.receive_buffer()).min(queue.bytes),
+        }
     }
 
     /// Frees the socket's name or port.
@@ -256,7 +272,7 @@ impl<H: Host> Socket<H> {
         let Some(peer) = endpoint.peer() else { return true };
         let below = || {
             let mut queue = peer.inbox.queue();
-            queue.refuses(endpoint.place()) || queue.is_below(endpoint.limit(&peer) / 2)
+            queue.refuses(endpoint.place()) || queue.is_below(endpoint.half_free(&peer))
         };
         // The receiver of a datagram socket does not know this socket as its peer. So this socket registers for a
         // notification, and checks again.

@@ -78,14 +78,14 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Waits until at most half of the buffer at `peer` is filled, or the connection ends.
+    /// Waits until half of this socket's buffer is free, or the connection ends.
     fn wait_writable(&self, io: &Io<'_>, peer: &Endpoint<H>, since: u32) -> Result<(), FsError> {
         let state = || {
             if self.shut.load(Ordering::Acquire) || self.has_error() || self.disconnects() != since {
                 return Some(());
             }
             let mut queue = peer.inbox.queue();
-            (queue.refuses(self.place()) || queue.is_below(self.limit(peer) / 2)).then_some(())
+            (queue.refuses(self.place()) || queue.is_below(self.half_free(peer))).then_some(())
         };
         self.readiness.wait_in(since, io, state)
     }

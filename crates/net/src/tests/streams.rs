@@ -215,12 +215,15 @@ fn a_full_buffer_stops_the_writer_and_polls_until_half_is_read() {
         let (a, b) = connected(&n, family, kind);
         let bytes: Vec<u8> = (0..1_000_000).map(|i| (i / 7) as u8).collect();
         let sent = write(&a, &Io::NOW, &bytes).unwrap();
-        assert!((150_000..260_000).contains(&sent), "{sent}");
+        // A TCP connection has the receiver's buffer too.
+        let most = if family == Family::Unix { 150_000..260_000 } else { 300_000..450_000 };
+        assert!(most.contains(&sent), "{sent}");
         assert_eq!(write(&a, &Io::NOW, b"x"), Err(FsError::WouldBlock));
         assert_eq!(a.ready(), Ready::empty());
+        assert!(a.unsent() > 150_000, "{}", a.unsent());
         let mut got = read(&b, &Io::NOW, 1000).unwrap();
         assert_eq!(a.ready(), Ready::empty());
-        got.extend(read(&b, &Io::NOW, sent / 2 + 10_000).unwrap());
+        got.extend(read(&b, &Io::NOW, 150_000).unwrap());
         assert_eq!(a.ready(), Ready::WRITE);
         got.extend(read(&b, &Io::NOW, sent).unwrap());
         assert!(got == bytes[..sent]);
