@@ -167,6 +167,11 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
         Ok(Entry { number: self.numbers + at as u64, attr, node })
     }
 
+    /// The number of directories in the table.
+    pub fn count_directories(&self) -> u32 {
+        self.items.iter().filter(|item| item.kind() == FileKind::Directory).count() as u32
+    }
+
     /// Lists the entries after cookie `after`. Cookies begin at 1. Returns whether `each` wants to continue.
     pub fn list_items(&self, after: u64, each: Each<'_>) -> bool {
         for (at, item) in self.items.iter().enumerate().skip(after as usize) {
@@ -188,6 +193,10 @@ impl<M: Machine, T: Clone + Send + Sync> GeneratedDirectory<FileHost<M>> for Tab
     fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         self.list_items(after, each);
         Ok(())
+    }
+
+    fn directories(&self) -> u32 {
+        self.count_directories()
     }
 }
 

@@ -99,6 +99,9 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for OfProcess<M> {
     fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         self.0.list(after, each)
     }
+    fn directories(&self) -> u32 {
+        self.0.count_directories()
+    }
     fn subject(&self) -> Option<&dyn Any> {
         Some(&self.0.about.process)
     }
@@ -137,6 +140,10 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Tasks<M> {
             }
         }
         Ok(())
+    }
+
+    fn directories(&self) -> u32 {
+        self.0.threads.lock().len() as u32
     }
 }
 
