@@ -178,6 +178,7 @@ table! {
     75 fdatasync => file::sys_fdatasync;
     76 truncate => file::sys_truncate;
     77 ftruncate => file::sys_ftruncate;
+    78 getdents => file::sys_getdents;
     79 getcwd => file::sys_getcwd;
     80 chdir => file::sys_chdir;
     81 fchdir => file::sys_fchdir;
