@@ -68,3 +68,54 @@ fn link_counts_are_those_of_the_listed_directories() {
         task.status(child);
     });
 }
+
+/// Reads a file of at most 32 bytes.
+fn text(task: &mut Task, path: &str) -> String {
+    let (file, to) = (open(task, path, O_RDONLY).unwrap(), task.room(32));
+    let bytes = task.call(__NR_read, [file, to, 32]).unwrap();
+    task.call(__NR_close, [file]).unwrap();
+    (0..bytes).map(|at| char::from(task.get::<u8>(to + at))).collect()
+}
+
+fn write(task: &mut Task, path: &str, text: &str) -> Result<u64, Errno> {
+    let (file, from) = (open(task, path, O_RDWR | O_TRUNC)?, task.bytes(text.as_bytes()));
+    let written = task.call(__NR_write, [file, from, text.len() as u64]);
+    task.call(__NR_close, [file]).unwrap();
+    written
+}
+
+const LOGIN: &str = "/proc/self/loginuid";
+const SESSION: &str = "/proc/self/sessionid";
+
+#[test]
+fn a_login_is_set_once_without_privilege_and_inherited() {
+    run(|task| {
+        assert_eq!((&text(task, LOGIN)[..], &text(task, SESSION)[..]), ("4294967295", "4294967295"));
+        for (bad, why) in [("x", Errno::EINVAL), ("-1", Errno::EINVAL), ("4294967296", Errno::ERANGE)] {
+            assert_eq!(write(task, LOGIN, bad), Err(why), "{bad}");
+        }
+        assert_eq!(write(task, "/proc/1/loginuid", "7"), Err(Errno::EPERM), "the login of another process");
+        assert_eq!(write(task, LOGIN, "1000"), Ok(4));
+        assert_eq!((&text(task, LOGIN)[..], &text(task, SESSION)[..]), ("1000", "1"));
+        task.program("/tmp/next", |task| {
+            assert_eq!((&text(task, LOGIN)[..], &text(task, SESSION)[..]), ("1000", "1"), "exec keeps the login");
+        });
+        let child = task.fork(|task| {
+            assert_eq!(write(task, LOGIN, "1001"), Ok(4), "with privilege");
+            assert_eq!(text(task, SESSION), "2");
+            assert_eq!(write(task, LOGIN, "4294967295"), Ok(10));
+            assert_eq!(text(task, SESSION), "4294967295");
+            task.call(__NR_setuid, [1002]).unwrap();
+            const PR_SET_DUMPABLE: u64 = 4;
+            task.call(__NR_prctl, [PR_SET_DUMPABLE, 1]).unwrap();
+            assert_eq!(write(task, LOGIN, "1002\n"), Ok(5), "an unset login needs no privilege");
+            assert_eq!(text(task, SESSION), "3");
+            assert_eq!(write(task, LOGIN, "1003"), Err(Errno::EPERM));
+            assert_eq!(text(task, LOGIN), "1002");
+        });
+        assert_eq!(task.status(child.unwrap()), 0);
+        assert_eq!(text(task, LOGIN), "1000", "the parent's login stays");
+        let child = task.fork(|task| panic!("{:?}", task.execute("/tmp/next", &[])));
+        assert_eq!(task.status(child.unwrap()), 0);
+    });
+}
