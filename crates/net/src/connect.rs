@@ -269,10 +269,7 @@ impl<H: Host> Endpoint<H> {
             Endpoint::bind_unix(this, Place::Auto)?;
         }
         loop {
-            let listener = this.network.find_unix(to)?;
-            if listener.kind != this.kind {
-                return Err(FsError::WrongType);
-            }
+            let listener = this.network.find_unix(to, this.kind)?;
             let (name, theirs) = {
                 let state = listener.state();
                 (state.local.clone(), state.peer_credentials)

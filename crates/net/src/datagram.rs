@@ -38,10 +38,7 @@ impl<H: Host> Endpoint<H> {
 
     /// The Unix datagram socket at `to`. Fails if that socket does not accept messages of this socket.
     fn receiver_at(this: &Arc<Self>, to: &Destination<'_>) -> Result<Arc<Self>, FsError> {
-        let receiver = this.network.find_unix(to)?;
-        if receiver.kind != this.kind {
-            return Err(FsError::WrongType);
-        }
+        let receiver = this.network.find_unix(to, this.kind)?;
         let other = receiver.peer();
         match other.is_none_or(|peer| Arc::ptr_eq(&peer, this)) {
             true => Ok(receiver),

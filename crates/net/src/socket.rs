@@ -165,7 +165,11 @@ impl<H: Host> Socket<H> {
     ) -> Result<Option<quire_heap::Box<InFlight<Endpoint<H>>>>, FsError> {
         if ancillary.credentials.is_some() && !self.endpoint.options.has(Flags::PASS_CREDENTIALS) {
             let asks = match to {
-                Some(to) => self.endpoint.network.find_unix(to).is_ok_and(|receiver| receiver.takes_credentials()),
+                Some(to) => self
+                    .endpoint
+                    .network
+                    .find_unix(to, self.endpoint.kind)
+                    .is_ok_and(|receiver| receiver.takes_credentials()),
                 None => self.endpoint.peer_takes_credentials(),
             };
             if !asks {

@@ -410,7 +410,7 @@ fn connections_to_nothing_are_refused() {
     bound.bind(Place::Abstract(b"bound"), ME).unwrap();
     assert_eq!(unix.connect(&Io::WAIT, &Destination::Abstract(b"bound"), ME), Err(FsError::Refused));
     let packets = socket(&n, Family::Unix, Kind::SeqPacket);
-    assert_eq!(packets.connect(&Io::WAIT, &Destination::Abstract(b"bound"), ME), Err(FsError::WrongType));
+    assert_eq!(packets.connect(&Io::WAIT, &Destination::Abstract(b"bound"), ME), Err(FsError::Refused));
     bound.listen(0, ME).unwrap();
     assert_eq!(unix.connect(&Io::WAIT, &Destination::Abstract(b"bound"), ME), Ok(()));
     assert_eq!(socket(&n, Family::Unix, Kind::Stream).listen(1, ME), Err(FsError::Invalid));
