@@ -124,7 +124,7 @@ fn given<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, len: i32) -
 /// Checks the buffer of a call on `file`. ENOTSOCK takes precedence over errors of the buffer. The transfer checks for
 /// a socket too, so this function does so only if the buffer is invalid.
 fn buffer<M: Machine>(file: &Arc<File<M>>, at: u64, len: u64) -> Result<Vectors, Errno> {
-    Vectors::one(at, len).or_else(|e| is_socket(file).and(Err(e)))
+    Vectors::cut(at, len).or_else(|e| is_socket(file).and(Err(e)))
 }
 
 /// `sendto`
