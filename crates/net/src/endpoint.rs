@@ -47,6 +47,8 @@ pub(crate) struct Backlog<H: Host> {
     /// are TCP sockets that are still connecting.
     pub queue: Deque<Arc<Endpoint<H>>>,
     pub most: usize,
+    /// The listener is a Unix socket that is shut down for receiving. Its connections can still be accepted.
+    pub closed: bool,
 }
 
 /// The connection and the names of an endpoint.
@@ -139,7 +141,7 @@ pub struct Socket<H: Host> {
 pub(crate) struct Calls;
 
 /// The errors that may wait for the next call. The number of an error is its index here, plus 1.
-const ERRORS: [FsError; 3] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe];
+const ERRORS: [FsError; 4] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe, FsError::Fault];
 
 impl<H: Host> Endpoint<H> {
     pub(crate) fn new(network: &'static Network<H>, family: Family, kind: Kind, options: Options) -> Self {

@@ -237,6 +237,11 @@ impl<H: Host> Socket<H> {
         self.endpoint.take_error()
     }
 
+    /// Stores an error for the next call, in place of an earlier one. Errors that no socket stores are dropped.
+    pub fn fail_next(&self, error: FsError) {
+        self.endpoint.fail_anew(error);
+    }
+
     /// The length of the first message in bytes, or 0 without one.
     pub fn next_datagram(&self) -> usize {
         self.endpoint.inbox.queue().get(0).map_or(0, |message| message.len())
@@ -320,9 +325,10 @@ impl<H: Host> Stream for Socket<H> {
 
     fn ready(&self) -> Ready {
         let endpoint = &self.endpoint;
-        let (phase, waiting) = {
+        let (phase, waiting, closed) = {
             let state = endpoint.state();
-            (state.phase, state.backlog.as_ref().is_none_or(|backlog| !backlog.queue.is_empty()))
+            let waiting = state.backlog.as_ref().is_none_or(|backlog| !backlog.queue.is_empty());
+            (state.phase, waiting, state.backlog.as_ref().is_some_and(|backlog| backlog.closed))
         };
         let mut ready = Ready::empty();
         // A listener does not show the error of an earlier connection.
@@ -330,7 +336,9 @@ impl<H: Host> Stream for Socket<H> {
         let stream = !endpoint.is_datagram();
         match phase {
             Phase::Listening => {
-                ready.set(Ready::READ, waiting);
+                ready.set(Ready::READ, waiting || closed);
+                ready.set(Ready::READ_HANGUP, closed);
+                ready.set(Ready::HANGUP, closed && endpoint.shut.load(Ordering::Acquire));
                 return ready;
             }
             Phase::Connecting => return ready,
