@@ -30,7 +30,7 @@ enum HeldFrames {
 }
 
 impl HeldFrames {
-    /// Returns its address and its size in bytes, in the machine's memory.
+    /// Returns the address of the held memory in this process, and its size in bytes.
     fn bytes(&self, vm: &Vm<Hosted>) -> (*mut u8, usize) {
         let at = |f: &Frame| vm.machine().frame_ptr(f.pfn());
         match self {
@@ -41,7 +41,7 @@ impl HeldFrames {
         }
     }
 
-    /// Marks its first and last byte with the owner's tag.
+    /// Marks the first and the last byte of the held memory with the owner's tag.
     fn stamp(&self, vm: &Vm<Hosted>, tag: u8) {
         let (at, len) = self.bytes(vm);
         // SAFETY: the run of frames is held by `self` alone and has `len` bytes at `at`.

@@ -16,8 +16,9 @@ use crate::machine::Machine;
 use crate::process::thread::Thread;
 use linux_raw_sys::general as raw;
 use quire_sync::atomic::Ordering;
+use quire_vm::Standing;
 
-/// The most attempts of a call while pageout makes room and other threads use it first.
+/// The most attempts of a call. An attempt fails again if other threads use the memory that pageout has freed.
 pub const ATTEMPTS: u32 = 32;
 
 /// Whether system call `number` ends something: a process, a file, a mapping.
@@ -64,6 +65,15 @@ impl<M: Machine> Thread<M> {
     #[cfg(debug_assertions)]
     pub fn refuse_allocation(&self, number: u64) {
         self.refusals.set_next(number);
+    }
+
+    /// On whose behalf the thread allocates: user 0 is the administrator. Called by the thread itself.
+    pub fn standing(&self) -> Standing {
+        // SAFETY: the thread itself runs this, and replaces nothing meanwhile.
+        match unsafe { self.user_charge.get() }.is_root() {
+            true => Standing::Administrator,
+            false => Standing::Program,
+        }
     }
 
     /// Whether the thread runs a call that ends something. Such a call may use the last part of the reserve.

@@ -5,7 +5,8 @@
 //! - **This crate translates; it decides no policy.** Only this crate, `quire_linux_state` and procfs use errnos and
 //!   Linux constants. The layers below implement address spaces, the scheduler and files.
 //! - **Everything that a program passes is checked once, at the edge** ([`user`](quire_linux_state::user),
-//!   [`syscall::Arg`]), and bounded before anything is allocated for it. A bad argument is an error (C10).
+//!   [`syscall::Arg`]), and bounded before anything is allocated for it. A bad argument gives an error, never a panic
+//!   (relies on C10: input from outside gets a typed error).
 //! - **Every handler is an ordinary function**
 //!   `fn sys_x<M: Machine>(ctx: &mut Ctx<'_, M>, ...) -> Result<usize, Errno>`, found through one table
 //!   ([`syscall::table`]), from which the page of supported calls is generated.

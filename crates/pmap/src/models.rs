@@ -87,8 +87,8 @@ struct Cell {
     writable: AtomicU64,
 }
 
-/// Table pages in an array. None is reused, because the model assumes the epoch. If a thread uses an unlinked table
-/// page, the leaf that it enters there is lost, and the model finds this.
+/// Table pages in an array. The model never reuses a table page, because it assumes that the epoch works. If a thread
+/// uses an unlinked table page, the leaf that it enters there is lost, and the model finds this.
 struct Pages {
     cells: Vec<Cell>,
     next: AtomicUsize,
@@ -231,8 +231,8 @@ protocol! {
     LinkUnlooked: "a leaf is in a table page that is not linked";
 }
 
-/// Model of C3: a writer marks an entry stale, fences, and skips absent table pages. If a fault links such a page
-/// meanwhile, it must find the mark.
+/// Model of C3: a writer marks an entry stale, fences, and skips absent table pages. A fault that links an absent table
+/// page at the same time must find the mark.
 fn stale_against_link() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(false)));
     let other = world.clone();
@@ -263,8 +263,8 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2, unflushed removals. One CPU has cleared a leaf and not flushed yet, while a pruner runs. A remover that
-/// finds no leaf must still flush before it frees the frame.
+/// Model of C2: a removal that is not flushed is visible to other removers. One CPU has cleared a leaf and not flushed
+/// yet, while a pruner runs. A remover that finds no leaf must still flush before it frees the frame.
 fn remover_against_unflushed(prunes: bool) {
     struct World {
         pages: Pages,
@@ -575,8 +575,8 @@ protocol! {
     ArriveNoFence: "a freed table page";
 }
 
-/// Model of C9: one CPU copies an entry of the root and walks the tables below it. Another CPU removes a leaf below and
-/// flushes that entry.
+/// Model of C9: one CPU copies an entry of the root and walks the tables below it. Another CPU removes a leaf below
+/// this entry and flushes the entry.
 fn copy_against_flush(cpus: usize) {
     struct World {
         space: Residency,
@@ -735,7 +735,8 @@ protocol! {
     PutRootUnlooked: "a root that is not the space's";
 }
 
-/// Model of C3: as [`stale_against_link`], but the fault must make the root too.
+/// Model of C3 in a space without a root: a writer marks an entry stale, fences, and skips absent table pages. A fault
+/// that makes the root at the same time must find the mark.
 fn stale_against_make_root() {
     let world = Arc::new((Pages::with_roots(4, 1), AtomicBool::new(false)));
     world.0.drop_root().expect("it is empty");
@@ -767,7 +768,8 @@ protocol! {
     TableNoFence: "outlives";
 }
 
-/// Model of C2: as [`remover_against_unflushed`], but the remover may find no root.
+/// Model of C2: a removal that is not flushed is visible to other removers. One CPU clears a leaf, tries to drop the
+/// root, flushes, and drops the root. A remover on another CPU that finds no root must find the flush complete.
 fn remover_against_drop_root() {
     let world = Arc::new((Pages::new(4), AtomicBool::new(true)));
     enter(&world.0, 0);
@@ -876,7 +878,7 @@ protocol! {
 }
 
 /// Model of C9: the map fans out for the first time, and a CPU copies an entry of the root. Another CPU prunes and
-/// drops the root meanwhile.
+/// drops the root at the same time.
 fn fan_out_against_drop_root() {
     let world = Arc::new((Pages::with_roots(7, 1), Roots::new()));
     let w = world.clone();

@@ -10,9 +10,9 @@ quire_sync::mutants! {
         BumpNoFence,
         /// A CPU that leaves a space reads it again when no flush targets the CPU any more.
         LeaveLooksLate,
-        /// A CPU that has missed a flush counts it as seen when it serves the next one.
+        /// A CPU that has missed a flush counts this flush as seen when it serves the next flush.
         MissedCountAsSeen,
-        /// A CPU that drops all translations reads the generation afterwards.
+        /// A CPU that drops all translations reads the generation after the drop, not before.
         NewestAfterFlush,
         /// A CPU that goes idle leaves the running set before it enters the lazy set.
         LazyAfterRunning,
@@ -36,7 +36,7 @@ quire_sync::mutants! {
         /// A CPU that copies an entry of the root reads the entry's generation before a flush can see the CPU in the
         /// set.
         CopyNoFence,
-        /// A CPU that closes a regime reads its targets before CPUs that switch in can see that it is closed.
+        /// A CPU that ends the use of per-CPU roots reads its targets before CPUs that switch in can see the end.
         CloseNoFence,
         /// A step of pruning reads whether root entries must stay at its beginning, instead of under the root's lock.
         KeepsRootEarly,

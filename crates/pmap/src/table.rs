@@ -15,7 +15,7 @@
 //! | store-protected mark (a bit beside `unflushed`) | written and read under the lock: the entry above allows no stores |
 //! | `unflushed` | one for each obligation that took leaves here. Raised under the lock, before the first leaf is cleared or in the same hold (`take_alone`). Lowered by the CPU that flushed, without the lock. |
 //! | `writable` | written and read under the lock, until the page is dead: then the epoch's header lies there |
-//! | `occupied` | written under the lock; read under it, or by walkers after a fence, as the entries themselves are |
+//! | `occupied` | written under the lock; read under the lock, or after a fence by walkers, which read the entries without the lock too |
 
 use crate::format::FANOUT;
 use crate::mutant::{Mutant, mutant};
@@ -146,8 +146,8 @@ pub(crate) trait Memory {
     fn allocate(&self, level: u32) -> Result<Pfn, OutOfMemory>;
     /// Frees a table page that no walker can reach. Its entries are all zero if its count of present entries is zero.
     fn free(&self, t: Pfn);
-    /// Frees a dead table page after the walkers that may still read it have finished. It has left every
-    /// paging-structure cache.
+    /// Frees a dead table page after the walkers that may still read it have finished. The caller has flushed the page
+    /// from every paging-structure cache.
     fn retire(&self, t: Pfn);
     /// Sets the link of `t` in the list of dead table pages that wait for one flush.
     fn set_next(&self, t: Pfn, next: Option<Pfn>);
@@ -174,7 +174,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Puts `word` into the empty entry `i`, by a read-modify-write (relies on C2).
+    /// Puts `word` into the empty entry `i`, by a read-modify-write (relies on C2: a fault installs a leaf only after
+    /// all checks under the lock).
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -190,7 +191,7 @@ impl<'a> View<'a> {
         let bit = 1u64 << (i / GROUP);
         let occupied = self.occupied.load(Ordering::Relaxed);
         if occupied & bit == 0 {
-            // The bit is set before the entry, so that a scan that could see the entry does not skip its group.
+            // This CPU sets the bit before the entry, so that a scan that could see the entry does not skip its group.
             self.occupied.store(occupied | bit, Ordering::Release);
         }
         let old = self.slots[i].swap(word, Ordering::AcqRel);
@@ -258,10 +259,10 @@ impl<'a> View<'a> {
         self.slots[i].swap(0, Ordering::AcqRel)
     }
 
-    /// As [`take`](Self::take). Then calls `owe`, which counts the removal as not flushed, but only if a CPU runs
-    /// `space`. If no CPU runs it, the raised generation is the flush, because CPUs that switch in later compare it.
-    /// Relies on C2: all this happens under the lock. So a CPU that finds the entry empty finds the count raised or the
-    /// flush done.
+    /// Empties the leaf as [`take`](Self::take) does, and raises the space's generation. If a CPU runs `space`, also
+    /// calls `owe`, which counts the removal as not flushed. If no CPU runs the space, the raised generation is the
+    /// flush, because a CPU that switches in later compares the generation. Relies on C2: all this happens under the
+    /// lock. So a CPU that finds the entry empty finds the count raised or the flush done.
     ///
     /// # Requires
     /// The caller holds the lock.
@@ -353,8 +354,8 @@ impl<'a> View<'a> {
         self.occupied.load(Ordering::Relaxed) & self.writable.load(Ordering::Relaxed) & within
     }
 
-    /// Returns the entries of group `g`, and a bit for each of them that lies from entry `from` to `last`. At least one
-    /// does.
+    /// Returns the entries of group `g`, and a bit for each entry of the group that lies from entry `from` to `last`.
+    /// At least one entry of the group lies in that range.
     #[inline]
     pub(crate) fn group(&self, g: usize, from: usize, last: usize) -> (&'a [AtomicU64; GROUP], u64) {
         let (groups, _) = self.slots.as_chunks::<GROUP>();
@@ -405,8 +406,8 @@ impl<'a> View<'a> {
     /// The caller holds this lock and the parent's.
     pub(crate) fn kill_if_empty(&self) -> bool {
         let empty = self.state.live.load(Ordering::Relaxed) == 0;
-        // A table page that owes flushes stays, for two reasons. Removers must find its count, and its frame must not
-        // be reused before the count is settled.
+        // A table page that owes flushes is not marked dead, for two reasons. Removers must find its count, and its
+        // frame must not be reused before the count is settled.
         if !empty || (self.state.unflushed() && !mutant(Mutant::PruneUnflushed)) {
             return false;
         }

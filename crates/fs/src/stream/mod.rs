@@ -45,6 +45,11 @@ pub trait Stream: Send + Sync {
     fn queued(&self) -> Result<usize, FsError> {
         Err(FsError::NotTerminal)
     }
+    /// The kernel memory of the bytes that the stream holds, in bytes. For the choice of a process that ends for want
+    /// of memory, so it may be an estimate.
+    fn held(&self) -> usize {
+        self.queued().unwrap_or(0)
+    }
     /// Whether calls with positions are allowed. The stream then ignores the positions, as `/dev/zero` does.
     fn seekable(&self) -> bool {
         false

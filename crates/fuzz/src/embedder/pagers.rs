@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// One of this many calls fails; 0: none. `CALLS` counts the calls.
+/// One of every `FAILS` calls of a pager fails; 0: none fails. `CALLS` counts the calls.
 static FAILS: AtomicU32 = AtomicU32::new(0);
 static CALLS: AtomicU32 = AtomicU32::new(0);
 /// The number of shared writable mappings, from the notifications that the pager gets.

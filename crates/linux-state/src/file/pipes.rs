@@ -37,7 +37,8 @@ impl PipeCharge {
         if let Some(charge) = charge(pages, soft.min(hard)) {
             return Some((pages, PipeCharge(Some(charge))));
         }
-        // A pipe becomes smaller only if the soft limit refuses it, not if the hard limit does.
+        // If the hard limit alone refuses the usual size, the call fails. A small pipe is made only where the soft
+        // limit refuses.
         if hard < soft && charge(pages, soft).is_some() {
             return None;
         }

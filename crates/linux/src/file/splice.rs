@@ -1,7 +1,7 @@
 //! `splice`, `tee` and `vmsplice`, which move bytes between files and pipes.
 //!
 //! Linux moves pages, and this kernel copies bytes. Programs see the difference only if they change a page after the
-//! call. Then the pipe keeps the old bytes.
+//! call: the pipe here keeps the old bytes.
 
 use crate::file::io::{readable, refused_write, writable, writing};
 use crate::file::path::only;
@@ -35,7 +35,7 @@ fn buffer(len: usize) -> Result<Vec<u8>, Errno> {
     Ok(buffer)
 }
 
-/// Whether the call must not wait, by its flags or by those of a file.
+/// Whether the call must not wait, by its own flags or by the flags of one of its files.
 fn nonblock<M: Machine>(files: &[&File<M>], flags: u32) -> bool {
     flags & NONBLOCK != 0 || files.iter().any(|file| file.flags().contains(OpenFlags::NONBLOCK))
 }
@@ -201,7 +201,7 @@ fn takes_part<M: Machine>(file: &File<M>, written: bool) -> bool {
     }
 }
 
-/// Does a `sendfile` from a stream without positions to a pipe. `None` if the files are others.
+/// Does a `sendfile` from a stream without positions to a pipe. `None` if the files are of other kinds.
 pub(super) fn stream_to_pipe<M: Machine>(
     ctx: &Ctx<'_, M>,
     from: &File<M>,

@@ -212,8 +212,8 @@ pub fn sys_mmap<M: Machine>(
     file = wanted.file(ctx, fd)?;
     if let Some(file) = &file {
         request.max_prot = file.max_prot;
-        // The writable mapping is announced until it exists. So a concurrent seal against writing finds either the
-        // announcement or the mapping.
+        // The announcement is kept until the writable mapping exists. So a concurrent seal against writing finds either
+        // the announcement or the mapping.
         to_store = if shared && file.max_prot.contains(Prot::WRITE) { file.to_store() } else { Ok(None) };
         if let Err(sealed) = &to_store {
             if prot.contains(Prot::WRITE) {

@@ -2,16 +2,17 @@
 //!
 //! A backing states that a range of an address space shows an object from a page on, and which backing lies behind it
 //! (copy-on-write). A *chain* is a backing with all backings behind it, and belongs to one entry of one map. Clip, fork
-//! and protect make new chains of new backings. They link these into the same shards of the same objects' mapping
-//! lists, and never copy a list of pages.
+//! and protect make new chains of new backings. They link each new backing into the shard of the mapping list that has
+//! the old backing, and never copy a list of pages.
 //!
 //! # Rules
 //! - A backing is linked into its object's mapping list before an entry shows it. It is unlinked only after the entry
 //!   is stale, its PTEs are cleared and the flush is done ([`dispose`] requires the proof). While it is linked, it
 //!   keeps the object alive.
-//! - A private front is created *untouched*, which means without an object. When it needs its first page, the faulting
-//!   thread makes an object and sets it by compare-and-swap. [`Backing::close`] forbids later first touches, so a
-//!   writer that replaces the chain knows which objects it must carry over.
+//! - A private front (the first backing of a chain, which gets new pages) is created *untouched*, which means without
+//!   an object. When it needs its first page, the faulting thread makes an object and sets it by compare-and-swap.
+//!   [`Backing::close`] forbids later first touches, so a writer that replaces the chain knows which objects it must
+//!   carry over.
 //! - The range, the offset and the space of a backing never change. `behind` changes only under the map's lock, when an
 //!   empty layer is taken out of the chain ([`crate::cow::collapse`]).
 //! - The epoch frees a backing's memory, because faults walk chains under a pin.
@@ -171,8 +172,8 @@ impl<M: Machine> Backing<M> {
     /// The next layer behind this one.
     #[inline(always)]
     pub(crate) fn behind(&self) -> Option<&Backing<M>> {
-        // SAFETY: a layer is retired only after this link has changed, or after this layer. So the epoch keeps it for
-        // pinned readers of this layer.
+        // SAFETY: the layer behind is retired only after this link has changed, or after this layer is retired. So the
+        // epoch keeps it for pinned readers of this layer.
         unsafe { self.behind.load(Ordering::Acquire).as_ref() }
     }
     pub(crate) fn behind_ptr(&self) -> *mut Backing<M> {
@@ -181,8 +182,8 @@ impl<M: Machine> Backing<M> {
     fn set_behind(&self, behind: *mut Backing<M>) {
         self.behind.store(behind, Ordering::Release);
     }
-    /// The layer in front of this one. Its memory outlives the pin, because a layer clears this link before it is
-    /// retired.
+    /// The layer in front of this one. Its memory outlives the pin, because the link to a layer is cleared before that
+    /// layer is retired.
     pub(crate) fn in_front<'p>(&self, _pin: &'p Pinned<'_>) -> Option<&'p Backing<M>> {
         // SAFETY: a layer is retired only after `take_out` or `dispose_onto` has cleared this link to it. So it
         // outlives the pin.
@@ -285,8 +286,8 @@ impl<M: Machine> Backing<M> {
 
     /// Closes the front: from now on a first touch cannot give it an object. Returns the object that it has, if any.
     pub(crate) fn close(&self) -> Option<&Object<M>> {
-        // The store is left out for a touched front. So a fork does not take this cache line from threads that fault
-        // here.
+        // The store is left out for a touched front. So a fork does not take this cache line from threads that fault in
+        // the front.
         if self.object.load(Ordering::Acquire).is_null() {
             let _lost = self.object.compare_exchange(ptr::null_mut(), closed(), Ordering::AcqRel, Ordering::Acquire);
         }
@@ -341,8 +342,8 @@ impl<M: Machine> Backing<M> {
     }
 }
 
-/// Memory for backings. A map change reserves it in its first phase, which may fail, for its second phase, which must
-/// not (relies on C3). Dropping the value frees the unused memory.
+/// Memory for backings. A map change reserves this memory in its first phase, which may fail. It uses the memory in its
+/// second phase, which must not fail (relies on C3). Dropping the value frees the unused memory.
 pub struct SpareBackings<M: Machine> {
     vm: &'static Objects<M>,
     first: *mut FreeBacking,
@@ -497,7 +498,8 @@ pub(crate) unsafe fn replicate<M: Machine>(
     unsafe { copy_from(spare, front, true, range, to, pmap) }.expect("a chain has a front")
 }
 
-/// As [`replicate`], but begins with the layer `from`. `grows`: `from` is a front, which grows with the range.
+/// Copies a chain like [`replicate`], but begins with the layer `from`. `grows`: `from` is a front, which grows with
+/// the range.
 ///
 /// # Safety
 /// The caller holds the lock of the map that `from`'s chain belongs to, and `pmap` outlives the new chain.
@@ -525,8 +527,8 @@ unsafe fn copy_from<M: Machine>(
         let offset = b.offset.wrapping_add_signed(shift);
         let new = Backing::new(spare.vm, NonNull::from(pmap), shown, offset, ptr::null_mut());
         let new = spare.take(Backing { stores: b.stores, ..new });
-        // `in_front` is set before the copy is listed, because a CPU that finds the copy in the list reads which layers
-        // hide it.
+        // `in_front` is set before the copy is linked into the mapping list. A CPU that finds the copy there reads
+        // which layers hide it.
         // SAFETY: `take` has just written a backing there, and it is retired only when its chain is disposed of.
         let copy = unsafe { new.as_ref() };
         copy.set_merges(b.merges());
@@ -607,7 +609,7 @@ pub(crate) unsafe fn dispose<M: Machine>(
     unsafe { dispose_onto(vm, front, proof, &mut vm.epoch().pile()) }
 }
 
-/// As [`dispose`], but the memory of the backings goes onto `pile`.
+/// Unlinks and frees a chain like [`dispose`], but puts the memory of the backings onto `pile`.
 ///
 /// # Safety
 /// The caller owns the chain. No entry that new readers can find shows it. It is disposed of once.

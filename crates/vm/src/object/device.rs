@@ -10,8 +10,8 @@
 //!
 //! - **fault**
 //!   - fault: table page's lock
-//!   - revoke: the size is read under the table page's lock, which fences; it is written before the scan: one sees the
-//!     other
+//!   - revoke: writes the size, then scans the leaves. The fault reads the size under the table page's lock, which
+//!     fences. So the fault sees the new size, or the scan finds the fault's leaf
 
 use super::{DEVICE, Object, ObjectRef};
 use crate::error::OutOfMemory;

@@ -28,7 +28,7 @@
 //! | **link a node** | | | CAS on the slot | Closed: again from the root |
 //! | **prune** | | | | CAS on each slot: one wins, or neither |
 //!
-//! Each function here needs an epoch pin of the caller, because the epoch frees nodes.
+//! Each function of this module needs an epoch pin of the caller, because the epoch frees nodes.
 
 mod check;
 mod prune;
@@ -175,8 +175,8 @@ quire_sync::assert_layout!(IndexNode<&'static crate::object::Objects<crate::test
 });
 
 /// A node's slots, aligned to a cache line. Eight leaf nodes cover the range of one page-table page, and the slots of
-/// these eight nodes are one cache line of their parent. So CPUs that fill different such ranges do not share a line of
-/// slots.
+/// these eight nodes are one cache line of their parent. So CPUs that fill the ranges of different page-table pages do
+/// not share a line of slots.
 #[repr(align(64))]
 struct NodeSlots([AtomicU64; SLOTS]);
 
@@ -194,7 +194,7 @@ impl<N: Nodes> IndexNode<N> {
         record::wrote(node.as_ptr());
         let at = node.as_ptr();
         // Each field is written by itself, because a whole node would be built on the stack and copied.
-        // SAFETY: fresh memory for a node, by the contract of `Nodes`; each field is written once.
+        // SAFETY: the memory is new and fits a node, by the contract of `Nodes`. Each field is written once.
         unsafe {
             (&raw mut (*at).retired).write(Retired::new());
             (&raw mut (*at).nodes).write(nodes);
@@ -244,8 +244,8 @@ impl<N: Nodes> IndexNode<N> {
         self.slot_at(key, self.height)
     }
 
-    /// As [`slot`](Self::slot), with the height from the word that led to this node. So the node's header is not read.
-    /// In an inner node, each linking of a child writes that header.
+    /// Returns the slot like [`slot`](Self::slot), but gets the height from the word that led to this node. So the
+    /// node's header is not read. In an inner node, each linking of a child writes that header.
     fn slot_at(&self, key: u64, height: u32) -> (&AtomicU64, u64) {
         let i = (key >> (BITS * (height - 1))) & MASK;
         (&self.slots[i as usize], 1 << i)
@@ -327,8 +327,8 @@ impl<N: Nodes> Index<N> {
         self.get_timed(key, pin).0
     }
 
-    /// As [`get`](Self::get), with the leaf's time of the last noted store. The time is `None` if the root word is the
-    /// slot, or no leaf covers the key.
+    /// Returns the slot like [`get`](Self::get), and the leaf's time of the last noted store. The time is `None` if the
+    /// root word is the slot, or no leaf covers the key.
     #[inline(always)]
     pub(crate) fn get_timed<'a>(&self, key: u64, _pin: &'a Pinned<'_>) -> (Slot, Option<&'a AtomicU64>) {
         let mut word = self.root.load(Ordering::Acquire);
@@ -431,8 +431,8 @@ impl<N: Nodes> Index<N> {
         done
     }
 
-    /// As [`fill_slot`](Self::fill_slot), for consecutive slots up to the first that is not empty. Returns the number
-    /// of slots filled.
+    /// Fills consecutive slots like [`fill_slot`](Self::fill_slot), up to the first slot that is not empty. Returns the
+    /// number of slots filled.
     fn fill_slots(leaf: &IndexNode<N>, key: u64, frames: &[Pfn]) -> usize {
         let slots = || (key..).map(|k| leaf.slot_at(k, 1)).zip(frames);
         let mut bits = 0;
@@ -486,8 +486,8 @@ impl<N: Nodes> Index<N> {
         }
     }
 
-    /// Finds the place of `key`, and grows the tree as needed. Returns `Absent` only if the tree changed meanwhile; the
-    /// caller then tries again.
+    /// Finds the place of `key`, and grows the tree as needed. Returns `Absent` only if the tree changed during the
+    /// call; the caller then tries again.
     fn leaf<'a>(&self, key: u64, nodes: N, pin: &'a Pinned<'_>) -> Result<SlotPlace<'a, N>, FillError> {
         let _pinned = pin;
         let mut word = self.root.load(Ordering::Acquire);
@@ -572,7 +572,7 @@ impl<N: Nodes> Index<N> {
             };
             match exchange(slot, encode(from), encode(to), Mutant::ReplaceNotAtomic) {
                 Ok(_) => return true,
-                // The tree grew meanwhile, so the root word is a node now.
+                // The tree grew during this call, so the root word is a node now.
                 Err(word) if word & NODE != 0 => continue,
                 Err(_) => return false,
             }

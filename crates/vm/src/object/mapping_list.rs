@@ -1,5 +1,5 @@
 //! The mapping list of an object: its backings in interval trees. Where many CPUs link and unlink, it has several
-//! shards.
+//! shards, each with its own lock.
 //!
 //! A backing records its shard, which is chosen when the range is first mapped. Each backing that replaces another goes
 //! to the same shard, and is linked before the old one is unlinked. So a scan that holds a shard's lock finds the old
@@ -9,12 +9,13 @@
 //! backing, and ends.
 //!
 //! # Growing and shrinking
-//! At first the list has one shard. It fans out to sixteen shards when CPUs contend for the first shard (they wait, or
-//! take turns) and that shard is long ([`FAN_OUT_AT`]). The length is 80 backings for each of the sixteen shards. A
-//! short list fans out too, if CPUs have often taken turns in the first shard ([`TURNS`]). An example is a few programs
-//! that all CPUs run again and again. CPUs may still take turns in one of the sixteen shards, or empty and fill one,
-//! which writes the object's reference count. Then these CPUs and their neighbours get shards of their own
-//! ([`OWN_AT`]). The number of own shards follows the CPUs that contend, not the backings.
+//! At first the list has one shard. It fans out to sixteen shards when CPUs contend for the first shard and that shard
+//! is long ([`FAN_OUT_AT`]). CPUs contend if they wait, or link backings in turns. A shard is long with 80 backings for
+//! each of the sixteen shards. A short list fans out too, if CPUs have often taken turns in the first shard
+//! ([`TURNS`]). An example is a few programs that all CPUs run again and again. CPUs may still take turns in one of the
+//! sixteen shards, or empty and fill one, which writes the object's reference count. Then these CPUs and their
+//! neighbours get shards of their own ([`OWN_AT`]). The number of own shards follows the CPUs that contend, not the
+//! backings.
 //!
 //! Each shard makes scans slower, because a scan locks each shard. So while there is one shard, each scan subtracts
 //! [`SCAN`] from the count of turns that would open more shards. Shards close again when the list is short and is
@@ -58,7 +59,7 @@ const MORE: usize = 15;
 const MORE: usize = 1;
 /// The number of CPUs whose own shards are allocated together.
 const GROUP: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
-/// The number of such groups. CPUs beyond the last group share shards with others.
+/// The number of groups that have own shards. CPUs beyond the last group share shards with others.
 const GROUPS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 /// How often CPUs take turns in a shard before they get shards of their own. The cache-line transfers that this saves
 /// outweigh the added cost of later scans.
@@ -81,7 +82,7 @@ const SCANS: u32 = 64;
 /// list. A check reads a cache line of each shard. With fewer checks, CPUs that map and unmap fetch fewer lines from
 /// each other. With more checks, the shards of a short list close sooner, and scans visit fewer empty shards.
 const LOOK_EVERY: u64 = if SHRINK_BELOW > 16 { 256 } else { 1 };
-/// The number of scans between two such checks at which the shards may close.
+/// The number of scans between two checks of the list's length at which the shards may close.
 const LOOK_SCANS: u32 = match () {
     _ if cfg!(any(loom, shuttle)) => 0,
     _ if cfg!(test) => 1,
@@ -89,7 +90,7 @@ const LOOK_SCANS: u32 = match () {
 };
 /// The value of `last` before the first linking.
 const NO_CPU: u16 = u16::MAX;
-/// The most different starts of intervals over a page under which a backing is looked up by its address.
+/// The most starts of intervals over a page at which [`Shards::visit_at`] looks for a backing by its address.
 const STARTS: usize = 4;
 
 struct Listed<M: Machine> {
@@ -116,7 +117,7 @@ pub struct Shard<M: Machine> {
 #[cfg(test)]
 quire_sync::assert_layout!(Shard<crate::testing::TestMachine> { size: 48, align: 8 });
 
-/// The shards beyond the first: those that all CPUs share, and CPUs' own.
+/// The shards beyond the first: the shards that all CPUs share, and the own shards of CPUs.
 pub struct MoreShards<M: Machine> {
     shards: [CachePadded<Shard<M>>; MORE],
     /// The state: [`OPEN`], [`CLOSING`] or [`CLOSED`], plus [`STATES`] times the number of openings. Closing waits for
@@ -181,7 +182,7 @@ impl<M: Machine> MoreShards<M> {
     }
 
     /// Allocates own shards for `cpu` and its neighbours.
-    // Kept out of its caller's stack frame, because the shards are built on the stack.
+    // This function is not inlined, so that the shards that it builds on the stack are not in its caller's stack frame.
     #[cold]
     #[inline(never)]
     fn make_own(&self, vm: &Objects<M>, cpu: usize) {
@@ -293,7 +294,7 @@ impl<M: Machine> Shard<M> {
 }
 
 impl<M: Machine> Shards<M> {
-    /// A list that is empty, or that holds `only`. The links of `only` are those of a member that is alone.
+    /// A list that is empty, or that holds `only`. The links of `only` must be those of the only member of a tree.
     pub fn new(only: *mut Backing<M>) -> Self {
         Shards { first: Shard::new(only), more: AtomicPtr::new(ptr::null_mut()) }
     }
@@ -314,13 +315,14 @@ impl<M: Machine> Shards<M> {
         }
     }
 
-    /// The shards that may hold backings. The iterator looks for the others only after it has returned the first shard.
+    /// The shards that may hold backings. The iterator looks for the other shards only after it has returned the first
+    /// shard.
     fn iter(&self) -> impl Iterator<Item = &Shard<M>> {
         let others = || self.more().filter(|m| !m.is(CLOSED));
         core::iter::once(&self.first).chain(core::iter::once_with(others).flatten().flat_map(MoreShards::iter))
     }
 
-    /// The number of backings. Exact only if no other CPU links or unlinks meanwhile.
+    /// The number of backings. Exact only if no other CPU links or unlinks during the call.
     pub fn len(&self) -> u64 {
         self.iter().map(|shard| u64::from(shard.count.load(Ordering::Relaxed))).sum()
     }
@@ -376,7 +378,7 @@ impl<M: Machine> Shards<M> {
         (1 + if more.group(own).is_some() { MORE + own } else { shared }) as u16
     }
 
-    // Kept out of its caller's stack frame, because the shards are built on the stack.
+    // This function is not inlined, so that the shards that it builds on the stack are not in its caller's stack frame.
     #[cold]
     #[inline(never)]
     fn fan_out(&self, vm: &Objects<M>) {
@@ -404,8 +406,9 @@ impl<M: Machine> Shards<M> {
         }
     }
 
-    /// Links `b` into its shard, or into the first shard if its own was closed meanwhile. `refs` is the object's
-    /// references. A shard that has no reference yet gets one. The caller keeps the object alive.
+    /// Links `b` into its shard, or into the first shard if its own shard was closed before this linking. `refs` is the
+    /// object's references. If the shard has no reference to the object yet, it gets one. The caller keeps the object
+    /// alive.
     pub fn insert(&self, vm: &Objects<M>, b: NonNull<Backing<M>>, refs: &References) {
         // SAFETY: the caller made the backing and has linked it nowhere, so no other thread retires it.
         let backing = unsafe { b.as_ref() };
@@ -580,7 +583,7 @@ impl<M: Machine> Shards<M> {
                 more.moved.fetch_add(1, Ordering::AcqRel);
             }
             // SAFETY: the backing is in the tree of `from`, hence alive. It is in no tree when it is inserted into the
-            // other. Both locks are held.
+            // tree of the first shard. Both locks are held.
             unsafe {
                 list.tree.remove(b.as_ptr());
                 b.as_ref().set_shard(0);
@@ -623,8 +626,8 @@ impl<M: Machine> Shards<M> {
     }
 
     /// Calls `visit` with every backing that shows a page of `start..end`, under the lock of its shard. A backing may
-    /// be visited more than once. If a backing is replaced meanwhile, the replacement is visited too. The lock of a
-    /// shard is released from time to time. `refs` is as in [`shrink`](Self::shrink). The caller keeps the object
+    /// be visited more than once. If a backing is replaced during the scan, the replacement is visited too. The lock of
+    /// a shard is released from time to time. `refs` is as in [`shrink`](Self::shrink). The caller keeps the object
     /// alive.
     pub fn scan(&self, start: u64, end: u64, refs: &References, mut visit: impl FnMut(&Backing<M>)) {
         let _all = self.search(start, end, refs, |b| {
@@ -633,8 +636,8 @@ impl<M: Machine> Shards<M> {
         });
     }
 
-    /// As [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns the value of that
-    /// break.
+    /// Visits backings like [`scan`](Self::scan), but stops at the first backing at which `visit` breaks, and returns
+    /// the value of that break.
     pub fn search<T>(
         &self,
         start: u64,
@@ -675,7 +678,7 @@ impl<M: Machine> Shards<M> {
 
     /// Calls `visit` with the backing at `address`, if it shows page `key` of a private object. `address` is not
     /// dereferenced: it is looked up under the first few starts of intervals over the page. Also returns the place in
-    /// the tree's order where such a backing would be.
+    /// the tree's order where a backing with this address would be.
     pub fn visit_at<T>(
         &self,
         key: u64,
@@ -722,8 +725,8 @@ impl<M: Machine> Shards<M> {
     }
 
     /// The only shard of a private object's list. The list begins with one backing in the first shard, and each other
-    /// backing replaces or replicates one there. With more shards, a search through one after the other could miss
-    /// backings that move.
+    /// backing replaces or replicates a backing of this shard. A search through several shards, one after the other,
+    /// could miss backings that move between them.
     fn only_shard(&self) -> &Shard<M> {
         debug_assert!(self.more().is_none(), "a private object's list has fanned out");
         &self.first

@@ -69,7 +69,7 @@ impl<M: Machine> Objects<M> {
     }
 
     /// Removes the identity of a busy page that is in no index and no PTE. The frame is freed now or with its last
-    /// hold. Relies on C1.
+    /// hold. Relies on C1: a page loses its identity only while it is busy.
     pub(crate) fn release_page(&self, page: &Page) {
         let before = page.disown();
         self.queues().leave(page, before);
@@ -82,8 +82,9 @@ impl<M: Machine> Objects<M> {
         self.unhold_page(page);
     }
 
-    /// As [`Objects::release_page`](crate::object::Objects::release_page), for each page of `batch` that is in `which`.
-    /// The pages leave their queues together, and their frames are freed together.
+    /// Releases each page of `batch` that is in `which`, like
+    /// [`Objects::release_page`](crate::object::Objects::release_page). The pages leave their queues together, and
+    /// their frames are freed together.
     pub(crate) fn release_pages(&self, batch: &Batch, which: Subset) {
         if which.len() == 0 {
             return;

@@ -13,8 +13,8 @@
 //! [`MaySleep`](crate::sleep::MaySleep) that the pin borrows. The range cannot be moved or resumed either. The walk
 //! stores no "next" item that could become stale: at each step it searches for the slot after a *key*.
 //!
-//! A yielded item may be removed during the walk, because the walk holds no slot. A slot that changes meanwhile may be
-//! visited or not. A slot that stays occupied is visited once.
+//! A yielded item may be removed during the walk, because the walk holds no slot. A slot that changes during the walk
+//! may be visited or not. A slot that stays occupied is visited once.
 //!
 //! A yielded page cannot be kept while the thread sleeps:
 //! ```compile_fail,E0502
@@ -90,8 +90,7 @@ bitflags::bitflags! {
         const SWAP = 2;
         /// Zero markers, which have no content.
         const MARKS = 4;
-        /// Of the pages, only those whose dirty bit in the index is set. (This bit is a hint; the dirty bit of the page
-        /// decides.)
+        /// Only pages whose dirty bit in the index is set. (This bit is a hint; the dirty bit of the page decides.)
         const DIRTY_ONLY = 8;
         /// Pages that are resident or in swap.
         const BOTH = 1 | 2;
@@ -140,7 +139,7 @@ impl<'o, M: Machine> ObjectRange<'o, M> {
         Walk { object: self.object, visit, filter: self.filter, visited: 0 }
     }
 
-    /// As [`walk`](Self::walk), for callers outside this crate.
+    /// Continues the walk like [`walk`](Self::walk), for callers outside this crate.
     ///
     /// # Safety
     /// The pin is of the object's system.

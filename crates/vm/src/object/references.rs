@@ -11,7 +11,8 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 
 /// The value of a reference of a handle, or of a shard that all CPUs use.
 const ONE: u64 = 1;
-/// The value of a reference of a CPU's own shard. Such references are also counted apart, in the upper 32 bits.
+/// The value of a reference of a CPU's own shard. References of own shards are also counted separately, in the upper 32
+/// bits.
 const OWN: u64 = 1 << 32 | ONE;
 
 /// The reference count. It never rises from zero.

@@ -100,7 +100,8 @@ pub(crate) fn free_but_marks<M: Machine>(object: &Object<M>, keys: Range<u64>) {
     object.index().prune(keys, &pin);
 }
 
-/// As [`free`], but keeps empty nodes. `whole`: the caller dismantles the index next, so its slots need not be emptied.
+/// Frees pages like [`free`], but keeps empty nodes of the index. `whole`: the caller dismantles the index next, so its
+/// slots need not be emptied.
 fn free_unmapped<M: Machine>(object: &Object<M>, keys: Range<u64>, filter: SlotFilter, whole: bool) {
     let vm = object.vm();
     let mut range = object.range(keys, filter);

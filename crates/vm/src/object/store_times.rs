@@ -48,8 +48,8 @@ impl<M: Machine> Object<M> {
         }
     }
 
-    /// As [`note_store`](Self::note_store), for a page that a walk of the index has found. `leaf` is the time of its
-    /// leaf node.
+    /// Records a store like [`note_store`](Self::note_store), for a page that a walk of the index has found. `leaf` is
+    /// the time of its leaf node.
     #[inline(always)]
     pub(crate) fn note_store_in(&self, leaf: Option<&AtomicU64>) {
         let flags = self.flags.load(Ordering::Relaxed);

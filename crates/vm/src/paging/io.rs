@@ -35,7 +35,7 @@ use quire_sync::{Rank, SpinLock, WaitQueue};
 /// number of pages.
 #[cfg(not(any(loom, shuttle)))]
 pub const CLUSTER: usize = 16;
-/// The most pages of one read or write. They are few, so that clusters have ends under the checkers.
+/// The most pages of one read or write. The number is small, so that the model checkers reach the ends of clusters.
 #[cfg(any(loom, shuttle))]
 pub const CLUSTER: usize = 2;
 
@@ -179,8 +179,8 @@ impl Drop for Taken<'_> {
 /// keeps the request until the transfer is done, and then calls [`Request::complete`] once. Dropping the request
 /// completes it as failed.
 ///
-/// The pager may read the frames of a write at any time until then. Programs may store into the frames meanwhile; then
-/// the page is written again later.
+/// The pager may read the frames of a write at any time until it completes the request. If programs store into the
+/// frames before that, the pages are written again later.
 pub struct Request(NonNull<Record>);
 
 // SAFETY: only the request leads to its record, and records live as long as the system.
@@ -453,7 +453,7 @@ impl Io {
     pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
         self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
         // The fence orders this store before the daemon checks whether it must stop, and before it reads its requests;
-        // see [`Physical::stop_daemons`] and [`Taken::start`].
+        // see `Reclaimer::stop_daemons` and [`Taken::start`].
         fence_full();
         // Sleeping threads that relied on the daemon now finish their I/O themselves.
         self.waits.wake_all();

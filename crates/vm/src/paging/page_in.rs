@@ -1,8 +1,9 @@
 //! Page-in: reading a page for a fault, from the object's pager or from swap.
 //!
 //! # Rules
-//! - While a page is read, a *placeholder* is in the index: a page with the identity, busy and not valid. Other threads
-//!   that need the page wait for it instead of reading it again. A remover waits too.
+//! - While a page is read, a *placeholder* is in the index. It is a busy page that is not valid, with the identity of
+//!   the page that is read. Other threads that need the page wait for it instead of reading it again. A remover waits
+//!   too.
 //! - The change from swap slot to placeholder is one compare-and-swap of the index slot. From then on the page owns the
 //!   swap slot. A read that fails restores the swap slot by the reverse step.
 //! - While the reader waits, it holds only the read's reference to the object, which finishing drops. So the object
@@ -226,7 +227,7 @@ impl<M: Machine> PageIn<M> {
 }
 
 /// Reads those pages of `keys` that only the pager or swap has, cluster by cluster, while memory is not low. The first
-/// page that cannot be read ends it, and a fault that needs that page reports the error. Maps no page.
+/// page that cannot be read ends the reading, and a fault that needs that page reports the error. Maps no page.
 pub(crate) fn read_ahead<M: Machine>(object: &Object<M>, keys: Range<u64>, may: &mut MaySleep) {
     let vm = object.vm();
     let (in_memory, mut at) = (object.holes_are_zero(), keys.start);
@@ -265,7 +266,8 @@ pub(crate) fn finish<M: Machine>(
         let (key, pfn) = (body.keys[i], body.pfn(i));
         let page = vm.page(pfn);
         fence_full();
-        // Relies on C2, *insert*. A later truncation waits for this page, and this check sees an earlier one.
+        // Relies on C2: the page was inserted before this fence, and the check comes after it. A later truncation waits
+        // for this page, and this check sees the size that an earlier truncation wrote.
         if result.is_ok() && (body.swap || key < object.end()) {
             page.set(State::VALID);
             if body.swap && vm.swap().is_scarce() {

@@ -8,7 +8,7 @@
 //! - `state` changes by atomic read-modify-write only. The identity (`object`, `index`) and VALID change as C1 states.
 //! - A page is marked dirty before a writable PTE for it exists (relies on C2).
 //! - `next` and `prev` belong to the owner of the list that has the frame: the buddy lists, a magazine, a slab's depot,
-//!   a page queue. The frame's `kind` shows which.
+//!   a page queue. The frame's `kind` shows which list has the frame.
 //! - `words` belong to the user of the frame, which its kind names: the descriptor of a page-table page, a slab's free
 //!   list.
 
@@ -84,8 +84,8 @@ impl State {
     pub(crate) const WAITERS: u64 = 1 << 3;
     /// The page was referenced since the queues last checked it.
     pub const REFERENCED: u64 = 1 << 4;
-    /// The content is being written out. Meanwhile no second write begins. If the page is freed meanwhile, its frame is
-    /// freed only when the write is done. See [`crate::paging::laundry`].
+    /// The content is being written out. No second write begins before this write is done. If the page is freed during
+    /// the write, its frame is freed only when the write is done. See [`crate::paging::laundry`].
     pub(crate) const LAUNDERING: u64 = 1 << 5;
     /// The frame is a page. Other frames must not be set busy, because the thread that gives a frame an identity writes
     /// the whole word.
@@ -229,8 +229,8 @@ impl Page {
         let mut s = self.state.load(Ordering::Acquire);
         loop {
             let other = s >> State::GENERATION_SHIFT != generation && !mutant(Mutant::BusyAnyIdentity);
-            // Without this check, the thread that next makes a page of the frame would not see our busy bit. When we
-            // clear the bit, we would then clear the busy bit of that thread.
+            // Without this check, the thread that next makes a page of the frame would not see the busy bit of this
+            // thread. When this thread later clears the bit, it would clear the busy bit of that other thread.
             let wild = s & State::IDENTITY == 0 && !mutant(Mutant::BusyNoPage);
             if s & State::BUSY != 0 || other || wild {
                 return false;
@@ -309,7 +309,7 @@ impl Page {
     }
 
     /// Ends a write of the content, and sets `bits` in the same step. Returns false, and changes nothing, if the page
-    /// has lost its identity meanwhile. The caller has held the frame since the write began, so the frame is not
+    /// has lost its identity during the write. The caller has held the frame since the write began, so the frame is not
     /// another page yet.
     pub(crate) fn end_laundering(&self, bits: u64) -> bool {
         let mut s = self.state.load(Ordering::Acquire);
@@ -356,7 +356,7 @@ impl Page {
         debug_assert!(old & State::BUSY != 0, "Contract C1: a page loses its identity without being busy");
         self.object.store(0, Ordering::Relaxed);
         self.kind.store(FrameKind::Unowned as u8, Ordering::Relaxed);
-        // The generation cannot change meanwhile, because the page is busy.
+        // The generation cannot change between the load and the swap, because the page is busy.
         let generation = (old >> State::GENERATION_SHIFT) + 1;
         State(self.state.swap(generation << State::GENERATION_SHIFT, Ordering::AcqRel))
     }
@@ -567,7 +567,7 @@ impl Page {
         (pass != 0).then_some(pass)
     }
     /// Records that pass number `pass` spares the page. Only pageout calls this, one pass at a time. A complete write
-    /// of the page clears it.
+    /// of the page clears this record.
     pub(crate) fn shield(&self, pass: u32) {
         let spared = |word| Some(word & FAILED | u64::from(pass) << 32);
         let _same = self.words()[2].fetch_update(Ordering::Relaxed, Ordering::Relaxed, spared);

@@ -141,7 +141,8 @@ impl<M: Machine> Physical<M> {
     pub unsafe fn descriptor(&self, pfn: Pfn) -> &'static Page {
         self.page(pfn)
     }
-    /// As [`Physical::descriptor`], for any frame number. `None` if the frame has no descriptor.
+    /// Returns the descriptor like [`Physical::descriptor`], but for any frame number. `None` if the frame has no
+    /// descriptor.
     ///
     /// # Safety
     /// The caller only reads the descriptor.
@@ -320,7 +321,7 @@ impl<M: Machine> Physical<M> {
     }
 
     /// Ends the check of a structure. If the structure is broken, panics with the report. Otherwise the next check is
-    /// due after as many updates as this check had steps.
+    /// due after a number of updates that equals the steps of this check.
     #[cold]
     pub(crate) fn checked(&self, due: &mut Due, result: Result<u64, Broken>) {
         match result {

@@ -3,8 +3,8 @@
 //!
 //! Page tables are a cache of the map: dropping them costs some faults and no write. In each round of a pass, a few
 //! spaces that no CPU has run for a second lose their tables. If evicting pages does not free enough, all spaces that
-//! no CPU runs lose their tables. Tables that were rebuilt within a second of such a drop stay. So if programs together
-//! need more memory than the machine has, they fail. Otherwise they would drop each other's tables for ever.
+//! no CPU runs lose their tables. Tables that faults rebuilt within a second after that drop stay. So if programs
+//! together need more memory than the machine has, they fail. Otherwise they would drop each other's tables for ever.
 
 use crate::machine::Machine;
 use crate::map::space::spaces::{IDLE, Which};

@@ -8,17 +8,18 @@
 //! - inactive and clean → free;
 //! - inactive and dirty → *laundry* → written, in clusters of neighbours of one object → inactive again, now clean.
 //!
-//! A pass visits the shards of the queues in rounds, until its target is met, or a whole round has found nothing to do.
-//! Each round visits each page at most once, because a visited page goes to the tail of a shard. The number of visits
-//! is limited to the number of pages at the beginning of the round. From the third round on, references do not count.
-//! So programs that touch all their memory all the time cannot keep a pass from its target.
+//! The queues consist of shards (parts with their own locks). A pass visits the shards in rounds, until its target is
+//! met, or a whole round has found nothing to do. Each round visits each page at most once, because a visited page goes
+//! to the tail of a shard. The number of visits is limited to the number of pages at the beginning of the round. From
+//! the third round on, references do not count. So programs that touch all their memory all the time cannot keep a pass
+//! from its target.
 //!
 //! # Decisions come from exact sums
-//! A pass first drains the magazines. It continues until each memory domain has reached its high mark
-//! ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It skips pages of domains that
-//! have reached their marks. The lengths of queues are those of their shards. The marks are computed from the totals
-//! each time, so they never need rescaling. (Known bugs of other systems: limits that are computed once at boot, and
-//! counters that lag by a multiple of the number of CPUs.)
+//! A pass first drains the magazines (the free frames of single CPUs). It continues until each memory domain has
+//! reached its high mark ([`Watermarks`](crate::phys::frames::Watermarks)), by the exact counts of the depots. It skips
+//! pages of domains that have reached their marks. The lengths of queues are those of their shards. The marks are
+//! computed from the totals each time, so they never need rescaling. (Known bugs of other systems: limits that are
+//! computed once at boot, and counters that lag by a multiple of the number of CPUs.)
 //!
 //! # The daemon
 //! A CPU wakes the daemon when it takes a chain from a depot and leaves all domains below their low marks
@@ -29,8 +30,8 @@
 //!
 //! # Pages that cannot be cleaned
 //! A page whose write failed stays dirty. It is tried again in every second pass, then in every fourth, and so on, and
-//! after [`GIVE_UP`] failures hardly ever. Meanwhile it stays on the active queue, where it delays no other page. A
-//! page that has no place to be written to also stays there. So no pass repeats the same failing writes.
+//! after [`GIVE_UP`] failures hardly ever. Between these attempts it stays on the active queue, where it delays no
+//! other page. A page that has no place to be written to also stays there. So no pass repeats the same failing writes.
 //!
 //! # Low memory
 //! Below the reserve, frames for programs are refused. A fault that is refused releases all that it holds, wakes the
@@ -100,13 +101,13 @@ const ROUNDS: u32 = 64;
 /// The divisor of memory for pages of files in constant use: at most one part in 64 stays under any pressure.
 const SHIELDED: u64 = 64;
 
-/// The number of passes for which a reference shields such a page.
+/// The number of passes for which a reference shields a page of a file in constant use.
 const SPARED: u32 = 2;
 
 /// The least number of refusals of a starved fault, however long they took.
 const STARVED_DEFEATS: u32 = 3;
-/// With up to this number of waiters, a fault is served within [`STARVED`]. With a multiple of it, the fault may wait a
-/// multiple of that time.
+/// With up to this number of waiters, a fault is served within [`STARVED`]. With n times this number of waiters, the
+/// fault may wait n times that long.
 const FEW: u64 = 32;
 
 /// The work that a pass has done.
@@ -157,7 +158,7 @@ pub struct Pageout {
     reaps: Mutex<()>,
 }
 
-/// Pages that the scan isolated from one shard, each with the identity that it had then.
+/// Pages that the scan isolated from one shard, each with the identity that it had when it was isolated.
 struct Taken {
     pages: [Option<(u64, u64, &'static Page)>; TAKE],
     len: usize,
@@ -215,7 +216,7 @@ impl<M: Machine> Reclaimer<M> {
     }
 
     /// First frees pages that no space can see any more, because they need no write. While programs get no frames,
-    /// frees all such pages.
+    /// frees all of these pages.
     fn reap_first(&'static self, may: &mut MaySleep) {
         while self.reap(SHADOWED, may) >= SHADOWED && !self.has_memory() {}
     }
@@ -247,8 +248,8 @@ impl<M: Machine> Reclaimer<M> {
         self.frames().free() > self.frames().reserve()
     }
 
-    /// As `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused memory
-    /// since the time `refused`.
+    /// Waits like `wait_for_memory`, but also returns false once `gives_up` returns true. The thread has been refused
+    /// memory since the time `refused`.
     fn wait_for_memory_unless(&'static self, may: &mut MaySleep, refused: u64, gives_up: impl Fn() -> bool) -> bool {
         if self.take_injected() || self.machine().is_ending() {
             return false;
@@ -280,7 +281,7 @@ impl<M: Machine> Reclaimer<M> {
             let (mut hopeless, mut out) = (false, false);
             p.asking.wait(may, || {
                 // The decision stands even if some memory is free now, because each freed batch wakes all waiters, and
-                // they take it.
+                // other waiters take it.
                 out = gives_up() || self.is_lost(refused);
                 hopeless = p.hopeless.load(Ordering::Acquire) > since || self.machine().is_ending();
                 out || hopeless || self.has_memory() || !p.daemon.load(Ordering::Acquire)
@@ -364,8 +365,9 @@ impl<M: Machine> MemoryWait for Reclaimer<M> {
         self.wait_for_memory_unless(may, now(), || false)
     }
 
-    /// As [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within the limits of `patience`. Each
-    /// refusal of this fault counts, because other threads often take the free memory before the fault runs.
+    /// Waits like [`Objects::wait_for_memory`](crate::object::Objects::wait_for_memory), within the limits of
+    /// `patience`. Each refusal of this fault counts, because other threads often take the free memory before the fault
+    /// runs.
     #[cold]
     fn memory_or_error(&'static self, patience: &mut Patience, may: &mut MaySleep) -> Result<(), FaultError> {
         patience.left = patience.left.saturating_sub(1);
@@ -651,8 +653,9 @@ impl<M: Machine> Scan<'_, M> {
         }
     }
 
-    /// Calls `f` for each object that has taken pages, with the object's pages in ascending order. Only a reference to
-    /// the object is held meanwhile. Pages that have lost their identity are left out, so they return to no queue.
+    /// Calls `f` for each object that has taken pages, with the object's pages in ascending order. During the call of
+    /// `f`, only a reference to the object is held. Pages that have lost their identity are left out, so they return to
+    /// no queue.
     fn by_object(&mut self, taken: &mut Taken, f: &mut dyn FnMut(&mut Self, &Object<M>, &Batch)) {
         let pages = &mut taken.pages[..taken.len];
         pages.sort_unstable_by_key(|p| p.map_or((0, 0), |p| (p.0, p.1)));
@@ -668,7 +671,7 @@ impl<M: Machine> Scan<'_, M> {
                 same.iter().flatten().find_map(|(_, _, page)| object(page)).and_then(|o| KeptObject::new(o, &pin))
             };
             let Some(kept) = kept else {
-                // The pages are gone meanwhile, or busy. They are left for the next visit.
+                // The pages were removed since they were isolated, or are busy. They are left for the next visit.
                 self.vm.queues().put_all(same.iter().flatten().map(|p| p.2), Queue::Inactive);
                 continue;
             };

@@ -7,14 +7,14 @@ use quire_heap::Arc;
 use quire_sync::atomic::Ordering;
 use quire_sync::{Mutex, Rank, SpinLock, WaitQueue};
 
-/// Nanoseconds that a victim has to leave its memory by itself. An orderly exit also wakes the waiters on its robust
-/// futexes.
+/// Nanoseconds that a victim gets to leave its memory by itself. A victim that exits in this time also wakes the
+/// waiters on its robust futexes.
 pub const GRACE: u64 = 200_000_000;
-/// Nanoseconds after which the victim is given up, and another victim may be chosen.
+/// Nanoseconds after which the kernel gives the victim up, so that another victim may be chosen.
 const BOUND: u64 = 1_000_000_000;
 /// The victim, and the threads that wait for it.
 pub struct Victims<M: Machine> {
-    /// Held while a victim is chosen.
+    /// A thread holds this lock while it chooses a victim.
     pub choosing: Mutex<()>,
     pub dying: SpinLock<Option<Dying<M>>>,
     pub waits: WaitQueue,
@@ -30,9 +30,9 @@ pub struct Dying<M: Machine> {
 pub enum Step {
     /// The wait is over: the victim's memory is free, or the victim was given up.
     Done,
-    /// Wait until that time, in nanoseconds since boot.
+    /// The waiter must wait until this time, in nanoseconds since boot.
     Until(u64),
-    /// Free the victim's memory for it.
+    /// The waiter must free the victim's memory itself.
     Reap,
 }
 
@@ -72,7 +72,7 @@ impl<M: Machine> Victims<M> {
                 }
             }
         };
-        // Dropped without the lock, because the last reference frees memory.
+        // The reference is dropped after the lock is released, because the last reference frees the process's memory.
         drop(gone);
         step
     }

@@ -93,8 +93,8 @@ unsafe fn check_node<N: Nodes>(
 }
 
 /// Compares slot `i` with its occupancy bit and its dirty bit. Returns its word, or `EMPTY` if the slot has an owner. A
-/// slot without an owner always agrees with its bits. They are read one after the other, so a difference is an error
-/// only if it lasts.
+/// slot without an owner always agrees with its bits. The slot and its bits are read one after the other, so a
+/// difference is an error only if it lasts.
 fn settled<N: Nodes>(n: &IndexNode<N>, i: usize, key: u64, quiet: bool) -> Result<u64, Broken> {
     let bit = 1u64 << i;
     let mut wrong = Broken::Occupancy(key);

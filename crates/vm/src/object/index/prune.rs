@@ -76,7 +76,7 @@ impl<N: Nodes> Index<N> {
     }
 
     /// Frees all nodes. The object is already marked dead, so a CPU that fills a slot from now on removes its page
-    /// again. No `prune` runs meanwhile.
+    /// again. No `prune` of this index runs during the call.
     pub fn dismantle(&self, _pin: &Pinned<'_>) {
         let word = self.root.swap(CLOSED, Ordering::AcqRel);
         if word & NODE != 0 {

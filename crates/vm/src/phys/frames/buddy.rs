@@ -5,8 +5,8 @@
 //! large frame. It is on the list of the [`Group`] for which the large frame was broken. A request uses the smallest
 //! fitting piece of its own group first, so that broken frames are used up. If there is none, it breaks a whole block.
 //! If there is no whole block, it uses the largest piece of the other group. The frames of the kernel never move, and
-//! those of programs are freed together. So both share few large frames (Linux's `migratetype`, Gorman and Whitcroft
-//! 2006).
+//! the frames of programs are freed together. So few large frames have frames of both groups (Linux's `migratetype`,
+//! Gorman and Whitcroft 2006).
 //!
 //! # Fresh sections
 //! Memory that was never used is on no list, but is counted by sections ([`crate::phys::descriptors`]). A section is
@@ -21,8 +21,8 @@ use crate::types::Pfn;
 /// The largest block has 2^MAX_ORDER frames (4 MiB), so a large page fits at any alignment.
 #[cfg(not(any(loom, shuttle)))]
 pub const MAX_ORDER: u8 = 10;
-/// The largest block has 2^MAX_ORDER frames. They are few, so that only the frames that a model uses have descriptors.
-/// The time of a checker grows with the number of atomics.
+/// The largest block has 2^MAX_ORDER frames. The number is small, so that only the frames that a model uses have
+/// descriptors. The time of a checker grows with the number of atomics.
 #[cfg(any(loom, shuttle))]
 pub const MAX_ORDER: u8 = 4;
 
@@ -75,7 +75,7 @@ pub(crate) struct Buddy {
     fresh: Fresh,
 }
 
-/// The position of the search for the domain's next fresh section, and the number of those left.
+/// The position of the search for the domain's next fresh section, and the number of fresh sections left.
 struct Fresh {
     /// The index of a run of RAM.
     run: usize,
@@ -236,7 +236,7 @@ impl Buddy {
     fn choose(&self, order: u8, group: Group) -> Option<(Pfn, u8)> {
         self.own(order, group).or_else(|| {
             // No block is whole. The largest piece of the other group is used, so that this group does not need another
-            // one soon.
+            // block soon.
             (order..LARGE).rev().find_map(|o| self.first(o, group.other()).map(|p| (p, o)))
         })
     }

@@ -264,8 +264,8 @@ impl<M: Machine> Physical<M> {
         }
     }
 
-    /// Takes as many frames for programs as fit into `into`, with at most one refill. Zeroed frames come first, and
-    /// have a bit each in the returned mask.
+    /// Takes frames for programs until `into` is full, with at most one refill. Zeroed frames come first, and have a
+    /// bit each in the returned mask.
     pub(super) fn pop_frames(&self, into: &mut [Pfn]) -> (usize, u64) {
         debug_assert!(into.len() < u64::BITS as usize, "each frame has a bit");
         let f = self.frames();
@@ -319,15 +319,8 @@ impl<M: Machine> Physical<M> {
                 return got;
             }
         }
-        match on_behalf {
-            // A thread that is ending will free memory, so it may use the kernel's part of the reserve. The frames
-            // below the floor stay for the kernel, even if many threads end.
-            For::User | For::Table if self.machine().is_ending() => self.pop_frame(fill, For::Kernel),
-            For::Kernel if self.machine().ends_something() => {
-                self.pop_frame(fill, For::End).or_else(|| self.pop_frame_at_last(fill, For::End))
-            }
-            _ => None,
-        }
+        let lower = self.lower_tier(on_behalf)?;
+        self.pop_frame(fill, lower).or_else(|| self.pop_frame_at_last(fill, lower))
     }
 
     /// Takes a frame from chains of the other group, which a refill does not use. Returns `None` when the reserve is

@@ -1,8 +1,8 @@
-//! The stock of zeroed frames. Idle CPUs zero them, so that a first touch need not.
+//! The stock of zeroed frames. Idle CPUs zero these frames, so that a first touch need not zero a frame.
 //!
-//! Each CPU keeps a few zeroed frames ([`Config::zero_stock`](crate::Config)) in its magazine, under the magazine's
-//! lock. They are taken from the programs' frames, and return to the buddy lists when the magazine is drained. CPUs
-//! zero no frames while memory is low.
+//! Each CPU keeps a few zeroed frames ([`Config::zero_stock`](crate::Config)) in its magazine (its list of free
+//! frames), under the magazine's lock. They are taken from the programs' frames, and return to the buddy lists when the
+//! magazine is drained. CPUs zero no frames while memory is low.
 
 use crate::machine::Machine;
 use crate::phys::Physical;
