@@ -118,7 +118,7 @@ fn each_part_of_a_message_has_its_credentials_and_the_first_its_files() {
     };
     assert_eq!(get(1, ReceiveFlags::PEEK), (1, 1, Some(ME)));
     assert_eq!(get(1, ReceiveFlags::empty()), (1, 1, Some(ME)));
-    assert_eq!(alive(&n), 2, "the files are in flight no more");
+    assert_eq!(alive(n), 2, "the files are in flight no more");
     for most in [1, 4000, 200, 5000] {
         assert_eq!(get(most, ReceiveFlags::PEEK), (most, 0, Some(ME)));
         assert_eq!(get(most, ReceiveFlags::empty()), (most, 0, Some(ME)), "{most}");

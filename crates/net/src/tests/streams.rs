@@ -561,7 +561,7 @@ fn a_listener_that_is_shut_down_gives_its_waiting_connections_and_refuses_others
         l.shutdown(false, true).unwrap();
         assert!(l.ready().contains(Ready::HANGUP));
         drop((l, clients));
-        assert_eq!(alive(&n), 0);
+        assert_eq!(alive(n), 0);
     }
 }
 
@@ -593,6 +593,6 @@ fn a_tcp_socket_connects_to_itself() {
         s.shutdown(false, true).unwrap();
         assert_eq!(read(&s, &Io::WAIT, 9).unwrap(), b"");
         drop(s);
-        assert_eq!(alive(&n), 0);
+        assert_eq!(alive(n), 0);
     }
 }

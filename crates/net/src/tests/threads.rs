@@ -65,7 +65,8 @@ fn packets_of_many_senders_arrive_whole() {
 
 #[test]
 fn a_larger_buffer_lets_waiting_writers_go_on() {
-    let grow: [(&str, fn(&Shared, &Shared)); 2] = [
+    type Grow = fn(&Shared, &Shared);
+    let grow: [(&str, Grow); 2] = [
         ("send", |a, _| {
             a.options().set_send_buffer(4_000_000);
             a.announce_buffers();
@@ -75,12 +76,7 @@ fn a_larger_buffer_lets_waiting_writers_go_on() {
             b.announce_buffers();
         }),
     ];
-    let mut pairs = Vec::new();
-    for (family, kind) in CONNECTED {
-        pairs.push((family, kind));
-    }
-    pairs.push((Family::Unix, Kind::Datagram));
-    for (family, kind) in pairs {
+    for (family, kind) in CONNECTED.into_iter().chain([(Family::Unix, Kind::Datagram)]) {
         for (which, grow) in grow {
             // The room of a Unix sender depends on its own buffer alone.
             if family == Family::Unix && which == "receive" {

@@ -22,13 +22,13 @@ pub struct Credentials {
     pub saved_group: u32,
     pub file_group: u32,
     /// What few threads have. Threads that inherit it share it.
-    more: Option<Arc<More>>,
+    pub(crate) more: Option<Arc<More>>,
     pub capabilities: Capabilities,
 }
 
 /// Supplementary groups, and the login that a thread belongs to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct More {
+pub(crate) struct More {
     /// In ascending order, if there are any.
     groups: Option<Arc<Vec<u32>>>,
     /// The login gives no rights.

@@ -51,8 +51,8 @@ fn posix_timer(task: &mut Task) {
 
 #[test]
 fn timers_on_cpu_time_signal_the_thread_that_runs() {
-    let kinds: [(&str, fn(&mut Task)); 2] = [("ITIMER_PROF", often), ("timer_create", posix_timer)];
-    for (kind, begin) in kinds {
+    type Begin = fn(&mut Task);
+    for (kind, begin) in [("ITIMER_PROF", often as Begin), ("timer_create", posix_timer)] {
         run(move |task| {
             let counts = task.put([0u64; 2]);
             count_by_thread(task, counts);
