@@ -73,7 +73,7 @@ impl Credentials {
     }
 
     /// Makes the thread belong to `login`.
-    fn set_login(&mut self, login: Login) -> Result<(), OutOfMemory> {
+    pub(crate) fn set_login(&mut self, login: Login) -> Result<(), OutOfMemory> {
         self.set_more(self.groups().cloned(), login)
     }
 
