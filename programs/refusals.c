@@ -703,6 +703,7 @@ ROW(futex, _lock_pi, lock_word = 1, (&lock_word, FUTEX_LOCK_PI, 0, &long_ago), N
 ROW(sched_setaffinity, , NOTHING, (0, sizeof cpus, &cpus), NOTHING, NONE(ONLY_USES))
 ROW(sched_getaffinity, , NOTHING, (0, 128, fresh), NOTHING, FAULTS)
 ROW(epoll_create, , NOTHING, (1), close_result())
+ROW(getdents, , MUST(lseek(PLACE_FD, 0, SEEK_SET)), (PLACE_FD, fresh, PAGE), NOTHING, READS)
 ROW(getdents64, , MUST(lseek(PLACE_FD, 0, SEEK_SET)), (PLACE_FD, fresh, PAGE), NOTHING, READS)
 ROW(getdents64, _proc, one = MUST(open("/proc/self/fd", O_RDONLY | O_DIRECTORY)), (one, fresh, PAGE), close(one), READS)
 ROW(getdents64, _tasks, one = MUST(open("/proc/self/task", O_RDONLY | O_DIRECTORY)), (one, fresh, PAGE), close(one),

@@ -10,6 +10,7 @@ use crate::ipc::host::Ipc;
 use crate::machine::Machine;
 use crate::memory::victim::dying::Victims;
 use crate::process::Process;
+use crate::process::credentials::login::Logins;
 use crate::process::first_use::FirstUse;
 use crate::process::ids::Ids;
 use crate::process::thread::Thread;
@@ -98,6 +99,8 @@ pub struct Linux<M: Machine> {
     pub map_count: AtomicU64,
     /// The highest number of threads, kernel threads included (`kernel.threads-max`). Every fork reads it.
     pub threads_max: AtomicU64,
+    /// The numbers of logins.
+    pub logins: Logins,
     /// The out-of-memory victim, and the threads that wait for its memory.
     pub victims: Victims<M>,
     /// The vDSO, which each program finds mapped.
@@ -209,6 +212,7 @@ impl<M: Machine> Linux<M> {
             broadcasts: CachePadded(Broadcasts::new()),
             map_count: AtomicU64::new(MAP_COUNT),
             threads_max: AtomicU64::new(first),
+            logins: Logins::new(),
             victims: Victims::new(),
             vdso: Vdso::new(vm, machine)?,
         })?)

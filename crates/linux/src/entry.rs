@@ -31,7 +31,8 @@ const NO_MEMORY: u64 = (-(Errno::ENOMEM.0 as i64)) as u64;
 #[inline(never)]
 pub fn syscall<M: Machine>(linux: &'static Linux<M>, regs: &mut UserRegs) -> Served {
     let thread = linux.current();
-    let number = regs.orig_rax;
+    // As on Linux, the upper half counts for nothing. The 32-bit load clears it without a further instruction.
+    let number = u64::from(regs.orig_rax as u32);
     #[cfg(debug_assertions)]
     thread.refusals.begin();
     // SAFETY: `thread` is the running thread, and this is its only context, because it has just entered the kernel.

@@ -8,20 +8,20 @@ use std::collections::BTreeSet;
 /// Calls that reach only the caller's own memory, threads, descriptors and time. The lines `ids` and `step` of the
 /// table cover the calls that change the caller's rights.
 const OWN: &str = "
-    socket fsetxattr fgetxattr flistxattr fremovexattr splice tee vmsplice
-    read close fstat poll mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn ioctl pread64 readv
-    sched_yield mremap msync mincore madvise mseal remap_file_pages dup dup2 pause nanosleep getitimer alarm setitimer
-    getpid shutdown socketpair fork vfork clone exit uname flock fsync fdatasync getcwd lseek select umask gettimeofday
-    getrlimit getrusage sysinfo times getuid getgid geteuid getegid getppid getpgrp setsid getresuid getresgid
-    getgroups rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack fstatfs sched_get_priority_max
-    sched_get_priority_min mlock munlock mlockall munlockall arch_prctl setrlimit sync gettid readahead time futex
-    epoll_create getdents64 set_tid_address restart_syscall fadvise64 clock_gettime clock_getres clock_nanosleep
-    exit_group epoll_wait epoll_ctl pselect6 ppoll unshare set_robust_list sync_file_range epoll_pwait eventfd eventfd2
-    epoll_create1 dup3 preadv syncfs getcpu getrandom mlock2 preadv2 clone3 close_range epoll_pwait2 setfsuid setfsgid
-    personality prctl timer_create timer_settime timer_gettime timer_getoverrun timer_delete timerfd_create
-    timerfd_settime timerfd_gettime rseq accept accept4 listen recvfrom recvmsg recvmmsg getsockname getpeername
-    setsockopt getsockopt signalfd signalfd4 pidfd_open inotify_init inotify_init1 inotify_rm_watch shmdt mq_timedsend
-    mq_timedreceive mq_notify mq_getsetattr membarrier futex_waitv open_by_handle_at
+    socket fsetxattr fgetxattr flistxattr fremovexattr splice tee vmsplice read close fstat poll mmap mprotect munmap
+    brk rt_sigaction rt_sigprocmask rt_sigreturn ioctl pread64 readv sched_yield mremap msync mincore madvise mseal
+    remap_file_pages dup dup2 pause nanosleep getitimer alarm setitimer getpid shutdown socketpair fork vfork clone exit
+    uname flock fsync fdatasync getcwd lseek select umask gettimeofday getrlimit getrusage sysinfo times getuid getgid
+    geteuid getegid getppid getpgrp setsid getresuid getresgid getgroups rt_sigpending rt_sigtimedwait rt_sigsuspend
+    sigaltstack fstatfs sched_get_priority_max sched_get_priority_min mlock munlock mlockall munlockall arch_prctl
+    setrlimit sync gettid readahead time futex epoll_create getdents getdents64 set_tid_address restart_syscall
+    fadvise64 clock_gettime clock_getres clock_nanosleep exit_group epoll_wait epoll_ctl pselect6 ppoll unshare
+    set_robust_list sync_file_range epoll_pwait eventfd eventfd2 epoll_create1 dup3 preadv syncfs getcpu getrandom
+    mlock2 preadv2 clone3 close_range epoll_pwait2 setfsuid setfsgid personality prctl timer_create timer_settime
+    timer_gettime timer_getoverrun timer_delete timerfd_create timerfd_settime timerfd_gettime rseq accept accept4
+    listen recvfrom recvmsg recvmmsg getsockname getpeername setsockopt getsockopt signalfd signalfd4 pidfd_open
+    inotify_init inotify_init1 inotify_rm_watch shmdt mq_timedsend mq_timedreceive mq_notify mq_getsetattr membarrier
+    futex_waitv open_by_handle_at
 ";
 
 /// Calls that use the same check as another call.

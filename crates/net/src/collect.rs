@@ -93,7 +93,7 @@ type FileOf<M> = <<M as Member>::Host as Host>::File;
 /// The files and credentials of a message until a receiver takes them out.
 pub(crate) struct InFlight<M: Member> {
     files: Vec<FileOf<M>>,
-    _charge: Option<<M::Host as Host>::Charge>,
+    charge: Option<<M::Host as Host>::Charge>,
     pub credentials: Option<Credentials>,
     /// The collector whose sockets in flight include those of `files`.
     counted: Option<&'static Collector<M>>,
@@ -175,7 +175,7 @@ impl<M: Member> InFlight<M> {
         if files.len() > FILES_MAX {
             return Err(FsError::Invalid);
         }
-        let mut attached = Box::try_new(InFlight { files, _charge: charge, credentials, counted: None })?;
+        let mut attached = Box::try_new(InFlight { files, charge, credentials, counted: None })?;
         let sockets = attached.files.iter().filter_map(M::of_file).count();
         if sockets == 0 {
             return Ok(Some(attached));
@@ -201,6 +201,21 @@ impl<M: Member> InFlight<M> {
             collector.collect();
         }
         Ok(Some(attached))
+    }
+
+    /// Credentials without files, for a further piece of a stream's message. `None` if there are none.
+    pub(crate) fn of_credentials(credentials: Option<Credentials>) -> Result<Option<Box<Self>>, FsError> {
+        let Some(credentials) = credentials else { return Ok(None) };
+        let credentials = Some(credentials);
+        Ok(Some(Box::try_new(InFlight { files: Vec::new(), charge: None, credentials, counted: None })?))
+    }
+
+    /// Takes the files and a copy of the credentials out, for a receiver of a part of the message. The credentials stay
+    /// with the rest. The files are in flight no more.
+    pub(crate) fn take_files(&mut self) -> Ancillary<M::Host> {
+        self.uncount();
+        self.charge = None;
+        Ancillary { files: mem::take(&mut self.files), credentials: self.credentials, ..Ancillary::none() }
     }
 
     /// Takes the files and credentials out for a receiver. The files are in flight no more.

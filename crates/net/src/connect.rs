@@ -1,13 +1,13 @@
 //! Connections: listening, connecting, accepting, and shutting down.
 
 use crate::address::{Address, Credentials, Destination, Place};
-use crate::collect::Member;
 use crate::endpoint::{Backlog, Endpoint, Phase};
 use crate::host::Host;
 use crate::listing::Stage;
 use crate::mutant::{Mutant, mutant};
 use crate::options::Flags;
 use core::mem;
+use core::net::SocketAddr;
 use quire_fs::{FsError, Io};
 use quire_heap::{Arc, Deque};
 use quire_sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl<H: Host> Endpoint<H> {
             match &mut state.backlog {
                 Some(backlog) => mem::replace(&mut backlog.most, most),
                 none => {
-                    *none = Some(Backlog { queue: Deque::new(), most });
+                    *none = Some(Backlog { queue: Deque::new(), most, closed: false });
                     most
                 }
             }
@@ -69,7 +69,9 @@ impl<H: Host> Endpoint<H> {
         let next = || {
             let mut state = self.state();
             let Some(backlog) = &mut state.backlog else { return Some(Err(FsError::Invalid)) };
-            let server = backlog.queue.pop_front()?;
+            let Some(server) = backlog.queue.pop_front() else {
+                return backlog.closed.then_some(Err(FsError::Invalid));
+            };
             let within = (!self.is_unix()).then(|| backlog.queue.get(backlog.most - 1).cloned());
             Some(Ok((server, within.flatten())))
         };
@@ -244,7 +246,7 @@ impl<H: Host> Endpoint<H> {
     fn enqueue(&self, server: &Arc<Self>) -> Result<Queued, FsError> {
         let (queued, left) = {
             let mut state = self.state();
-            let backlog = state.backlog.as_mut().ok_or(FsError::Refused)?;
+            let backlog = state.backlog.as_mut().filter(|backlog| !backlog.closed).ok_or(FsError::Refused)?;
             let within = backlog.queue.len() < backlog.most;
             if !within && self.is_unix() {
                 return Err(FsError::WouldBlock);
@@ -271,10 +273,7 @@ impl<H: Host> Endpoint<H> {
             Endpoint::bind_unix(this, Place::Auto)?;
         }
         loop {
-            let listener = this.network.find_unix(to)?;
-            if listener.kind != this.kind {
-                return Err(FsError::WrongType);
-            }
+            let listener = this.network.find_unix(to, this.kind)?;
             let (name, theirs) = {
                 let state = listener.state();
                 (state.local.clone(), state.peer_credentials)
@@ -297,7 +296,7 @@ impl<H: Host> Endpoint<H> {
                 other => return other,
             }
             let room = || match &listener.state().backlog {
-                Some(backlog) => (backlog.queue.len() < backlog.most).then_some(()),
+                Some(backlog) => (backlog.closed || backlog.queue.len() < backlog.most).then_some(()),
                 None => Some(()),
             };
             listener.room.wait(&io.on_stack(), room)?;
@@ -310,7 +309,11 @@ impl<H: Host> Endpoint<H> {
         this.take_error();
         Endpoint::bind_for(this, Some(to))?;
         let from = this.inet_towards(to.ip());
-        let listener = this.network.find_inet(this.kind, from, to).ok_or(FsError::Refused)?;
+        let listener = match this.network.find_inet(this.kind, from, to) {
+            Some(listener) => listener,
+            None if from == to => return Ok(Endpoint::connect_to_itself(this, to)),
+            None => return Err(FsError::Refused),
+        };
         let server = Endpoint::server(this, &listener, Some(Address::Inet(to)), Some(Address::Inet(from)), me)?;
         {
             let mut state = this.state();
@@ -325,6 +328,15 @@ impl<H: Host> Endpoint<H> {
         queued
     }
 
+    /// Connects the socket to itself, as TCP does if the socket's own address is the destination: two attempts meet. The
+    /// socket's end of the connection refers to the endpoint until it closes or disconnects.
+    fn connect_to_itself(this: &Arc<Self>, to: SocketAddr) -> Queued {
+        let mut state = this.state();
+        (state.remote, state.peer) = (Some(Address::Inet(to)), Some(this.clone()));
+        this.inbox.queue().sender = Some(this.place());
+        Queued::Within
+    }
+
     /// Connects two new endpoints to each other.
     pub(crate) fn join(this: &Arc<Self>, other: &Arc<Self>, me: Credentials) {
         for (one, other) in [(this, other), (other, this)] {
@@ -337,11 +349,12 @@ impl<H: Host> Endpoint<H> {
     /// Shuts down one or both directions of a connection.
     pub(crate) fn shutdown(this: &Arc<Self>, read: bool, write: bool) -> Result<(), FsError> {
         let calls = this.is_tcp().then(|| this.calls.lock());
-        let (phase, peer, backlog) = {
+        let (phase, peer, closed) = {
             let mut state = this.state();
-            let listens = this.is_unix() && state.phase == Phase::Listening;
-            let backlog = if listens && read { state.backlog.take() } else { None };
-            (state.phase, state.peer.clone(), backlog)
+            let backlog = state.backlog.as_mut().filter(|_| read && this.is_unix());
+            // As on Linux, connections that wait can still be accepted.
+            let closed = backlog.is_some_and(|backlog| !core::mem::replace(&mut backlog.closed, true));
+            (state.phase, state.peer.clone(), closed)
         };
         if let Some(calls) = &calls
             && (phase == Phase::Listening && read || phase == Phase::Connecting)
@@ -349,8 +362,7 @@ impl<H: Host> Endpoint<H> {
             Endpoint::end_connection(this, calls, false);
             return Ok(());
         }
-        if backlog.is_some() {
-            Endpoint::abort_all(backlog);
+        if closed {
             this.room.notify();
         }
         this.shut_down(phase, peer, read, write)

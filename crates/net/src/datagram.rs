@@ -8,7 +8,7 @@ use crate::inbox::{Borrowed, CHUNK, Message, OVERHEAD};
 use crate::options::Flags;
 use crate::stream::{Look, fill};
 use core::net::SocketAddr;
-use quire_fs::{FsError, Io, Readiness, Sink, Source};
+use quire_fs::{FsError, Io, Sink, Source};
 use quire_heap::{Arc, Box, Vec};
 use quire_sync::atomic::Ordering;
 
@@ -38,10 +38,7 @@ impl<H: Host> Endpoint<H> {
 
     /// The Unix datagram socket at `to`. Fails if that socket does not accept messages of this socket.
     fn receiver_at(this: &Arc<Self>, to: &Destination<'_>) -> Result<Arc<Self>, FsError> {
-        let receiver = this.network.find_unix(to)?;
-        if receiver.kind != this.kind {
-            return Err(FsError::WrongType);
-        }
+        let receiver = this.network.find_unix(to, this.kind)?;
         let other = receiver.peer();
         match other.is_none_or(|peer| Arc::ptr_eq(&peer, this)) {
             true => Ok(receiver),
@@ -79,7 +76,7 @@ impl<H: Host> Endpoint<H> {
     ) -> Result<usize, FsError> {
         let mut limited = None;
         // The thread keeps its kernel stack while it waits, because only the reference on the stack keeps the receiver
-        // alive, and the receiver announces room.
+        // alive, and the receiver announces room to this socket.
         let io = &this.writing(io, &mut limited).on_stack();
         let receiver = match to {
             Some(to) => Endpoint::receiver_at(this, to)?,
@@ -95,7 +92,7 @@ impl<H: Host> Endpoint<H> {
         let from = this.state().local.clone().unwrap_or(Address::Unnamed);
         let mut message = this.message(source, this.options.send_buffer(), attached)?;
         message.from = Some(from);
-        let sent = Endpoint::deliver(this, io, &receiver, &receiver.room, message, 0, FsError::Refused);
+        let sent = Endpoint::deliver(this, io, &receiver, message, 0, FsError::Refused);
         match sent {
             // The receiver has closed, so this call removes it as the peer. If the receiver was no longer the peer, the
             // error is that of a lost connection.
@@ -175,15 +172,16 @@ impl<H: Host> Endpoint<H> {
         let since = this.began(io);
         let peer = this.writable_peer(io, since)?;
         let message = this.message(source, this.options.send_buffer(), attached)?;
-        Endpoint::deliver(this, io, &peer, &this.readiness, message, since, FsError::BrokenPipe)
+        Endpoint::deliver(this, io, &peer, message, since, FsError::BrokenPipe)
     }
 
-    /// Queues a message at `receiver`. The call waits for room in the inbox, which `room` announces.
+    /// Queues a message at `receiver`. The call waits for room in the inbox at this socket's own readiness, so that a
+    /// larger buffer of this socket ends the wait too. A receiver that does not know this socket as its peer announces
+    /// room to the sockets that have registered with it.
     fn deliver(
         this: &Arc<Self>,
         io: &Io<'_>,
         receiver: &Endpoint<H>,
-        room: &Readiness,
         message: Message<InFlight<Endpoint<H>>>,
         since: u32,
         gone: FsError,
@@ -203,7 +201,11 @@ impl<H: Host> Endpoint<H> {
             // As on Linux, a message has room if the buffer is not full, even if the buffer then contains more than its
             // size. An empty inbox accepts any message, because the buffers may have become smaller.
             if !queue.is_empty() && !queue.is_below(limit.saturating_sub(1)) {
-                return None;
+                drop(queue);
+                return match this.is_datagram() && !Endpoint::poll_room(this, receiver) {
+                    true => Some(Err(FsError::OutOfMemory)),
+                    false => None,
+                };
             }
             if queue.reserve(1).is_err() {
                 return Some(Err(FsError::OutOfMemory));
@@ -211,15 +213,9 @@ impl<H: Host> Endpoint<H> {
             message.take().into_iter().for_each(|message| queue.push_reserved(message));
             Some(Ok(()))
         };
-        match room.wait_in(since, io, &mut queued) {
-            // From now on, announcements of room also notify polls of this socket. The call tries again, because room
-            // may have come before the registration.
-            Err(FsError::WouldBlock) if this.is_datagram() => {
-                let _listed = Endpoint::poll_room(this, receiver);
-                queued().unwrap_or(Err(FsError::WouldBlock))
-            }
-            done => done?,
-        }?;
+        // Room may have come before the registration, so each look of a datagram socket is one of two.
+        let mut look = || queued().or_else(|| if this.is_datagram() { queued() } else { None });
+        this.readiness.wait_in(since, io, &mut look)??;
         receiver.readiness.notify();
         Ok(bytes)
     }

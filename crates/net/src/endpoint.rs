@@ -47,6 +47,8 @@ pub(crate) struct Backlog<H: Host> {
     /// are TCP sockets that are still connecting.
     pub queue: Deque<Arc<Endpoint<H>>>,
     pub most: usize,
+    /// The listener is a Unix socket that is shut down for receiving. Its connections can still be accepted.
+    pub closed: bool,
 }
 
 /// The connection and the names of an endpoint.
@@ -108,9 +110,9 @@ pub struct Endpoint<H: Host> {
     pub(crate) options: Options,
     /// Notifies readers, writers and polls of this socket of every change.
     pub(crate) readiness: Readiness,
-    /// Notifies other sockets of room in the backlog or, for datagram sockets, in the inbox.
+    /// Notifies clients of room in the backlog.
     pub(crate) room: Readiness,
-    /// Datagram sockets whose polls wait for room in this inbox. The list is sorted by address and has no duplicates.
+    /// Datagram sockets whose sends and polls wait for room in this inbox. The list is sorted by address and has no duplicates.
     pub(crate) polls: SpinLock<Vec<Weak<Endpoint<H>>>>,
     pub(crate) inbox: Inbox<InFlight<Self>>,
     error: AtomicU8,
@@ -139,7 +141,7 @@ pub struct Socket<H: Host> {
 pub(crate) struct Calls;
 
 /// The errors that may wait for the next call. The number of an error is its index in this array, plus 1.
-const ERRORS: [FsError; 3] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe];
+const ERRORS: [FsError; 4] = [FsError::Reset, FsError::Refused, FsError::BrokenPipe, FsError::Fault];
 
 impl<H: Host> Endpoint<H> {
     pub(crate) fn new(network: &'static Network<H>, family: Family, kind: Kind, options: Options) -> Self {
@@ -266,9 +268,20 @@ impl<H: Host> Endpoint<H> {
         within(io, self.options.send_timeout(), limited)
     }
 
-    /// The charge, in bytes, up to which this socket may fill `receiver`'s inbox.
+    /// The charge, in bytes, up to which this socket may fill `receiver`'s inbox. The inbox of a TCP socket also has the
+    /// bytes that wait in the sender's buffer on other systems, so its limit is the sum of both buffers.
     pub(crate) fn limit(&self, receiver: &Endpoint<H>) -> usize {
-        if self.is_unix() { self.options.send_buffer() } else { receiver.options.receive_buffer() }
+        match self.is_unix() {
+            true => self.options.send_buffer(),
+            false if self.is_tcp() => receiver.options.receive_buffer() + self.options.send_buffer(),
+            false => receiver.options.receive_buffer(),
+        }
+    }
+
+    /// The charge, in bytes, of `receiver`'s inbox at which a writer of this socket that found no room goes on. Half of
+    /// the sender's buffer is free then.
+    pub(crate) fn half_free(&self, receiver: &Endpoint<H>) -> usize {
+        self.limit(receiver) - self.options.send_buffer() / 2
     }
 
     /// The endpoint's address, which no other endpoint has while this endpoint lives.
@@ -307,7 +320,7 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Notifies senders, and polls of connected datagram sockets, of room in the inbox.
+    /// Notifies clients of room in the backlog, and datagram sockets of room in the inbox.
     pub(crate) fn announce_room(&self) {
         self.room.notify();
         let polls = core::mem::take(&mut *self.polls.lock());

@@ -1,5 +1,6 @@
 //! The tables of names and ports of one machine.
 
+use crate::address::Kind;
 use crate::collect::Collector;
 use crate::endpoint::Endpoint;
 use crate::host::{Host, NameBytes};
@@ -17,8 +18,8 @@ pub(crate) enum Name {
     Pending,
     /// The inode of a path.
     Inode(Ident),
-    /// An abstract name.
-    Abstract(NameBytes),
+    /// An abstract name. Each kind of socket has its own abstract names.
+    Abstract(Kind, NameBytes),
     /// An internet port.
     Port(u16),
 }

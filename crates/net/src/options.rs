@@ -147,7 +147,7 @@ impl Options {
     }
 
     value! {
-        /// The most bytes that a Unix socket sends before they are read.
+        /// The most bytes that a Unix socket sends before they are read, or a TCP socket before the peer has room.
         send_buffer set_send_buffer usize: LEAST;
         /// The most bytes that wait at an internet socket.
         receive_buffer set_receive_buffer usize: LEAST;

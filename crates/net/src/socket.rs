@@ -55,6 +55,16 @@ impl<H: Host> Socket<H> {
         self.endpoint.readiness.notify();
     }
 
+    /// Called after a buffer of the socket has changed its size. Writers that now have room go on.
+    pub fn announce_buffers(&self) {
+        let endpoint = &self.endpoint;
+        endpoint.readiness.notify();
+        // The room of a TCP writer depends on the receiver's buffer too.
+        if let Some(peer) = if endpoint.is_tcp() { endpoint.peer() } else { None } {
+            peer.readiness.notify();
+        }
+    }
+
     /// The socket's options.
     pub fn options(&self) -> &Options {
         &self.endpoint.options
@@ -155,7 +165,11 @@ impl<H: Host> Socket<H> {
     ) -> Result<Option<quire_heap::Box<InFlight<Endpoint<H>>>>, FsError> {
         if ancillary.credentials.is_some() && !self.endpoint.options.has(Flags::PASS_CREDENTIALS) {
             let asks = match to {
-                Some(to) => self.endpoint.network.find_unix(to).is_ok_and(|receiver| receiver.takes_credentials()),
+                Some(to) => self
+                    .endpoint
+                    .network
+                    .find_unix(to, self.endpoint.kind)
+                    .is_ok_and(|receiver| receiver.takes_credentials()),
                 None => self.endpoint.peer_takes_credentials(),
             };
             if !asks {
@@ -223,6 +237,11 @@ impl<H: Host> Socket<H> {
         self.endpoint.take_error()
     }
 
+    /// Stores an error for the next call, in place of an earlier one. Errors that no socket stores are dropped.
+    pub fn fail_next(&self, error: FsError) {
+        self.endpoint.fail_anew(error);
+    }
+
     /// The length of the first message in bytes, or 0 without one.
     pub fn next_datagram(&self) -> usize {
         self.endpoint.inbox.queue().get(0).map_or(0, |message| message.len())
@@ -233,11 +252,17 @@ impl<H: Host> Socket<H> {
         self.endpoint.stage()
     }
 
-    /// For a connection-based Unix socket, the number of sent bytes that the peer has not read. Otherwise 0, because
-    /// bytes and datagrams arrive at once.
+    /// For a connection-based Unix socket, the number of sent bytes that the peer has not read. For a TCP socket, the
+    /// number of those that exceed the peer's buffer. Otherwise 0, because datagrams arrive at once.
     pub fn unsent(&self) -> usize {
-        let peer = if self.endpoint.is_unix() && !self.endpoint.is_datagram() { self.endpoint.peer() } else { None };
-        peer.map_or(0, |peer| peer.inbox.queue().bytes)
+        let endpoint = &self.endpoint;
+        let Some(peer) = (if endpoint.is_datagram() { None } else { endpoint.peer() }) else { return 0 };
+        let queue = peer.inbox.queue();
+        match endpoint.is_unix() {
+            true => queue.bytes,
+            false if queue.is_foreign(endpoint.place()) => 0,
+            false => queue.charge.saturating_sub(peer.options.receive_buffer()).min(queue.bytes),
+        }
     }
 
     /// Frees the socket's name or port.
@@ -256,7 +281,7 @@ impl<H: Host> Socket<H> {
         let Some(peer) = endpoint.peer() else { return true };
         let below = || {
             let mut queue = peer.inbox.queue();
-            queue.refuses(endpoint.place()) || queue.is_below(endpoint.limit(&peer) / 2)
+            queue.refuses(endpoint.place()) || queue.is_below(endpoint.half_free(&peer))
         };
         // The receiver of a datagram socket does not know this socket as its peer. So this socket registers for a
         // notification, and checks again.
@@ -300,9 +325,10 @@ impl<H: Host> Stream for Socket<H> {
 
     fn ready(&self) -> Ready {
         let endpoint = &self.endpoint;
-        let (phase, waiting) = {
+        let (phase, waiting, closed) = {
             let state = endpoint.state();
-            (state.phase, state.backlog.as_ref().is_none_or(|backlog| !backlog.queue.is_empty()))
+            let waiting = state.backlog.as_ref().is_none_or(|backlog| !backlog.queue.is_empty());
+            (state.phase, waiting, state.backlog.as_ref().is_some_and(|backlog| backlog.closed))
         };
         let mut ready = Ready::empty();
         // A listener does not show the error of an earlier connection.
@@ -310,7 +336,9 @@ impl<H: Host> Stream for Socket<H> {
         let stream = !endpoint.is_datagram();
         match phase {
             Phase::Listening => {
-                ready.set(Ready::READ, waiting);
+                ready.set(Ready::READ, waiting || closed);
+                ready.set(Ready::READ_HANGUP, closed);
+                ready.set(Ready::HANGUP, closed && endpoint.shut.load(Ordering::Acquire));
                 return ready;
             }
             Phase::Connecting => return ready,

@@ -1,6 +1,6 @@
 //! Sending and receiving the bytes of streams.
 
-use crate::address::{Address, Kind};
+use crate::address::{Address, Credentials, Kind};
 use crate::collect::InFlight;
 use crate::endpoint::{Endpoint, Phase};
 use crate::host::{Ancillary, Host, ReceiveFlags, Received};
@@ -27,6 +27,8 @@ struct Round<'p, H: Host> {
     most: usize,
     /// This socket's disconnects when the write began.
     since: u32,
+    /// The credentials of the message, which each of its chunks carries.
+    credentials: Option<Credentials>,
 }
 
 /// The progress of a receiving call when it looks for messages.
@@ -78,14 +80,14 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Waits until at most half of the buffer at `peer` is filled, or the connection ends.
+    /// Waits until half of this socket's buffer is free, or the connection ends.
     fn wait_writable(&self, io: &Io<'_>, peer: &Endpoint<H>, since: u32) -> Result<(), FsError> {
         let state = || {
             if self.shut.load(Ordering::Acquire) || self.has_error() || self.disconnects() != since {
                 return Some(());
             }
             let mut queue = peer.inbox.queue();
-            (queue.refuses(self.place()) || queue.is_below(self.limit(peer) / 2)).then_some(())
+            (queue.refuses(self.place()) || queue.is_below(self.half_free(peer))).then_some(())
         };
         self.readiness.wait_in(since, io, state)
     }
@@ -100,6 +102,7 @@ impl<H: Host> Endpoint<H> {
         let mut limited = None;
         let io = self.writing(io, &mut limited);
         let since = self.began(io);
+        let credentials = attached.as_ref().and_then(|attached| attached.as_ref()?.credentials);
         let mut done = 0;
         loop {
             let left = source.left();
@@ -129,8 +132,9 @@ impl<H: Host> Endpoint<H> {
                     return self.wait_writable(io, &peer, since).map(|()| (0, false));
                 }
                 let n = left.min(room.max(CHUNK)).min(BATCH * CHUNK);
-                let round = Round { peer: &peer, most: n, since };
-                let put = if n <= SMALL && attached.as_ref().is_none_or(|attached| attached.is_none()) {
+                let round = Round { peer: &peer, most: n, since, credentials };
+                let bare = credentials.is_none() && attached.as_ref().is_none_or(|attached| attached.is_none());
+                let put = if n <= SMALL && bare {
                     self.put_small(round, source, queued)
                 } else {
                     self.put_chunks(round, source, attached.as_deref_mut())
@@ -168,7 +172,7 @@ impl<H: Host> Endpoint<H> {
         source: &mut dyn Source,
         queued: bool,
     ) -> Result<usize, FsError> {
-        let Round { peer, most, since } = round;
+        let Round { peer, most, since, .. } = round;
         let mut bytes = [0; ROOM];
         let n = source.take(&mut bytes[..most])?;
         let bytes = &bytes[..n];
@@ -195,7 +199,8 @@ impl<H: Host> Endpoint<H> {
         Ok(n)
     }
 
-    /// Copies bytes into chunks and queues these at the peer. `attached` is queued with the first chunk.
+    /// Copies bytes into chunks and queues these at the peer. `attached` is queued with the first chunk, and the
+    /// message's credentials with the others, because a reader may read each chunk alone.
     fn put_chunks(
         &self,
         round: Round<'_, H>,
@@ -203,13 +208,19 @@ impl<H: Host> Endpoint<H> {
         mut attached: Option<&mut Option<Box<InFlight<Endpoint<H>>>>>,
     ) -> Result<usize, FsError> {
         let mut chunks = [const { Vec::new() }; BATCH];
+        let mut carried = [const { None }; BATCH];
         let (mut copied, mut used) = (0, 0);
-        for chunk in &mut chunks {
+        let first = attached.as_ref().is_some_and(|attached| attached.is_some());
+        for (chunk, carried) in chunks.iter_mut().zip(&mut carried) {
             let size = (round.most - copied).min(CHUNK);
             if size == 0 {
                 break;
             }
-            let taken = fill(source, chunk, size);
+            let own = if first && used == 0 { Ok(None) } else { InFlight::of_credentials(round.credentials) };
+            let taken = own.and_then(|own| {
+                *carried = own;
+                fill(source, chunk, size)
+            });
             match taken {
                 Ok(0) => break,
                 Ok(taken) => (copied, used) = (copied + taken, used + 1),
@@ -223,8 +234,10 @@ impl<H: Host> Endpoint<H> {
         if copied == 0 {
             return Ok(0);
         }
-        let mut carried = || attached.as_mut().and_then(|attached| attached.take());
-        let messages = chunks.into_iter().take(used).map(|chunk| Message::new(chunk, carried()));
+        if first {
+            carried[0] = attached.as_mut().and_then(|attached| attached.take());
+        }
+        let messages = chunks.into_iter().zip(carried).take(used).map(|(chunk, carried)| Message::new(chunk, carried));
         self.queue_chunks(round, messages, used, copied)
     }
 
@@ -463,7 +476,13 @@ impl<H: Host> Endpoint<H> {
                     continue;
                 }
             }
-            let taken = if n > 0 && !peek { borrowed.attached.take() } else { None };
+            let all = n == length && !peek;
+            let mut part = None;
+            if n > 0 && !peek && !all {
+                part = borrowed.attached.as_mut().map(|attached| attached.take_files());
+                borrowed.attached.take_if(|attached| attached.credentials.is_none());
+            }
+            let taken = if n > 0 && all { borrowed.attached.take() } else { None };
             if n > 0 && peek {
                 at += 1;
                 match borrowed.attached.as_ref().map(|attached| attached.copy()).transpose() {
@@ -474,7 +493,7 @@ impl<H: Host> Endpoint<H> {
             let removed = {
                 let mut queue = self.inbox.queue();
                 stop |= !queue.lent(&borrowed);
-                let removed = if n == length && !peek {
+                let removed = if all {
                     (queue.lent(&borrowed).then(|| queue.remove_borrowed(n)), Some(borrowed))
                 } else {
                     let at = at - usize::from(peek && n > 0);
@@ -485,7 +504,7 @@ impl<H: Host> Endpoint<H> {
             };
             drop(removed);
             out.bytes += n;
-            stop |= deliver(out, taken.map(|attached| attached.into_inner().take_out()));
+            stop |= deliver(out, part.or_else(|| Some(taken?.into_inner().take_out())));
         }
         drop(readers);
         if room
@@ -513,7 +532,7 @@ impl<H: Host> Endpoint<H> {
         }
         if out.bytes > 0 && self.options.has(Flags::PASS_CREDENTIALS) {
             let theirs = queue.get(at)?.attached.as_ref().and_then(|attached| attached.credentials);
-            if theirs.is_some() && theirs != out.ancillary.credentials {
+            if theirs != out.ancillary.credentials {
                 *stop = true;
                 return None;
             }

@@ -1,6 +1,6 @@
 //! Names of Unix sockets: inodes and abstract names, in one table.
 
-use crate::address::{Address, Destination, Place};
+use crate::address::{Address, Destination, Kind, Place};
 use crate::endpoint::Endpoint;
 use crate::host::Host;
 use crate::network::{Name, NameEntry, Network};
@@ -16,7 +16,7 @@ impl Name {
     fn hash(&self) -> u64 {
         match self {
             Name::Inode(ident) => hash_of(*ident),
-            Name::Abstract(name) => hash(name),
+            Name::Abstract(_, name) => hash(name),
             Name::Port(_) | Name::Pending => 0,
         }
     }
@@ -27,18 +27,20 @@ fn hash_of(ident: Ident) -> u64 {
 }
 
 impl<H: Host> Network<H> {
-    /// The Unix socket at `to`.
-    pub(crate) fn find_unix(&self, to: &Destination<'_>) -> Result<Arc<Endpoint<H>>, FsError> {
+    /// The Unix socket at `to`, for a socket of `kind`. [`FsError::WrongType`] if the socket at an inode has another
+    /// kind. An abstract name of another kind is another name.
+    pub(crate) fn find_unix(&self, to: &Destination<'_>, kind: Kind) -> Result<Arc<Endpoint<H>>, FsError> {
         let (hash, is): (u64, &dyn Fn(&Name) -> bool) = match to {
             Destination::Inode(ident) => (hash_of(*ident), &|name| *name == Name::Inode(*ident)),
             Destination::Abstract(bytes) => {
-                (hash(bytes), &|name| matches!(name, Name::Abstract(name) if name[..] == **bytes))
+                (hash(bytes), &|name| matches!(name, Name::Abstract(of, name) if *of == kind && name[..] == **bytes))
             }
             Destination::Inet(_) => return Err(FsError::WrongFamily),
         };
         let bucket = self.names.bucket(hash);
         let found = bucket.iter().find(|entry| is(&entry.name)).map(|entry| entry.endpoint.clone());
-        found.ok_or(FsError::Refused)
+        let found = found.ok_or(FsError::Refused)?;
+        if found.kind == kind { Ok(found) } else { Err(FsError::WrongType) }
     }
 }
 
@@ -52,7 +54,7 @@ impl<H: Host> Endpoint<H> {
             }
             Place::Abstract(name) => {
                 let name = Arc::try_copy(name)?;
-                Endpoint::name_it(this, Name::Abstract(name.clone()), Address::Abstract(name), None)
+                Endpoint::name_it(this, Name::Abstract(this.kind, name.clone()), Address::Abstract(name), None)
             }
             Place::Auto => Endpoint::name_automatically(this),
             Place::Inet(_) => Err(FsError::WrongFamily),
@@ -66,7 +68,8 @@ impl<H: Host> Endpoint<H> {
             let number = start.wrapping_add(i) % AUTOMATIC;
             let digit = |at: u32| b"0123456789abcdef"[(number >> (4 * at)) as usize % 16];
             let name = Arc::try_copy(&[digit(4), digit(3), digit(2), digit(1), digit(0)])?;
-            match Endpoint::name_it(this, Name::Abstract(name.clone()), Address::Abstract(name), None) {
+            let address = Address::Abstract(name.clone());
+            match Endpoint::name_it(this, Name::Abstract(this.kind, name), address, None) {
                 Err(FsError::AddressInUse) => {}
                 other => return other,
             }

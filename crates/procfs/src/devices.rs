@@ -153,6 +153,10 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Numbered<M> {
         }
         Ok(())
     }
+
+    fn directories(&self) -> u32 {
+        self.names.count_directories() + self.count as u32
+    }
 }
 
 fn table<M: Machine>(about: &System<M>, items: &'static [Item<M, System<M>>], numbers: u64) -> Directory<M> {

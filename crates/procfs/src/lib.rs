@@ -52,3 +52,6 @@ impl<M: Machine> Trees<M> for Procfs {
         memory::ioctl(ctx, file, request, argument)
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

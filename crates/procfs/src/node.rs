@@ -168,6 +168,11 @@ impl<M: Machine, T: Clone + Send + Sync> Table<M, T> {
         Ok(Entry { number: self.numbers + at as u64, attr, node })
     }
 
+    /// The number of directories in the table.
+    pub fn count_directories(&self) -> u32 {
+        self.items.iter().filter(|item| item.kind() == FileKind::Directory).count() as u32
+    }
+
     /// Lists the entries after cookie `after` (a position in the directory). The first entry has cookie 1. Returns
     /// whether `each` wants to continue.
     pub fn list_items(&self, after: u64, each: Each<'_>) -> bool {
@@ -190,6 +195,10 @@ impl<M: Machine, T: Clone + Send + Sync> GeneratedDirectory<FileHost<M>> for Tab
     fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         self.list_items(after, each);
         Ok(())
+    }
+
+    fn directories(&self) -> u32 {
+        self.count_directories()
     }
 }
 

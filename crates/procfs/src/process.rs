@@ -16,6 +16,7 @@ use quire_linux_state::file::host::{Dentry, FileHost};
 use quire_linux_state::machine::Machine;
 use quire_linux_state::memory::image::Image;
 use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::process::credentials::login::Login;
 use quire_linux_state::process::limits::{INFINITY, NAMES, which};
 use quire_linux_state::process::thread::Name;
 use quire_linux_state::process::timer_slack;
@@ -23,7 +24,7 @@ use quire_linux_state::process::usage;
 use quire_linux_state::process::users::Account;
 use quire_linux_state::signal::SigSet;
 use quire_linux_state::time::ticks;
-use quire_linux_state::{Pid, Process};
+use quire_linux_state::{Errno, Pid, Process};
 use quire_sync::atomic::Ordering;
 use quire_sync::cpuset::CpuMask;
 use quire_task::Class;
@@ -44,11 +45,7 @@ impl<M: Machine> Names<M> {
         Item { name: "fd", kind: ItemKind::OwnDirectory(|a| descriptors::directory(a.clone())) },
         Item { name: "fdinfo", kind: ItemKind::Directory(|a| descriptors::infos(a.clone())) },
         Item::file("limits", limits),
-        // There is no audit system, so the login id stays unset.
-        Item {
-            name: "loginuid",
-            kind: ItemKind::Writable(|_, out| put!(out, "4294967295"), |_, _| Err(FsError::NotPermitted)),
-        },
+        Item { name: "loginuid", kind: ItemKind::Writable(login_user, set_login_user) },
         Item { name: "maps", kind: ItemKind::Bound(0o444, memory::map) },
         Item { name: "mem", kind: ItemKind::Bound(0o600, pages::bytes) },
         Item { name: "mountinfo", kind: ItemKind::Bound(0o444, mounts::numbered) },
@@ -66,7 +63,7 @@ impl<M: Machine> Names<M> {
         Item { name: "pagemap", kind: ItemKind::Bound(0o400, pages::page_map) },
         Item { name: "personality", kind: ItemKind::OwnFile(personality) },
         Item { name: "root", kind: ItemKind::Link(root_directory, Some(jump_to_root)) },
-        Item::file("sessionid", |_, out| put!(out, "4294967295")),
+        Item::file("sessionid", |about, out| put!(out, "{}", login(about).session)),
         Item { name: "smaps", kind: ItemKind::Bound(0o444, memory::sums) },
         Item { name: "smaps_rollup", kind: ItemKind::Bound(0o444, memory::rollup) },
         Item::file("stat", stat),
@@ -98,6 +95,9 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for OfProcess<M> {
     }
     fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         self.0.list(after, each)
+    }
+    fn directories(&self) -> u32 {
+        self.0.count_directories()
     }
     fn subject(&self) -> Option<&dyn Any> {
         Some(&self.0.about.process)
@@ -137,6 +137,10 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Tasks<M> {
             }
         }
         Ok(())
+    }
+
+    fn directories(&self) -> u32 {
+        self.0.threads.lock().len() as u32
     }
 }
 
@@ -179,6 +183,25 @@ fn unsigned(bytes: &[u8]) -> Result<u64, FsError> {
         return Err(FsError::Invalid);
     }
     core::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or(FsError::OutOfRange)
+}
+
+fn login<M: Machine>(about: &Task<M>) -> Login {
+    about.process.credentials_of(about.tid).login()
+}
+
+fn login_user<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
+    put!(out, "{}", login(about).user)
+}
+
+fn set_login_user<M: Machine>(about: &Task<M>, bytes: &[u8]) -> Result<usize, FsError> {
+    let me = about.process.linux.current();
+    // As on Linux, each thread changes its own login alone.
+    if me.tid() != about.tid {
+        return Err(FsError::NotPermitted);
+    }
+    let user = u32::try_from(unsigned(bytes)?).map_err(|_| FsError::OutOfRange)?;
+    me.log_in(user).map_err(|e| if e == Errno::ENOMEM { FsError::OutOfMemory } else { FsError::NotPermitted })?;
+    Ok(bytes.len())
 }
 
 fn core_filter<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
@@ -430,7 +453,7 @@ fn status<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     ids(out, b"Gid:", [c.real_group, c.effective_group, c.saved_group, c.file_group])?;
     let files = thread.and_then(|t| t.files.look(|files| files.clone())).map_or(0, |files| files.size());
     parts!(out, "FDSize:\t", dec files as u64, "\nGroups:\t")?;
-    for group in c.groups.iter().flat_map(|groups| groups.iter()) {
+    for group in c.groups().into_iter().flat_map(|groups| groups.iter()) {
         row(out, [u64::from(*group)])?;
     }
     let group = process.group();

@@ -101,4 +101,8 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Root<M> {
         }
         Ok(())
     }
+
+    fn directories(&self) -> u32 {
+        self.names.count_directories() + self.names.about.0.ids.processes().count() as u32
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each value has one writer, the CPU that runs the thread. A reader may see a value that is one step old.
 
-use quire_sync::atomic::{AtomicU64, Ordering::Relaxed};
+use quire_sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// The time that a thread has used, in nanoseconds.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -38,16 +38,23 @@ impl Account {
     /// Adds the time since the stamp to user time, because the kernel was entered from user mode.
     #[inline(always)]
     pub fn enter_kernel(&self, ticks: u64) {
-        bump(&self.user, ticks.wrapping_sub(self.stamp.load(Relaxed)));
-        self.stamp.store(ticks, Relaxed);
+        self.cut(&self.user, ticks);
     }
 
     /// Adds the time since the stamp to system time, because the CPU is about to return to user mode or to switch
     /// threads.
     #[inline(always)]
     pub fn cut_system(&self, ticks: u64) {
-        bump(&self.system, ticks.wrapping_sub(self.stamp.load(Relaxed)));
+        self.cut(&self.system, ticks);
+    }
+
+    /// Ends a stretch of time and adds it to `sum`. The new stamp is published before the new sum. So a reader that
+    /// sees the sum does not add the time since the old stamp to it.
+    #[inline(always)]
+    fn cut(&self, sum: &AtomicU64, ticks: u64) {
+        let stretch = ticks.wrapping_sub(self.stamp.load(Relaxed));
         self.stamp.store(ticks, Relaxed);
+        sum.store(sum.load(Relaxed).wrapping_add(stretch), Release);
     }
 
     /// Sets the stamp, because a CPU begins to run the thread in the kernel.
@@ -59,5 +66,21 @@ impl Account {
     /// User and system ticks so far.
     pub fn ticks(&self) -> (u64, u64) {
         (self.user.load(Relaxed), self.system.load(Relaxed))
+    }
+
+    /// The ticks of the thread up to now. `runs` says whether a CPU runs the thread, and `now` reads the counter.
+    pub fn ticks_until_now(&self, runs: impl Fn() -> bool, now: impl Fn() -> u64) -> u64 {
+        /// A thread that enters the kernel or is switched away during the reads makes them repeat, so often at most.
+        const TRIES: u32 = 4;
+        let sum = || self.user.load(Acquire).wrapping_add(self.system.load(Acquire));
+        let running = (0..TRIES).find_map(|_| {
+            let (ran, stamp, before, now) = (runs(), self.stamp.load(Acquire), sum(), now());
+            // If the thread ran before and after with the same stamp, it ran all the time since the stamp. The sum is
+            // read twice, because a new stamp is visible a little before its sum.
+            let same = ran && runs() && self.stamp.load(Acquire) == stamp && sum() == before;
+            // The counters of two CPUs may differ a little.
+            same.then(|| before.wrapping_add((now.wrapping_sub(stamp) as i64).max(0) as u64))
+        });
+        running.unwrap_or_else(sum)
     }
 }

@@ -141,6 +141,21 @@ fn busy_threads_share_a_cpu_fairly_and_are_preempted() {
 }
 
 #[test]
+fn the_used_time_of_a_running_thread_is_that_up_to_now() {
+    let machine = Stepped::new(2);
+    let hog = &hogs(machine, 1, |_| 0)[0];
+    let mut before = 0;
+    for _ in 0..20 {
+        // No interrupt and no kernel entry cuts the time of a thread that runs alone.
+        machine.run(7 * MS);
+        let used = machine.scheduler().used(hog);
+        assert_eq!(used, hog.payload().ran.get());
+        assert!(used >= before + 7 * MS, "{before} {used}");
+        before = used;
+    }
+}
+
+#[test]
 fn a_thread_that_mostly_sleeps_runs_soon_among_busy_ones() {
     let machine = Stepped::new(1);
     let _hogs = hogs(machine, 8, |_| 0);

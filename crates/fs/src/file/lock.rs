@@ -48,10 +48,11 @@ pub struct Record {
 
 impl Record {
     fn against(&self, other: &Record) -> bool {
-        self.owner != other.owner
-            && (self.exclusive || other.exclusive)
-            && self.start < other.end
-            && other.start < self.end
+        self.owner != other.owner && (self.exclusive || other.exclusive) && self.overlaps(other)
+    }
+
+    fn overlaps(&self, other: &Record) -> bool {
+        self.start < other.end && other.start < self.end
     }
 }
 
@@ -271,6 +272,13 @@ impl<C: Charge> RecordLocks<C> {
     /// Returns the lock that conflicts with `wanted` and has the lowest start, if any.
     pub fn test(&self, wanted: &Record) -> Option<Record> {
         self.held.lock().records.iter().filter(|r| r.against(wanted)).min_by_key(|r| r.start).copied()
+    }
+
+    /// Returns the lock of the owner of `wanted` that overlaps it and has the lowest start, if any.
+    pub fn own(&self, wanted: &Record) -> Option<Record> {
+        let held = self.held.lock();
+        let own = held.records.iter().filter(|r| r.owner == wanted.owner && r.overlaps(wanted));
+        own.min_by_key(|r| r.start).copied()
     }
 
     /// Locks the range `wanted`, and replaces the owner's locks in it. Waits as `io` allows. A process whose wait would

@@ -265,7 +265,11 @@ impl<H: Host> OpenFile<H> {
                 }
                 text.lock().read(&**file, offset, sink)
             }
-            Body::File => self.regular().ok_or(FsError::BadFile)?.object.read(offset, sink),
+            Body::File => match self.regular().ok_or(FsError::BadFile)?.object.read(offset, sink)? {
+                // Only a read that finds nothing has a range that may reach beyond all offsets.
+                0 => within_offsets(offset, sink.room()).map(|()| 0),
+                n => Ok(n),
+            },
             Body::Directory | Body::Names(_) => Err(FsError::IsDirectory),
             Body::Stream(_) | Body::Path => Err(FsError::BadFile),
         }
@@ -311,6 +315,7 @@ impl<H: Host> OpenFile<H> {
                 if source.left() == 0 {
                     return Ok((0, offset)); // moves nothing, not even the position to the end
                 }
+                within_offsets(offset, source.left())?;
                 let _one = file.writing.lock();
                 let appends = io.appends.unwrap_or(flags.contains(OpenFlags::APPEND));
                 let offset = if appends { file.object.size() } else { offset };
@@ -611,5 +616,13 @@ impl Source for Capped<'_> {
     }
     fn left(&self) -> usize {
         self.left.min(self.inner.left())
+    }
+}
+/// Fails with [`FsError::Invalid`] if `len` bytes from `offset` on reach beyond the largest offset.
+#[inline]
+pub fn within_offsets(offset: u64, len: usize) -> Result<(), FsError> {
+    match offset.checked_add(len as u64) {
+        Some(end) if end <= OFFSET_MAX => Ok(()),
+        _ => Err(FsError::Invalid),
     }
 }

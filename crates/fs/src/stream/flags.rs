@@ -40,6 +40,8 @@ bitflags::bitflags! {
         const LARGE = 1 << 16;
         /// The open has made the file.
         const CREATED = 1 << 17;
+        /// Stored for the caller, without effect, beside `SYNC`: writes of attributes are synchronous too.
+        const SYNC_ALL = 1 << 18;
     }
 }
 

@@ -16,6 +16,16 @@ const LINES: usize = QUEUE + BATCH + 1;
 /// The most bytes that wait to be shown. Beyond these, typed bytes are not shown.
 const ECHO: usize = 4096;
 
+/// The distance between the columns of tabs.
+const TAB: usize = 8;
+/// The most bytes that one byte of output becomes.
+pub(super) const MOST_SHOWN: usize = TAB;
+
+/// The most bytes that one byte of output becomes with the settings `s`.
+pub(super) fn most_shown(s: &Settings) -> usize {
+    if s.output.contains(Output::TABS_TO_SPACES) { MOST_SHOWN } else { 2 }
+}
+
 /// A key that sends a signal to the foreground process group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
@@ -363,24 +373,42 @@ impl Editor {
     }
 
     fn show(&mut self, b: u8, s: &Settings) {
-        let mut out = [0; 2];
+        let mut out = [0; MOST_SHOWN];
         let n = self.output(b, s, &mut out);
         if self.echo.len() + n <= ECHO {
             out[..n].iter().for_each(|&b| self.echo.push_back_reserved(b));
         }
     }
 
-    /// Puts the output for byte `b`, one or two bytes, into `out`, and returns their number. Updates the column.
-    pub fn output(&mut self, b: u8, s: &Settings, out: &mut [u8; 2]) -> usize {
+    /// Puts the output for byte `b` into `out`, at most as many bytes as [`most_shown`], and returns their number.
+    /// Updates the column.
+    pub fn output(&mut self, b: u8, s: &Settings, out: &mut [u8; MOST_SHOWN]) -> usize {
         out[0] = b;
         if s.output.contains(Output::PROCESS) {
-            if b == b'\n' && s.output.contains(Output::NL_TO_CRNL) {
-                *out = *b"\r\n";
-                self.column = 0;
-                return 2;
-            }
-            if b == b'\r' && s.output.contains(Output::CR_TO_NL) {
-                out[0] = b'\n';
+            match b {
+                b'\n' if s.output.contains(Output::NL_TO_CRNL) => {
+                    (out[0], out[1]) = (b'\r', b'\n');
+                    self.column = 0;
+                    return 2;
+                }
+                b'\n' if s.output.contains(Output::NL_RETURNS) => self.column = 0,
+                b'\r' if s.output.contains(Output::NO_CR_AT_COLUMN_0) && self.column == 0 => return 0,
+                b'\r' if s.output.contains(Output::CR_TO_NL) => {
+                    out[0] = b'\n';
+                    // As on Linux, the new line does not move the cursor to column 0.
+                    if s.output.contains(Output::NL_RETURNS) {
+                        self.column = 0;
+                    }
+                    return 1;
+                }
+                b'\t' if s.output.contains(Output::TABS_TO_SPACES) => {
+                    let spaces = TAB - self.column % TAB;
+                    out[..spaces].fill(b' ');
+                    self.column += spaces;
+                    return spaces;
+                }
+                b if s.output.contains(Output::UPPER_CASE) => out[0] = b.to_ascii_uppercase(),
+                _ => {}
             }
         }
         self.column = match b {
@@ -412,6 +440,7 @@ fn advance_shown(at: usize, b: u8, s: &Settings) -> usize {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use std::string::String;
     use std::vec::Vec;
 
     fn type_all(e: &mut Editor, s: &Settings, bytes: &[u8]) -> Vec<Key> {
@@ -489,6 +518,28 @@ mod tests {
         assert_eq!(shown(&mut e).iter().filter(|&&b| b == 8).count(), 2 * 7);
         type_all(&mut e, &s, b"\n");
         assert_eq!(read(&mut e, &s), b"a\n");
+    }
+
+    #[test]
+    fn output_is_processed_as_the_flags_say() {
+        let shown = |flags: Output, bytes: &[u8]| {
+            let (mut e, s) = (Editor::new().unwrap(), Settings { output: flags, ..Settings::default() });
+            let mut out = Vec::new();
+            for b in bytes {
+                let mut some = [0; MOST_SHOWN];
+                let n = e.output(*b, &s, &mut some);
+                assert!(n <= most_shown(&s));
+                out.extend(&some[..n]);
+            }
+            String::from_utf8(out).unwrap()
+        };
+        let no_cr = Output::PROCESS | Output::NO_CR_AT_COLUMN_0;
+        assert_eq!(shown(no_cr, b"\rab\n\rc\r\rd"), "ab\n\rc\rd", "a new line keeps the column");
+        assert_eq!(shown(no_cr | Output::NL_RETURNS, b"\rab\n\rc\r\rd"), "ab\nc\rd");
+        assert_eq!(shown(Output::PROCESS | Output::CR_TO_NL, b"a\rb"), "a\nb");
+        let wide = Output::PROCESS | Output::TABS_TO_SPACES | Output::UPPER_CASE;
+        assert_eq!(shown(wide, b"a\tb\tcccccccc\td"), "A       B       CCCCCCCC        D");
+        assert_eq!(shown(wide - Output::PROCESS, b"\ra\t"), "\ra\t");
     }
 
     #[test]

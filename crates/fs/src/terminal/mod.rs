@@ -493,8 +493,10 @@ impl Stream for Terminal {
             // A write to a port that does not know its room may wait, and no thread may wait under `writing`. So the
             // lock is not acquired for such a port.
             let _one = (self.port.room() != usize::MAX).then(|| self.writing.lock());
-            // Output processing may turn each byte into two. All bytes that are taken from the program must be sent.
-            let want = source.left().min(bytes.len()).min(self.port.room() / 2);
+            // Output processing may turn each byte into several. All bytes that are taken from the program must be sent.
+            let settings = self.settings();
+            let each = editor::most_shown(&settings);
+            let want = source.left().min(out.len() / each).min(self.port.room() / each);
             if want == 0 {
                 continue; // another writer was faster
             }
@@ -507,11 +509,10 @@ impl Stream for Terminal {
             let mut len = 0;
             {
                 let mut state = self.state.lock();
-                let State { settings, editor, .. } = &mut *state;
                 for &b in &bytes[..n] {
-                    let mut two = [0; 2];
-                    let k = editor.output(b, settings, &mut two);
-                    out[len..len + k].copy_from_slice(&two[..k]);
+                    let mut some = [0; editor::MOST_SHOWN];
+                    let k = state.editor.output(b, &settings, &mut some);
+                    out[len..len + k].copy_from_slice(&some[..k]);
                     len += k;
                 }
             }

@@ -27,6 +27,14 @@ bitflags::bitflags! {
         const NL_TO_CRNL = 2;
         /// Carriage return becomes newline.
         const CR_TO_NL = 4;
+        /// A carriage return at column 0 is dropped.
+        const NO_CR_AT_COLUMN_0 = 8;
+        /// Newline moves the cursor to column 0 too.
+        const NL_RETURNS = 16;
+        /// Letters become capitals.
+        const UPPER_CASE = 32;
+        /// Tabs become spaces.
+        const TABS_TO_SPACES = 64;
     }
 
     /// The terminal's own actions on typed bytes.
@@ -94,7 +102,7 @@ pub struct Settings {
     /// The special characters.
     pub characters: Characters,
     /// The caller's other settings, stored without effect.
-    pub remembered: [u32; 6],
+    pub remembered: [u32; 7],
 }
 
 impl Settings {
@@ -136,7 +144,7 @@ impl Default for Settings {
                 min: 1,
                 time: 0,
             },
-            remembered: [0; 6],
+            remembered: [0; 7],
         }
     }
 }

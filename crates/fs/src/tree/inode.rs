@@ -373,6 +373,7 @@ impl<H: Host> Inode<H> {
     /// The inode's status for `stat`.
     pub fn status(&self) -> Status {
         let (mut size, mut allocated, mut device) = (0, 0, DeviceNumber { major: 0, minor: 0 });
+        let mut attr = self.attr();
         match &self.node {
             InodeContent::File(f) => {
                 size = f.object.size();
@@ -382,9 +383,11 @@ impl<H: Host> Inode<H> {
             InodeContent::Directory(d) => size = (d.len() as u64 + 2) * 20,
             InodeContent::Symlink(target) => size = target.len() as u64,
             InodeContent::CharDevice(d) | InodeContent::BlockDevice(d) => device = *d,
+            // The directories of a generated directory come and go without changes of the inode.
+            InodeContent::Generated(Generated::Directory(d)) => attr.links = attr.links.saturating_add(d.directories()),
             InodeContent::Fifo(_) | InodeContent::Socket | InodeContent::Anonymous(_) | InodeContent::Generated(_) => {}
         }
-        Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
+        Status { ident: self.ident, kind: self.kind(), attr, size, allocated, device }
     }
 
     /// Clears the set-id bits before a change of the contents, because otherwise the writer's code would run with the

@@ -404,6 +404,10 @@ impl<H: Host> Queue<H> {
             return Err(Error::TooLong);
         }
         if matches!(how.wanted, Wanted::Copy(_)) {
+            // As on Linux, a copy is never truncated.
+            if found.text.len() > how.most {
+                return Err(Error::Invalid);
+            }
             return Ok(Message { kind: found.kind, text: found.text.copy()?, _charge: None });
         }
         let message = state.messages.remove(at).ok_or(Error::NoMessage)?;

@@ -69,6 +69,10 @@ fn messages_come_by_type_and_age() {
     let is = |kind, text: &str| Ok((kind, text.to_owned()));
     assert_eq!(get(Wanted::Copy(3)), is(3, "d"));
     assert_eq!(get(Wanted::Copy(5)), Err(Error::NoMessage));
+    for (cuts, why) in [(false, Error::TooLong), (true, Error::Invalid)] {
+        let how = Receive { wanted: Wanted::Copy(0), most: 0, cuts, no_wait: true };
+        assert_eq!(queue.receive(&ME, how, QUIET).err(), Some(why), "a copy is never truncated");
+    }
     assert_eq!(get(Wanted::Of(4)), is(4, "c"));
     assert_eq!(get(Wanted::Lowest(4)), is(3, "b"));
     assert_eq!(get(Wanted::Lowest(2)), Err(Error::NoMessage));

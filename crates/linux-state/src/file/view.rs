@@ -29,7 +29,7 @@ fn with_ids(c: &Credentials, uid: u32, gid: u32, caps: Caps) -> FileCredentials 
     }
     let mut powers = Powers::from_bits_truncate(caps.0 as u8) - Powers::DEVICES;
     powers.set(Powers::DEVICES, caps.has(cap::MKNOD));
-    FileCredentials { uid, gid, groups: c.groups.clone(), powers }
+    FileCredentials { uid, gid, groups: c.groups().cloned(), powers }
 }
 
 impl<M: Machine> Ctx<'_, M> {

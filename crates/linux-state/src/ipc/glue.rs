@@ -92,7 +92,7 @@ impl<M: Machine> Ctx<'_, M> {
     pub fn as_caller<R>(&self, with: impl FnOnce(&Caller<'_>) -> R) -> R {
         let own: &Credentials = self.credentials();
         let in_group = |group: u32| {
-            own.file_group == group || own.groups.as_ref().is_some_and(|groups| groups.binary_search(&group).is_ok())
+            own.file_group == group || own.groups().is_some_and(|groups| groups.binary_search(&group).is_ok())
         };
         with(&Caller {
             user: own.effective_user,

@@ -72,6 +72,14 @@ impl<M: Machine> Process<M> {
         memory.map_or(0, |memory| memory.peak_resident())
     }
 
+    /// The CPU time of all threads up to now, ended ones included, in nanoseconds. Unlike that of [`usage`](Self::usage)
+    /// it includes the time since the last kernel entry of threads that run on other CPUs.
+    pub fn used_time(&self) -> u64 {
+        let running: u64 = self.threads.lock().iter().map(|thread| self.linux.scheduler.used(thread)).sum();
+        let ended = self.accounts.lock().ended_threads;
+        running + ended.user + ended.system
+    }
+
     /// The usage of all threads so far, ended ones included. The memory peak is the peak of the programs that the
     /// process ran before its present one.
     pub fn usage(&self) -> Usage {

@@ -23,13 +23,17 @@ pub enum Vectors {
 }
 
 impl Vectors {
-    /// One buffer of `len` bytes at `at`. EFAULT if it is not in user space.
+    /// One buffer of `len` bytes at `at`. EFAULT if it is not in user space, also beyond the most bytes of a call.
     pub fn one(at: u64, len: u64) -> Result<Self, Errno> {
-        let len = len.min(MOST as u64);
         if !in_user_space(at, len as usize) {
             return Err(Errno::EFAULT);
         }
-        Ok(Vectors::One([[at, len]]))
+        Ok(Vectors::One([[at, len.min(MOST as u64)]]))
+    }
+
+    /// As [`one`](Self::one), for calls of sockets: as on Linux, bytes beyond the most of a call are not checked.
+    pub fn cut(at: u64, len: u64) -> Result<Self, Errno> {
+        Self::one(at, len.min(MOST as u64))
     }
 
     /// The `count` vectors at user address `at`. EINVAL if their number or a length is out of range; EFAULT if a buffer
@@ -42,9 +46,11 @@ impl Vectors {
             if *len > i64::MAX as u64 {
                 return Err(Errno::EINVAL);
             }
-            *len = (*len).min(room);
+            let whole = *len;
+            *len = whole.min(room);
             room -= *len;
-            if !in_user_space(*at, *len as usize) {
+            // As on Linux, a single buffer is checked as far as it is used, and of several each as a whole.
+            if !in_user_space(*at, if count == 1 { *len } else { whole } as usize) {
                 return Err(Errno::EFAULT);
             }
         }

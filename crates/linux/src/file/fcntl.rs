@@ -161,10 +161,13 @@ fn test_lock<M: Machine>(ctx: &Ctx<'_, M>, file: &File<M>, at: u64, by_file: boo
     let exclusive = match lock.kind {
         raw::F_RDLCK => false,
         raw::F_WRLCK => true,
+        // As on Linux since 6.8, this asks for the locks of the open file itself.
+        raw::F_UNLCK if by_file => false,
         _ => return Err(Errno::EINVAL),
     };
     let wanted = Record { start: lock.start, end: lock.end, exclusive, owner: owner(ctx, file, by_file)? };
-    match file.dentry.inode.locks.test(&wanted) {
+    let locks = &file.dentry.inode.locks;
+    match if lock.kind == raw::F_UNLCK { locks.own(&wanted) } else { locks.test(&wanted) } {
         None => ctx.write(at, &(raw::F_UNLCK as u16))?,
         Some(r) => {
             let kind = if r.exclusive { raw::F_WRLCK } else { raw::F_RDLCK };

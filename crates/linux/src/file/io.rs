@@ -5,7 +5,7 @@ use crate::file::path::{AT_FDCWD, find, only};
 use crate::file::splice;
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
-use quire_fs::open_file::{Body, OFFSET_MAX};
+use quire_fs::open_file::{Body, OFFSET_MAX, within_offsets};
 use quire_fs::transfer::Limited;
 use quire_fs::{FileKind, FsError, Happening, Io, OpenFlags, Sink, SliceSink, SliceSource, Source, Whence};
 use quire_heap::{Arc, Vec};
@@ -348,6 +348,9 @@ pub fn sys_sendfile<M: Machine>(ctx: &mut Ctx<'_, M>, out: i32, from: i32, at: u
     let start = start.map(offset).transpose()?;
     let output = ctx.file(out)?;
     writable(&output)?;
+    // As on Linux, the range is checked as it was given, before it is cut to the most bytes of a call.
+    let at_once = start.unwrap_or_else(|| if input.stream().is_some() { 0 } else { input.position() });
+    within_offsets(at_once, len as usize)?;
     if let Some(sent) = splice::stream_to_pipe(ctx, &input, &output, len) {
         return sent;
     }
@@ -551,3 +554,6 @@ pub fn sys_fallocate<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, mode: u32, at: i
     done.map_err(|e| refused_write(ctx, e))?;
     Ok(0)
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -3,7 +3,7 @@
 use crate::file::ptys::{Master, open_peer};
 use crate::file::terminals;
 use crate::file::terminals::settings;
-use crate::file::terminals::settings::Termios;
+use crate::file::terminals::settings::{Speeds, Termios};
 use crate::socket::loopback;
 use crate::system::random_ioctl;
 use linux_raw_sys::general as raw;
@@ -30,6 +30,10 @@ const TCSETAF: u32 = 0x5408;
 const TCSBRK: u32 = 0x5409;
 const TCXONC: u32 = 0x540a;
 const TCFLSH: u32 = 0x540b;
+const TCGETS2: u32 = 0x802c_542a;
+const TCSETS2: u32 = 0x402c_542b;
+const TCSETSW2: u32 = 0x402c_542c;
+const TCSETSF2: u32 = 0x402c_542d;
 const TIOCSCTTY: u32 = 0x540e;
 const TIOCGPGRP: u32 = 0x540f;
 const TIOCSPGRP: u32 = 0x5410;
@@ -181,13 +185,18 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
     match request {
         TCGETS => ctx.write(argument, &settings::to_linux(&terminal.settings()))?,
         TCGETA => ctx.write(argument, &settings::to_termio(&settings::to_linux(&terminal.settings())))?,
+        TCGETS2 => ctx.write(argument, &settings::to_linux2(&terminal.settings()))?,
         TCSETS | TCSETSW | TCSETSF => {
             let new = ctx.read(argument)?;
-            set(ctx, terminal, &new, request != TCSETS, request == TCSETSF)?;
+            set(ctx, terminal, &new, None, (request != TCSETS, request == TCSETSF))?;
+        }
+        TCSETS2 | TCSETSW2 | TCSETSF2 => {
+            let (new, speeds) = settings::from_linux2(&ctx.read(argument)?);
+            set(ctx, terminal, &new, Some(speeds), (request != TCSETS2, request == TCSETSF2))?;
         }
         TCSETA | TCSETAW | TCSETAF => {
             let new = settings::from_termio(&settings::to_linux(&terminal.settings()), &ctx.read(argument)?);
-            set(ctx, terminal, &new, request != TCSETA, request == TCSETAF)?;
+            set(ctx, terminal, &new, None, (request != TCSETA, request == TCSETAF))?;
         }
         TIOCGLCKTRMIOS => {
             let locked = terminal.locked().map_or([0; 36], |locked| settings::to_linux(&locked));
@@ -197,7 +206,7 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
             if !ctx.credentials().may(cap::SYS_ADMIN) && !ctx.credentials().may(cap::CHECKPOINT_RESTORE) {
                 return Err(Errno::EPERM);
             }
-            terminal.set_locked(settings::from_linux(&ctx.read(argument)?));
+            terminal.set_locked(settings::from_linux(&ctx.read(argument)?, Speeds::of(&terminal.settings())));
         }
         TCSBRK | TCSBRKP => {
             terminal.check(true)?;
@@ -251,14 +260,14 @@ fn of_terminal<M: Machine>(ctx: &Ctx<'_, M>, terminal: &Terminal, request: u32, 
     Ok(0)
 }
 
-/// Changes the settings. With `drained`, the call first waits until the output has left the terminal. With `flush`, it
-/// discards typed bytes.
+/// Changes the settings. Without `speeds`, flags that choose no speed keep the present ones. With `drained`, the call
+/// first waits until the output has left the terminal. With `flush`, it discards typed bytes.
 fn set<M: Machine>(
     ctx: &Ctx<'_, M>,
     terminal: &Terminal,
     new: &Termios,
-    drained: bool,
-    flush: bool,
+    speeds: Option<Speeds>,
+    (drained, flush): (bool, bool),
 ) -> Result<(), Errno> {
     terminal.check(true)?;
     if drained {
@@ -270,7 +279,8 @@ fn set<M: Machine>(
             settings::keep_locked(&settings::to_linux(&terminal.settings()), new, &settings::to_linux(&locked))
         }
     };
-    terminal.set_settings(settings::from_linux(&new), flush);
+    let speeds = speeds.unwrap_or_else(|| Speeds::of(&terminal.settings()));
+    terminal.set_settings(settings::from_linux(&new, speeds), flush);
     Ok(())
 }
 

@@ -1,7 +1,6 @@
 //! Calls that make, move, remove and list names, and calls for a process's working and root directories.
 
 use crate::file::path::{AT_FDCWD, find, find_path, only, walk};
-use crate::file::stat::type_bits;
 use linux_raw_sys::general as raw;
 use quire_fs::Want;
 use quire_fs::rename::Rename;
@@ -179,48 +178,6 @@ pub fn sys_readlinkat<M: Machine>(
 /// `readlink`
 pub fn sys_readlink<M: Machine>(ctx: &mut Ctx<'_, M>, path: u64, to: u64, size: i32) -> Result<usize, Errno> {
     sys_readlinkat(ctx, AT_FDCWD, path, to, size)
-}
-
-/// `getdents64`
-pub fn sys_getdents64<M: Machine>(ctx: &mut Ctx<'_, M>, fd: i32, to: u64, size: u32) -> Result<usize, Errno> {
-    /// The size of a record without its name, in bytes.
-    const HEAD: usize = 19;
-    let file = ctx.file(fd)?;
-    let (user, thread) = (ctx.user(), ctx.thread);
-    let (mut done, mut failed) = (0usize, None);
-    let mut record = [0u8; (HEAD + 256).next_multiple_of(8)];
-    let listed = file.list(&mut |entry| {
-        let len = (HEAD + entry.name.len() + 1).next_multiple_of(8);
-        if done + len > size as usize {
-            failed = Some(Errno::EINVAL);
-            return false;
-        }
-        record[..8].copy_from_slice(&entry.number.to_le_bytes());
-        record[8..16].copy_from_slice(&entry.next.to_le_bytes());
-        record[16..18].copy_from_slice(&(len as u16).to_le_bytes());
-        record[18] = (type_bits(entry.kind) >> 12) as u8;
-        let Some(name) = record.get_mut(HEAD..HEAD + entry.name.len()) else { return true };
-        name.copy_from_slice(entry.name);
-        // Clears the terminating zero byte and the padding, because an earlier record may have been longer.
-        record[HEAD + entry.name.len()..len].fill(0);
-        match user.write_bytes(to + done as u64, &record[..len]) {
-            Ok(()) => {
-                done += len;
-                !thread.killed()
-            }
-            Err(_) => {
-                failed = Some(Errno::EFAULT);
-                false
-            }
-        }
-    });
-    match (listed, failed) {
-        // Entries that were returned are not returned again. If memory was exhausted after some entries, the call
-        // succeeds, and the next one fails.
-        (Err(e), _) if e != FsError::OutOfMemory || done == 0 => Err(e.into()),
-        (_, Some(e)) if done == 0 => Err(e),
-        _ => Ok(done),
-    }
 }
 
 /// `getcwd`

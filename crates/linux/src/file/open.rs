@@ -22,6 +22,9 @@ const LARGE: u32 = 0o100_000;
 /// The bit of O_TMPFILE that is not part of O_DIRECTORY.
 const TMPFILE_BIT: u32 = 0o20_000_000;
 
+/// The bit of O_SYNC that is not O_DSYNC. It implies O_DSYNC.
+const SYNC_BIT: u32 = 0o4_000_000;
+
 /// All bits of Linux in [`PAIRS`].
 const IN_PAIRS: u32 = {
     let (mut all, mut at) = (0, 0);
@@ -34,7 +37,7 @@ const IN_PAIRS: u32 = {
 
 /// Pairs of a Linux flag and this kernel's flag. The access mode and the flag for large files are left out, because
 /// [`open_flags`] always sets both.
-const PAIRS: [(u32, OpenFlags); 13] = [
+const PAIRS: [(u32, OpenFlags); 14] = [
     (raw::O_APPEND, OpenFlags::APPEND),
     (raw::O_NONBLOCK, OpenFlags::NONBLOCK),
     (raw::O_CREAT, OpenFlags::CREATE),
@@ -45,6 +48,7 @@ const PAIRS: [(u32, OpenFlags); 13] = [
     (raw::O_PATH, OpenFlags::PATH),
     (raw::O_NOCTTY, OpenFlags::NO_TERMINAL),
     (raw::O_DSYNC, OpenFlags::SYNC),
+    (SYNC_BIT, OpenFlags::SYNC_ALL),
     (raw::O_DIRECT, OpenFlags::DIRECT),
     (raw::O_NOATIME, OpenFlags::NOATIME),
     (raw::FASYNC, OpenFlags::ASYNC),
@@ -69,6 +73,7 @@ pub fn open_flags(flags: u32) -> Result<OpenFlags, Errno> {
         for (bit, ours) in PAIRS {
             out.set(ours, flags & bit != 0);
         }
+        out.set(OpenFlags::SYNC, flags & (raw::O_DSYNC | SYNC_BIT) != 0);
     }
     out |= OpenFlags::LARGE;
     if flags & TMPFILE_BIT != 0 {

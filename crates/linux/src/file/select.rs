@@ -155,7 +155,7 @@ fn outcome<M: Machine>(
     if ctx.asleep {
         return Err(Errno::EINTR);
     }
-    if ctx.regs.orig_rax == u64::from(__NR_pselect6) {
+    if ctx.regs.orig_rax as u32 == __NR_pselect6 {
         let parts = |left| [left / 1_000_000_000, left % 1_000_000_000];
         let done = write_remaining(ctx, call.time, deadline, parts, done);
         return end_temporary_mask(ctx, done);

@@ -5,7 +5,7 @@
 
 use crate::file::io::{readable, refused_write, writable, writing};
 use crate::file::path::only;
-use quire_fs::open_file::Body;
+use quire_fs::open_file::{Body, within_offsets};
 use quire_fs::pipe::PipeEnd;
 use quire_fs::{FileKind, FsError, Io, OpenFlags, Ready, SliceSink, SliceSource, Stream};
 use quire_heap::Vec;
@@ -247,10 +247,14 @@ pub fn sys_splice<M: Machine>(
     let (write_at, read_at) = (offset(to_at)?, offset(from_at)?);
     readable(&from)?;
     writable(&to)?;
-    let len = len.min(MOST);
+    let (whole, len) = (len, len.min(MOST));
     let thread = ctx.thread;
     let interrupted = || thread.interrupted();
     let io = writing(ctx, &interrupted);
+    // As on Linux, the range is checked as it was given, before it is cut to the most bytes of a call.
+    let ranged = |at: Option<u64>, file: &File<M>| {
+        within_offsets(at.unwrap_or_else(|| if file.stream().is_some() { 0 } else { file.position() }), whole)
+    };
     let checked = |at: Option<i64>, file: &File<M>| -> Result<Option<u64>, Errno> {
         match at {
             None => Ok(None),
@@ -271,6 +275,7 @@ pub fn sys_splice<M: Machine>(
             if to.flags().contains(OpenFlags::APPEND) || !takes_part(&to, true) {
                 return Err(Errno::EINVAL);
             }
+            ranged(at, &to)?;
             let io = Io { nonblock: nonblock(&[&from], flags), ..io };
             (out_of(input, &to, at, &io, &mut buffer(len)?, len), at, to_at)
         }
@@ -279,6 +284,7 @@ pub fn sys_splice<M: Machine>(
             if !takes_part(&from, false) {
                 return Err(Errno::EINVAL);
             }
+            ranged(at, &from)?;
             let io = Io { nonblock: nonblock(&[&to], flags), ..io };
             (into(&from, at, output, &io, &mut buffer(len)?, len), at, from_at)
         }

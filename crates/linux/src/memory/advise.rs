@@ -98,6 +98,19 @@ fn inherit_up_to<M: Machine>(ctx: &mut Ctx<'_, M>, range: VirtRange, how: Inheri
 
 /// `madvise`
 pub fn sys_madvise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, number: u32) -> Result<usize, Errno> {
+    if address == 0
+        && let Some(range) = checked(address, len)?
+    {
+        // The first page is never mapped. As on Linux, the advice applies to the rest, except that a call that
+        // populates ends at the hole.
+        let ends = matches!(number, raw::MADV_POPULATE_READ | raw::MADV_POPULATE_WRITE);
+        advise(ctx, PAGE_SIZE, if ends { 0 } else { range.end - PAGE_SIZE }, number)?;
+        return Err(Errno::ENOMEM);
+    }
+    advise(ctx, address, len, number)
+}
+
+fn advise<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, number: u32) -> Result<usize, Errno> {
     let advice = match number {
         raw::MADV_NORMAL | raw::MADV_RANDOM | raw::MADV_SEQUENTIAL => Advice::Normal,
         raw::MADV_WILLNEED => Advice::WillNeed,

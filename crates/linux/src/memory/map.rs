@@ -192,12 +192,15 @@ pub fn sys_mmap<M: Machine>(
     if !offset.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
     }
-    if len == 0 {
-        // As on Linux, an invalid descriptor takes precedence over the invalid length.
-        let file = if flags & ANONYMOUS == 0 { ctx.file(fd).err() } else { None };
-        return Err(file.unwrap_or(Errno::EINVAL));
-    }
-    let wanted = Wanted::new(address, len, prot, flags, offset)?;
+    let wanted = match len {
+        0 => Err(Errno::EINVAL),
+        len => Wanted::new(address, len, prot, flags, offset),
+    };
+    // As on Linux, an invalid descriptor takes precedence over other invalid arguments.
+    let wanted = wanted.map_err(|why| match flags & ANONYMOUS {
+        0 => ctx.file(fd).err().unwrap_or(why),
+        _ => why,
+    })?;
     wanted.check_lock(ctx)?;
     let (at, len, prot, shared) = (wanted.at, wanted.len, wanted.prot, wanted.shared);
     let (file, fresh, to_store);

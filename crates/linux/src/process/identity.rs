@@ -232,7 +232,7 @@ pub fn sys_setfsgid<M: Machine>(ctx: &mut Ctx<'_, M>, id: u32) -> Result<usize, 
 pub fn sys_getgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: i32, list: u64) -> Result<usize, Errno> {
     let c = ctx.credentials();
     let size = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
-    let groups = c.groups.as_ref().map_or(&[][..], |groups| &groups[..]);
+    let groups = c.groups().map_or(&[][..], |groups| &groups[..]);
     if size == 0 {
         return Ok(groups.len());
     }
@@ -252,10 +252,7 @@ pub fn sys_setgroups<M: Machine>(ctx: &mut Ctx<'_, M>, size: usize, list: u64) -
     let mut groups: Vec<u32> = ctx.user().read_many(list, size, MOST_GROUPS)?;
     groups.sort_unstable();
     let groups = if groups.is_empty() { None } else { Some(Arc::try_new(groups)?) };
-    change(ctx, |c| {
-        c.groups = groups;
-        Ok(())
-    })
+    change(ctx, |c| Ok(c.set_groups(groups)?))
 }
 
 /// Reads the header of `capget` and `capset`. Returns the number of words that each capability set has in the header's

@@ -130,10 +130,12 @@ fn look<M: Machine>(linux: &'static Linux<M>, me: &Process<M>, wanted: Wanted) -
         let event = Event::Living(report);
         return Some(Ok(FoundChild { pid, uid: child.credentials().real_user, event, usage: whole(&child) }));
     }
+    // A zombie has no further event than its end. So a zombie that is left here keeps no wait asleep: either it does not
+    // fit, or the wait does not ask for ends.
     let anybody = match wanted.which {
-        Which::Any if wanted.options & ALL != 0 => !family.children.is_empty() || !family.zombies.is_empty(),
-        Which::Process(_) => named.is_some_and(|child| fits(wanted, child)),
-        _ => family.children.iter().chain(family.zombies.iter()).any(|child| fits(wanted, child)),
+        Which::Any if wanted.options & ALL != 0 => !family.children.is_empty(),
+        Which::Process(_) => named.is_some_and(|child| family.children.has(child) && fits(wanted, child)),
+        _ => family.children.iter().any(|child| fits(wanted, child)),
     };
     if anybody { None } else { Some(Err(Errno::ECHILD)) }
 }

@@ -9,6 +9,7 @@ use quire_linux_state::Linux;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
 use quire_linux_state::process::thread::{Thread, work};
+use quire_linux_state::process::timers::cpu_limit::Seen;
 use quire_linux_state::regs::UserRegs;
 use quire_linux_state::signal::action::{Default as DefaultAction, Disposition, flag};
 use quire_linux_state::signal::send::stop;
@@ -28,7 +29,7 @@ pub(crate) fn work<M: Machine>(linux: &'static Linux<M>, thread: &Thread<M>, reg
             exit::exit_thread(linux);
         }
         if flags & work::TIMER != 0 {
-            thread.see_to_timers();
+            thread.see_to_timers(Seen::Running);
         } else if flags & work::STOP != 0 {
             stop::stop_here(thread);
         } else if flags & work::SIGNAL != 0 {

@@ -53,13 +53,10 @@ struct Context {
 }
 
 impl Context {
-    /// The registers in the frame, reduced to values that a program may have.
-    fn registers(&self) -> Result<UserRegs, Errno> {
-        if self.rip >> 47 != 0 {
-            // The address is outside user space, so the return instruction would fault in kernel mode.
-            return Err(Errno::EFAULT);
-        }
-        Ok(UserRegs {
+    /// The registers in the frame, reduced to values that a program may have. The instruction pointer may have any
+    /// value, because the return to user mode handles addresses outside user space.
+    fn registers(&self) -> UserRegs {
+        UserRegs {
             r15: self.r15,
             r14: self.r14,
             r13: self.r13,
@@ -81,7 +78,7 @@ impl Context {
             rflags: (self.rflags & UserRegs::USER_FLAGS) | UserRegs::FIXED_FLAGS,
             rsp: self.rsp,
             ss: UserRegs::USER_SS,
-        })
+        }
     }
 }
 
@@ -386,8 +383,9 @@ fn restore_float<M: Machine>(linux: &'static Linux<M>, at: u64) -> Result<(), Er
 pub fn sys_rt_sigreturn<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<usize, Errno> {
     ctx.regs_replaced = true;
     if restore(ctx).is_err() {
-        let info = SigInfo::kernel(quire_linux_state::signal::Signal::SEGV);
-        ctx.linux.force_signal(ctx.thread, info);
+        // As on Linux, the call returns 0 to the handler of the fault.
+        ctx.regs.rax = 0;
+        ctx.linux.force_signal(ctx.thread, SigInfo::kernel(Signal::SEGV));
     }
     // This call is never repeated.
     ctx.regs.orig_rax = UserRegs::NOT_A_SYSCALL;
@@ -411,7 +409,7 @@ pub struct Saved {
 pub fn load<A: UserAccess>(memory: &UserMemory<'_, A>, at: u64) -> Result<Saved, Errno> {
     let frame: Frame = memory.read(at)?;
     let user = &frame.user;
-    Ok(Saved { regs: user.context.registers()?, mask: user.mask, float: user.context.float, stack: user.stack })
+    Ok(Saved { regs: user.context.registers(), mask: user.mask, float: user.context.float, stack: user.stack })
 }
 
 fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
@@ -419,11 +417,13 @@ fn restore<M: Machine>(ctx: &mut Ctx<'_, M>) -> Result<(), Errno> {
     let at = ctx.regs.rsp.wrapping_sub(8);
     let saved = load(&ctx.user(), at)?;
     ctx.thread.set_blocked(saved.mask);
-    restore_float(ctx.linux, saved.float)?;
+    // The registers are replaced before anything else can fail. Otherwise the handler of the fault would return to the
+    // same `rt_sigreturn` with the same frame, and fault for ever.
     *ctx.regs = saved.regs;
     // As on Linux, an invalid alternate stack is ignored.
     let _kept = alt_stack::set_alt_stack(ctx, &saved.stack);
-    Ok(())
+    // A damaged state must not leave that of the handler behind.
+    restore_float(ctx.linux, saved.float).inspect_err(|_| ctx.linux.machine.fpu_reset())
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -169,8 +169,10 @@ pub fn sys_setsockopt<M: Machine>(
     let options = socket.options();
     if level == raw::SOL_SOCKET {
         let done = set_socket_option(ctx, options, name, at, len)?;
-        if name == raw::SO_RCVLOWAT {
-            socket.set_low_water(options.low_water());
+        match name {
+            raw::SO_RCVLOWAT => socket.set_low_water(options.low_water()),
+            raw::SO_SNDBUF | raw::SO_SNDBUFFORCE | raw::SO_RCVBUF | raw::SO_RCVBUFFORCE => socket.announce_buffers(),
+            _ => {}
         }
         return Ok(done);
     }

@@ -124,7 +124,7 @@ fn given<M: Machine>(ctx: &Ctx<'_, M>, file: &Arc<File<M>>, at: u64, len: i32) -
 /// Checks the buffer of a call on `file`. ENOTSOCK takes precedence over errors of the buffer. The transfer itself
 /// refuses a file that is no socket. So this function checks for a socket only if the buffer is invalid.
 fn buffer<M: Machine>(file: &Arc<File<M>>, at: u64, len: u64) -> Result<Vectors, Errno> {
-    Vectors::one(at, len).or_else(|e| is_socket(file).and(Err(e)))
+    Vectors::cut(at, len).or_else(|e| is_socket(file).and(Err(e)))
 }
 
 /// `sendto`
@@ -424,8 +424,15 @@ pub fn sys_recvmmsg<M: Machine>(
     is_socket(&file)?;
     let deadline = crate::file::timeout(ctx, timeout)?.map(|ns| ctx.now().saturating_add(ns));
     let interrupted = || ctx.thread.interrupted();
+    let socket = file.stream_as::<Socket<M>>();
+    // As on Linux, a stored error comes before messages.
+    if flags & raw::MSG_ERRQUEUE == 0
+        && let Some(error) = socket.and_then(|socket| socket.take_error())
+    {
+        return Err(error.into());
+    }
     let mut late = false;
-    each_message(at, count, |one, done| {
+    let mut receive_one = |one, done| {
         // As on Linux, the timeout is checked only after each message.
         if late {
             return Err(Errno::EAGAIN);
@@ -437,5 +444,58 @@ pub fn sys_recvmmsg<M: Machine>(
         let n = store(ctx, &file, &header, got, flags)?;
         late = deadline.is_some_and(|deadline| ctx.now() >= deadline);
         ctx.write(one + HEADER, &(n as u32))
+    };
+    each_message(at, count, |one, done| {
+        let received = receive_one(one, done);
+        if let (1.., Err(error), Some(socket)) = (done, received, socket) {
+            keep_error(socket, error);
+        }
+        received
     })
+}
+
+/// Stores the error that ended a `recvmmsg` after its first message, for the next call.
+#[cold]
+fn keep_error<M: Machine>(socket: &Socket<M>, error: Errno) {
+    let kept = [FsError::Reset, FsError::Refused, FsError::BrokenPipe, FsError::Fault];
+    if let Some(kept) = kept.into_iter().find(|kept| Errno::from(*kept) == error) {
+        socket.fail_next(kept);
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use crate::test_host::script::run;
+    use linux_raw_sys::general::*;
+    use linux_raw_sys::net::{AF_UNIX, MSG_DONTWAIT, SO_ERROR, SOCK_DGRAM, SOL_SOCKET};
+    use quire_linux_state::Errno;
+
+    #[test]
+    fn an_error_after_the_first_message_is_the_result_of_the_next_call() {
+        run(|task| {
+            let ends = task.room(8);
+            task.call(__NR_socketpair, [AF_UNIX.into(), SOCK_DGRAM.into(), 0, ends]).unwrap();
+            let [to, from] = task.get::<[u32; 2]>(ends).map(u64::from);
+            let to_read = task.room(8);
+            let good = task.put([to_read, 8]);
+            let bad = task.put([8, 8u64]);
+            let headers = task.put([[0u64, 0, good, 1, 0, 0, 0, 0], [0, 0, bad, 1, 0, 0, 0, 0]]);
+            let (error, len) = (task.put(0u32), task.put(4u32));
+            for by_option in [true, false] {
+                for _ in 0..2 {
+                    assert_eq!(task.call(__NR_write, [from, to_read, 8]), Ok(8));
+                }
+                assert_eq!(task.call(__NR_recvmmsg, [to, headers, 2, MSG_DONTWAIT.into(), 0]), Ok(1));
+                let ask = [to, SOL_SOCKET.into(), SO_ERROR.into(), error, len];
+                if by_option {
+                    assert_eq!(task.call(__NR_getsockopt, ask), Ok(0));
+                    assert_eq!(task.get::<u32>(error), u32::from(Errno::EFAULT.0));
+                } else {
+                    let again = task.call(__NR_recvmmsg, [to, headers, 1, MSG_DONTWAIT.into(), 0]);
+                    assert_eq!(again, Err(Errno::EFAULT));
+                }
+                assert_eq!(task.call(__NR_recvmmsg, [to, headers, 1, MSG_DONTWAIT.into(), 0]), Err(Errno::EAGAIN));
+            }
+        });
+    }
 }

@@ -28,6 +28,10 @@ pub struct Supported {
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
+    use crate::test_host::script::run;
+    use crate::test_host::steps;
+    use linux_raw_sys::general::__NR_getpid;
+    use quire_linux_state::Errno;
     use std::collections::BTreeSet;
 
     /// The calls with a row in `programs/refusals.c`, which refuses their allocations.
@@ -39,6 +43,18 @@ mod tests {
             Some(rest.split(',').next()?.to_owned())
         };
         source.lines().filter_map(row).collect()
+    }
+
+    #[test]
+    fn the_upper_half_of_a_number_counts_for_nothing() {
+        run(|task| {
+            let pid = task.pid();
+            for number in [0x7_0000_0000, u64::MAX << 32].map(|high| high | u64::from(__NR_getpid)) {
+                assert_eq!(steps::call(task.machine, &mut task.regs, number, [0; 6]), pid, "{number:#x}");
+            }
+            let unknown = steps::call(task.machine, &mut task.regs, 1 << 32 | 0xffff_ffff, [0; 6]);
+            assert_eq!(unknown as i64, -i64::from(Errno::ENOSYS.0));
+        });
     }
 
     #[test]

@@ -98,6 +98,7 @@ impl Repeat {
             | raw::__NR_tkill
             | raw::__NR_futex
             | raw::__NR_epoll_create
+            | raw::__NR_getdents
             | raw::__NR_getdents64
             | raw::__NR_restart_syscall
             | raw::__NR_clock_nanosleep

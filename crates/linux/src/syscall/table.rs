@@ -66,7 +66,7 @@ table! {
     14 rt_sigprocmask => signal::calls::sys_rt_sigprocmask, flags "SIG_BLOCK, SIG_UNBLOCK, SIG_SETMASK";
     15 rt_sigreturn => signal::frame::sys_rt_sigreturn;
     16 ioctl => file::sys_ioctl, flags "FIOCLEX, FIONCLEX, FIONBIO, FIOASYNC, FIONREAD. Settings of terminals: \
-         TCGETA, TCSETA, TCSETAW, TCSETAF, TIOCGLCKTRMIOS, TIOCSLCKTRMIOS, TCGETS, TCSETS, TCSETSW, TCSETSF. \
+         TCGETA, TCSETA, TCSETAW, TCSETAF, TIOCGLCKTRMIOS, TIOCSLCKTRMIOS, TCGETS, TCSETS, TCSETSW, TCSETSF, TCGETS2, TCSETS2, TCSETSW2, TCSETSF2. \
          Terminals: TCSBRK, TCSBRKP, TCXONC, TCFLSH, TIOCGWINSZ, TIOCSWINSZ, TIOCGPGRP, TIOCSPGRP, TIOCGSID, \
          TIOCSCTTY, TIOCNOTTY, TIOCGETD, TIOCOUTQ. Pseudo-terminals: TIOCGPTN, TIOCSPTLCK, TIOCGPTLCK, TIOCPKT, \
          TIOCGPKT, TIOCGPTPEER, TIOCSIG. Sockets: FIOSETOWN, FIOGETOWN, SIOCSPGRP, SIOCGPGRP, SIOCINQ, SIOCOUTQ, \
@@ -178,6 +178,7 @@ table! {
     75 fdatasync => file::sys_fdatasync;
     76 truncate => file::sys_truncate;
     77 ftruncate => file::sys_ftruncate;
+    78 getdents => file::sys_getdents;
     79 getcwd => file::sys_getcwd;
     80 chdir => file::sys_chdir;
     81 fchdir => file::sys_fchdir;

@@ -9,7 +9,6 @@
 pub mod files;
 mod machine;
 mod refusal;
-#[cfg(test)]
 pub mod script;
 pub mod steps;
 

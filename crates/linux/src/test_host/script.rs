@@ -10,7 +10,7 @@
 use crate::test_host::{One, Programs, files, lock, steps};
 use linux_raw_sys::general::{self as raw, *};
 use quire_linux_state::base::plain::Plain;
-use quire_linux_state::file::trees::NoTrees;
+use quire_linux_state::file::trees::{NoTrees, Trees};
 use quire_linux_state::signal::Signal;
 use quire_linux_state::{Errno, UserAccess, UserRegs};
 use quire_vm::PAGE_SIZE;
@@ -100,10 +100,15 @@ impl Programs for Scripts {
 
 /// Runs `body` as the first thread of a process. Waits until that process and all its descendants have ended.
 pub fn run(body: impl FnOnce(&mut Task) + Send + 'static) {
+    run_with(&NoTrees, body);
+}
+
+/// Like [`run`], on a machine with these generated trees.
+pub fn run_with(trees: &'static dyn Trees<One>, body: impl FnOnce(&mut Task) + Send + 'static) {
     let scripts: &'static Scripts = Box::leak(Box::default());
     scripts.put(Code::Body(Box::new(body)));
     let init = files::elf(DATA, DATA, PAGES, b"");
-    One::boot(files::archive(&[("init", 0o100_755, &init), ("tmp", 0o41_777, b"")]), scripts, &NoTrees);
+    One::boot(files::archive(&[("init", 0o100_755, &init), ("tmp", 0o41_777, b"")]), scripts, trees);
     let mut end = lock(&scripts.end);
     loop {
         if let Some(end) = end.take() {

@@ -59,18 +59,10 @@ impl Clock {
                     0 => ctx.process().clone(),
                     pid => linux.ids.process(pid).ok_or(Errno::EINVAL)?,
                 };
-                let usage = process.usage();
-                usage.user + usage.system
+                process.used_time()
             }
-            Clock::Thread(0) => {
-                let times = linux.scheduler.times(&linux.scheduler.current());
-                times.user_ns + times.system_ns
-            }
-            Clock::Thread(tid) => {
-                let task = linux.ids.thread(tid).ok_or(Errno::EINVAL)?;
-                let times = linux.scheduler.times(&task);
-                times.user_ns + times.system_ns
-            }
+            Clock::Thread(0) => linux.scheduler.used(&linux.scheduler.current()),
+            Clock::Thread(tid) => linux.scheduler.used(&*linux.ids.thread(tid).ok_or(Errno::EINVAL)?),
         })
     }
 }

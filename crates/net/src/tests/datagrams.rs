@@ -213,7 +213,7 @@ fn unix_datagrams_have_senders_and_peers() {
     assert_eq!(send_to(&client, b"x", to), Err(FsError::Refused));
     let stream = socket(&n, Family::Unix, Kind::Stream);
     stream.bind(Place::Abstract(b"stream"), ME).unwrap();
-    assert_eq!(send_to(&client, b"x", Destination::Abstract(b"stream")), Err(FsError::WrongType));
+    assert_eq!(send_to(&client, b"x", Destination::Abstract(b"stream")), Err(FsError::Refused));
     assert_eq!(send_to(&stream, b"x", to), Err(FsError::Unsupported));
 }
 

@@ -102,6 +102,38 @@ fn credentials_come_to_those_that_ask_and_part_the_bytes() {
     assert_eq!((got.len(), received.ancillary.credentials), (1, Some(OTHER)));
 }
 
+#[test]
+fn each_part_of_a_message_has_its_credentials_and_the_first_its_files() {
+    let n = network();
+    let (a, b) = pair(&n, Kind::Stream);
+    b.options().set(Flags::PASS_CREDENTIALS, true);
+    // The message has several chunks, and is queued in several rounds.
+    let bytes = std::vec![7; 40_000];
+    let files = quire_heap::Vec::try_from_iter([number(1)]).unwrap();
+    let ancillary = Ancillary { files, credentials: Some(ME), ..Ancillary::none() };
+    assert_eq!(a.send(&Io::NOW, &mut SliceSource::new(&bytes), None, ancillary), Ok(40_000));
+    let get = |most, flags| {
+        let (got, received) = receive(&b, most, flags).unwrap();
+        (got.len(), received.ancillary.files.len(), received.ancillary.credentials)
+    };
+    assert_eq!(get(1, ReceiveFlags::PEEK), (1, 1, Some(ME)));
+    assert_eq!(get(1, ReceiveFlags::empty()), (1, 1, Some(ME)));
+    assert_eq!(alive(n), 2, "the files are in flight no more");
+    for most in [1, 4000, 200, 5000] {
+        assert_eq!(get(most, ReceiveFlags::PEEK), (most, 0, Some(ME)));
+        assert_eq!(get(most, ReceiveFlags::empty()), (most, 0, Some(ME)), "{most}");
+    }
+    assert_eq!(get(40_000, ReceiveFlags::empty()), (40_000 - 9202, 0, Some(ME)));
+    // Bytes without credentials do not join those with some.
+    let ancillary = Ancillary { files: quire_heap::Vec::new(), credentials: Some(ME), ..Ancillary::none() };
+    a.send(&Io::NOW, &mut SliceSource::new(b"x"), None, ancillary).unwrap();
+    b.options().set(Flags::PASS_CREDENTIALS, false);
+    write(&a, &Io::NOW, b"y").unwrap();
+    b.options().set(Flags::PASS_CREDENTIALS, true);
+    assert_eq!(get(9, ReceiveFlags::empty()), (1, 0, Some(ME)));
+    assert_eq!(get(9, ReceiveFlags::empty()), (1, 0, None));
+}
+
 /// A pair of connected sockets, each in an open file.
 fn shared(n: &Network, kind: Kind) -> (TestFile, TestFile) {
     let (a, b) = pair(n, kind);

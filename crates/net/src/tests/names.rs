@@ -11,7 +11,7 @@ fn a_unix_name_has_one_socket_until_that_closes() {
     a.bind(Place::Abstract(b"name\0x"), ME).unwrap();
     assert_eq!((a.local(), a.is_bound()), (named(b"name\0x"), true));
     assert_eq!(a.bind(Place::Abstract(b"again"), ME), Err(FsError::Invalid));
-    let b = socket(&n, Family::Unix, Kind::Datagram);
+    let b = socket(&n, Family::Unix, Kind::Stream);
     assert_eq!(b.bind(Place::Abstract(b"name\0x"), ME), Err(FsError::AddressInUse));
     assert!(!b.is_bound());
     drop(a);
@@ -29,6 +29,33 @@ fn a_unix_name_has_one_socket_until_that_closes() {
     assert_eq!(Arc::strong_count(&node), 2);
     drop(c);
     assert_eq!(Arc::strong_count(&node), 1);
+}
+
+#[test]
+fn each_kind_of_socket_has_its_own_abstract_names() {
+    let n = network();
+    let name = || Destination::Abstract(b"name");
+    let stream = socket(&n, Family::Unix, Kind::Stream);
+    stream.bind(Place::Abstract(b"name"), ME).unwrap();
+    stream.listen(1, ME).unwrap();
+    let (datagrams, packets) = (socket(&n, Family::Unix, Kind::Datagram), socket(&n, Family::Unix, Kind::SeqPacket));
+    for other in [&datagrams, &packets] {
+        assert_eq!(other.connect(&Io::WAIT, &name(), ME), Err(FsError::Refused));
+    }
+    assert_eq!(send_to(&datagrams, b"x", name()), Err(FsError::Refused));
+    datagrams.bind(Place::Abstract(b"name"), ME).unwrap();
+    packets.bind(Place::Abstract(b"name"), ME).unwrap();
+    packets.listen(1, ME).unwrap();
+    for kind in [Kind::Stream, Kind::Datagram, Kind::SeqPacket] {
+        socket(&n, Family::Unix, kind).connect(&Io::WAIT, &name(), ME).unwrap();
+    }
+    // An inode has one socket, whatever its kind.
+    let inode = socket(&n, Family::Unix, Kind::Stream);
+    inode.bind(Place::Path { path: b"/c", ident: ident(1), node: Arc::try_new(1).unwrap() }, ME).unwrap();
+    for kind in [Kind::Datagram, Kind::SeqPacket] {
+        let other = socket(&n, Family::Unix, kind);
+        assert_eq!(other.connect(&Io::WAIT, &Destination::Inode(ident(1)), ME), Err(FsError::WrongType));
+    }
 }
 
 #[test]

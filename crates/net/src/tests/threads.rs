@@ -64,6 +64,57 @@ fn packets_of_many_senders_arrive_whole() {
 }
 
 #[test]
+fn a_larger_buffer_lets_waiting_writers_go_on() {
+    type Grow = fn(&Shared, &Shared);
+    let grow: [(&str, Grow); 2] = [
+        ("send", |a, _| {
+            a.options().set_send_buffer(4_000_000);
+            a.announce_buffers();
+        }),
+        ("receive", |_, b| {
+            b.options().set_receive_buffer(4_000_000);
+            b.announce_buffers();
+        }),
+    ];
+    for (family, kind) in CONNECTED.into_iter().chain([(Family::Unix, Kind::Datagram)]) {
+        for (which, grow) in grow {
+            // The room of a Unix sender depends on its own buffer alone.
+            if family == Family::Unix && which == "receive" {
+                continue;
+            }
+            let n = network();
+            let (a, b) = if kind == Kind::Datagram { pair(&n, kind) } else { connected(&n, family, kind) };
+            a.options().set_send_buffer(8192);
+            b.options().set_receive_buffer(8192);
+            while write(&a, &Io::NOW, &[0; 1000]).is_ok() {}
+            let done = during(|io| write(&a, io, &[0; 2000]), || grow(&a, &b));
+            assert_eq!(done, Ok(2000), "{family:?} {kind:?} {which}");
+        }
+    }
+}
+
+#[test]
+fn a_larger_buffer_lets_a_datagram_to_any_receiver_go_on() {
+    let n = network();
+    let receiver = socket(&n, Family::Unix, Kind::Datagram);
+    receiver.bind(Place::Abstract(b"receiver"), ME).unwrap();
+    let sender = socket(&n, Family::Unix, Kind::Datagram);
+    while send_to(&sender, &[0; 1000], Destination::Abstract(b"receiver")).is_ok() {}
+    let waits = |io: &Io<'_>| {
+        let to = Destination::Abstract(b"receiver");
+        sender.send(io, &mut SliceSource::new(b"abc"), Some(&to), Ancillary::none())
+    };
+    let grow = || {
+        sender.options().set_send_buffer(4_000_000);
+        sender.announce_buffers();
+    };
+    assert_eq!(during(waits, grow), Ok(3));
+    // Room at the receiver ends the wait too.
+    sender.options().set_send_buffer(8192);
+    assert_eq!(during(waits, || while read(&receiver, &Io::NOW, 1000).is_ok() {}), Ok(3));
+}
+
+#[test]
 fn waiting_readers_and_writers_learn_that_the_peer_closes() {
     for (family, kind) in CONNECTED {
         let n = network();

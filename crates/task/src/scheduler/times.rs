@@ -36,6 +36,15 @@ impl<M: Machine> Scheduler<M> {
         Times { user_ns: self.machine.ticks_to_ns(user), system_ns: self.machine.ticks_to_ns(system) }
     }
 
+    /// The time that `thread` has used up to now, in nanoseconds, also while another CPU runs it.
+    pub fn used(&self, thread: &Thread<M>) -> u64 {
+        if ptr::eq(self.machine.current(), thread) {
+            let times = self.times(thread);
+            return times.user_ns + times.system_ns;
+        }
+        self.machine.ticks_to_ns(thread.account.ticks_until_now(|| thread.is_running(), || self.machine.ticks()))
+    }
+
     /// The times and counts of `cpu`. The time since its last switch counts as idle time if it halts, else as user
     /// time.
     pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {

@@ -54,6 +54,10 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
     /// cookies (all above zero), until it returns false.
     #[allow(clippy::type_complexity)]
     fn list(&self, after: u64, each: &mut dyn FnMut(u64, &[u8], FileKind, u64) -> bool) -> Result<(), FsError>;
+    /// The number of directories among the entries, for the directory's link count.
+    fn directories(&self) -> u32 {
+        0
+    }
     /// The object that the whole directory describes, for the provider's own use.
     fn subject(&self) -> Option<&dyn Any> {
         None

@@ -40,6 +40,7 @@ numbers! {
     SYS_TIME = 25;
     MKNOD = 27;
     LEASE = 28;
+    AUDIT_CONTROL = 30;
     MAC_OVERRIDE = 32;
     SYSLOG = 34;
     WAKE_ALARM = 35;

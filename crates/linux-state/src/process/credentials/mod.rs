@@ -1,9 +1,11 @@
 //! The credentials of threads and processes.
 
 pub mod capabilities;
+pub mod login;
 
 use capabilities::{Capabilities, cap};
-use quire_heap::{Arc, Vec};
+use login::Login;
+use quire_heap::{Arc, OutOfMemory, Vec};
 
 /// Users, groups, capabilities. Each thread has its own credentials, and reads them without a lock. Another thread
 /// reads the credentials of a given thread, or of a process's first thread
@@ -19,9 +21,18 @@ pub struct Credentials {
     pub effective_group: u32,
     pub saved_group: u32,
     pub file_group: u32,
-    /// Supplementary groups in ascending order, if there are any. Threads that inherit them share the list.
-    pub groups: Option<Arc<Vec<u32>>>,
+    /// What few threads have. Threads that inherit it share it.
+    pub(crate) more: Option<Arc<More>>,
     pub capabilities: Capabilities,
+}
+
+/// Supplementary groups, and the login that a thread belongs to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct More {
+    /// In ascending order, if there are any.
+    groups: Option<Arc<Vec<u32>>>,
+    /// The login gives no rights.
+    login: Login,
 }
 
 impl Credentials {
@@ -41,9 +52,37 @@ impl Credentials {
             effective_group: group,
             saved_group: group,
             file_group: group,
-            groups: None,
+            more: None,
             capabilities: Capabilities::FIRST,
         }
+    }
+
+    /// The supplementary groups in ascending order, if there are any.
+    pub fn groups(&self) -> Option<&Arc<Vec<u32>>> {
+        self.more.as_ref()?.groups.as_ref()
+    }
+
+    /// Makes `groups`, which are in ascending order, the supplementary groups.
+    pub fn set_groups(&mut self, groups: Option<Arc<Vec<u32>>>) -> Result<(), OutOfMemory> {
+        self.set_more(groups, self.login())
+    }
+
+    /// The login that the thread belongs to.
+    pub fn login(&self) -> Login {
+        self.more.as_ref().map_or(Login::NONE, |more| more.login)
+    }
+
+    /// Makes the thread belong to `login`.
+    pub(crate) fn set_login(&mut self, login: Login) -> Result<(), OutOfMemory> {
+        self.set_more(self.groups().cloned(), login)
+    }
+
+    fn set_more(&mut self, groups: Option<Arc<Vec<u32>>>, login: Login) -> Result<(), OutOfMemory> {
+        self.more = match groups.is_none() && login == Login::NONE {
+            true => None,
+            false => Some(Arc::try_new(More { groups, login })?),
+        };
+        Ok(())
     }
 
     /// Whether capability `number` is effective. This check decides all privilege: user id 0 without capabilities gives

@@ -3,6 +3,7 @@
 pub mod list;
 
 use crate::base::owned::{Owned, Private};
+use crate::errno::Errno;
 use crate::file::files::Files;
 use crate::file::state::{FsState, Seen};
 use crate::ipc::host::Undos;
@@ -10,6 +11,8 @@ use crate::machine::Machine;
 use crate::memory::OwnSpace;
 use crate::process::Process;
 use crate::process::credentials::Credentials;
+use crate::process::credentials::capabilities::cap;
+use crate::process::credentials::login::Login;
 use crate::process::sleep::Sleep;
 use crate::process::timer_slack::Slack;
 use crate::process::users::UserCharge;
@@ -355,6 +358,22 @@ impl<M: Machine> Thread<M> {
         } else {
             show();
         }
+    }
+
+    /// Makes the thread belong to a new login of `user`, or to none if `user` is [`Login::UNSET`]. Called by the thread
+    /// itself. EPERM if the thread belongs to a login already and may not leave it. ENOMEM if there is no memory.
+    pub fn log_in(&self, user: u32) -> Result<(), Errno> {
+        let mut new = self.credentials.look(Clone::clone);
+        if new.login() != Login::NONE && !new.may(cap::AUDIT_CONTROL) {
+            return Err(Errno::EPERM);
+        }
+        let login = match user {
+            Login::UNSET => Login::NONE,
+            user => Login { user, session: self.linux.logins.next() },
+        };
+        new.set_login(login)?;
+        self.become_user(new);
+        Ok(())
     }
 
     /// Publishes the thread's credentials as the credentials of its process. Called by the thread itself.

@@ -10,6 +10,7 @@
 use crate::machine::Machine;
 use crate::process::Process;
 use crate::process::thread::{Thread, work};
+use crate::process::timers::cpu_limit::Seen;
 use crate::signal::{SigInfo, Signal};
 use crate::{Errno, Linux};
 use core::mem::offset_of;
@@ -201,19 +202,20 @@ impl<M: Machine> Thread<M> {
     /// this thread receives the signal.
     #[inline]
     pub fn interrupted(&self) -> bool {
-        ends_wait(&self.work, || self.see_to_timers())
+        ends_wait(&self.work, || self.see_to_timers(Seen::Asleep))
     }
 
-    /// Sends the signals of expired timers of the process. Called by the thread itself, with no spin lock held.
+    /// Sends the signals of expired timers of the process. Called by the thread itself, with no spin lock held. `seen`
+    /// says where the thread has found that a timer expired.
     #[cold]
-    pub fn see_to_timers(&self) {
+    pub fn see_to_timers(&self, seen: Seen) {
         self.work.fetch_and(!work::TIMER, Ordering::AcqRel);
         if let Some(timers) = self.process.timers.get() {
             timers.expired(self.linux, &self.process);
         }
         crate::process::timers::posix::send_expired(self.linux, &self.process);
         if let Some(limit) = self.process.cpu_limit.get() {
-            limit.see_to(self.linux, &self.process);
+            limit.see_to(self.linux, &self.process, seen);
         }
     }
 }

@@ -103,7 +103,13 @@ impl<M: Machine> Linux<M> {
     /// Sends a signal to a process. Any of its threads that does not block the signal may receive it. Called with no
     /// spin lock held.
     pub fn signal_process(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
-        let sent = self.signal_process_locked(process, info);
+        self.signal_process_at(process, None, info)
+    }
+
+    /// As [`signal_process`](Self::signal_process), but `first`, a thread of the process, receives the signal unless it
+    /// blocks the signal.
+    pub fn signal_process_at(&self, process: &Process<M>, first: Option<&Task<M>>, info: SigInfo) -> Result<(), Errno> {
+        let sent = self.queue_for_process(process, first, info);
         notify_signal_files(process);
         sent
     }
@@ -111,6 +117,10 @@ impl<M: Machine> Linux<M> {
     /// Does the work of [`signal_process`](Self::signal_process), except the call of [`notify_signal_files`]. A caller
     /// that holds locks uses this method, releases the locks, and then calls that function.
     pub fn signal_process_locked(&self, process: &Process<M>, info: SigInfo) -> Result<(), Errno> {
+        self.queue_for_process(process, None, info)
+    }
+
+    fn queue_for_process(&self, process: &Process<M>, first: Option<&Task<M>>, info: SigInfo) -> Result<(), Errno> {
         if self.spares(process, info.signal) {
             return Ok(());
         }
@@ -125,13 +135,20 @@ impl<M: Machine> Linux<M> {
         let Some(charge) = self.charge_signal(process, None, &info) else { return Ok(()) };
         let room = process.pending.add(info, charge);
         receiver::published();
-        self.notify_one(process, info.signal);
+        self.notify_one(process, first, info.signal);
         room.map_err(|Full| Errno::EAGAIN)
     }
 
     /// Sends the signal of a timer of `process`. The receiver is `task`, one of its threads, or any thread if `task` is
-    /// `None`. The entry in the queue is charged to the timer.
-    pub fn signal_of_timer(&self, process: &Process<M>, task: Option<&Task<M>>, info: SigInfo) -> Sent {
+    /// `None`: `first`, if there is one and it does not block the signal. The entry in the queue is charged to the
+    /// timer.
+    pub fn signal_of_timer(
+        &self,
+        process: &Process<M>,
+        task: Option<&Task<M>>,
+        first: Option<&Task<M>>,
+        info: SigInfo,
+    ) -> Sent {
         if info.signal == Signal::KILL && !self.spares(process, info.signal) {
             self.kill_process(process, Signal::KILL);
             return Sent::Queued;
@@ -151,7 +168,7 @@ impl<M: Machine> Linux<M> {
                 self.poke(task);
             }
             (Some(_), _) => {}
-            (None, _) => self.notify_one(process, info.signal),
+            (None, _) => self.notify_one(process, first, info.signal),
         }
         notify_signal_files(process);
         Sent::Queued
@@ -185,8 +202,17 @@ impl<M: Machine> Linux<M> {
     }
 
     /// Notifies one thread of `process` that `signal` is pending for the process. Only threads that do not block the
-    /// signal are candidates. A thread without another signal to handle is preferred.
-    fn notify_one(&self, process: &Process<M>, signal: Signal) {
+    /// signal are candidates. `first` is preferred, and then a thread without another signal to handle.
+    fn notify_one(&self, process: &Process<M>, first: Option<&Task<M>>, signal: Signal) {
+        if let Some(task) = first
+            && let Some(thread) = task.payload()
+            && thread.wants(signal)
+            && !thread.leaving.load(Ordering::Relaxed)
+        {
+            thread.receiver().flag();
+            self.poke(task);
+            return;
+        }
         let threads = process.threads.lock();
         let receivers = threads.iter().filter_map(|task| Some((task, task.payload().as_ref()?.receiver())));
         if let Some(task) = receiver::notify_one(receivers, signal) {
@@ -198,7 +224,7 @@ impl<M: Machine> Linux<M> {
     #[cold]
     pub fn notify_of_all(&self, process: &Process<M>, mut left: SigSet) {
         while let Some(signal) = left.first() {
-            self.notify_one(process, signal);
+            self.notify_one(process, None, signal);
             left = left.without(SigSet::of(&[signal]));
         }
     }

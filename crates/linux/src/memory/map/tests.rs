@@ -243,3 +243,53 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_invalid_descriptor_comes_before_other_invalid_arguments() {
+    run(|task| {
+        let file = three_pages(task, O_RDONLY);
+        for (flags, len, offset) in [(0, PAGE, 0), (PRIVATE | FIXED, PAGE, 0), (PRIVATE, 0, 0)] {
+            let call = |task: &mut Task, file: u64| {
+                task.call(__NR_mmap, [5, len, PROT_READ.into(), flags.into(), file, offset])
+            };
+            assert_eq!(call(task, NONE), Err(Errno::EBADF), "{flags:#x} {len}");
+            assert_eq!(call(task, file), Err(Errno::EINVAL), "{flags:#x} {len}");
+        }
+        assert_eq!(mmap(task, 0, PAGE, ANONYMOUS), Err(Errno::EINVAL), "no type, and no file");
+    });
+}
+
+#[test]
+fn advice_for_the_first_pages_finds_nothing_mapped() {
+    run(|task| {
+        let known = [
+            MADV_NORMAL,
+            MADV_RANDOM,
+            MADV_SEQUENTIAL,
+            MADV_WILLNEED,
+            MADV_DONTNEED,
+            MADV_FREE,
+            MADV_REMOVE,
+            MADV_DONTFORK,
+            MADV_DOFORK,
+            MADV_HUGEPAGE,
+            MADV_NOHUGEPAGE,
+            MADV_DONTDUMP,
+            MADV_DODUMP,
+            MADV_COLD,
+            MADV_PAGEOUT,
+            MADV_POPULATE_READ,
+            MADV_POPULATE_WRITE,
+            MADV_WIPEONFORK,
+            MADV_KEEPONFORK,
+            MADV_DONTNEED_LOCKED,
+        ];
+        for advice in known {
+            for at in [0, PAGE] {
+                let call = task.call(__NR_madvise, [at, PAGE, advice.into()]);
+                assert_eq!(call, Err(Errno::ENOMEM), "{advice} at {at:#x}");
+            }
+            assert_eq!(task.call(__NR_madvise, [0, 0, advice.into()]), Ok(0), "{advice}");
+        }
+    });
+}

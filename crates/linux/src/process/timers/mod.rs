@@ -2,3 +2,6 @@
 
 pub mod interval;
 pub mod posix;
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -102,6 +102,27 @@ fn stops_and_continuations_are_reported_to_those_who_ask() {
 }
 
 #[test]
+fn a_wait_for_stops_alone_does_not_count_zombies() {
+    run(|task| {
+        let zombie = child(task, 0, 3);
+        assert_eq!(waitid(task, P_PID, zombie, EXITED | NOWAIT), Ok((code::CLD_EXITED, 3, zombie as u32)));
+        for options in [UNTRACED, CONTINUED, UNTRACED | NOHANG, UNTRACED | ALL] {
+            for (kind, id) in [(P_ALL, 0), (P_PID, zombie), (P_PGID, 0)] {
+                assert_eq!(waitid(task, kind, id, options), Err(Errno::ECHILD), "{kind} {options:#x}");
+            }
+        }
+        // A child that ends while the wait sleeps ends the wait too.
+        let living = child(task, 1, 4);
+        let before = task.now();
+        assert_eq!(waitid(task, P_ALL, 0, UNTRACED | NOHANG), Ok((0, 0, 0)));
+        assert_eq!(waitid(task, P_ALL, 0, UNTRACED), Err(Errno::ECHILD));
+        assert!(task.now() - before >= SECOND, "it waited for the living child");
+        assert_eq!(task.status(zombie), exited(3));
+        assert_eq!(task.status(living), exited(4));
+    });
+}
+
+#[test]
 fn a_killed_child_has_its_signal_as_status_also_if_it_is_stopped() {
     run(|task| {
         let child = child(task, 10, 3);

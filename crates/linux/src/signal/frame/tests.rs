@@ -225,20 +225,10 @@ fn a_stack_without_room_for_a_frame_ends_the_process() {
 #[test]
 fn a_return_through_a_bad_frame_is_a_fault() {
     run(|task| {
-        let bad: [fn(&mut Task); 4] = [
+        let bad: [fn(&mut Task); 2] = [
             // The frame is at an unmapped address.
             |task| task.regs.rsp = BAD,
             |task| task.regs.rsp = u64::MAX - 7,
-            // The program would continue outside user space.
-            |task| {
-                let frame = task.regs.rsp;
-                task.set(frame + RIP, 1u64 << 47);
-            },
-            // The floating-point state is at an unmapped address.
-            |task| {
-                let frame = task.regs.rsp;
-                task.set(frame + FLOAT, BAD);
-            },
         ];
         for (n, spoil) in bad.into_iter().enumerate() {
             let child = task.fork(move |task| {
@@ -255,6 +245,71 @@ fn a_return_through_a_bad_frame_is_a_fault() {
             });
             assert_eq!(task.status(child.unwrap()) & 0x7f, killed(Signal::SEGV), "frame {n}");
         }
+    });
+}
+
+/// Sends SIGUSR1, whose handler damages its frame by `spoil`. A handler of SIGSEGV runs `handle`, and then returns.
+/// Returns how often SIGSEGV was handled, and the result of `kill`.
+fn fault_once(task: &mut Task, spoil: fn(&mut Task, u64), handle: fn(&mut Task, u64)) -> (u32, Result<u64, Errno>) {
+    let runs = task.put(0u32);
+    let spoils = task.handler(move |task| {
+        let frame = task.regs.rsp;
+        spoil(task, frame);
+    });
+    let faults = task.handler(move |task| {
+        count(task, runs);
+        assert!(task.get::<u32>(runs) < 4, "the fault repeats for ever");
+        let frame = task.regs.rsp;
+        handle(task, frame);
+    });
+    task.act(Signal::USR1, spoils, SA_SIGINFO, 0).unwrap();
+    task.act(Signal::SEGV, faults, SA_SIGINFO, 0).unwrap();
+    let me = task.pid() as i64;
+    let result = task.kill(me, Signal::USR1);
+    (task.get(runs), result)
+}
+
+#[test]
+fn a_damaged_floating_point_state_is_one_fault_after_the_registers_are_restored() {
+    run(|task| {
+        let spoilt: [fn(&mut Task, u64); 2] = [
+            // The state is at an unmapped address.
+            |task, frame| task.set(frame + FLOAT, BAD),
+            // The header of the extended state has components and bits that do not exist.
+            |task, frame| {
+                let float: u64 = task.get(frame + FLOAT);
+                task.poke(float + LEGACY as u64, &[0xff; WITH_HEADER - LEGACY]);
+            },
+        ];
+        for spoil in spoilt {
+            let before = task.regs;
+            let handle = |task: &mut Task, frame: u64| {
+                let context: [u64; 18] = task.get(frame + CONTEXT);
+                assert_eq!(context[13], 0, "the result that Linux gives");
+            };
+            let (runs, result) = fault_once(task, spoil, handle);
+            assert_eq!((runs, result, task.regs.rsp), (1, Ok(0), before.rsp));
+            assert_eq!(task.mask(0), 0, "the mask was restored");
+        }
+    });
+}
+
+#[test]
+fn a_return_to_an_address_outside_user_space_faults_at_that_address() {
+    run(|task| {
+        const OUTSIDE: u64 = 1 << 47;
+        let spoil = |task: &mut Task, frame: u64| {
+            // A register that programs keep across calls has the right address for the second handler.
+            let rip: u64 = task.get(frame + RIP);
+            task.set(frame + RBX, rip);
+            task.set(frame + RIP, OUTSIDE);
+        };
+        let handle = |task: &mut Task, frame: u64| {
+            assert_eq!(task.get::<u64>(frame + RIP), OUTSIDE);
+            let rip: u64 = task.get(frame + RBX);
+            task.set(frame + RIP, rip);
+        };
+        assert_eq!(fault_once(task, spoil, handle), (1, Ok(0)));
     });
 }
 

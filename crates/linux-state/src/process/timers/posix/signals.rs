@@ -10,6 +10,7 @@ use crate::process::timers::posix::timer::PosixTimer;
 use crate::signal::send::Sent;
 use crate::signal::{Detail, SigInfo, SigSet};
 use quire_heap::Arc;
+use quire_task::Thread as Task;
 
 /// The time after which a signal that found no memory is sent again, in nanoseconds.
 const RETRY: u64 = 10_000_000;
@@ -136,15 +137,16 @@ fn after(nanos: u64) -> u64 {
 pub fn send_expired<M: Machine>(linux: &'static Linux<M>, process: &Process<M>) {
     let Some(timers) = process.posix_timers.get() else { return };
     while let Some((timer, signal)) = timers.next_expired() {
-        send_signal(linux, process, &timer, signal);
+        send_signal(linux, process, &timer, None, signal);
     }
 }
 
-/// Sends the signal of an expired timer.
+/// Sends the signal of an expired timer. If any thread may receive it, `first` is preferred.
 pub fn send_signal<M: Machine>(
     linux: &'static Linux<M>,
     process: &Process<M>,
     timer: &Arc<PosixTimer<M>>,
+    first: Option<&Task<M>>,
     signal: SigInfo,
 ) {
     let task = match timer.receiver() {
@@ -155,7 +157,7 @@ pub fn send_signal<M: Machine>(
             some => some,
         },
     };
-    let sent = linux.signal_of_timer(process, task.as_deref(), signal);
+    let sent = linux.signal_of_timer(process, task.as_deref(), first, signal);
     let Some(timers) = process.posix_timers.get() else { return };
     match sent {
         Sent::Queued => timers.sent(process, timer, &signal),

@@ -1,0 +1,88 @@
+use crate::test_host::script::{Task, run};
+use linux_raw_sys::general::*;
+use quire_linux_state::Errno;
+use quire_linux_state::signal::Signal;
+
+const MILLISECOND: u64 = 1_000_000;
+/// The time for which a thread runs. Each turn of its loop is a call, so the time is short.
+const SPAN: u64 = 100 * MILLISECOND;
+/// The period of the timers.
+const PERIOD: u64 = 4 * MILLISECOND;
+const ITIMER_PROF: u64 = 2;
+
+fn tid(task: &mut Task) -> u64 {
+    task.call(__NR_gettid, []).unwrap()
+}
+
+/// Makes calls until `nanos` nanoseconds have passed.
+fn spin(task: &mut Task, nanos: u64) {
+    let end = task.now() + nanos;
+    while task.now() < end {
+        task.call(__NR_sched_yield, []).unwrap();
+    }
+}
+
+/// Sets a handler of SIGPROF that counts its runs on the first thread and on others, in two words at `counts`.
+fn count_by_thread(task: &mut Task, counts: u64) {
+    let first = tid(task);
+    let handler = task.handler(move |task| {
+        let word = counts + if tid(task) == first { 0 } else { 8 };
+        let before: u64 = task.get(word);
+        task.set(word, before + 1);
+    });
+    task.act(Signal::PROF, handler, SA_RESTART, 0).unwrap();
+}
+
+/// Sets the interval timer on CPU time to expire once in a period.
+fn often(task: &mut Task) {
+    let time = task.put([0, PERIOD / 1000, 0, PERIOD / 1000]);
+    task.call(__NR_setitimer, [ITIMER_PROF, time, 0]).unwrap();
+}
+
+/// Makes a POSIX timer on the CPU time of the process that sends SIGPROF once in a period.
+fn posix_timer(task: &mut Task) {
+    let event = task.put([0, u64::from(Signal::PROF.number()), 0, 0, 0, 0, 0, 0]);
+    let id = task.room(4);
+    task.call(__NR_timer_create, [CLOCK_PROCESS_CPUTIME_ID.into(), event, id]).unwrap();
+    let id = u64::from(task.get::<u32>(id));
+    let time = task.put([0, PERIOD, 0, PERIOD]);
+    task.call(__NR_timer_settime, [id, 0, time, 0]).unwrap();
+}
+
+#[test]
+fn timers_on_cpu_time_signal_the_thread_that_runs() {
+    type Begin = fn(&mut Task);
+    for (kind, begin) in [("ITIMER_PROF", often as Begin), ("timer_create", posix_timer)] {
+        run(move |task| {
+            let counts = task.put([0u64; 2]);
+            count_by_thread(task, counts);
+            begin(task);
+            task.thread(|task| spin(task, 2 * SPAN)).unwrap();
+            assert_eq!(task.sleep(SPAN), Ok(0), "{kind}: no signal ends the sleep");
+            let [sleeping, running] = task.get::<[u64; 2]>(counts);
+            assert!(sleeping == 0 && running > 5, "{kind}: {sleeping} and {running}");
+        });
+    }
+}
+
+#[test]
+fn timers_on_cpu_time_signal_all_threads_that_run() {
+    run(|task| {
+        let counts = task.put([0u64; 2]);
+        count_by_thread(task, counts);
+        often(task);
+        task.thread(|task| spin(task, SPAN)).unwrap();
+        spin(task, SPAN);
+        let [first, other] = task.get::<[u64; 2]>(counts);
+        assert!(first > 5 && other > 5, "{first} and {other}");
+        // A running thread that blocks the signal leaves it to a sleeping one.
+        task.set(counts, [0u64; 2]);
+        let blocks = |task: &mut Task| {
+            task.mask(1 << (Signal::PROF.number() - 1));
+            spin(task, SPAN);
+        };
+        task.thread(blocks).unwrap();
+        assert_eq!(task.sleep(SPAN), Err(Errno::EINTR));
+        assert!(task.get::<[u64; 2]>(counts)[0] > 0);
+    });
+}
