@@ -10,7 +10,7 @@
 //! A space starts with its *home* arena, which has all addresses. Two things give a CPU an arena of its own. Mappings
 //! without an address may meet another writer there again and again. Or CPUs that run the space at the same time take
 //! turns as its writers. The CPU that is about to map then gets a stretch of [`SPAN`] bytes, with a tree, a lock and a
-//! sequence of its own. The stretch is half a slot of the root table on x86-64. Up to 128 CPUs have a slot each, so
+//! sequence of its own. The stretch is half a slot of the root table on x86-64. Up to 125 CPUs have a slot each, so
 //! that their arenas share no table page but the root; then two share one. From then on that CPU's mappings without an
 //! address go there. Any thread that unmaps or changes them takes that arena's lock. So memory follows the CPUs on
 //! which a process really contended.
@@ -59,10 +59,11 @@ const ARENAS: usize = 256;
 #[cfg(any(test, loom, shuttle))]
 const ARENAS: usize = 2;
 
-/// The first stretch begins here. It is above the addresses that sanitizers reserve below 17 TiB. All stretches end
-/// below 85 TiB, where position-independent programs are loaded.
+/// The first stretch begins here. All of them end where the stack and the mappings of a program begin. So they lie
+/// where sanitizers allow no mapping of a program, and which they therefore reserve before a second thread runs. A
+/// reserved stretch is not opened. Programs with fixed addresses below these (a shadow of memory) meet no stretch.
 #[cfg(not(any(test, loom, shuttle)))]
-const FIRST: u64 = 80 << SPAN_SHIFT;
+const FIRST: u64 = 0x7e80_0000_0000 - ARENAS as u64 * SPAN;
 #[cfg(any(test, loom, shuttle))]
 const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else { 8 * SPAN };
 /// All stretches.
@@ -159,12 +160,20 @@ pub(in crate::map) struct Arenas<M: Machine> {
     crowd: AtomicU32,
 }
 
-/// The slot of `cpu`'s stretch: every second one first, so that few CPUs share no slot of a root table.
+/// Where position-independent programs lie, with their heaps, which grow in the home arena. No stretch opens here.
+#[cfg(not(any(test, loom, shuttle)))]
+const PROGRAMS: VirtRange = VirtRange { start: 0x5500_0000_0000, end: 0x5680_0000_0000 };
+#[cfg(any(test, loom, shuttle))]
+const PROGRAMS: VirtRange = VirtRange { start: 0, end: 0 };
+
+/// The slot of `cpu`'s stretch, from the highest down: every second one first, so that few CPUs share no slot of a root
+/// table.
 fn slot_of(cpu: CpuId) -> usize {
-    match cpu % ARENAS {
+    let down = match cpu % ARENAS {
         n if n < ARENAS / 2 => 2 * n,
         n => 2 * n + 1 - ARENAS,
-    }
+    };
+    if cfg!(any(test, loom, shuttle)) { down } else { ARENAS - 1 - down }
 }
 
 /// The slot of the stretch that covers `va`.
@@ -273,6 +282,9 @@ impl<M: Machine> Arenas<M> {
         let n = slot_of(cpu);
         let home = self.home.write(space);
         let bounds = stretch(n);
+        if bounds.start < PROGRAMS.end && PROGRAMS.start < bounds.end {
+            return;
+        }
         if bounds.end > M::Pmap::USER.end || home.next(bounds.start).is_some_and(|e| e.range().start < bounds.end) {
             return;
         }
