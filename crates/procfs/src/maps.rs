@@ -31,7 +31,11 @@ pub(super) fn records<M: Machine>(
     mut write: impl FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>,
 ) -> Result<Option<u64>, FsError> {
     let (mut written, mut next) = (Ok(()), None);
-    memory.entries(from, &mut |entry| {
+    memory.mappings(from, &mut |entry| {
+        // A mapping that grew downward over the cursor since the last record was shown.
+        if from != 0 && entry.range.start < from {
+            return true;
+        }
         written = write(entry, out);
         next = (out.len() >= enough).then_some(entry.range.end);
         written.is_ok() && next.is_none()

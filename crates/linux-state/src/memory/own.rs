@@ -156,7 +156,12 @@ impl<M: Machine> Foreign<M> {
         self.0.restart_peak();
     }
 
-    /// Calls `f` for each mapping from address `from` on, until `f` returns false.
+    /// As [`entries`](Self::entries), with entries that continue each other as one mapping.
+    pub fn mappings(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        self.0.mappings(from, f)
+    }
+
+    /// Calls `f` for each entry of the map from address `from` on, until `f` returns false.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         self.0.entries(from, f)
     }

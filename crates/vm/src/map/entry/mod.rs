@@ -7,8 +7,9 @@ use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::map::maps::Maps;
 use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
 use crate::object::backing::Backing;
-use crate::types::{Prot, VirtRange};
+use crate::types::{PAGE_SHIFT, Prot, VirtRange};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -154,6 +155,12 @@ impl Attributes {
         self.flags.contains(Flags::SHARED) && self.max_prot.contains(Prot::WRITE)
     }
 
+    /// Whether a tool sees no difference to `other`.
+    pub(super) fn looks_like(&self, other: &Attributes) -> bool {
+        let visible = |a: &Attributes| Attributes { flags: a.flags - Flags::NEEDS_FRONT, ..*a };
+        visible(self) == visible(other)
+    }
+
     /// These attributes for an adjoining range of empty memory, whose front is its own.
     pub(super) fn emptied(self) -> Attributes {
         Attributes { flags: self.flags - Flags::NEEDS_FRONT - Flags::FILE, ..self }
@@ -215,6 +222,27 @@ impl<M: Machine> Entry<M> {
         // epoch after the entry that has them is unreachable.
         unsafe { &*self.front.get().cast() }
     }
+    /// The file or shared memory at the end of its chain, and the byte of it that the entry begins with.
+    pub(super) fn shows(&self) -> Option<(&Object<M>, u64)> {
+        let shown = piece::layers(self.front()).find_map(|b| Some((b, b.object().filter(|o| !o.is_private())?)));
+        let (layer, object) = shown?;
+        let start = self.range().start;
+        layer.range().contains(start).then(|| (object, layer.key(start) << PAGE_SHIFT))
+    }
+
+    /// Whether `next` goes on where this one ends, so that a program knows both as one mapping: the same rights and
+    /// purpose, and no object or the next bytes of the same one. Two chains may lie behind it, because each entry has
+    /// a history.
+    pub(super) fn is_continued_by(&self, next: &Entry<M>) -> bool {
+        self.range().end == next.range().start
+            && self.attributes().looks_like(&next.attributes())
+            && match (self.shows(), next.shows()) {
+                (None, None) => true,
+                (Some((a, at)), Some((b, from))) => ptr::eq(a, b) && at + self.range().len() == from,
+                _ => false,
+            }
+    }
+
     /// The old entry that an unpublished one's chain comes from.
     ///
     /// # Safety

@@ -29,9 +29,9 @@ pub enum Move {
 
 impl<M: Machine> Space<M> {
     /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within
-    /// one entry ([`MapError::NotMapped`]) that is not sealed ([`MapError::Sealed`]). An empty `old`, of a shared
-    /// mapping, makes a second mapping of the same pages. `keep_old`: the old range stays mapped, but (where it is
-    /// private) as new; the mapping moves in any case.
+    /// one mapping ([`MapError::NotMapped`]), which may be several entries ([`Entry::is_continued_by`]), none of them
+    /// sealed ([`MapError::Sealed`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
+    /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
         let _span = Span::begin(EventKind::Remap, old.start, new_len);
         let twice = old.start == old.end;
@@ -66,7 +66,7 @@ impl<M: Machine> Space<M> {
         let mut old = old;
         if !twice && new_len <= old.len() {
             let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
-            covering(&self.write_at(old.start).0, stays_whole)?;
+            covering(&self.write(stays_whole)?, stays_whole)?;
             if new_len < old.len() {
                 self.unmap(VirtRange { start: old.start + new_len, end: old.end })?;
                 old.end = old.start + new_len;
@@ -82,7 +82,7 @@ impl<M: Machine> Space<M> {
         if let Some(to) = to {
             // Nothing is unmapped for a mapping that cannot be moved.
             let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
-            if !covering(&self.write_at(old.start).0, shown)?.shared() && twice {
+            if !covering(&self.write(shown)?, shown)?.shared() && twice {
                 return Err(MapError::Invalid);
             }
             self.unmap(to)?;
@@ -102,10 +102,11 @@ impl<M: Machine> Space<M> {
     ) -> Result<u64, MapError> {
         let twice = old.start == old.end;
         let stays = how == Move::No || (how == Move::May && !keep_old);
-        let mut writer = self.write_at(old.start).0;
+        let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
+        let mut writer = self.write(shown)?;
         let mut everything = false;
         loop {
-            let entry = covering(&writer, if twice { VirtRange { end: old.start + 1, ..old } } else { old })?;
+            let entry = covering(&writer, shown)?;
             let a = entry.attributes();
             if twice && !a.flags.contains(Flags::SHARED) {
                 return Err(MapError::Invalid);
@@ -121,13 +122,14 @@ impl<M: Machine> Space<M> {
             if !twice && stays {
                 let end = old.start.checked_add(new_len).ok_or(MapError::Invalid)?;
                 let grown = VirtRange { start: old.start, end };
-                let free = entry.range().end == old.end
+                let last = writer.get(old.end - 1).ok_or(MapError::NotMapped)?;
+                let free = last.range().end == old.end
                     && self.valid(grown).is_ok()
                     && self.has(&writer, grown)
                     && writer.next(old.end).is_none_or(|e| e.range().start >= grown.end);
                 if free {
                     let more = VirtRange { start: old.end, end: grown.end };
-                    self.grow(writer, entry, a, more)?;
+                    self.grow(writer, last, last.attributes(), more)?;
                     self.bring_in(a, more);
                     return Ok(old.start);
                 }
@@ -146,7 +148,11 @@ impl<M: Machine> Space<M> {
                     return Err(MapError::NoSpace);
                 }
                 Some(new) => {
-                    self.relocate(writer, entry, old, new, twice, keep_old)?;
+                    if twice {
+                        self.double(writer, entry, old, new)?;
+                    } else {
+                        self.relocate(writer, old, new, keep_old)?;
+                    }
                     self.bring_in(a, new);
                     return Ok(new.start);
                 }
@@ -193,51 +199,81 @@ impl<M: Machine> Space<M> {
         update.apply(Work::None)
     }
 
-    /// Shows the pages of `entry` in `old` at `new`, and more if `new` is longer.
-    fn relocate<'s>(
+    /// Shows the pages that `entry`, which is shared, shows from the start of `old` on at `new` too.
+    fn double<'s>(
         &'s self,
         writer: Writer<'s, M>,
         entry: &'s Entry<M>,
         old: VirtRange,
         new: VirtRange,
-        twice: bool,
+    ) -> Result<(), MapError> {
+        let mut there = Row::new(self, new).moving(old.start.wrapping_sub(new.start));
+        there.push(Piece::new(new, entry.attributes(), ChainSource::Entry(entry)))?;
+        // A second mapping leaves the old place as it is.
+        let all = entry.range();
+        let mut here = Update::new(self, writer, all);
+        here.outside_before(all)?;
+        here.push(Piece::part(entry, all))?;
+        here.outside_after(all)?;
+        here.apply_with(&mut there, Work::None)
+    }
+
+    /// Shows the pages of the entries in `old`, which is not longer than `new`, at `new`, and more if `new` is longer.
+    fn relocate<'s>(
+        &'s self,
+        writer: Writer<'s, M>,
+        old: VirtRange,
+        new: VirtRange,
         keep_old: bool,
     ) -> Result<(), MapError> {
-        let a = entry.attributes();
         let by = old.start.wrapping_sub(new.start);
-        // The private pages behind a part are the rest of the entry's.
-        let all_there_is = old.end >= entry.range().end || !has_pages(entry);
-        let goes_on = shows_objects(entry) && (new.len() <= old.len() || (front_is_own(entry) && all_there_is));
-        let len = if twice || goes_on { new.len() } else { old.len() };
-        let (moved, rest) = new_parts(new, len);
-
         let mut there = Row::new(self, new).moving(by);
-        there.push(Piece::new(moved, a, ChainSource::Entry(entry)))?;
-        if let Some(rest) = rest {
-            there.push(Piece::without_private_layers(entry, rest))?;
+        for entry in writer.overlapping(old.start, old.end) {
+            let Some(part) = entry.range().intersect(&old) else { continue };
+            let mut moved = VirtRange { start: part.start.wrapping_sub(by), end: part.end.wrapping_sub(by) };
+            let mut rest = None;
+            if part.end == old.end && moved.end < new.end {
+                // The private pages behind a part are the rest of the entry's.
+                let all_there_is = old.end >= entry.range().end || !has_pages(entry);
+                if shows_objects(entry) && front_is_own(entry) && all_there_is {
+                    moved.end = new.end;
+                } else {
+                    rest = Some(VirtRange { start: moved.end, end: new.end });
+                }
+            }
+            there.push(Piece::new(moved, entry.attributes(), ChainSource::Entry(entry)))?;
+            if let Some(rest) = rest {
+                there.push(Piece::without_private_layers(entry, rest))?;
+            }
         }
-        // Marking the old place freezes its chain. A second mapping leaves it as it is.
-        let gone = if twice { entry.range() } else { old };
-        let mut here = Update::new(self, writer, gone);
-        here.outside_before(gone)?;
-        if twice {
-            here.push(Piece::part(entry, gone))?;
-        } else if keep_old && a.flags.contains(Flags::SHARED) {
-            here.push(Piece::part(entry, old))?;
-        } else if keep_old {
-            here.push(Piece::without_private_layers(entry, old))?;
+        // Marking the old place freezes its chains.
+        let mut here = Update::new(self, writer, old);
+        here.outside_before(old)?;
+        if keep_old {
+            here.replace_each(old, |entry, part| match entry.shared() {
+                true => Piece::part(entry, part),
+                false => Piece::without_private_layers(entry, part),
+            })?;
         }
-        here.outside_after(gone)?;
-        here.apply_with(&mut there, if twice { Work::None } else { Work::Clear(old) })
+        here.outside_after(old)?;
+        here.apply_with(&mut there, Work::Clear(old))
     }
 }
 
-/// The entry that covers all of `range`, which is to be moved or resized. A sealed one is not.
+/// The first of the entries of one mapping that cover all of `range`, which is to be moved or resized. Sealed ones are
+/// not.
 fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<&'a Entry<M>, MapError> {
-    match writer.get(range.start) {
-        Some(e) if e.flags().contains(Flags::SEALED) => Err(MapError::Sealed),
-        Some(e) if e.range().end >= range.end => Ok(e),
-        _ => Err(MapError::NotMapped),
+    let first = writer.get(range.start).ok_or(MapError::NotMapped)?;
+    let mut last = first;
+    loop {
+        if last.flags().contains(Flags::SEALED) {
+            return Err(MapError::Sealed);
+        }
+        if last.range().end >= range.end {
+            return Ok(first);
+        }
+        let next = writer.get(last.range().end).filter(|next| last.is_continued_by(next));
+        last = next.ok_or(MapError::NotMapped)?;
     }
 }
 
@@ -255,11 +291,6 @@ fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
 /// Whether some layer has anonymous pages: after a fork those behind an empty front do.
 fn has_pages<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
-}
-
-fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {
-    let moved = VirtRange { start: new.start, end: new.start + len.min(new.len()) };
-    (moved, (moved.end < new.end).then_some(VirtRange { start: moved.end, end: new.end }))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

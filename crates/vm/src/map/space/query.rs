@@ -34,6 +34,14 @@ pub struct EntryInfo<M: Machine> {
 }
 
 impl<M: Machine> EntryInfo<M> {
+    /// As [`Entry::is_continued_by`].
+    fn is_continued_by(&self, next: &EntryInfo<M>) -> bool {
+        self.range.end == next.range.start
+            && self.attributes.looks_like(&next.attributes)
+            && self.object == next.object
+            && (self.object.is_none() || self.offset + self.range.len() == next.offset)
+    }
+
     /// Its purpose.
     pub fn tag(&self) -> Tag {
         self.attributes.tag
@@ -57,28 +65,57 @@ impl<M: Machine> Space<M> {
     /// call, which may sleep. The walk continues by address, so a concurrent change may be shown before or after.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         let mut at = from;
-        loop {
-            let info = {
-                let pin = self.vm().epoch().pin();
-                let Some(entry) = self.arenas.next(at, &pin) else { return };
-                let mut copied = false;
-                let shown = layers(entry.front()).filter_map(|b| Some((b, b.object()?))).find_map(|(b, o)| {
-                    copied |= o.is_private();
-                    if o.is_private() { None } else { Some((b, ObjectRef::of(o, &pin)?)) }
-                });
-                let (offset, object) = match shown {
-                    Some((b, o)) if b.range().contains(entry.range().start) => {
-                        (b.key(entry.range().start) << PAGE_SHIFT, Some(o))
-                    }
-                    _ => (0, None),
-                };
-                EntryInfo { range: entry.range(), attributes: entry.attributes(), offset, object, copied }
-            };
+        while let Some(info) = self.next_info(at) {
             at = info.range.end;
             if !f(&info) {
                 return;
             }
         }
+    }
+
+    /// As [`Space::entries`], by mappings: entries that continue each other ([`Entry::is_continued_by`]) are shown as
+    /// one. The first mapping is shown whole, even if it begins before `from`.
+    pub fn mappings(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        let Some(mut whole) = self.next_info(self.mapping_start(from)) else { return };
+        loop {
+            let next = self.next_info(whole.range.end);
+            match next {
+                Some(next) if whole.is_continued_by(&next) => {
+                    whole.range.end = next.range.end;
+                    whole.copied |= next.copied;
+                }
+                next => {
+                    if !f(&whole) {
+                        return;
+                    }
+                    let Some(next) = next else { return };
+                    whole = next;
+                }
+            }
+        }
+    }
+
+    /// The start of the mapping that has `va`; `va` itself where nothing is mapped.
+    fn mapping_start(&self, va: u64) -> u64 {
+        let pin = self.vm().epoch().pin();
+        let mut start = va;
+        let mut first = self.lookup(va, &pin);
+        while let Some(entry) = first {
+            start = entry.range().start;
+            let before = start.checked_sub(1).and_then(|before| self.lookup(before, &pin));
+            first = before.filter(|before| before.is_continued_by(entry));
+        }
+        start
+    }
+
+    /// The first entry that ends after `at`.
+    fn next_info(&self, at: u64) -> Option<EntryInfo<M>> {
+        let pin = self.vm().epoch().pin();
+        let entry = self.arenas.next(at, &pin)?;
+        let copied = layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()));
+        let shown = entry.shows().and_then(|(object, offset)| Some((offset, Some(ObjectRef::of(object, &pin)?))));
+        let (offset, object) = shown.unwrap_or((0, None));
+        Some(EntryInfo { range: entry.range(), attributes: entry.attributes(), offset, object, copied })
     }
 
     /// Whether anything is mapped in `range`, at this moment.
