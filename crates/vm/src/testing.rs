@@ -117,7 +117,7 @@ pub struct TestMachine {
 }
 // SAFETY: the RAM has no owning thread, and the kernel's table is made of atomics and locks.
 unsafe impl Send for TestMachine {}
-// SAFETY: shared references read fixed fields, or change the kernel's table, which is made of atomics and locks.
+// SAFETY: shared references read fixed fields, or change the kernel's table, which consists of atomics and locks.
 unsafe impl Sync for TestMachine {}
 
 // SAFETY: `ram` is one page-aligned allocation of all frames. It is freed only when the machine is not used any more.

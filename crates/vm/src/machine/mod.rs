@@ -1,9 +1,10 @@
 //! The hardware traits of the core, one trait a file. Dispatch is static: a [`Vm`](crate::Vm) is generic over one
-//! [`Machine`]. (The number of the CPU, staying on it and sleeping come from `quire_sync`'s hooks.)
+//! [`Machine`]. (The hooks of `quire_sync` supply the number of the CPU, the disabling of preemption, and sleep.)
 //!
-//! This folder owns no state. A machine that breaks the contract of an unsafe trait breaks the core. The traits name
-//! [`Physical`](crate::phys::Physical) and [`Obligation`](crate::tlb::flush::Obligation) of higher modules, because
-//! page tables get their system as an argument and return the flushes that they owe.
+//! This folder owns no state. A machine that breaks the contract of an unsafe trait breaks the core's memory safety.
+//! The traits use two types of higher modules, [`Physical`](crate::phys::Physical) and
+//! [`Obligation`](crate::tlb::flush::Obligation). Page tables get their system as an argument, and return the flushes
+//! that they owe.
 
 pub(crate) mod bytes;
 mod kernel;
@@ -19,8 +20,8 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
     /// The page tables of one address space.
     type Pmap: Pmap<Self>;
 
-    /// Number of CPUs, from 1 to [`MAX_CPUS`](quire_sync::cpuset::MAX_CPUS), always the same;
-    /// `quire_sync::current_cpu()` of a thread that uses the machine is below it.
+    /// Number of CPUs, from 1 to [`MAX_CPUS`](quire_sync::cpuset::MAX_CPUS). It never changes. In a thread that uses
+    /// the machine, `quire_sync::current_cpu()` is below this number.
     fn cpus(&self) -> usize;
 
     /// Whether the calling thread is exiting and never runs its program again. Its waits for memory end at once, and it
@@ -39,27 +40,27 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         0
     }
 
-    /// The domain of frame `pfn`, below [`Machine::domains`], and a later frame up to which all are of that domain.
-    /// Called at boot only.
+    /// The domain of frame `pfn`, below [`Machine::domains`], and a later frame. All frames from `pfn` up to that frame
+    /// are in the same domain. Called at boot only.
     fn domain_of_frame(&self, _pfn: crate::types::Pfn) -> (usize, crate::types::Pfn) {
         (0, crate::types::Pfn(u64::MAX))
     }
 
-    /// Whether the allocation that the calling thread makes now fails: for tests of error paths, which count per
-    /// thread.
+    /// Whether the present allocation of the calling thread shall fail. For tests of error paths, which count each
+    /// thread's allocations.
     #[inline(always)]
     fn refuses_allocation(&self) -> bool {
         false
     }
 
-    /// The clock of [`Object::stored`](crate::object::Object::stored), in nanoseconds. The layer above chooses it, for
-    /// example the wall clock.
+    /// The time for [`Object::stored`](crate::object::Object::stored), in nanoseconds. The layer above chooses the
+    /// clock, for example the wall clock.
     fn store_time(&self) -> u64 {
         quire_sync::hooks::now()
     }
 
-    /// Whether the running thread ends something, so that it may have the frames below the
-    /// [floor](crate::phys::frames::Frames::floor). Called only where the kernel's structures are refused.
+    /// Whether the running thread is in an operation that ends something, so that it may allocate frames below the
+    /// [floor](crate::phys::frames::Frames::floor). Called only after an allocation of a kernel structure was refused.
     fn ends_something(&self) -> bool {
         true
     }

@@ -126,7 +126,7 @@ impl<M: Machine> Space<M> {
         if self.store_in_frame(&found, within, from) { Ok(Step::Stored) } else { Err(Attempt::Again) }
     }
 
-    /// Gives the entry at `va` a front of its own, as a change of its protection would that allows stores.
+    /// Gives the entry at `va` a front of its own, as a change of its protection that allows stores would.
     fn give_front(&self, va: u64) -> Result<(), MapError> {
         let (writer, _) = self.write_at(va);
         let Some(entry) = writer.get(va).filter(|e| e.flags().contains(Flags::NEEDS_FRONT)) else { return Ok(()) };

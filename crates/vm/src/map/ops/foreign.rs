@@ -1,11 +1,11 @@
-//! Reading and writing a space that the caller does not run in: one process accesses the memory of another.
+//! Reads and writes of a space that the calling thread does not run in: one process accesses the memory of another.
 //!
-//! The kernel copies the bytes from and to the frames, by its own mapping of them. It switches no page table. So the
-//! caller's thread never stands in the other space: its faults, its futexes and its limits stay its own.
+//! The kernel copies the bytes from and to the frames, through its own mapping of RAM. It does not switch page tables.
+//! So the caller's thread never runs in the other space, and its faults, futexes and limits are not affected.
 //!
-//! A read installs no leaf. A write first serves a fault of the other space, which installs a leaf that allows stores.
-//! It copies under the lock of the table page that has the leaf. So it is a store by that leaf. A fork or a removal
-//! takes the leaf's right away under the same lock, so it comes before or after the store.
+//! A read installs no leaf. A write first serves a fault in the other space, which installs a writable leaf. Then it
+//! copies under the lock of the table page that has the leaf, so it acts as a store through that leaf. A fork or a
+//! removal changes the leaf under the same lock, so it comes before or after the store.
 
 use crate::cow::found::FoundPage;
 use crate::error::FaultError;
@@ -24,8 +24,8 @@ use quire_sync::epoch::Pinned;
 
 impl<M: Machine> Space<M> {
     /// Fills `to` with the bytes from `va` on, and returns how many it filled. It fills fewer if the next byte is not
-    /// mapped readable, or cannot be had. If that is the first byte, it returns an error. Holes are not filled. May
-    /// sleep.
+    /// readable, or its page cannot be read in. If that is the first byte, it returns an error. Holes of objects are
+    /// read as zeroes and stay holes. May sleep.
     pub fn read(&self, va: u64, to: &mut [u8]) -> Result<usize, FaultError> {
         self.read_by(va, to, |entry| entry.prot().allows(Access::Read))
     }
@@ -54,7 +54,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// Stores the bytes of `from` from `va` on, and returns how many it stored. It stores fewer if the next byte is not
-    /// mapped writable, or cannot be had. If that is the first byte, it returns an error. May sleep.
+    /// writable, or its page cannot be made. If that is the first byte, it returns an error. May sleep.
     pub fn store(&self, va: u64, from: &[u8]) -> Result<usize, FaultError> {
         let mut done = 0;
         while done < from.len() {
@@ -74,7 +74,8 @@ impl<M: Machine> Space<M> {
     /// As [`store`](Space::store), within a page.
     fn store_in_page(&self, at: u64, from: &[u8]) -> Result<(), FaultError> {
         loop {
-            // Until the leaf is used, it may go again. The fault waits for writers of the map, and for memory.
+            // The leaf may be removed again before it is used, so try until a store succeeds. The fault waits for
+            // writers of the map, and for memory.
             self.fault(at, Access::Write)?;
             let may = MaySleep::here();
             let pin = may.pin(self.vm().epoch());
@@ -84,8 +85,8 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// One attempt, under one pin: stores by the leaf that a fault has installed. False if the leaf allows no store.
-    /// [`FaultError::Pager`]: a device's registers are no memory.
+    /// One attempt, under one pin: stores through the leaf that a fault has installed. Returns false if no leaf allows
+    /// the store. [`FaultError::Pager`] for a device, whose registers are not stored into.
     fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> Result<bool, FaultError> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -99,7 +100,7 @@ impl<M: Machine> Space<M> {
         if entry.front().object().is_some_and(|object| object.device().is_some()) {
             return Err(FaultError::Pager);
         }
-        // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer; a frame
+        // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer. A frame
         // is no part of a kernel buffer.
         unsafe {
             let to = vm.machine().frame_ptr(leaf.pfn).add(within);
@@ -160,7 +161,7 @@ impl<M: Machine> Space<M> {
                     Err(FaultError::OutOfMemory) => self.vm().memory_or_error(&mut patience, may)?,
                     done => done.map(|()| patience.served())?,
                 },
-                // Of stores only.
+                // Only stores need a hook.
                 Err(Attempt::Hook(_)) => return Err(FaultError::Pager),
             }
         }
@@ -191,7 +192,8 @@ impl<M: Machine> Space<M> {
                 if !found.page.try_hold() {
                     return Err(Attempt::Again);
                 }
-                // Held: the frame keeps its content. It is the page's content if the page is unchanged since the walk.
+                // The frame is not reused while it is held. It has the right content if the page's identity is
+                // unchanged since the walk.
                 let now = found.page.state();
                 let same = !now.busy() && now.valid() && now.generation() == found.state.generation();
                 if same {
@@ -202,8 +204,9 @@ impl<M: Machine> Space<M> {
                         bytes::copy(from, to.as_mut_ptr(), to.len());
                     }
                 }
-                // The chain may show another page by now. A fork may have moved a page forward past the walk. Or it
-                // left this one to another space, which then stores into it. The page counts if a second walk finds it.
+                // The chain may have another page at this address now. A fork may have moved a page forward, so that
+                // the walk missed it. Or the fork left this page to another space, which then stored into it. So the
+                // copied bytes are valid only if a second walk finds the same page.
                 let shows_again = || {
                     fence_full();
                     if entry.is_stale() {
@@ -226,18 +229,18 @@ impl<M: Machine> Space<M> {
             Walk::Hole(object, key) if object.device().is_none() && !object.holes_are_zero() => {
                 return Err(PageIn::new(object, key, pin).map_or(Attempt::Again, Attempt::PageIn));
             }
-            // Reading a device may do something.
+            // A device is not read, because a read may have side effects.
             Walk::Hole(object, _) => object.device().is_none(),
             Walk::Zero => true,
         };
         if !zeroes {
             return Err(Attempt::Fail(FaultError::Pager));
         }
-        // A hole counts while the entry does: a writer may have moved the pages.
+        // A hole counts only if the entry is not stale, because a writer may have moved the pages.
         if entry.is_stale() {
             return Err(Attempt::Stale);
         }
-        // Its data was taken, because its process ends.
+        // A condemned space may have lost its pages, so the hole may not be one.
         if self.is_condemned() {
             return Err(Attempt::Fail(FaultError::NotMapped));
         }

@@ -1,5 +1,5 @@
-//! Resizing and moving mappings. Pages are never touched: they stay in their objects, under the same page numbers. The
-//! leaves of the old place are dropped; faults enter them at the new one.
+//! The resizing and moving of mappings. Pages are not moved: they stay in their objects, under the same keys. The
+//! leaves at the old place are cleared, and faults enter them at the new place.
 
 use crate::error::MapError;
 use crate::machine::Machine;
@@ -12,18 +12,18 @@ use crate::map::update::{Row, Update};
 use crate::types::{PAGE_SIZE, VirtRange};
 use quire_sync::trace::{EventKind, Span};
 
-/// A move to a chosen place is refused if fewer entries than this are left, as on Linux. It may split the mapping at
-/// both ends, and the mapping at the new place.
+/// A move to a given address is refused if the limit of entries leaves fewer than this number, as on Linux. The move
+/// may split the mapping at both ends, and the mapping at the new place too.
 const ENTRIES_OF_A_MOVE: usize = 6;
 
-/// Whether and where to a mapping may move.
+/// Whether a mapping may move, and its new place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Move {
     /// The mapping stays.
     No,
-    /// The mapping moves where it cannot grow in place.
+    /// The mapping moves to any place if it cannot grow in place.
     May,
-    /// The mapping moves there; older mappings there are removed.
+    /// The mapping moves to this address; older mappings there are removed.
     To(u64),
 }
 
@@ -61,8 +61,8 @@ impl<M: Machine> Space<M> {
             return Err(MapError::TooMany);
         }
 
-        // Pages beyond the new length go first, as on Linux, whatever they are; a range that stays in place may be of
-        // several entries.
+        // Pages beyond the new length are unmapped first, as on Linux, whatever their entries are. A range that only
+        // shrinks in place may have several entries.
         let mut old = old;
         if !twice && new_len <= old.len() {
             let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
@@ -80,7 +80,7 @@ impl<M: Machine> Space<M> {
             _ => None,
         };
         if let Some(to) = to {
-            // Nothing is unmapped for a mapping that cannot be moved.
+            // Check first that the mapping can be moved, before anything is unmapped for it.
             let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
             if !covering(&self.write(shown)?, shown)?.shared() && twice {
                 return Err(MapError::Invalid);
@@ -91,7 +91,7 @@ impl<M: Machine> Space<M> {
         self.with_memory(|| self.resize(old, new_len, how, to, keep_old))
     }
 
-    /// The rest of [`Space::remap`], after obstacles are unmapped: grows in place, or relocates.
+    /// The rest of [`Space::remap`], after the new place is unmapped: grows the mapping in place, or moves it.
     fn resize(
         &self,
         old: VirtRange,
@@ -115,7 +115,7 @@ impl<M: Machine> Space<M> {
                 return Err(MapError::NoSpace);
             }
             let more = new_len - if keep_old { 0 } else { old.len() };
-            // A mapping that only moves is no more than before, even where a limit was lowered since.
+            // A mapping that only moves is always allowed, even if a limit was lowered since it was made.
             if more > 0 && (self.exceeds(more, &a) || !writer.charge_commit(more, 0, &a)) {
                 return Err(MapError::NoSpace);
             }
@@ -137,13 +137,13 @@ impl<M: Machine> Space<M> {
                     return Err(MapError::NoSpace);
                 }
             }
-            // Both places in one arena: in all of them together, where they are not.
+            // Both places must be in the writer's arena. If they are not, all arenas are joined below.
             let new = match to {
                 Some(to) => Some(to).filter(|to| self.has(&writer, *to)),
                 None => self.find(&writer, new_len),
             };
             match new {
-                // Another thread mapped there since it was cleared.
+                // Another thread has mapped something at the new place since it was unmapped.
                 Some(new) if writer.next(new.start).is_some_and(|e| e.range().start < new.end) => {
                     return Err(MapError::NoSpace);
                 }
@@ -166,14 +166,14 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// Makes `range` resident if an entry with these attributes must be. Errors show at the access.
+    /// Makes `range` resident if it is wired. Errors are ignored, because later accesses return them.
     fn bring_in(&self, a: Attributes, range: VirtRange) {
         if a.flags.contains(Flags::WIRED) && !a.flags.contains(Flags::WIRED_ON_FAULT) {
             let _as_far_as_it_goes = self.make_resident(range);
         }
     }
 
-    /// Extends `entry` over the hole `more`, which begins where it ends.
+    /// Extends `entry` over the hole `more`, which begins at its end.
     fn grow<'s>(
         &'s self,
         writer: Writer<'s, M>,
@@ -185,7 +185,7 @@ impl<M: Machine> Space<M> {
         let mut update = Update::new(self, writer, all);
         let mut last = a;
         if shows_objects(entry) && front_is_own(entry) {
-            // A file or shared memory continues at its old end.
+            // The new part continues the file or shared memory at the old end.
             update.push(Piece::new(all, a, ChainSource::Entry(entry)))?;
         } else if shows_objects(entry) {
             update.push(Piece::part(entry, entry.range()))?;
@@ -260,8 +260,7 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// The first of the entries of one mapping that cover all of `range`, which is to be moved or resized. Sealed ones are
-/// not.
+/// The entry that covers all of `range`, to be moved or resized. [`MapError::Sealed`] if it is sealed.
 fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<&'a Entry<M>, MapError> {
     let first = writer.get(range.start).ok_or(MapError::NotMapped)?;
     let mut last = first;
@@ -277,18 +276,18 @@ fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<
     }
 }
 
-/// Whether more of its object, and not zeroes, lies beyond the entry's end.
+/// Whether the entry maps a file or shared memory, so that growth at its end maps more of the object, and not zeroes.
 fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }
 
-/// Whether a copy of the front may reach further than the entry: no page that another front of its object shows can lie
-/// there.
+/// Whether a copy of the front may cover more addresses than the entry. If another front has the same private object,
+/// that object may have pages there.
 fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
     entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
 }
 
-/// Whether some layer has anonymous pages: after a fork those behind an empty front do.
+/// Whether a layer of the chain may have anonymous pages. After a fork, the layers behind an empty front may have some.
 fn has_pages<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
 }
