@@ -272,7 +272,8 @@ struct Bound<M: Machine> {
 }
 
 enum Kind {
-    /// `mem`: the bytes of the memory itself.
+    /// `mem`: the bytes of the memory itself. As on Linux, the rights of mappings do not count, so that a debugger can
+    /// set breakpoints in code.
     Bytes,
     /// `pagemap`: 8 bytes for each page. Frame numbers are shown only if a privileged thread opened the file.
     Pages { frames: bool },
@@ -311,7 +312,7 @@ impl<M: Machine> Bound<M> {
         let mut done = 0;
         while sink.room() > 0 {
             let want = sink.room().min(PIECE);
-            let put = memory.read(offset + done as u64, &mut piece[..want]).map_err(fault);
+            let put = memory.force_read(offset + done as u64, &mut piece[..want]).map_err(fault);
             match put.and_then(|got| Ok((got, sink.put(&piece[..got])?))) {
                 Ok((_, n)) => {
                     done += n;
@@ -332,7 +333,7 @@ impl<M: Machine> Bound<M> {
         while source.left() > 0 {
             let want = source.left().min(PIECE);
             let taken = source.take(&mut piece[..want]);
-            let stored = taken.and_then(|n| memory.store(offset + done as u64, &piece[..n]).map_err(fault));
+            let stored = taken.and_then(|n| memory.force_store(offset + done as u64, &piece[..n]).map_err(fault));
             match stored {
                 Ok(n) => {
                     done += n;

@@ -101,6 +101,16 @@ impl<M: Machine> Foreign<M> {
         self.0.store(at, from)
     }
 
+    /// As [`read`](Self::read), also of memory that the program may not read, for a debugger.
+    pub fn force_read(&self, at: u64, to: &mut [u8]) -> Result<usize, FaultError> {
+        self.0.force_read(at, to)
+    }
+
+    /// As [`store`](Self::store), also into private memory that the program may not store into, for a debugger.
+    pub fn force_store(&self, at: u64, from: &[u8]) -> Result<usize, FaultError> {
+        self.0.force_store(at, from)
+    }
+
     /// The kinds of memory that a core file of the space holds.
     pub fn core_filter(&self) -> &AtomicU32 {
         &self.0.core_filter

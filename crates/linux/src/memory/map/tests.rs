@@ -243,3 +243,47 @@ proptest! {
         }
     }
 }
+
+/// The bytes of `mincore` for the pages from `at` on.
+fn residence<const N: usize>(task: &mut Task, at: u64) -> [u8; N]
+where
+    [u8; N]: quire_linux_state::base::plain::Plain,
+{
+    let vector = task.room(N as u64);
+    task.call(__NR_mincore, [at, N as u64 * PAGE, vector]).unwrap();
+    task.get::<[u8; N]>(vector)
+}
+
+#[test]
+fn residence_of_a_file_is_shown_only_to_its_owner_and_its_writers() {
+    run(|task| {
+        task.file("/tmp/sparse", 0o644, b"");
+        task.file("/tmp/open", 0o666, b"");
+        let open = |task: &mut Task, path: &str, flags: u32| {
+            let path = task.text(path);
+            task.call(__NR_open, [path, flags.into(), 0]).unwrap()
+        };
+        let shown = move |task: &mut Task, path: &str| {
+            let file = open(task, path, O_RDONLY);
+            let at = task.call(__NR_mmap, [0, 4 * PAGE, PROT_READ.into(), SHARED.into(), file, 0]).unwrap();
+            residence::<4>(task, at)
+        };
+        for path in ["/tmp/sparse", "/tmp/open"] {
+            let file = open(task, path, O_RDWR);
+            task.call(__NR_ftruncate, [file, 4 * PAGE]).unwrap();
+            let byte = task.bytes(b"x");
+            task.call(__NR_pwrite64, [file, byte, 1, PAGE]).unwrap();
+            assert_eq!(shown(task, path), [0, 1, 0, 0]);
+        }
+        let other = task.fork(move |task| {
+            task.call(__NR_setuid, [65534]).unwrap();
+            assert_eq!(shown(task, "/tmp/sparse"), [1; 4]);
+            assert_eq!(shown(task, "/tmp/open"), [0, 1, 0, 0]);
+            let own = mmap(task, 0, 4 * PAGE, MINE).unwrap();
+            task.set(own + 2 * PAGE, 1u8);
+            assert_eq!(residence::<4>(task, own), [0, 0, 1, 0]);
+            task.exit(0)
+        });
+        assert_eq!(task.status(other.unwrap()), 0);
+    });
+}
