@@ -135,7 +135,7 @@ impl<M: Machine> Settings<M> {
         Item::file("legacy_va_layout", |_, out| put!(out, "0\n")),
         Item { name: "max_map_count", kind: ItemKind::Writable(max_map_count, set_max_map_count) },
         Item::file("min_free_kbytes", |a, out| put!(out, "{}\n", a.0.vm.frames().reserve() * 4)),
-        Item::file("mmap_min_addr", |_, out| put!(out, "4096\n")),
+        number!("mmap_min_addr", LowestMapping),
         Item::file("mmap_rnd_bits", |_, out| put!(out, "{PLACE_BITS}\n")),
         Item::file("nr_hugepages", |_, out| put!(out, "0\n")),
         Item::file("nr_overcommit_hugepages", |_, out| put!(out, "0\n")),

@@ -9,6 +9,7 @@ use quire_linux_state::Linux;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
 use quire_linux_state::memory::Heap;
+use quire_linux_state::system::settings::Setting;
 use quire_linux_state::vdso;
 use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER, Wire};
 use quire_vm::object::ObjectRef;
@@ -143,6 +144,10 @@ pub(crate) fn load<M: Machine>(
     interpreter: Option<(&ObjectRef<M>, &Program)>,
     most: crate::exec::Limits,
 ) -> Result<Loaded<M>, Errno> {
+    let lowest = linux.settings.get(Setting::LowestMapping).unsigned_abs();
+    if !program.header.relocatable && program.layout.span().0 < lowest {
+        return Err(Errno::EPERM);
+    }
     let space = Space::new(linux.vm)?;
     let (bytes, data) = (most.bytes.min(USER.end), most.data);
     space.set_limits(Limits { base: places.base, entries: linux.max_map_count(), bytes, data, ..space.limits() });

@@ -164,7 +164,7 @@ pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags
     if end == address {
         return Ok(0);
     }
-    if end > USER_END || address < PAGE_SIZE {
+    if end > USER_END {
         return Err(Errno::ENOMEM);
     }
     let range = VirtRange { start: address, end };
@@ -213,9 +213,6 @@ pub fn sys_mincore<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, vec
     }
     let mut at = address;
     while at < end {
-        if at < PAGE_SIZE {
-            return Err(Errno::ENOMEM);
-        }
         if ctx.thread.killed() {
             return Err(Errno::EINTR);
         }

@@ -23,7 +23,7 @@ pub fn sys_mprotect<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, pr
         return Ok(0);
     }
     let end = page_up(len).and_then(|len| address.checked_add(len)).ok_or(Errno::ENOMEM)?;
-    if end > USER_END || address < PAGE_SIZE {
+    if end > USER_END {
         return Err(Errno::ENOMEM);
     }
     let mut start = address;

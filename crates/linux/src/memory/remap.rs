@@ -31,17 +31,12 @@ pub fn sys_mremap<M: Machine>(
     let old_len = page_up(old_len).ok_or(Errno::EINVAL)?;
     let new_len = page_up(new_len).filter(|len| *len <= USER_END).ok_or(Errno::EINVAL)?;
     let old_end = old.checked_add(old_len).filter(|end| *end <= USER_END).ok_or(Errno::EFAULT)?;
-    if old < PAGE_SIZE {
-        return Err(Errno::EFAULT);
-    }
     let how = if flags & FIXED != 0 {
         let fits = new.checked_add(new_len).is_some_and(|end| end <= USER_END);
         if !new.is_multiple_of(PAGE_SIZE) || !fits || (new < old_end && old < new.wrapping_add(new_len)) {
             return Err(Errno::EINVAL);
         }
-        if new < PAGE_SIZE {
-            return Err(Errno::EPERM);
-        }
+        crate::memory::map::may_map_at(ctx, new)?;
         Move::To(new)
     } else if flags & MAYMOVE != 0 {
         Move::May

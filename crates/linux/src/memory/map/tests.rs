@@ -92,7 +92,6 @@ fn bad_arguments_are_refused_and_map_nothing() {
         // Fixed addresses at the ends of their range.
         for fixed in [FIXED, FIXED_NOREPLACE] {
             refused(AT + 1, PAGE, MINE | fixed, NONE, 0, E::EINVAL);
-            refused(0, PAGE, MINE | fixed, NONE, 0, E::EPERM);
             refused(USER_END, PAGE, MINE | fixed, NONE, 0, E::ENOMEM);
             refused(USER_END - PAGE, 2 * PAGE, MINE | fixed, NONE, 0, E::ENOMEM);
             refused(!(PAGE - 1), 2 * PAGE, MINE | fixed, NONE, 0, E::ENOMEM);
@@ -232,14 +231,14 @@ proptest! {
     }
 
     #[test]
-    fn fixed_addresses_are_aligned_and_not_null(address in any::<u64>(), noreplace in any::<bool>()) {
+    fn fixed_addresses_are_aligned(address in any::<u64>(), noreplace in any::<bool>()) {
         let flags = if noreplace { FIXED_NOREPLACE } else { FIXED };
-        match placement(address, flags) {
+        match placement(address, flags, 65_536) {
             Ok(Placement::Fixed(at) | Placement::FixedNoReplace(at)) => {
-                prop_assert!(at == address && at % PAGE_SIZE == 0 && at != 0);
+                prop_assert!(at == address && at % PAGE_SIZE == 0);
             }
             Ok(_) => prop_assert!(false),
-            Err(_) => prop_assert!(!address.is_multiple_of(PAGE_SIZE) || address == 0),
+            Err(_) => prop_assert!(!address.is_multiple_of(PAGE_SIZE)),
         }
     }
 }
@@ -257,8 +256,8 @@ where
 #[test]
 fn residence_of_a_file_is_shown_only_to_its_owner_and_its_writers() {
     run(|task| {
-        task.file("/tmp/sparse", 0o644, b"");
-        task.file("/tmp/open", 0o666, b"");
+        task.file("/tmp/sparse", 0o600, b"");
+        task.file("/tmp/open", 0o600, b"");
         let open = |task: &mut Task, path: &str, flags: u32| {
             let path = task.text(path);
             task.call(__NR_open, [path, flags.into(), 0]).unwrap()
@@ -271,6 +270,7 @@ fn residence_of_a_file_is_shown_only_to_its_owner_and_its_writers() {
         for path in ["/tmp/sparse", "/tmp/open"] {
             let file = open(task, path, O_RDWR);
             task.call(__NR_ftruncate, [file, 4 * PAGE]).unwrap();
+            task.call(__NR_fchmod, [file, if path == "/tmp/open" { 0o666 } else { 0o644 }]).unwrap();
             let byte = task.bytes(b"x");
             task.call(__NR_pwrite64, [file, byte, 1, PAGE]).unwrap();
             assert_eq!(shown(task, path), [0, 1, 0, 0]);
@@ -282,6 +282,44 @@ fn residence_of_a_file_is_shown_only_to_its_owner_and_its_writers() {
             let own = mmap(task, 0, 4 * PAGE, MINE).unwrap();
             task.set(own + 2 * PAGE, 1u8);
             assert_eq!(residence::<4>(task, own), [0, 0, 1, 0]);
+            task.exit(0)
+        });
+        assert_eq!(task.status(other.unwrap()), 0);
+    });
+}
+
+#[test]
+fn only_a_privileged_program_maps_the_lowest_addresses() {
+    const LOWEST: u64 = 65_536;
+    run(|task| {
+        assert_eq!(mmap(task, 0, PAGE, MINE | FIXED), Ok(0));
+        task.set(8, 7u64);
+        assert_eq!(task.get::<u64>(8), 7);
+        assert_eq!(task.call(__NR_mprotect, [0, PAGE, PROT_READ.into()]), Ok(0));
+        assert_eq!(task.call(__NR_munmap, [0, PAGE]), Ok(0));
+        let own = mmap(task, 0, PAGE, MINE).unwrap();
+        assert!(own >= LOWEST, "no wish is no wish for page 0");
+        let moved = [own, PAGE, PAGE, (MREMAP_MAYMOVE | MREMAP_FIXED).into(), PAGE];
+        assert_eq!(task.call(__NR_mremap, moved), Ok(PAGE));
+        task.call(__NR_munmap, [PAGE, PAGE]).unwrap();
+        let segment = task.call(__NR_shmget, [0, PAGE, 0o1666]).unwrap();
+        let other = task.fork(move |task| {
+            task.call(__NR_setuid, [65534]).unwrap();
+            for at in [0, PAGE, LOWEST - PAGE] {
+                for how in [FIXED, FIXED_NOREPLACE] {
+                    assert_eq!(mmap(task, at, PAGE, MINE | how), Err(Errno::EPERM));
+                }
+                let own = mmap(task, 0, PAGE, MINE).unwrap();
+                let moved = [own, PAGE, PAGE, (MREMAP_MAYMOVE | MREMAP_FIXED).into(), at];
+                assert_eq!(task.call(__NR_mremap, moved), Err(Errno::EPERM));
+                if at != 0 {
+                    assert_eq!(task.call(__NR_shmat, [segment, at, 0]), Err(Errno::EPERM));
+                }
+            }
+            assert_eq!(mmap(task, LOWEST, PAGE, MINE | FIXED), Ok(LOWEST));
+            task.call(__NR_munmap, [LOWEST, PAGE]).unwrap();
+            // A wish is raised to the lowest address.
+            assert_eq!(mmap(task, PAGE, PAGE, MINE), Ok(LOWEST));
             task.exit(0)
         });
         assert_eq!(task.status(other.unwrap()), 0);

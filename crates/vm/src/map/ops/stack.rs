@@ -4,7 +4,7 @@ use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::Flags;
 use crate::map::entry::piece::{ChainSource, Piece};
-use crate::map::space::{STACK_GUARD, Space};
+use crate::map::space::{LOWEST_CHOSEN, STACK_GUARD, Space};
 use crate::map::update::Update;
 use crate::map::update::pte_update::Work;
 use crate::paging::waiting::Patience;
@@ -30,7 +30,7 @@ impl<M: Machine> Space<M> {
     /// stay free. After `Ok` the caller repeats the fault at `va`. [`MapError::NotMapped`] if there is no such stack.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
         let start = va & !(PAGE_SIZE - 1);
-        if !M::Pmap::USER.contains(start) {
+        if start < LOWEST_CHOSEN || !M::Pmap::USER.contains(start) {
             return Err(MapError::NotMapped);
         }
         let (mut writer, _) = self.write_at(start);
