@@ -5,7 +5,7 @@ use crate::error::MapError;
 use crate::machine::Machine;
 use crate::map::arena::Writer;
 use crate::map::entry::piece::{ChainSource, Piece};
-use crate::map::entry::{Attributes, Entry, Flags};
+use crate::map::entry::{Attributes, Entry, Flags, Tag};
 use crate::map::space::Space;
 use crate::map::update::pte_update::Work;
 use crate::map::update::{Row, Update};
@@ -82,9 +82,13 @@ impl<M: Machine> Space<M> {
         if let Some(to) = to {
             // Check first that the mapping can be moved, before anything is unmapped for it.
             let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
-            if !covering(&self.write(shown)?, shown)?.shared() && twice {
+            let writer = self.write(shown)?;
+            let entry = covering(&writer, shown)?;
+            may_change(entry, new_len > old.len(), keep_old)?;
+            if !entry.shared() && twice {
                 return Err(MapError::Invalid);
             }
+            drop(writer);
             self.unmap(to)?;
         }
 
@@ -107,6 +111,7 @@ impl<M: Machine> Space<M> {
         let mut everything = false;
         loop {
             let entry = covering(&writer, shown)?;
+            may_change(entry, new_len > old.len(), keep_old)?;
             let a = entry.attributes();
             if twice && !a.flags.contains(Flags::SHARED) {
                 return Err(MapError::Invalid);
@@ -274,6 +279,17 @@ fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<
         let next = writer.get(last.range().end).filter(|next| last.is_continued_by(next));
         last = next.ok_or(MapError::NotMapped)?;
     }
+}
+
+/// Refuses more pages and copies of a mapping of the kernel's own pages, or of a device. The pages behind those are not a
+/// program's.
+fn may_change<M: Machine>(entry: &Entry<M>, grows: bool, keep_old: bool) -> Result<(), MapError> {
+    let device = || entry.front().object().is_some_and(|object| object.device().is_some());
+    let changes = grows || keep_old;
+    if !changes || !(matches!(entry.attributes().tag, Tag::Vdso | Tag::Vvar) || device()) {
+        return Ok(());
+    }
+    Err(if keep_old { MapError::Invalid } else { MapError::NotMapped })
 }
 
 /// Whether the entry maps a file or shared memory, so that growth at its end maps more of the object, and not zeroes.
