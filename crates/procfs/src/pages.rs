@@ -196,6 +196,7 @@ pub(super) fn smaps<M: Machine>(
             (a.flags.contains(Flags::SHARED) && a.max_prot.contains(Prot::WRITE), "ms"),
             (a.flags.contains(Flags::GROWS_DOWN), "gd"),
             (a.flags.contains(Flags::WIRED), "lo"),
+            (a.flags.contains(Flags::UNRESERVED), "nr"),
             (a.flags.contains(Flags::DONT_FORK), "dc"),
             (a.flags.contains(Flags::WIPE_ON_FORK), "wf"),
             (a.flags.contains(Flags::DONT_DUMP), "dd"),

@@ -11,7 +11,7 @@ use quire_linux_state::machine::Machine;
 use quire_linux_state::memory::Heap;
 use quire_linux_state::system::settings::Setting;
 use quire_linux_state::vdso;
-use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER, Wire};
+use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER};
 use quire_vm::object::ObjectRef;
 use quire_vm::{PAGE_SIZE, Prot, Space, SpaceRef};
 
@@ -226,18 +226,7 @@ fn map_segments<M: Machine>(
 }
 
 fn private<'o, M: Machine>(prot: Prot) -> MapRequest<'o, M> {
-    MapRequest {
-        at: Placement::Any { hint: 0 },
-        len: 0,
-        prot,
-        max_prot: Prot::all(),
-        shared: false,
-        object: None,
-        grows_down: false,
-        tag: Tag::None,
-        wire: Wire::No,
-        populate: false,
-    }
+    MapRequest { prot, ..MapRequest::private(Placement::Any { hint: 0 }, 0) }
 }
 
 /// The bytes of a stack that are mapped at first. Faults grow the stack.

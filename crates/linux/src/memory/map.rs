@@ -226,6 +226,7 @@ pub fn sys_mmap<M: Machine>(
     let (at, len, prot, shared) = (wanted.at, wanted.len, wanted.prot, wanted.shared);
     let (file, fresh, to_store);
     let mut request = MapRequest { prot, shared, ..MapRequest::private(at, len) };
+    request.unreserved = wanted.has(NORESERVE);
     request.populate = wanted.has(POPULATE) && !wanted.has(NONBLOCK);
     if wanted.has(LOCKED) {
         request.wire = Wire::Now;
@@ -247,10 +248,11 @@ pub fn sys_mmap<M: Machine>(
     } else {
         request.grows_down = wanted.has(GROWSDOWN);
     }
+    // Stores into a private mapping of a file take memory too.
+    if (!shared && prot.contains(Prot::WRITE)) || (shared && request.object.is_none()) {
+        wanted.check_commit(ctx)?;
+    }
     if request.object.is_none() {
-        if shared || prot.contains(Prot::WRITE) {
-            wanted.check_commit(ctx)?;
-        }
         if shared {
             fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;
             request.object = Some((&fresh, 0));

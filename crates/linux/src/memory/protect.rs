@@ -37,7 +37,11 @@ pub fn sys_mprotect<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, pr
         });
         start = below.filter(|_| prot & raw::PROT_GROWSDOWN != 0).ok_or(Errno::EINVAL)?;
     }
-    match ctx.space()?.protect(VirtRange { start, end }, prot_of(prot)) {
+    let range = VirtRange { start, end };
+    if prot & raw::PROT_WRITE != 0 {
+        crate::memory::commit::may_store(ctx, range)?;
+    }
+    match ctx.space()?.protect(range, prot_of(prot)) {
         Ok(()) => Ok(0),
         Err(MapError::Protection) => Err(Errno::EACCES),
         Err(error) => Err(error.into()),

@@ -1,5 +1,6 @@
 //! `mremap`.
 
+use crate::memory::commit::{self, Add};
 use linux_raw_sys::general as raw;
 use quire_linux_state::Ctx;
 use quire_linux_state::errno::Errno;
@@ -44,7 +45,16 @@ pub fn sys_mremap<M: Machine>(
         Move::No
     };
     if new_len > old_len {
-        crate::memory::commit::may_add(ctx.linux, new_len - old_len, crate::memory::commit::Add::Private)?;
+        if commit::may_add(ctx.linux, new_len - old_len, Add::Private).is_err() {
+            let mut counted = false;
+            ctx.space()?.entries(old, &mut |entry| {
+                counted = commit::is_counted(&entry.attributes);
+                false
+            });
+            if counted {
+                return Err(Errno::ENOMEM);
+            }
+        }
         if ctx.space()?.wired_in(VirtRange { start: old, end: old_end.max(old + PAGE_SIZE) }) != 0 {
             crate::memory::lock::may_add(ctx, new_len - old_len)?;
         }

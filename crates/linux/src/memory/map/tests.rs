@@ -325,3 +325,77 @@ fn only_a_privileged_program_maps_the_lowest_addresses() {
         assert_eq!(task.status(other.unwrap()), 0);
     });
 }
+
+#[test]
+fn a_range_larger_than_all_memory_does_not_become_writable() {
+    run(|task| {
+        let len: u64 = 1 << 40;
+        let map = |task: &mut Task, prot: u32, flags: u32, file: u64| {
+            task.call(__NR_mmap, [0, len, prot.into(), flags.into(), file, 0])
+        };
+        assert_eq!(map(task, RW, MINE, NONE), Err(Errno::ENOMEM));
+        let reserved = map(task, PROT_NONE, MINE, NONE).unwrap();
+        let writable = |task: &mut Task, at: u64, len: u64| task.call(__NR_mprotect, [at, len, RW.into()]);
+        assert_eq!(writable(task, reserved, len), Err(Errno::ENOMEM));
+        assert_eq!(writable(task, reserved, 16 * PAGE), Ok(0));
+        let unreserved = map(task, PROT_NONE, MINE | NORESERVE, NONE).unwrap();
+        assert_eq!(writable(task, unreserved, len), Ok(0));
+        // A file: each page may be copied.
+        let file = three_pages(task, O_RDWR);
+        assert_eq!(map(task, RW, PRIVATE, file), Err(Errno::ENOMEM));
+        assert!(map(task, RW, PRIVATE | NORESERVE, file).is_ok());
+        let shown = map(task, PROT_READ, PRIVATE, file).unwrap();
+        assert_eq!(writable(task, shown, len), Err(Errno::ENOMEM));
+        assert_eq!(writable(task, shown, PAGE), Ok(0));
+        let shared = map(task, PROT_READ, SHARED, file).unwrap();
+        assert_eq!(writable(task, shared, len), Ok(0));
+        // A mapping grows by what its stores may take.
+        let grow = |task: &mut Task, at: u64| task.call(__NR_mremap, [at, PAGE, len, MREMAP_MAYMOVE.into()]);
+        let small = mmap(task, 0, PAGE, MINE).unwrap();
+        assert_eq!(grow(task, small), Err(Errno::ENOMEM));
+        let read = task.call(__NR_mmap, [0, PAGE, PROT_READ.into(), MINE.into(), NONE, 0]).unwrap();
+        assert!(grow(task, read).is_ok());
+    });
+}
+
+#[test]
+fn the_kernels_pages_do_not_grow_and_a_stored_into_image_is_the_programs_own() {
+    run(|task| {
+        let begin = |task: &mut Task| {
+            let places = task.machine.linux().current().process.memory().unwrap();
+            let (mut clocks, mut image) = (0, 0);
+            places.mappings(0, &mut |entry| {
+                match entry.tag() {
+                    quire_vm::map::Tag::Vvar => clocks = entry.range.start,
+                    quire_vm::map::Tag::Vdso => image = entry.range.start,
+                    _ => {}
+                }
+                true
+            });
+            (clocks, image)
+        };
+        let (clocks, image) = begin(task);
+        assert!(clocks != 0 && image == clocks + PAGE);
+        for at in [clocks, image] {
+            for how in [0, MREMAP_MAYMOVE] {
+                assert_eq!(task.call(__NR_mremap, [at, PAGE, 16 * PAGE, how.into()]), Err(Errno::EFAULT));
+            }
+            let kept = [at, PAGE, PAGE, (MREMAP_MAYMOVE | MREMAP_DONTUNMAP).into(), 0];
+            assert_eq!(task.call(__NR_mremap, kept), Err(Errno::EINVAL));
+        }
+        assert_eq!(task.call(__NR_mprotect, [clocks, PAGE, RW.into()]), Err(Errno::EACCES));
+        assert_eq!(task.get::<u32>(image), 0x464c_457f);
+        let child = task.fork(move |task| {
+            assert_eq!(task.call(__NR_mprotect, [image, PAGE, RW.into()]), Ok(0));
+            task.set(image, 7u32);
+            assert_eq!(task.get::<u32>(image), 7);
+            // A mapping that only moves may.
+            let moved = [image, PAGE, PAGE, (MREMAP_MAYMOVE | MREMAP_FIXED).into(), AT];
+            assert_eq!(task.call(__NR_mremap, moved), Ok(AT));
+            assert_eq!(task.get::<u32>(AT), 7);
+            task.exit(0)
+        });
+        assert_eq!(task.status(child.unwrap()), 0);
+        assert_eq!(task.get::<u32>(image), 0x464c_457f, "the child's store is not seen");
+    });
+}

@@ -56,6 +56,8 @@ pub struct MapRequest<'o, M: Machine> {
     pub wire: Wire,
     /// Whether all its pages shall be resident when the call returns, as far as memory allows.
     pub populate: bool,
+    /// Recorded as [`Flags::UNRESERVED`].
+    pub unreserved: bool,
 }
 
 impl<M: Machine> MapRequest<'_, M> {
@@ -73,6 +75,7 @@ impl<M: Machine> MapRequest<'_, M> {
             tag: Tag::None,
             wire: Wire::No,
             populate: false,
+            unreserved: false,
         }
     }
 }

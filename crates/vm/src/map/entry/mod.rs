@@ -44,6 +44,8 @@ bitflags::bitflags! {
         const SEALED = 256;
         /// A core dump leaves the range out.
         const DONT_DUMP = 512;
+        /// Its program did not want memory reserved for it. The memory core only records that.
+        const UNRESERVED = 1024;
     }
 }
 
