@@ -1,9 +1,10 @@
 //! Unpacking an initial file system from a cpio archive (format "newc", as for Linux's initramfs).
 //!
-//! In a member without a checksum, the format does not use the checksum field. Here that field holds the nanoseconds of
-//! the member's time. With seconds alone, a program could take a newer file for a file of the same age.
+//! In a member without a checksum, the format does not use the checksum field. Quire stores the nanoseconds of the
+//! member's time in that field. With seconds alone, a program could take a newer file for a file of the same age.
 //!
-//! The archive is untrusted: every number is checked, every part must lie inside, and no name leaves the tree.
+//! The archive is untrusted: every number is checked, every part must lie inside the archive, and no name leaves the
+//! tree.
 
 use crate::host::{FileObject, Host};
 use crate::stream::transfer::{SliceSource, Source};

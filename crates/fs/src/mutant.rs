@@ -7,9 +7,10 @@ quire_sync::mutants! {
         ListenNoFence,
         /// Readiness: a poller that is notified wakes no thread.
         PollerUnwoken,
-        /// Pipe: a reader decides whether it makes room by the end of the bytes that it found at first.
+        /// Pipe: a reader decides whether it has made room from the end of the bytes that it loaded first, without a
+        /// new load.
         RoomByFirstEnd,
-        /// Pipe: a reader makes that decision before its new position is visible.
+        /// Pipe: a reader decides whether it has made room before its new position is visible.
         RoomNoFence,
     }
 }

@@ -12,7 +12,8 @@ use core::ptr::NonNull;
 use intrusive_collections::rbtree::{Cursor, Entry};
 use intrusive_collections::{Bound, KeyAdapter, RBTree, RBTreeLink, UnsafeRef, intrusive_adapter};
 
-/// An entry. The alignment keeps two entries off one cache line, because the holders of two maps may store into them.
+/// An entry. The alignment gives each entry cache lines of its own, because holders of different maps may store into
+/// entries that are neighbours in memory.
 #[repr(align(64))]
 struct MapNode<K, V> {
     link: RBTreeLink,

@@ -136,8 +136,8 @@ impl<H: Host> Endpoint<H> {
         this.readiness.notify();
     }
 
-    /// Removes the peer of a Unix datagram socket if it is `closed`, an endpoint that has closed. Returns whether it
-    /// was the peer.
+    /// Removes the peer of a Unix datagram socket if the peer is `closed`, an endpoint that has closed. Returns whether
+    /// `closed` was the peer.
     pub(crate) fn lose_peer(this: &Arc<Self>, closed: &Arc<Self>) -> bool {
         let link = {
             let mut state = this.state();
@@ -154,7 +154,7 @@ impl<H: Host> Endpoint<H> {
     }
 
     /// Drops all messages that wait at a Unix datagram socket that has left `peer`, as Linux does. If `peer` is
-    /// connected to this socket, it gets an error.
+    /// connected to this socket, `peer` gets an error.
     fn drop_messages_of(this: &Arc<Self>, peer: &Arc<Self>) {
         let messages = {
             let mut queue = this.inbox.queue();

@@ -8,12 +8,12 @@
 //! through an embedded header ([`Retired`]), so retiring allocates nothing and cannot fail.
 //!
 //! # How often the epoch advances
-//! To find that all readers have passed, a CPU reads one cache line of each reading CPU. To announce the new epoch, it
-//! writes another line. The retiring CPUs do this work in *steps*. A CPU makes a step each time it has retired
-//! [`Domain::every`] structures in this epoch. A step reads at most [`STRIDE`] slots, and continues where the last step
-//! of any CPU ended ([`Domain::passed`]). A slot that was seen idle or in this epoch, after the epoch began, is not
-//! read again. So
-//! - where all CPUs retire, a few of them read all slots once for all; the others find a new epoch;
+//! To find that no reader is pinned in an older epoch, a CPU reads one cache line of each reading CPU. To announce the
+//! new epoch, it writes another line. The retiring CPUs do this work in *steps*. A CPU makes a step each time it has
+//! retired [`Domain::every`] structures in this epoch. A step reads at most [`STRIDE`] slots, and continues where the
+//! last step of any CPU ended ([`Domain::passed`]). A slot that was seen idle or in this epoch, after the epoch began,
+//! is not read again. So
+//! - where all CPUs retire, a few of them read the slots for all CPUs, and the others find that the epoch has advanced;
 //! - where few CPUs retire among many that read, a step still costs only the slots that it reads;
 //! - a step that meets a pinned reader of the old epoch stops at that reader's slot, and the next step begins there.
 //!
@@ -22,18 +22,18 @@
 //!
 //! # Waiting values
 //! A CPU keeps the values that it retired, in one bag for each of three epochs. Where all CPUs retire, a bag grows to
-//! this CPU's part of a share of memory ([`Domain::holding`]). Where a CPU retires alone, it makes all steps of an
-//! advance, and its bag grows by that amount for each step. If a reader stalls (a virtual CPU that its host does not
-//! run), retirements continue without an advance. Then writers are pushed back. A writer waits for the next advance if
-//! its CPU has retired more than an advance needs, by [`SLACK`] times [`Domain::every`]. The writer waits before its
-//! change begins, where it may still sleep ([`Domain::push_back`]).
+//! this CPU's part of the memory that [`Domain::holding`] allows for waiting values. Where a CPU retires alone, it
+//! makes all steps of an advance, and its bag grows by that amount for each step. If a reader stalls (a virtual CPU
+//! that its host does not run), retirements continue without an advance. Then writers are pushed back. A writer waits
+//! for the next advance if its CPU has retired more than an advance needs, by [`SLACK`] times [`Domain::every`]. The
+//! writer waits before its change begins, where it may still sleep ([`Domain::push_back`]).
 //!
 //! Values that no reader can hold any more are *ready*. A retirement frees ready values of twice its own weight, and a
 //! step frees twice [`Domain::every`]. So the number of ready values falls, and no operation pays for a large
 //! retirement of another one. An idle CPU frees all its ready values ([`Domain::collect_some`]). When memory is short,
 //! all are freed ([`Domain::collect_everywhere`]).
 //!
-//! Pins nest on a CPU and keep the thread there; nothing may sleep while pinned (relies on C5).
+//! Pins nest on a CPU and keep the thread on that CPU. A pinned thread must not sleep (relies on C5).
 
 use crate::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence_full};
 use crate::hooks::{PreemptOff, preempt_off, thread_tag};
@@ -199,7 +199,7 @@ const SLACK: u32 = 4;
 /// structures is a quarter of a MiB, which still fits into a CPU's second-level cache.
 const MOST: u32 = 1024;
 
-/// The average size of a structure in bytes: entries, backings and nodes have 64 to 640.
+/// The average size of a structure in bytes. Entries and backings of maps, and nodes of trees, have 64 to 640 bytes.
 const STRUCTURE: u64 = 256;
 
 /// A reclamation domain.
@@ -237,7 +237,7 @@ fn owner() -> u32 {
 }
 
 /// Asserts that only one thread is this CPU. Per-CPU state is changed without locks by the thread on that CPU, so a
-/// second thread corrupts it. Mostly that shows much later: the epoch stops, or a waiter is never woken.
+/// second thread corrupts it. Mostly the corruption shows much later: the epoch stops, or a waiter is never woken.
 #[inline(always)]
 fn assert_one_thread(ok: bool) {
     if crate::hooks::TAGS && !crate::hooks::is_panicking() {
@@ -253,8 +253,9 @@ impl Domain {
         Domain { global, passed, every: 0, most: 0, slots }.stepping(0)
     }
 
-    /// Lets values of `bytes` bytes wait in each of two epochs, on all CPUs together, or the fixed minimum if that is
-    /// more. A single CPU keeps the minimum. It gains nothing by waiting, and frees memory that is still in its cache.
+    /// Lets retired values of `bytes` bytes wait in each of two epochs, counted over all CPUs. If the fixed minimum is
+    /// larger, the minimum holds. A single CPU keeps the minimum. It gains nothing by waiting, and frees memory that is
+    /// still in its cache.
     pub fn holding(self, bytes: u64) -> Self {
         let cpus = self.slots.len();
         if cpus == 1 || cfg!(any(loom, shuttle)) {
@@ -281,8 +282,8 @@ impl Domain {
     }
 
     /// Returns how many structures a value of `bytes` bytes counts as; at least 1. A CPU makes a step for each
-    /// [`Domain::every`] structures. By this scale, large values of that weight have [`MOST`] times [`STRUCTURE`] bytes
-    /// together.
+    /// [`Domain::every`] structures. The scale is such that large values with the weight [`Domain::every`] have
+    /// [`MOST`] times [`STRUCTURE`] bytes together.
     fn weight(&self, bytes: u64) -> u32 {
         let share = bytes.div_ceil(STRUCTURE).saturating_mul(self.every.into()) / u64::from(MOST);
         u32::try_from(share).unwrap_or(self.every).max(1)
@@ -329,7 +330,8 @@ impl Domain {
         Pile { domain: self, first: ptr::null_mut(), last: ptr::null_mut(), len: 0 }
     }
 
-    /// Retires a value of `bytes` bytes, larger than an average structure; otherwise as [`retire`](Self::retire).
+    /// Retires a value of `bytes` bytes as [`retire`](Self::retire) does. A value that is larger than an average
+    /// structure counts as several structures.
     ///
     /// # Safety
     /// As [`retire`](Self::retire).
@@ -340,11 +342,11 @@ impl Domain {
         unsafe { self.retire_list(value, value, self.weight(bytes)) }
     }
 
-    /// Retires the linked values from `first` to `last`, whose `free` is set; otherwise as [`retire`](Self::retire).
-    /// They count as `weight` structures.
+    /// Retires the linked values from `first` to `last`, each as [`retire`](Self::retire) does. The caller has set the
+    /// `free` of each value. The values count as `weight` structures together.
     ///
     /// # Safety
-    /// As [`retire`](Self::retire), for each.
+    /// Each value meets the requirements of [`retire`](Self::retire).
     unsafe fn retire_list(&self, first: *mut Retired, last: *mut Retired, weight: u32) {
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
@@ -377,7 +379,8 @@ impl Domain {
             }
             slot.count.store(count, Ordering::Relaxed);
             slot.due.store(due, Ordering::Relaxed);
-            // The values freed here weigh more than the values retired, so the number of ready values falls.
+            // This retirement frees values that weigh more than the values that it retires, so the number of ready
+            // values falls.
             let free = bags.take_ready(weight.saturating_mul(2), &slot.ready);
             // SAFETY: the values are those of an epoch that every reader has left, so no reader can reach them.
             unsafe { free_list(free, slot, bags) };
@@ -407,15 +410,15 @@ impl Domain {
         advanced
     }
 
-    /// As [`collect`](Self::collect), and frees other CPUs' values of two epochs ago too. Callers use it when memory is
-    /// short.
+    /// Advances the epoch as [`collect`](Self::collect) does. Then frees the values that any CPU retired two epochs
+    /// ago. Callers use it when memory is short.
     pub fn collect_everywhere(&self) -> bool {
         let advanced = self.look(usize::MAX);
         self.slots.iter().for_each(|slot| self.collect_whole(slot));
         advanced
     }
 
-    /// Frees some of this CPU's ready values, and returns whether there were any. An idle CPU calls this. If no value
+    /// Frees some of this CPU's ready values. Returns whether any value was ready. An idle CPU calls this. If no value
     /// is ready, the call reads only one word of this CPU's slot.
     pub fn collect_some(&self) -> bool {
         let waits = !self.slots.of(crate::hooks::current_cpu()).ready.load(Ordering::Relaxed).is_null();
@@ -441,8 +444,8 @@ impl Domain {
         while part() {}
     }
 
-    /// Frees values of `slot` that were retired two epochs ago, up to a weight of about `most`. Returns whether there
-    /// were any. The caller keeps preemption off; `mine` is its CPU's slot.
+    /// Frees values of `slot` that were retired two epochs ago, up to a weight of about `most`. Returns whether it
+    /// freed any value. The caller keeps preemption off; `mine` is its CPU's slot.
     fn collect_slot(&self, slot: &Slot, mine: &Slot, most: u32) -> bool {
         let mut bags = slot.bags.lock();
         let e = self.global.load(Ordering::Acquire);
@@ -469,7 +472,8 @@ impl Domain {
                 "a reader would wait for itself"
             );
         }
-        // The thread may move to another CPU meanwhile. The count of its earlier CPU serves as well.
+        // The thread may move to another CPU before it reads the count. Then it reads the count of its earlier CPU.
+        // That is good enough, because the check only has to bound the waiting values.
         if self.slots.of(crate::hooks::current_cpu()).count.load(Ordering::Relaxed) >= self.most {
             self.wait_for_readers();
         }
@@ -511,8 +515,8 @@ impl Domain {
         for slot in self.slots.iter() {
             self.collect_whole(slot);
         }
-        // Another CPU may have emptied a bag and be freeing its values still. It raised `freeing` before it released
-        // the lock of its bags, so the loop below sees it.
+        // Another CPU may have emptied a bag, and may still be freeing its values. That CPU raised `freeing` before it
+        // released the lock of its bags, so the loop below sees the raised count.
         for slot in self.slots.iter() {
             while slot.freeing.load(Ordering::Acquire) != 0 && !mutant(Mutant::DrainTrustsEmptyBags) {
                 crate::hooks::relax();
@@ -531,8 +535,8 @@ impl Domain {
             older if older < e && !mutant(Mutant::PassedInAnyEpoch) => 0,
             _ => (before & SLOTS) as usize,
         };
-        // This fence is after the read of the epoch and before the reads of the slots. So a reader whose pin is not
-        // seen below sees all unlinkings up to now.
+        // This fence is after the read of the epoch and before the reads of the slots. A reader fences between its pin
+        // and its loads. So if this CPU does not see the pin of a reader, that reader sees all unlinkings up to now.
         if !mutant(Mutant::AdvanceNoFence) {
             fence_full();
         }
@@ -543,7 +547,8 @@ impl Domain {
         };
         let to = (from..end).find(stands).unwrap_or(end);
         let after = e << SLOT_BITS | to as u64;
-        // If the exchange fails, another CPU has read the same slots, and it continues in this CPU's place.
+        // If the exchange fails, another CPU has read these slots too. That CPU continues the steps, and this CPU
+        // stops.
         if after != before && self.passed.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire).is_err()
         {
             return false;
@@ -558,9 +563,9 @@ impl Domain {
     }
 }
 
-/// Values that are retired while a lock is held. Dropping the pile retires them. The holder drops it after it has
-/// released the lock, because a retirement may free any value, and freeing may need that lock. A pile also serves for
-/// many values at once, because it takes the domain's lock once.
+/// Values that a thread collects for retirement while it holds a lock. Dropping the pile retires them. The holder drops
+/// the pile after it has released the lock, because a retirement may free any value, and freeing may need that lock. A
+/// pile also makes the retirement of many values cheaper, because it acquires the domain's lock once.
 pub struct Pile<'d> {
     domain: &'d Domain,
     first: *mut Retired,
@@ -569,13 +574,13 @@ pub struct Pile<'d> {
 }
 
 impl Pile<'_> {
-    /// Whether the pile alone is enough for a step. If the holder can drop the pile, it does so now, because the drop
-    /// begins the wait until the values are freed.
+    /// Whether the pile has enough values for a step ([`Domain::every`]). If the holder can drop the pile, it does so
+    /// now, because the drop begins the wait until the values are freed.
     pub fn is_full(&self) -> bool {
         self.len >= self.domain.every
     }
 
-    /// Adds `value`, which is retired when the pile is dropped; otherwise as [`Domain::retire`].
+    /// Adds `value`. The drop of the pile retires `value` as [`Domain::retire`] does.
     ///
     /// # Safety
     /// As [`Domain::retire`].
@@ -699,7 +704,7 @@ mod tests {
     fn the_epoch_advances_once_in_as_much_as_a_cpu_may_hold() {
         set_cpu(0);
         let freed = Count::new(0);
-        // In turn: the share of memory, the fewest with 2 and with 8 CPUs, the most, and a single CPU.
+        // The cases are: a share of memory, the minimum with 2 and with 8 CPUs, the maximum, and a single CPU.
         for (cpus, bytes, every) in [(2, 200 * 512, 200), (2, 0, 32), (8, 0, 128), (2, 1 << 30, MOST), (1, 1 << 30, 16)]
         {
             let domain = domain(cpus).holding(bytes);
@@ -839,7 +844,8 @@ mod tests {
             let before = now();
             domain.push_back();
             retire(&domain, &freed, STRUCTURE, 1);
-            // The bound covers the steps of one round (twice `every` values each) and the retirement (two values).
+            // The bound covers the steps of one iteration (twice `every` values each) and the retirement itself
+            // (two values).
             assert!(now() - before <= 4 * domain.every as usize + 2, "{} at once", now() - before);
             rounds += 1;
             assert!(rounds <= 1000, "{} wait", 1000 - now());

@@ -1,7 +1,7 @@
 //! The hooks of `Cpu` and `Wait`, implemented with ordinary threads. A thread *is* a CPU after it has called
-//! [`set_cpu`]. In each turn of a spin loop, it calls the function that it gave to [`set_relax`], to serve a simulated
-//! inbox. Any other thread has the number [`NO_CPU`]. No machine has that CPU, so per-CPU state refuses the thread. If
-//! CPU 0 were the default, two such threads would use the memory of one CPU.
+//! [`set_cpu`]. In each iteration of a spin loop, the thread calls the function that it gave to [`set_relax`], to serve
+//! a simulated inbox. Any other thread has the number [`NO_CPU`]. No machine has that CPU, so per-CPU state refuses the
+//! thread. If CPU 0 were the default, two such threads would use the memory of one CPU.
 #![allow(missing_docs)]
 
 use std::cell::{Cell, RefCell};
@@ -42,8 +42,8 @@ std::thread_local! {
     static APART: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `f`, which belongs to the checks and not to the checked code. Meanwhile [`is_apart`] returns true.
-// Models have checks of their own.
+/// Runs `f`, which belongs to the checks and not to the checked code. While `f` runs, [`is_apart`] returns true.
+// Builds for the model checkers do not call this function, because models have checks of their own.
 #[cfg_attr(any(loom, shuttle), allow(dead_code))]
 pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
     APART.set(true);
@@ -53,7 +53,7 @@ pub(crate) fn apart<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// Whether the calling thread is in a check of this crate that allocates. An allocator that refuses requests on purpose
-/// does not refuse these.
+/// does not refuse the requests of such a check.
 pub fn is_apart() -> bool {
     APART.get()
 }
@@ -79,7 +79,8 @@ pub fn set_cpu(id: usize) {
     }
 }
 
-/// Runs `f` as CPU `id`. Then the thread is its former CPU again, so one thread can play many CPUs in turn.
+/// Runs `f` as CPU `id`. Then the thread is its former CPU again, so one thread can play several CPUs one after the
+/// other.
 pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
     struct Back(usize);
     impl Drop for Back {
@@ -92,13 +93,14 @@ pub fn as_cpu<R>(id: usize, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Sets the function that the calling thread calls in each turn of a spin loop (besides yielding). `None` removes it.
+/// Sets the function that the calling thread calls in each iteration of a spin loop (besides yielding). `None` removes
+/// it.
 pub fn set_relax(f: Option<std::rc::Rc<dyn Fn()>>) {
     RELAX.with(|r| *r.borrow_mut() = f);
 }
 
-/// Sets the function that the calling thread calls just before it disables preemption. Tests let other threads run
-/// there, for interleavings that a machine with few CPUs would rarely show.
+/// Sets the function that the calling thread calls just before it disables preemption. In this function, tests let
+/// other threads run, for interleavings that a machine with few CPUs would rarely show.
 pub fn set_disturb(f: Option<fn()>) {
     DISTURB.set(f);
 }
@@ -154,7 +156,7 @@ mod parking {
 #[cfg(any(loom, shuttle))]
 mod parking {
     use crate::explore::Parker;
-    // The handle is as in native builds. The checkers stop where all threads sleep.
+    // As in native builds, the handle points to a value that is never freed. The checkers stop where all threads sleep.
     #[cfg(loom)]
     loom::thread_local! {
         static HANDLE: usize = Box::into_raw(Box::new(Parker::new())) as usize;
@@ -170,7 +172,7 @@ mod parking {
         match deadline {
             // SAFETY: the thread's own `handle` is a box that is never freed.
             None => unsafe { &*(handle() as *const Parker) }.park(),
-            // A deadline may pass at any moment.
+            // A deadline may pass at any moment, so the thread only yields.
             Some(_) => super::thread::yield_now(),
         }
     }
@@ -192,7 +194,8 @@ pub(crate) fn tag() -> u64 {
     TAG.try_with(|t| *t as u64).unwrap_or(0)
 }
 
-/// A machine in this process whose threads share simulated CPUs. Its scheduler, not the host's, puts them to sleep.
+/// A machine in this process whose threads share simulated CPUs. The scheduler of that machine, not the host's, puts
+/// these threads to sleep.
 #[cfg(not(any(loom, shuttle)))]
 pub trait Sleeper {
     /// The calling thread's handle.
@@ -210,7 +213,7 @@ std::thread_local! {
     static SLEEPER: Cell<Option<&'static dyn Sleeper>> = const { Cell::new(None) };
 }
 
-/// Makes the calling thread a thread of `machine`, or of none.
+/// Makes the calling thread a thread of `machine`. With `None`, the thread belongs to no machine.
 #[cfg(not(any(loom, shuttle)))]
 pub fn set_sleeper(machine: Option<&'static dyn Sleeper>) {
     SLEEPER.set(machine);
@@ -249,7 +252,7 @@ pub fn __quire_park(deadline: Option<u64>) {
 pub fn __quire_park_uninterruptibly() {
     __quire_park(None);
 }
-/// The host watches its own threads.
+/// Does nothing, because the host watches its own threads.
 pub fn __quire_spun(_lock: usize, _rank: u8, _turns: u32) {}
 pub fn __quire_unpark(thread: usize) {
     #[cfg(not(any(loom, shuttle)))]

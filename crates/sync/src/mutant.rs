@@ -21,7 +21,7 @@ crate::mutants! {
         NoPushBack,
         /// Epoch: when a reader drops a pin inside another pin, both pins end.
         NestedPinEnds,
-        /// Limited counter: a taker takes a spare permit although its stock was closed meanwhile.
+        /// Limited counter: a taker takes a spare permit although its stock was closed after it read the stock.
         TakeFromClosed,
         /// Limited counter: a CPU that closes a stock reads and marks it in two steps.
         CloseNotAtomic,

@@ -1,11 +1,11 @@
-//! Learns at run time the order in which locks are taken: the part of C6 that [`Rank`](crate::Rank) does not decide.
-//! Debug builds only.
+//! Learns at run time the order in which locks are taken. This is the part of C6 (all CPUs take locks in one order)
+//! that [`Rank`](crate::Rank) does not decide. Debug builds only.
 //!
 //! Ranks order spin locks of different kinds. This module checks the rest. Two spin locks of one rank are ordered by
-//! their addresses. Sleeping locks have no ranks: they are ordered by the types that they guard, and two of one type by
-//! their addresses. When a thread takes a lock while it holds another, it adds an arrow to a graph. An arrow that
-//! closes a circle is a possible deadlock. So the first run that adds it panics, and prints where each arrow of the
-//! circle was first added.
+//! their addresses. Sleeping locks have no ranks: they are ordered by the types that they guard. Two locks of one type
+//! are ordered by their addresses. When a thread takes a lock while it holds another, it adds an arrow to a graph. An
+//! arrow that closes a circle is a possible deadlock. So the first run that adds it panics, and prints where each arrow
+//! of the circle was first added.
 
 use crate::backtrace::Trace;
 use crate::record::apart;
@@ -63,7 +63,8 @@ unsafe impl Sync for Graph {}
 
 static GRAPH: Graph =
     Graph { busy: AtomicBool::new(false), arrows: UnsafeCell::new(Arrows { list: [const { None }; MOST], next: 0 }) };
-/// Whether arrows between single locks exist. If not, a destroyed lock need not be searched for.
+/// Whether arrows between single locks (not between ranks or types) exist. If not, a destroyed lock need not be
+/// searched for.
 static SINGLE: AtomicBool = AtomicBool::new(false);
 
 impl Graph {
@@ -88,7 +89,7 @@ impl Arrows {
         self.list.iter().flatten().find(|a| a.from == from && a.to == to)
     }
 
-    /// Follows arrows from `at` to `goal`. Returns whether there is a way, and stores its arrows in `path`.
+    /// Follows arrows from `at` to `goal`. Returns whether there is such a path, and stores its arrows in `path`.
     fn path<'a>(&'a self, at: OrderNode, goal: OrderNode, path: &mut [Option<&'a Arrow>]) -> bool {
         let Some((here, rest)) = path.split_first_mut() else { return false };
         for arrow in self.list.iter().flatten().filter(|a| a.from == at) {

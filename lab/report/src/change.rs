@@ -15,9 +15,9 @@ pub struct Against {
     pub run: usize,
     /// Whether both runs have the same mode. Runs of different modes are not compared.
     pub alike: bool,
-    /// Whether the processor and the number of CPUs are equal, so that only the version differs.
+    /// Whether the processor and the number of CPUs equal those of the first run, so that only the version differs.
     pub same_machine: bool,
-    /// The scores of Quire's own figures: those of counts, then those of times.
+    /// The two scores of Quire's own figures: the first for counts, the second for times.
     pub scores: [Score; 2],
     /// The typical changes, one row for each experiment.
     pub rows: Vec<Row>,

@@ -144,7 +144,7 @@ fn timed<M: AddressMap>(report: &mut Report, name: &str, new: impl Fn(usize) -> 
     Ok(())
 }
 
-/// How often *after* reads a child off the search path.
+/// How often the splay tree *after* reads a child that is not on the search path.
 pub const ASKED: Bench = Bench {
     build: Build::Native,
     lines: &[

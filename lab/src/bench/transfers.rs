@@ -1,9 +1,9 @@
 //! Counts the cache lines that CPUs fetch from each other, by number of CPUs. The subjects are page queues and frames:
 //! the production design, and one lock.
 //!
-//! Two CPUs do not show the effect, because a line that moves between two CPUs is cheaper than a second structure. So
-//! lines are counted instead, while the CPUs take turns on one thread. The count is the number of lines for which each
-//! further CPU would wait.
+//! Times on two CPUs do not show the gain of several queues, because a line that moves between two CPUs is cheaper than
+//! a second structure. So lines are counted instead, while the CPUs take turns on one thread. The count is the number
+//! of lines for which each further CPU would wait.
 
 use super::{Bench, Build, Line, Report};
 use crate::Failure;

@@ -188,7 +188,7 @@ impl Machine {
         time
     }
 
-    /// Allocates and zeroes the same number of frames. Returns the time of the slowest CPU.
+    /// Lets each CPU allocate and zero as many frames as `touch` touches pages. Returns the time of the slowest CPU.
     fn zero(&self, cpus: usize, repeat: u32) -> Result<Duration, Failure> {
         self.sample(cpus, repeat, |vm, _, frames, barrier| {
             let mut taken = Vec::with_capacity(frames as usize);

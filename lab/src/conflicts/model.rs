@@ -3,8 +3,8 @@
 //! The model has processes, the contents of their addresses, files, futex words, timers, run queues and numbers. It has
 //! no page table, no lock and no list. Two operations *commute* in a state where both orders give the same results and
 //! the same final state. Clements et al. define this in "The Scalable Commutativity Rule" (2013). The specification
-//! leaves some results open: which frame, free address, number or kernel structure an operation gets. For these the
-//! model returns [`Outcome::Fresh`], and the state names the thing after the side that got it.
+//! leaves some results open: which frame, free address, number or kernel structure an operation gets. For an open
+//! result, the model returns [`Outcome::Fresh`]. In the model's state, the thing has the name of the side that got it.
 //!
 //! Beside the results, these are observable:
 //! - the content and rights of each address of each process, and which pages of objects are in memory (`mincore`);
@@ -102,7 +102,7 @@ pub enum Region {
     Program,
 }
 
-/// The side that got a thing, as the name of that thing.
+/// The name of a thing, where the specification leaves open which thing an operation gets: the side that got it.
 type By = Side;
 
 /// An object that has pages.
@@ -239,7 +239,7 @@ impl Model {
             let files = [model.file(side), Object::Program(model.owner(side))];
             model.contents.extend(files.map(|f| ((f, side), CONTENT)));
             model.resident.extend(files.map(|f| (f, side)));
-            // A process also has the other side's regions if the two share them.
+            // A process also has the other side's regions if the two processes share these regions.
             let has = |region: Region, s: Side| {
                 s == side
                     || match state {
@@ -471,7 +471,7 @@ impl Model {
         })
     }
 
-    /// `side` wakes the threads that wait on its other word. The result is their number.
+    /// `side` wakes the threads that wait on the word `Word::Awaited(side)`. The result is the number of woken threads.
     pub fn wake(&mut self, side: Side) -> Outcome {
         self.alive(side, |m| {
             let woken = m.waiting.remove(&Word::Awaited(side)).unwrap_or_default();

@@ -13,7 +13,7 @@ pub type Side = usize;
 
 /// An operation on the real core, which one side repeats. Only the accesses of [`Act::run`] are recorded.
 pub trait Act {
-    /// Touches the memory that the parent passes on. Called only in the state with a parent, before the forks.
+    /// Touches memory of the parent, which its children inherit. Called only in `State::Parent`, before the forks.
     fn inherit(&mut self, _world: &World, _parent: &Space<Hosted>, _side: Side) -> Result<(), Failure> {
         Ok(())
     }

@@ -262,7 +262,7 @@ fn map_unmap(cpus: usize, arenas: bool) -> Result<Moves, Failure> {
         cpus.iter().for_each(|c| c.run(|| space.open_arena(c.id())));
     }
     moves(&cpus, |cpu, _| {
-        // All mappings at fixed addresses outside the arenas are under one lock.
+        // One lock guards all mappings outside of arenas. An arena is a part of the space with its own lock.
         let to = if arenas { Placement::Any { hint: 0 } } else { Placement::Fixed(region(cpu.id() as u64, 1)) };
         let at = space.map(&MapRequest::private(to, 4 * PAGE_SIZE))?;
         space.unmap(VirtRange { start: at, end: at + 4 * PAGE_SIZE })?;

@@ -21,8 +21,8 @@ const REGION: u64 = PAGES * PAGE_SIZE;
 pub const FRAMES: u64 = 12 * 1024;
 /// The address of the first region of a process that has no other threads.
 const BASE: u64 = 0x5000_0000_0000;
-/// The number of further mappings of the file that stands for a file of thousands of processes. With them, the mapping
-/// list is sharded.
+/// The number of further mappings of the shared file, which stand for the mappings of thousands of processes. They make
+/// the file's mapping list sharded: split into parts with a lock each.
 const CROWD: u64 = 1400;
 /// The number of pages of each side's file. It has one region for mappings and faults, and another for mappings and
 /// execs.
@@ -52,7 +52,7 @@ impl Pager for Made {
 
 static MADE: Made = Made;
 
-/// The machine and its processes, as the module describes.
+/// The machine, its files and its processes.
 pub struct World {
     /// The memory system.
     pub vm: &'static Vm<Hosted>,
@@ -87,7 +87,7 @@ impl World {
         frames: u64,
         fill: &mut dyn FnMut(&World, &Space<Hosted>) -> Result<(), Failure>,
     ) -> Result<World, Failure> {
-        // A fault handles one page here, so that an operation that touches a page is one fault.
+        // In this machine, a fault handles one page, so that an operation that touches a page is one fault.
         let (check, zero_window) = (Level::Never, 0);
         let settings = Settings { cpus: CPUS, frames, poison: false, check, zero_window, ..Settings::default() };
         let vm = Hosted::boot(settings).expect("the settings are valid for a machine");
@@ -206,7 +206,8 @@ impl World {
         VirtRange { start, end: start + PAGE_SIZE }
     }
 
-    /// A request to map `pages` pages at `at`: zeroed memory, or the shared file in the state with one.
+    /// A request to map `pages` pages at `at`: of the shared file in [`State::File`], and of zeroed memory in other
+    /// states.
     pub fn request(&self, at: Placement, pages: u64, side: Side) -> MapRequest<'_, Hosted> {
         let request = MapRequest::private(at, pages * PAGE_SIZE);
         match self.state {
@@ -236,7 +237,8 @@ impl World {
         MapRequest::private(Placement::Fixed(self.at(region, side)), pages * PAGE_SIZE)
     }
 
-    /// The request for never touched memory. In the state with shared anonymous memory, it maps that memory.
+    /// A request for memory that was never touched. In [`State::Anonymous`], it maps the memory that both processes
+    /// share.
     fn zero(&self, side: Side) -> MapRequest<'_, Hosted> {
         let request = self.private(Region::Zero, PAGES, side);
         match &self.shared {
@@ -276,7 +278,8 @@ impl World {
     }
 }
 
-/// Opens an arena for the calling CPU. Returns an address in the arena for a thread's regions.
+/// Opens an arena, a part of the space with its own lock, for the calling CPU. Returns an address in the arena for a
+/// thread's regions.
 fn own_stretch(space: &Space<Hosted>, side: Side) -> Result<u64, Failure> {
     space.open_arena(side);
     let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE))?;

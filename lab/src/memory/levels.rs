@@ -78,7 +78,7 @@ impl<T: Sync> Levels<T> {
         Some(table)
     }
 
-    /// Calls `f` on every last-level table of a space that is being dropped. No CPU makes further tables there.
+    /// Calls `f` on every last-level table of a space that is being dropped. No CPU makes further tables in that space.
     pub fn each(&self, mut f: impl FnMut(&T)) {
         // The list is moved out of the lock first, because `f` may acquire a table's lock, which must not be inside
         // this lock.
@@ -119,7 +119,8 @@ impl<T: Sync> Levels<T> {
 impl<T> Drop for Levels<T> {
     fn drop(&mut self) {
         if record::ENABLED {
-            // The memory is leaked in the recording build, so that it is not reused: `kept` gives the reason.
+            // The recording build leaks the memory, so that it is not reused. `kept` in `lab/src/memory/mod.rs` gives
+            // the reason.
             return;
         }
         /// # Safety

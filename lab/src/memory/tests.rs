@@ -212,8 +212,8 @@ proptest! {
         }
     }
 
-    /// A private mapping of a file no longer shows other spaces' stores to the file once its chain was cut. So the two
-    /// kinds are not mixed here.
+    /// Once the chain of a private file mapping was cut, the mapping no longer shows other spaces' stores to the file.
+    /// So no case of this test has both private and shared mappings of a file.
     #[test]
     fn a_backing_for_each_mapping_does_too(ops in prop::collection::vec(op(), 1..150)) {
         for only in [[Kind::Private, Kind::Shared], [Kind::Private, Kind::Copied]] {
@@ -332,7 +332,8 @@ fn many_threads_leave_nothing_behind<M: Words>(memory: M) {
     drop(cpu);
 }
 
-/// MiB of memory. A child that lives long keeps the pages stored since its fork: at most all, 3 * 200 * 32 pages.
+/// The MiB of memory of the machine. While a child lives, the pages that were stored into since its fork stay allocated.
+/// There are at most 3 * 200 * 32 such pages.
 const ENOUGH: u64 = 80;
 
 #[test]

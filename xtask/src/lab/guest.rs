@@ -45,7 +45,7 @@ fn memory(command: &str, cpus: u32) -> u64 {
 }
 
 /// The estimated seconds of one case of the builds in a boot. Builds with one number of jobs give two cases, so each
-/// case gets half of their time.
+/// case gets half of the builds' time.
 fn build_seconds(mode: Mode, place: Place, cpus: u32) -> f64 {
     let all = if mode == Mode::Full { 160.0 } else { 16.0 };
     all / if place == Place::Guest { f64::from(cpus.min(2)) } else { 1.0 } / 2.0
@@ -63,7 +63,7 @@ struct Thing {
     lines: &'static [(&'static str, Of)],
     /// Further lines of runs that count instructions: their names, measures, units and parameters.
     other: &'static [(&'static str, &'static str, &'static str, Of)],
-    /// Further lines of timed runs, in the same form.
+    /// Further lines of timed runs: their names, measures, units and parameters.
     times: &'static [(&'static str, &'static str, &'static str, Of)],
     /// Whether the program also runs, on one CPU, in a guest that counts instructions.
     counted: bool,
@@ -199,7 +199,8 @@ const THINGS: &[Thing] = &[
         lines: &[("create", &[("what", "create"), ("processes", "100")]),
             ("wake", &[("what", "timed sleep and wake-up"), ("processes", "100")]),
                  ("kill", &[("what", "kill"), ("processes", "100")])],
-        // Memory is not measured here, because the kernel's other memory would be a large part of it for 100 processes.
+        // The program's memory is not measured, because the kernel's other memory would be a large part of it for 100
+        // processes.
         other: &[], times: &[], counted: true, timed: Timed::Never, large: false,
     },
     Thing {
@@ -582,7 +583,7 @@ pub fn boots(mode: Mode, planned: Vec<Planned>, experiments: &mut [Experiment]) 
     for p in planned {
         let Some(experiment) = experiments.iter().position(|e| e.name == p.experiment) else { continue };
         let (side, place) = (p.case.side, p.case.place);
-        // A round of this experiment is several builds already, and takes minutes in a full run.
+        // A round of the experiment `build` is several builds already, and takes minutes in a full run.
         let most = match (mode, p.experiment, place) {
             // The instructions of a build are the same in each round.
             (_, BUILD, Place::GuestCounted) => 1,
@@ -744,7 +745,7 @@ impl Guests {
     }
 }
 
-/// Extends the message of a failure to get Linux: the rest can be measured without it.
+/// Adds a hint to the message of a failure to get Linux: `--no-linux` measures the other sides.
 fn without(linux: Failure) -> Failure {
     Failure { message: format!("{linux}; --no-linux measures without it"), ..linux }
 }

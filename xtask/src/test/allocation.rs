@@ -77,8 +77,8 @@ fn is_end(name: &str) -> bool {
     ENDS.iter().any(|end| name.contains(end))
 }
 
-/// Returns the functions, in the libraries beside `kernel`, that refer to a member of `ENDS`. Those of `alloc` itself
-/// are left out.
+/// Returns the functions, in the libraries beside `kernel`, that refer to a member of `ENDS`. Functions of `alloc`
+/// itself are left out.
 fn referrers_of(kernel: &Path) -> Result<BTreeSet<String>> {
     let libraries = kernel.with_file_name("deps");
     let entries = fs::read_dir(&libraries).doing(|| format!("cannot read {}", libraries.display()))?;

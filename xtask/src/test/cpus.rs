@@ -198,8 +198,8 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
 fn names_absent_features(kernel: &Kernel, image: &File) -> Result<(), String> {
     let emulated = kernel.clone().emulated();
     let one = REQUIRED.iter().map(|name| (format!("max,-{name}"), (*name).to_owned()));
-    // The oldest model has an FPU, and Intel's processors report SYSCALL only in 64-bit mode. So these two are not
-    // missing there.
+    // The oldest model has an FPU, and Intel's processors report SYSCALL only in 64-bit mode. So the kernel does not
+    // report these two features as missing on that model.
     let all = REQUIRED.into_iter().filter(|name| !["fpu", "syscall"].contains(name)).collect::<Vec<_>>().join(", ");
     for (cpu, lacks) in one.chain([("486".to_owned(), all)]) {
         let shape = Shape { cpus: 1, memory: 128, cpu: Some(cpu.clone()), ..Shape::default() };

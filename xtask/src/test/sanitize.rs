@@ -16,8 +16,8 @@ use crate::{
 
 const SANITIZERS: [Sanitizer; 2] = [Sanitizer::Thread, Sanitizer::Address];
 
-/// A test program. `all` are its tests for long runs. `smoke` are those that run for a few seconds; if empty, all of
-/// them.
+/// A test program. `all` are its tests for long runs. `smoke` are its tests for runs of a few seconds. If `smoke` is
+/// empty, such runs include all tests.
 struct Program {
     name: &'static str,
     all: &'static [&'static str],

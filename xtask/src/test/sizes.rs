@@ -42,7 +42,7 @@ const fn size(memory: u64, cpus: u32) -> Size {
     Size { memory, cpus, resident: None }
 }
 
-/// The machines: each size, each number of CPUs twice, and the four extreme pairs of both.
+/// The machines: each size of memory, each number of CPUs twice, and the four pairs of the extreme sizes and numbers.
 const SIZES: [Size; 10] = [
     size(64, 1),
     size(64, 64),

@@ -5,7 +5,7 @@
 //! descriptors name [`open_file`]s, and an exec holds a [`program`]. Both are above the tree in the crate's order.
 //!
 //! May use: [`stream`](crate::stream); [`open_file`] and [`program`] also [`tree`](crate::tree). Owns: a lock of a
-//! range excludes the others that conflict; a file is never open for writing and executed at once; a seal stays.
+//! range excludes all conflicting locks; a file is never open for writing and executed at once; a seal stays.
 
 pub mod lease;
 pub mod lock;

@@ -89,8 +89,8 @@ impl<H: Host> PipeEnd<H> {
         Ok(got)
     }
 
-    /// Passes bytes to `write`, and removes those that it accepts. `write` gets some of the bytes and returns how many
-    /// it accepted. Returns that number, or 0 if the pipe is empty.
+    /// Passes bytes of the pipe to `write`, and removes the bytes that `write` accepts. `write` gets some of the bytes
+    /// and returns how many it accepted. Returns that number, or 0 if the pipe is empty.
     pub fn give(
         &self,
         buffer: &mut [u8],
@@ -153,7 +153,8 @@ impl<H: Host> Pipe<H> {
         Ok(n)
     }
 
-    /// Adds bytes that [`reserve`](Self::reserve) made room for, under the same lock.
+    /// Adds bytes for which [`reserve`](Self::reserve) has made room. The caller has held the writer's lock since that
+    /// call.
     fn store(&self, large: &Large<H>, bytes: &[u8]) {
         let ring = self.ring(large);
         let mut at = self.written.load(Ordering::Relaxed);

@@ -352,7 +352,8 @@ fn a_user_pays_for_its_pipes_until_they_go() {
     assert_eq!((left(), size(&*small[0]).capacity()), (4, 2 * PAGE_SIZE));
     let last = [ends().unwrap(), ends().unwrap()];
     assert_eq!((left(), ends().err()), (0, Some(FsError::TooManyPipes)));
-    // A FIFO's first end is charged, and its last one returns the charge; the next is charged again.
+    // The first end of a FIFO is charged, and the close of its last end returns the charge. The next end is charged
+    // again.
     let fifo = Pipe::new(TestHost).unwrap();
     let open = || Pipe::open(&fifo, true, true, &Io::NOW);
     assert_eq!(open().err(), Some(FsError::OutOfMemory));

@@ -17,8 +17,8 @@ use quire_sync::{Rank, SpinLock};
 ///
 /// Guards: `place` has its own lock. It changes only under the locks of the name's old and new directories.
 ///
-/// Aligned, so that the reference count is on the cache line before. Openers and closers of the file write that count;
-/// readers of the file do not access it.
+/// The alignment puts the reference count on the cache line before this struct. Openers and closers of the file write
+/// that count; readers of the file do not access it.
 #[repr(align(64))]
 pub struct Dentry<H: Host> {
     /// The name's inode.
@@ -26,14 +26,14 @@ pub struct Dentry<H: Host> {
     place: SpinLock<DentryPlace<H>>,
     /// Whether this is the root of a mount, which cannot be renamed or removed.
     pub(crate) mounted: bool,
-    /// The number of bind mounts that show a mount at this dentry. Changed under the directory's lock.
+    /// The number of bind mounts that show a mount at this dentry. Changed under the lock of this dentry's directory.
     covers: AtomicU32,
-    /// For a view through a bind mount: the way to the seen dentry.
+    /// For a view through a bind mount: that mount, and the dentry that the view shows (the *seen* dentry).
     through: Option<Box<Through<H>>>,
 }
 
 struct DentryPlace<H: Host> {
-    /// The directory that it is in, or was in last; `None` for the root of the tree and for nameless files.
+    /// The directory that the dentry is in, or was in last; `None` for the root of the tree and for nameless files.
     parent: Option<Arc<Dentry<H>>>,
     name: Arc<[u8]>,
     /// Whether the parent lists this name.
@@ -79,8 +79,8 @@ impl<H: Host> Dentry<H> {
         Self::with(Some(parent.clone()), Arc::try_copy(label)?, inode, false, false)
     }
 
-    /// A dentry for `entry`, called `name`, in the generated directory `parent`. It is not cached: the next lookup
-    /// makes another.
+    /// A dentry for `entry`, called `name`, in the generated directory `parent`. The dentry is not cached: the next
+    /// lookup makes another dentry.
     pub(crate) fn for_generated(
         host: &H,
         parent: &Arc<Dentry<H>>,
@@ -198,8 +198,8 @@ impl<H: Host> Dentry<H> {
         place.listed && place.parent.as_ref().is_some_and(|parent| Arc::ptr_eq(parent, directory))
     }
 
-    /// The directory that it is in. Fails with [`FsError::NotFound`] for a view of a directory that has left the bind
-    /// mount's source.
+    /// The directory that the dentry is in. Fails with [`FsError::NotFound`] for a view of a directory that has left
+    /// the bind mount's source.
     pub fn parent(this: &Arc<Self>) -> Result<Option<Arc<Dentry<H>>>, FsError> {
         let Some(Through { bind, dentry }) = this.through() else { return Ok(this.directory()) };
         let up = Spot::of(this).up().map(|(up, _, _)| up);
@@ -387,7 +387,8 @@ impl<H: Host> Dentry<H> {
     }
 }
 
-/// A place in the tree. For a view, unlike a dentry, it needs no allocation.
+/// A place in the tree: a dentry, and perhaps the bind mount through which it is seen. Unlike a view, a spot needs no
+/// allocation.
 struct Spot<H: Host> {
     bind: Option<Arc<Bind<H>>>,
     /// The dentry, which is no view.

@@ -54,7 +54,7 @@ impl<H: Host> Vfs<H> {
         let InodeContent::Directory(directory) = &parent.inode.node else { return Err(FsError::NotFound) };
         view.credentials.may_at(parent, Want::WRITE | Want::EXECUTE)?;
         self.may_rename_in(view, parent.inode.system()).map_err(|e| match content {
-            // The error is the same as in a directory that cannot make files.
+            // Directories in which no file can be made return this error too.
             Create::File => FsError::Denied,
             _ => e,
         })?;

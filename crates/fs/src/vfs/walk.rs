@@ -133,7 +133,7 @@ impl<H: Host> Vfs<H> {
     /// The fast way of [`target`](Self::target), for paths of only names in stored directories without a link at the
     /// end. `None` means that the path needs a full walk. `Some(None)` means that there is no such file.
     fn straight(&self, view: &View<H>, base: &Arc<Dentry<H>>, path: &[u8]) -> Option<Option<Hold<Dentry<H>>>> {
-        // A reference that is not returned is dropped after the pin is released, because it may be the last one.
+        // A reference that is not returned is dropped after the pin is released, because it may be the last reference.
         let mut _in_vain = None;
         let pin = self.host().epoch().pin();
         let mut below: Option<names::PinnedValue<'_, Dentry<H>>> = None;

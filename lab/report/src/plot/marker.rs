@@ -1,5 +1,5 @@
-//! The marker of each side, and the dashes that distinguish lines of one side. With them, a plot is readable without
-//! colours.
+//! The marker of each side, and the dashes that distinguish lines of one side. Markers and dashes make a plot readable
+//! without colours.
 
 use quire_results::Side;
 

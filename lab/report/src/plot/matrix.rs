@@ -83,7 +83,7 @@ fn name(experiment: &Experiment, axis: Option<&str>, value: &Parameter) -> Strin
     crate::words::value(&experiment.name, axis.unwrap_or_default(), value)
 }
 
-/// Whether the other side of `a` is better than the other side of `b`.
+/// Whether the side compared in `a` is better, relative to Quire, than the side compared in `b`.
 fn better(a: &Comparison<'_>, b: &Comparison<'_>) -> bool {
     a.worse_by() > b.worse_by()
 }

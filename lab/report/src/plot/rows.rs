@@ -24,8 +24,8 @@ use super::{
 use crate::{number, words};
 
 const WIDTH: i32 = 480;
-/// The least and the largest width of the rows' names. The longest name decides. A letter takes `LETTER` tenths of a
-/// unit.
+/// The least and the largest width of the rows' names. Between these limits, the longest name determines the width. A
+/// letter takes `LETTER` tenths of a unit.
 const LEFT: (i32, i32) = (118, 200);
 const LETTER: i32 = 59;
 const RIGHT: i32 = 62;

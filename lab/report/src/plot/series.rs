@@ -45,7 +45,7 @@ impl<'a> Point<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// The same series for a picture of its own, where its line has no dashes.
+    /// A copy of the series for a picture of its own, where its line has no dashes.
     pub fn alone(&self) -> Series<'a> {
         let points = self.points.iter().map(Point::again).collect();
         Series { side: self.side, name: self.name.clone(), dash: 0, points }
@@ -133,7 +133,8 @@ fn series<'a>(measured: &[(&'a Case, &'a Measure)], plot: &'a Plot, experiment: 
     all
 }
 
-/// The number of a point across. A point without a number is at infinity, so such points come last, in their old order.
+/// The number of a point across. A point without a number is at infinity. So such points come last, and keep their
+/// order.
 pub fn across(point: &Point<'_>) -> f64 {
     match point.across {
         Some(Parameter::Number(n)) => *n,

@@ -1,5 +1,5 @@
 //! A backend for the crate plotters that writes SVG for a page with themes. Elements get CSS classes where plotters has
-//! colours. Elements can be grouped, and text stays text.
+//! colours. Elements can be grouped, and texts are written as text, not as shapes.
 
 use std::{cell::RefCell, convert::Infallible, fmt::Write as _, rc::Rc};
 

@@ -12,7 +12,8 @@ use std::io::Write as _;
 
 /// The number of frames of a machine. It is small, because each frame is touched at boot.
 const FRAMES: u64 = 1024;
-/// The number of rounds before the first counted round. In them, all structures that are made once are made.
+/// The number of rounds before the first counted round. In these rounds, the core makes all structures that it makes
+/// only once.
 const WARM: u32 = 3;
 /// The number of counted rounds.
 const ROUNDS: u32 = 1;

@@ -30,7 +30,7 @@ impl Split for Mapping {
 
 /// The most pages that one load fault maps.
 const AROUND: usize = 16;
-/// A fork ends the chain if more objects than this lie behind the front object.
+/// A fork ends a chain that has more objects than this, the front object included.
 const DEEP: usize = 5;
 
 /// An address space.
@@ -119,7 +119,7 @@ impl Space {
             if found.own {
                 self.tables.enter(page, found.frame, mapping.writable && !mapping.needs_copy);
             } else {
-                // This never replaces the PTE of a copy that another CPU has made meanwhile.
+                // `enter_free` replaces no PTE. So the PTE of a copy that another CPU has just made stays.
                 self.tables.enter_free([(page, found.frame)].into_iter());
             }
             if found.fresh {
@@ -151,8 +151,8 @@ impl Space {
         }
     }
 
-    /// Makes a page in the front object, with the content seen behind it, or zeroes. The caller holds it exclusively.
-    /// Returns `None` if the front object has the page by now.
+    /// Makes a page in the front object, with the content seen behind it, or zeroes. The caller then holds the page
+    /// exclusively. Returns `None` if another CPU has already added the page to the front object.
     fn fill(&self, front: &Backing, page: u64) -> Result<Option<Frame>, Failure> {
         let Some(frame) = front.object.add(front.key(page))? else { return Ok(None) };
         match front.seen_behind(page) {
@@ -228,8 +228,8 @@ impl Space {
                 self.core.unbusy(frame);
             }
         }
-        // PTEs of these pages are dropped, because they may map pages of the removed backings. A CPU that is just
-        // removing such a page no longer looks for it in this space.
+        // PTEs of these pages are cleared first, because they may map pages of the removed backings. After `cut`, a CPU
+        // that removes such a page does not find this space in the object's list.
         self.tables.clear(pages);
         front.cut();
         Ok(())
@@ -252,8 +252,8 @@ impl Space {
         self.word(va, true, |at| unsafe { at.write(value) })
     }
 
-    /// Calls `f` with a word while the word is mapped. The map is locked meanwhile, so forks and unmaps wait. Only for
-    /// tests, which do not remove pages of a file that they use in this way.
+    /// Calls `f` with a word while the word is mapped. The map is locked during the call, so forks and unmaps wait.
+    /// Only tests call this function. They do not remove pages of a file that they access in this way.
     fn word<R>(&self, va: u64, store: bool, f: impl Fn(*mut u64) -> R) -> Result<R, Failure> {
         loop {
             let map = self.map.read();

@@ -179,8 +179,8 @@ fn about() -> String {
     "the kernel's debug information".to_string()
 }
 
-/// Returns a section as a linker at address zero would make it. This is needed, because debug sections of objects keep
-/// their values in relocations.
+/// Returns a section with its relocations applied, as a linker at address zero would do. Debug sections of objects need
+/// this, because they keep their values in relocations.
 fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
     let Some(section) = file.section_by_name(name) else { return Cow::Borrowed(&[]) };
     let Ok(data) = section.uncompressed_data() else { return Cow::Borrowed(&[]) };
@@ -201,7 +201,7 @@ fn relocated(file: &object::File<'_>, name: &str) -> Cow<'static, [u8]> {
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// An entry of the debug information, with the fields that are needed here.
+/// An entry of the debug information, with the fields that this module needs.
 #[derive(Debug, Clone)]
 struct Entry {
     tag: gimli::DwTag,
@@ -405,7 +405,7 @@ impl Unit {
         program: &mut Program,
     ) {
         // A generic function that has a type argument of a folder may also use other types of that folder, by the
-        // argument's traits. These do not count as uses.
+        // argument's traits. These types do not count as uses.
         let given = |to: &Module| passed.iter().any(|p| p.krate == to.krate && p.path.first() == to.path.first());
         for to in self.modules(type_at, children, 0) {
             if to != *from && !given(&to) {

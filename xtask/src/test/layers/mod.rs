@@ -141,8 +141,8 @@ fn metadata(places: &Places) -> Result<Value> {
     serde_json::from_slice(&out.stdout).doing(|| "cargo metadata".to_string())
 }
 
-/// Returns the dependencies between the workspace's crates. Those of tests are left out, because a test may use higher
-/// layers. Optional ones are left out too: they belong to a test host, whose feature fuzzers enable and no kernel does.
+/// Returns the dependencies between the workspace's crates. Dependencies of tests are left out, because a test may use
+/// higher layers. Optional dependencies are left out too. They belong to a test host, whose feature no kernel enables.
 fn arrows(metadata: &Value) -> Result<BTreeMap<String, Vec<String>>> {
     let packages = metadata["packages"].as_array().ok_or_else(|| Failure::usage("cargo metadata names no packages"))?;
     let name = |v: &Value| v["name"].as_str().unwrap_or_default().to_owned();

@@ -103,8 +103,8 @@ impl<H: Host> Inode<H> {
         self.truncate(host, size, io)
     }
 
-    /// Waits for [`break_leases`](Self::break_leases). Leases that this opener breaks end by themselves at `due`
-    /// (nanoseconds of the monotonic clock).
+    /// Waits until no lease conflicts with the opener, for [`break_leases`](Self::break_leases). Leases that this
+    /// opener breaks end by themselves at `due` (nanoseconds of the monotonic clock).
     fn await_leases(&self, list: &LeaseList, due: u64, writes: bool, io: &Io<'_>) -> Result<(), FsError> {
         loop {
             let gone = list.expire(now());

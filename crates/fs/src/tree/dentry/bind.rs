@@ -17,9 +17,10 @@ use quire_sync::{Rank, SpinLock};
 pub(crate) struct Bind<H: Host> {
     /// The number of the mount.
     pub id: u64,
-    /// The directory or file that is seen at its top. Not a view.
+    /// The directory or file that is seen at the top of the mount. Not a view.
     pub source: Arc<Dentry<H>>,
-    /// The directory that its top is in, and its name there; `None` before it begins and after it ends.
+    /// The directory that the top of the mount is in, and the top's name in that directory. `None` before the mount
+    /// begins and after it ends.
     place: SpinLock<Option<Top<H>>>,
     /// The bits of its [`Restrictions`].
     restrictions: AtomicU8,
@@ -27,7 +28,7 @@ pub(crate) struct Bind<H: Host> {
     over: SpinLock<Map<usize, Arc<Dentry<H>>>>,
 }
 
-/// A directory, and a name there.
+/// A directory, and a name in that directory.
 pub(crate) type Top<H> = (Arc<Dentry<H>>, Arc<[u8]>);
 
 /// The way to a seen dentry.
@@ -55,7 +56,7 @@ impl<H: Host> Bind<H> {
         }
     }
 
-    /// The directory that the mount's top is in, and the name there.
+    /// The directory that the mount's top is in, and the top's name in that directory.
     pub fn place(&self) -> Option<Top<H>> {
         self.place.lock().clone()
     }

@@ -12,10 +12,11 @@ use quire_sync::{CachePadded, Rank, SpinGuard, SpinLock};
 /// The first cookie of an entry. Lower cookies are those of `.` and `..`.
 pub(crate) const FIRST_COOKIE: u64 = 2;
 
-/// A directory's entries. The lock is held for one step at a time: not during allocations for users, copies to them, or
-/// frees. Lookups of names do not take the lock.
+/// A directory's entries. A thread holds the lock for one step at a time. It does not hold the lock while it allocates
+/// memory for users, copies to users, or frees memory. Lookups of names do not take the lock.
 pub struct Directory<H: Host> {
-    /// The same entries, for lookups. A removed directory is kept here until no lookup can use it any more.
+    /// The names of `entries` again, for lookups. `names` keeps a removed directory until no lookup can use it any
+    /// more.
     names: Names<Dentry<H>>,
     epoch: &'static Domain,
     entries: CachePadded<SpinLock<Entries<H>>>,
@@ -36,7 +37,7 @@ type Named<H> = (Arc<[u8]>, Arc<Dentry<H>>);
 /// An entry of a listing: the cookie of the next entry, the name, the dentry.
 pub(crate) type Shown<H> = (u64, Arc<[u8]>, Arc<Dentry<H>>);
 
-/// The memory of an entry in both listings.
+/// The memory of an entry in both maps of [`Entries`].
 pub(crate) struct Spares<H: Host> {
     by_name: SpareEntry<Arc<[u8]>, Listed<H>>,
     by_cookie: SpareEntry<u64, Named<H>>,
@@ -59,7 +60,7 @@ pub(crate) type Taken<H> = (Arc<Dentry<H>>, Spares<H>);
 pub(crate) struct Entries<H: Host> {
     by_name: Map<Arc<[u8]>, Listed<H>>,
     /// The entries by cookie, so that a listing continues at the right place while entries change. A listing searches
-    /// no names, because each entry here has its dentry, too.
+    /// no names, because this map has the dentry of each entry, too.
     by_cookie: Map<u64, Named<H>>,
     next: u64,
     /// Whether the directory is removed, so that no entry may be added any more.

@@ -165,7 +165,7 @@ impl<H: Host> Mount<H> {
         self.carried.load(Ordering::Relaxed) > 0
     }
 
-    /// Counts a mount that begins in it, or uncounts a mount that leaves.
+    /// Counts a mount that begins in this mount, or uncounts a mount that leaves it.
     pub(in crate::vfs) fn carry(&self, comes: bool) {
         let now = self.carried.load(Ordering::Relaxed);
         self.carried.store(if comes { now + 1 } else { now - 1 }, Ordering::Relaxed);
