@@ -122,12 +122,13 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// Counts the resident pages. Only private file mappings with copied pages are examined page by page; other
-    /// mappings count their PTEs. Memory that was only read counts too, because its PTEs map the frame of zeroes.
-    pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
+    /// Splits the number of resident pages, `all`, by kind. Only mappings of files and of shared memory are searched, and
+    /// page by page only private file mappings with copied pages. The rest is anonymous. Memory that was only read
+    /// counts too, because its PTEs map the frame of zeroes.
+    pub fn of<M: Machine>(memory: &Foreign<M>, all: u64) -> Resident {
         let mut counts = Resident::default();
         let mut steps = 0;
-        memory.entries(0, &mut |entry| {
+        memory.entries_of_objects(&mut |entry| {
             if look(memory, &mut steps).is_err() {
                 return false;
             }
@@ -138,7 +139,6 @@ impl Resident {
                 Some(_) if shared || !entry.copied => 0,
                 Some(_) => copies_in(memory, entry.range).min(leaves),
             };
-            counts.anonymous += copies;
             // The kernel's own pages in a private mapping (vDSO) belong to no file system. They count as pages of a
             // file.
             let others = match entry.ident().0 {
@@ -149,6 +149,7 @@ impl Resident {
             *others += leaves - copies;
             true
         });
+        counts.anonymous = all.saturating_sub(counts.files + counts.shared);
         counts
     }
 

@@ -176,6 +176,18 @@ impl<M: Machine> Foreign<M> {
         self.0.entries(from, f)
     }
 
+    /// Calls `f` for each entry of the map that shows a file or shared memory, until `f` returns false.
+    pub fn entries_of_objects(&self, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        self.0.entries_of_objects(f)
+    }
+
+    /// The number of private pages in swap.
+    pub fn swapped(&self) -> u64 {
+        let swap = self.0.vm().swap();
+        // Mostly there is nothing in swap, and then no mapping is searched.
+        if swap.free() >= swap.total() { 0 } else { self.0.holdings().swapped }
+    }
+
     /// Whether the calling thread, which reads this memory, must end.
     pub fn is_reader_killed(&self) -> bool {
         quire_vm::Machine::is_ending(self.0.vm().machine())
