@@ -143,7 +143,12 @@ impl<M: Machine> Foreign<M> {
 
     /// The number of private pages in `range` that are in swap.
     pub fn swapped_in(&self, range: VirtRange) -> u64 {
-        self.0.swapped_in(range)
+        if self.swap_is_empty() { 0 } else { self.0.swapped_in(range) }
+    }
+
+    /// Calls `f` with each page that a PTE in `range` maps, until `f` returns false. `f` must not sleep.
+    pub fn each_page(&self, range: VirtRange, f: &mut dyn FnMut(u64, &PageInfo) -> bool) {
+        self.0.each_page(range, f);
     }
 
     /// The first address in `range` that a PTE maps.
@@ -183,9 +188,13 @@ impl<M: Machine> Foreign<M> {
 
     /// The number of private pages in swap.
     pub fn swapped(&self) -> u64 {
+        if self.swap_is_empty() { 0 } else { self.0.holdings().swapped }
+    }
+
+    /// Mostly there is nothing in swap, and then no mapping is searched.
+    fn swap_is_empty(&self) -> bool {
         let swap = self.0.vm().swap();
-        // Mostly there is nothing in swap, and then no mapping is searched.
-        if swap.free() >= swap.total() { 0 } else { self.0.holdings().swapped }
+        swap.free() >= swap.total()
     }
 
     /// Whether the calling thread, which reads this memory, must end.

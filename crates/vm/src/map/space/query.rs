@@ -16,6 +16,8 @@ use core::fmt;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
 
+/// Entries that a list of mappings looks up at a time.
+const TOGETHER: usize = 8;
 /// Entries that a walk looks at under one pin.
 const STEPS: usize = 256;
 
@@ -82,23 +84,46 @@ impl<M: Machine> Space<M> {
     /// As [`Space::entries`], by mappings: entries that continue each other ([`Entry::is_continued_by`]) are shown as
     /// one. The first mapping is shown whole, even if it begins before `from`.
     pub fn mappings(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
-        let Some(mut whole) = self.next_info(self.mapping_start(from)) else { return };
+        let mut whole: Option<EntryInfo<M>> = None;
+        let mut at = self.mapping_start(from);
         loop {
-            let next = self.next_info(whole.range.end);
-            match next {
-                Some(next) if whole.is_continued_by(&next) => {
-                    whole.range.end = next.range.end;
-                    whole.copied |= next.copied;
-                }
-                next => {
-                    if !f(&whole) {
-                        return;
+            let next = self.next_infos(at);
+            if next[0].is_none() {
+                break;
+            }
+            for next in next.into_iter().flatten() {
+                at = next.range.end;
+                match &mut whole {
+                    Some(whole) if whole.is_continued_by(&next) => {
+                        whole.range.end = next.range.end;
+                        whole.copied |= next.copied;
                     }
-                    let Some(next) = next else { return };
-                    whole = next;
+                    _ => {
+                        if whole.replace(next).is_some_and(|done| !f(&done)) {
+                            return;
+                        }
+                    }
                 }
             }
         }
+        if let Some(last) = whole {
+            f(&last);
+        }
+    }
+
+    /// The first entries that end after `at`, as many as one look under one pin shows, from the front of the array. None
+    /// if there are no more.
+    fn next_infos(&self, at: u64) -> [Option<EntryInfo<M>>; TOGETHER] {
+        let mut all = [const { None }; TOGETHER];
+        if self.arenas.fanned_out() {
+            all[0] = self.next_info(at);
+            return all;
+        }
+        let pin = self.vm().epoch().pin();
+        for (place, entry) in all.iter_mut().zip(self.arenas.home().walk(at, &pin)) {
+            *place = Some(Self::info(entry, &pin));
+        }
+        all
     }
 
     /// The start of the mapping that has `va`; `va` itself where nothing is mapped.
