@@ -44,7 +44,9 @@ pub fn is_counted(a: &Attributes) -> bool {
 /// Checks that `range` may become writable, as [`may_add`]. Only the mappings in it count that did not count before,
 /// each on its own, as on Linux.
 pub fn may_store<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange) -> Result<(), Errno> {
-    if may_add(ctx.linux, range.len(), Add::Private).is_ok() {
+    /// Every machine that runs programs has more memory than this.
+    const SMALL: u64 = 4 << 20;
+    if range.len() <= SMALL || may_add(ctx.linux, range.len(), Add::Private).is_ok() {
         return Ok(());
     }
     let mut result = Ok(());
