@@ -163,8 +163,8 @@ pub fn build_package(places: &Places, package: &str, what: &str, flags: &str, di
     Ok(target.join(made).join(package))
 }
 
-/// The path of the program that the tests of the unit build or of the recording build use. Their stages have built it,
-/// with the memory core's mutants included but switched off.
+/// The path of the program that the tests of the unit build or of the recording build use. Their stages have built it.
+/// It contains the switches that leave out a step of the memory core (mutants), all off.
 fn built_by_tests(places: &Places, package: &str, directory: &str) -> Result<PathBuf> {
     let target = if directory == BUILDS[0].2 { places.target.clone() } else { places.target.join("recording") };
     let program = target.join("debug").join(package);

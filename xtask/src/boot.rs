@@ -33,8 +33,8 @@ pub enum On {
     Linux,
 }
 
-/// A word of Quire's command line, for a machine with several CPUs and a counted clock, which advances with the executed
-/// instructions. The CPUs take turns. Each turn ends after this time of the guest's clock.
+/// A word of Quire's command line, for a machine with several CPUs and a counted clock, which advances with the
+/// executed instructions. The CPUs take turns. Each turn ends after this time of the guest's clock.
 pub const TURNS: &str = "tick=4ms";
 
 /// Words for Linux's command line, of three kinds. Some remove costs that Quire does not have. Some let Linux boot on a

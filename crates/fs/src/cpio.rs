@@ -78,7 +78,7 @@ impl From<FsError> for Problem {
 pub trait Archive {
     /// The bytes that are left.
     fn rest(&self) -> &[u8];
-    /// Gives up the first `bytes` bytes of the rest.
+    /// Gives up the first `bytes` bytes of those that [`rest`](Self::rest) returns.
     fn give_up(&mut self, bytes: usize);
 }
 

@@ -45,7 +45,8 @@ impl<H: Host> Vfs<H> {
                 open.pop();
                 continue;
             };
-            // A batch ends at its first directory, so that only the directories on the way to it are kept.
+            // After its first directory, the rest of a batch is read again later. So `open` keeps only the directories
+            // on the path to the present one.
             let batch = d.batch(last.cookie, BATCH)?;
             if batch.is_empty() {
                 open.pop();

@@ -1,4 +1,4 @@
-//! A vector that grows only in methods whose name says so (`try_`).
+//! A vector that grows only in methods whose names begin with `try_`.
 
 use crate::OutOfMemory;
 use core::alloc::Layout;

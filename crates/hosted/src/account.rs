@@ -19,9 +19,9 @@ pub struct Account {
 }
 
 impl Account {
-    /// Finishes all pending work, then counts. Pending are reads and writes, memory retired to the epoch, the CPUs'
-    /// caches of free objects, and pages for the reaper. The calling thread is a CPU that holds nothing. All other CPUs
-    /// are idle.
+    /// Finishes all pending work, then counts. The pending work is: reads and writes, memory retired to the epoch, the
+    /// CPUs' caches of free objects, and pages for the reaper. The calling thread is a CPU that holds nothing. All
+    /// other CPUs are idle.
     ///
     /// # Panics
     /// If a slab or a queue is inconsistent.
@@ -37,7 +37,7 @@ impl Account {
             || vm.map_memory().caches().into_iter().chain(vm.object_memory().caches()).chain(vm.heap().caches());
         for cpu in 0..vm.machine().cpus() {
             as_cpu(cpu, || {
-                // Each cache is read as its own CPU.
+                // The thread reads each cache as the CPU to which the cache belongs.
                 // SAFETY: the caches belong to `vm`, which they get as an argument.
                 caches().for_each(|c| unsafe {
                     c.check(vm).unwrap_or_else(|broken| panic!("{broken}"));

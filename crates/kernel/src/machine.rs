@@ -179,6 +179,11 @@ impl quire_vm::Machine for Machine {
         let thread = unsafe { current().as_ref() };
         thread.and_then(|thread| thread.payload().as_ref()).is_some_and(quire_linux_state::Thread::is_refused)
     }
+    fn standing(&self) -> quire_vm::Standing {
+        // SAFETY: the thread that runs, if there is one, lives while it runs.
+        let thread = unsafe { current().as_ref() }.and_then(|thread| thread.payload().as_ref());
+        thread.map_or(quire_vm::Standing::System, quire_linux_state::Thread::standing)
+    }
     fn ends_something(&self) -> bool {
         // SAFETY: the thread that runs, if there is one, lives while it runs.
         let thread = unsafe { current().as_ref() };

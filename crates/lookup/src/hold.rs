@@ -24,7 +24,7 @@ use quire_heap::{Arc, Box};
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use quire_sync::hooks::current_cpu;
 
-/// The number of shards. CPUs with the same number modulo this share a cache line.
+/// The number of shards. CPUs whose numbers are equal modulo this constant share a cache line.
 #[cfg(not(any(loom, shuttle)))]
 const SHARDS: usize = 16;
 #[cfg(any(loom, shuttle))]
@@ -49,7 +49,7 @@ impl Shard {
     }
 }
 
-/// The holds of one value; see the module's comment.
+/// A count, in shards, of the holds of one value; see the module's comment.
 pub(crate) struct Crowd<V> {
     /// The reference that all holds share. The CPU that lowers the sum to zero takes it out.
     value: UnsafeCell<ManuallyDrop<Arc<V>>>,

@@ -51,7 +51,7 @@ const TURNS: u32 = 16;
 #[cfg(any(loom, shuttle))]
 const TURNS: u32 = 1;
 
-/// One name. It has its own cache lines, because its neighbours in memory are added and removed.
+/// One name. It has its own cache lines, so that changes of nodes beside it in memory do not disturb its lookups.
 #[repr(C, align(64))]
 struct NameNode<V> {
     /// Must be the first field, because the epoch's free function casts the header to the node.
@@ -66,7 +66,7 @@ struct NameNode<V> {
     name: Arc<[u8]>,
     /// The table's reference to the value, until the name is removed.
     value: *const V,
-    /// Null until a thread that holds `Names::changes` gives the value a crowd.
+    /// Null until a thread that holds `Names::changes` gives the value a crowd (a count of its holders in shards).
     crowd: AtomicPtr<Crowd<V>>,
     /// The part of the value that is kept after the removal. The CPU that removes the name writes it once. The CPU that
     /// frees the node reads it.
@@ -190,7 +190,8 @@ impl<V> Deref for PinnedValue<'_, V> {
 
 /// The result of a lookup.
 pub enum FoundName<'p, V> {
-    /// A value that stays. It is valid while the thread is pinned.
+    /// A value that *stays*: the table keeps it until all lookups that may have found it have unpinned. It is valid
+    /// while the thread is pinned.
     Kept(PinnedValue<'p, V>),
     /// Any other value, which is counted or held.
     Counted(Hold<V>),
@@ -299,7 +300,8 @@ impl<V: Send + Sync + 'static> Names<V> {
         }
     }
 
-    /// Gives the value of `name` a crowd. If there is no memory, lookups continue to count the value.
+    /// Gives the value of `name` a crowd (a count of its holders in shards). If there is no memory, lookups continue to
+    /// count the value.
     #[cold]
     fn make_crowd(&self, name: &[u8], hash: u32, pin: &Pinned<'_>) {
         let _locked = self.changes.lock();
@@ -461,7 +463,8 @@ impl<V> NameNode<V> {
         }
     }
 
-    /// Records the CPU of a lookup. Returns whether the value should get a crowd.
+    /// Records the CPU of a lookup. Returns whether CPUs alternate so often that the value should get a crowd (a count
+    /// of its holders in shards).
     fn crowds(&self) -> bool {
         let (cpu, turns) = (current_cpu() as u32, self.turns.load(Ordering::Relaxed));
         if turns >= TURN * TURNS {
@@ -692,7 +695,7 @@ mod tests {
             set_cpu(cpu);
             names.get(&name(0), &domain.pin()).unwrap().held()
         };
-        // CPUs that rarely alternate count the value as before.
+        // The CPUs alternate rarely. So lookups still count the value, and it gets no crowd.
         (0..100).for_each(|i| drop(look(i / 5 % 2)));
         let before = Arc::strong_count(&value);
         let one = look(0);

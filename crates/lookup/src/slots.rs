@@ -9,8 +9,8 @@
 //! A count of zero means that the value was removed after the slot was read. Another value may have replaced it in the
 //! same step, so the slot is read again. So a lookup of a number that always has a value always finds one.
 //!
-//! A table that only one thread uses (until [`Slots::share`]) pins no epoch and delays no free. It needs little memory:
-//! the cache lines for its numbers, and a lock [beside](Apart) the other fields.
+//! A table that only one thread uses (until [`Slots::share`]) pins no epoch, and frees the memory of removed values at
+//! once. It needs little memory: the cache lines for its numbers, and a lock [beside](Apart) the other fields.
 //!
 //! # Reserved numbers
 //! A caller that must not start an operation without a number [reserves](Slots::reserve) one first, and later fills it
@@ -309,7 +309,8 @@ impl<T: Send + Sync + 'static> Slots<T> {
 
     /// Stores `value` under the number `n`, which the caller has reserved.
     pub fn fill_reserved(&self, n: usize, value: Arc<T>) {
-        // Another thread may replace the array, so the lock is needed. A thread that has the table alone needs no lock.
+        // In a shared table another thread may replace the array, so the lock is needed. A table that only this thread
+        // uses needs no lock.
         let changes = self.is_shared().then(|| self.changes.lock());
         // SAFETY: the array is replaced only under the lock, or by this thread.
         let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };
@@ -466,7 +467,7 @@ impl<T: Send + Sync + 'static> Slots<T> {
         [lines, many, words, if self.is_shared() { Apart::<Changes>::FAR } else { none }]
     }
 
-    /// All values, for a thread that has the table alone.
+    /// All values. The caller has exclusive access to the table.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &T> {
         // SAFETY: no other thread has the table.
         let array = unsafe { Lines::of(self.array.load(Ordering::Relaxed)) };
@@ -612,7 +613,7 @@ impl<T> Drop for Slots<T> {
 }
 
 /// A check for the model checkers: the memory of a value is not freed while a lookup is about to count the value. In
-/// their builds the memory is really kept.
+/// these builds the memory is kept for ever, and its address is recorded as freed.
 #[cfg(any(loom, shuttle))]
 pub(crate) mod checked {
     use super::*;

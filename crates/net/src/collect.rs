@@ -372,7 +372,8 @@ impl<M: Member> Collector<M> {
         sockets > 0 && closed > 0 && closed >= sockets / RATIO
     }
 
-    /// Drops the messages of a closed endpoint. If they carry files, the endpoint is put on the list of `graves`.
+    /// Drops the messages of a closed endpoint. If they carry files, the endpoint is put on the list `graves`, and one
+    /// thread at a time drops the messages of that list.
     pub(crate) fn bury(endpoint: &Arc<M>) {
         let collector = endpoint.collector();
         let (removed, deep) = {
@@ -409,9 +410,10 @@ impl<M: Member> Collector<M> {
                 drop(removed);
             }
             self.digging.store(false, Ordering::Release);
-            // No endpoint is left behind. A thread that found `digging` set has listed its endpoint before that, under
-            // the lock of `graves`. If that thread had the lock first, this thread finds the endpoint. If this thread
-            // had the lock first, that thread would have found `digging` clear.
+            // No endpoint stays on the list without a thread that drops its messages. A thread that found `digging` set
+            // has listed its endpoint before that, under the lock of `graves`. If that thread had the lock first, this
+            // thread finds the endpoint. If this thread had the lock first, that thread would have found `digging`
+            // clear.
             if mutant(Mutant::GraveUnseen) || self.graves.lock().is_none() {
                 return true;
             }

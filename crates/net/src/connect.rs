@@ -174,7 +174,8 @@ impl<H: Host> Endpoint<H> {
         }
     }
 
-    /// Undoes an attempt to connect that failed with `error`. If `later` is set, the error is stored for a later call.
+    /// Undoes an attempt to connect that failed with `error`. If `later` is set, the error is stored for the next call
+    /// on the socket.
     fn unlink(&self, error: FsError, later: bool) {
         let mut state = self.state();
         if later {

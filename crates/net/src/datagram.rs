@@ -200,8 +200,8 @@ impl<H: Host> Endpoint<H> {
             if this.shut.load(Ordering::Acquire) {
                 return Some(Err(FsError::BrokenPipe));
             }
-            // As on Linux, a message has room if the buffer is not full, and may then exceed its size. An empty inbox
-            // accepts any message, because the buffers may have become smaller.
+            // As on Linux, a message has room if the buffer is not full, even if the buffer then contains more than its
+            // size. An empty inbox accepts any message, because the buffers may have become smaller.
             if !queue.is_empty() && !queue.is_below(limit.saturating_sub(1)) {
                 return None;
             }

@@ -99,7 +99,8 @@ impl<H: Host> Endpoint<H> {
             if open {
                 this.fail_anew(FsError::Reset);
             }
-            // The disconnect of an attempt was counted above, because waiting calls check the phase.
+            // The disconnect of an attempt to connect was counted above, together with the change of the phase. So a
+            // waiting call that sees the new phase also sees the count.
             this.count_disconnect(&queue, counted && phase != Phase::Connecting);
             (backlog, (messages, link), port)
         };

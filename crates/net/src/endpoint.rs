@@ -6,8 +6,8 @@
 //!
 //! The sleeping lock `calls` serialises the calls that start or end a connection of a TCP socket. The lock also
 //! serialises the calls that change the peer of a UDP socket. A call acquires `calls` before all other locks, and
-//! releases it before it waits. Calls on other sockets do not acquire it. Such a call locks `state`, and checks whether
-//! this socket is still the peer of its own socket.
+//! releases it before it waits. Calls on other sockets do not acquire this socket's `calls`. Such a call locks this
+//! socket's `state`, and checks whether this socket is still the peer of the call's socket.
 
 use crate::address::{Address, Credentials, Family, Kind};
 use crate::collect::{Collector, CollectorMarks, InFlight, Member};

@@ -42,8 +42,8 @@ fn score<H: Host>(entry: &PortEntry<H>, ip: IpAddr) -> Option<u32> {
 /// The user id in the entry of an automatically bound port, which shares its address with no `REUSE_PORT` group.
 const AUTOMATIC: u32 = u32::MAX;
 
-/// Whether entry `a` prevents that entry `b` is made or listens. Options that let both share a port count only if
-/// `shares` is set.
+/// Whether entry `a` prevents that entry `b` is made or listens. If `shares` is not set, the options that let both
+/// share a port are ignored.
 fn conflict<H: Host>(a: &PortEntry<H>, b: &PortEntry<H>, shares: bool) -> bool {
     let both = |flag| shares && a.endpoint.options.has(flag) && b.endpoint.options.has(flag);
     let datagrams = a.endpoint.kind == Kind::Datagram;

@@ -97,7 +97,7 @@ impl<H: Host> Socket<H> {
     }
 
     /// Connects to `to`. A nonblocking call on a TCP socket returns [`FsError::InProgress`], also if the connection is
-    /// made already. A later call then succeeds once.
+    /// made already. Once the connection is made, one more call of `connect` succeeds, and only one.
     pub fn connect(&self, io: &Io<'_>, to: &Destination<'_>, me: Credentials) -> Result<(), FsError> {
         match self.endpoint.is_datagram() {
             true => Endpoint::connect_datagram(&self.endpoint, to),

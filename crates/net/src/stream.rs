@@ -371,7 +371,7 @@ impl<H: Host> Endpoint<H> {
     #[inline]
     pub(crate) fn reads_since(&self, io: &Io<'_>) -> Result<u32, FsError> {
         match io.earlier() {
-            // The wait reports a disconnect that came later.
+            // The wait reports a disconnect since the first attempt of this call.
             Some(earlier) => Ok(earlier.generation),
             None => self.is_readable(),
         }

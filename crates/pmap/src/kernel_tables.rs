@@ -72,8 +72,8 @@ impl<F: Format> KernelTables<F> {
     }
 
     /// Maps `range` to the physical addresses from `physical` on, with 2 MiB leaves where both addresses are aligned to
-    /// them. New table pages come from `frames`. An existing mapping stays and is an error. The mapping needs no flush:
-    /// no CPU has the absent entry cached, or a fault fences and retries.
+    /// 2 MiB. Allocates new table pages from `frames`. An existing mapping stays and is an error. The mapping needs no
+    /// flush: a CPU either never caches absent entries, or faults, fences the address and retries.
     pub fn map(
         &self,
         phys: &impl Phys,

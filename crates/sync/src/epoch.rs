@@ -23,10 +23,11 @@
 //! # Waiting values
 //! A CPU keeps the values that it retired, in one bag for each of three epochs. Where all CPUs retire, a bag grows to
 //! this CPU's part of the memory that [`Domain::holding`] allows for waiting values. Where a CPU retires alone, it
-//! makes all steps of an advance, and its bag grows by that amount for each step. If a reader stalls (a virtual CPU
-//! that its host does not run), retirements continue without an advance. Then writers are pushed back. A writer waits
-//! for the next advance if its CPU has retired more than an advance needs, by [`SLACK`] times [`Domain::every`]. The
-//! writer waits before its change begins, where it may still sleep ([`Domain::push_back`]).
+//! makes all steps of an advance. It retires [`Domain::every`] structures for each step, so its bag grows larger. If a
+//! reader stalls (a virtual CPU that its host does not run), retirements continue without an advance. Then writers are
+//! pushed back. A writer waits for the next advance if its CPU has retired more than an advance needs, by [`SLACK`]
+//! times [`Domain::every`]. The writer waits before its change begins, where it may still sleep
+//! ([`Domain::push_back`]).
 //!
 //! Values that no reader can hold any more are *ready*. A retirement frees ready values of twice its own weight, and a
 //! step frees twice [`Domain::every`]. So the number of ready values falls, and no operation pays for a large
@@ -83,7 +84,8 @@ pub struct Slot {
     freeing: AtomicU32,
     /// Structures that this CPU has retired since its first retirement in this epoch. Only this CPU writes it.
     count: AtomicU32,
-    /// The value of `count` at which the next step is due. Only this CPU writes it.
+    /// The value of `count` at which this CPU makes the next step (a part of the work of advancing the epoch). Only
+    /// this CPU writes it.
     due: AtomicU32,
     /// Values that no reader can hold any more, which wait to be freed. Written under the lock of `bags`.
     ready: AtomicPtr<Retired>,
@@ -192,7 +194,8 @@ const fn fewest(_cpus: usize) -> u32 {
 /// each structure. With fewer, more memory waits until that CPU has read all slots.
 const STRIDE: usize = if cfg!(any(loom, shuttle)) { 2 } else { 16 };
 
-/// The number of times [`Domain::every`] that a CPU may retire beyond an advance, before it waits for readers.
+/// A CPU may retire this number of times [`Domain::every`] structures more than an advance needs, before it waits for
+/// readers.
 const SLACK: u32 = 4;
 
 /// The upper limit of [`Domain::every`]. Several forks and exits together retire fewer structures. This number of
@@ -209,9 +212,10 @@ pub struct Domain {
     /// since the epoch began.
     passed: CachePadded<AtomicU64>,
     slots: PerCpu<Slot>,
-    /// The number of structures that a CPU retires in one epoch for each step that it makes. Fixed.
+    /// The number of structures that a CPU retires in one epoch for each step that it makes (a part of the work of an
+    /// advance). Fixed.
     every: u32,
-    /// The number of structures that a CPU retires in one epoch before it is pushed back. Fixed.
+    /// The number of structures that a CPU retires in one epoch before its writers must wait for readers. Fixed.
     most: u32,
 }
 
@@ -226,7 +230,8 @@ pub struct Pinned<'a> {
     _cpu: PreemptOff,
 }
 
-/// The low bits of [`Slot::depth`] that count, where a thread's tag is above them. Without tags all bits count.
+/// The number of low bits of [`Slot::depth`] that hold the depth, if a thread's tag is in the bits above. Without tags
+/// all bits hold the depth.
 const DEPTH_BITS: u32 = 12;
 const DEPTH: u32 = if crate::hooks::TAGS { (1 << DEPTH_BITS) - 1 } else { u32::MAX };
 
@@ -273,8 +278,8 @@ impl Domain {
         self
     }
 
-    /// Sets the number of structures after which writers are pushed back. Models use this, because their constants are
-    /// small.
+    /// Sets the number of retired structures after which writers must wait for readers. Models use this, because their
+    /// constants are small.
     #[cfg(all(test, any(loom, shuttle)))]
     pub(crate) fn pushing_back_after(mut self, most: u32) -> Self {
         self.most = most;
@@ -289,7 +294,7 @@ impl Domain {
         u32::try_from(share).unwrap_or(self.every).max(1)
     }
 
-    /// The number of structures that a CPU retires before it makes a step.
+    /// The number of structures that a CPU retires before it makes a step (a part of the work of advancing the epoch).
     pub fn every(&self) -> u32 {
         self.every
     }
@@ -574,8 +579,8 @@ pub struct Pile<'d> {
 }
 
 impl Pile<'_> {
-    /// Whether the pile has enough values for a step ([`Domain::every`]). If the holder can drop the pile, it does so
-    /// now, because the drop begins the wait until the values are freed.
+    /// Whether the pile has [`Domain::every`] structures or more. A holder that can drop the pile drops it now, because
+    /// its values are retired, and later freed, only after the drop.
     pub fn is_full(&self) -> bool {
         self.len >= self.domain.every
     }

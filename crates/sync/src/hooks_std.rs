@@ -156,7 +156,8 @@ mod parking {
 #[cfg(any(loom, shuttle))]
 mod parking {
     use crate::explore::Parker;
-    // As in native builds, the handle points to a value that is never freed. The checkers stop where all threads sleep.
+    // As in native builds, the handle points to a value that is never freed. The checkers report a state in which all
+    // threads sleep.
     #[cfg(loom)]
     loom::thread_local! {
         static HANDLE: usize = Box::into_raw(Box::new(Parker::new())) as usize;
@@ -248,7 +249,7 @@ pub fn __quire_park(deadline: Option<u64>) {
         }
     }
 }
-/// Threads of the host do not distinguish uninterruptible waits.
+/// Parks as usual, because threads of the host do not distinguish uninterruptible waits.
 pub fn __quire_park_uninterruptibly() {
     __quire_park(None);
 }

@@ -47,7 +47,7 @@ struct Total {
     permits: AtomicU64,
 }
 
-/// The closed stocks of one CPU, one for each count.
+/// One CPU's stocks of spare permits, one for each count, all closed.
 fn closed<const N: usize>() -> [AtomicU64; N] {
     core::array::from_fn(|_| AtomicU64::new(CLOSED))
 }
@@ -98,7 +98,7 @@ impl LimitedCounter {
         self.0.put(0, n);
     }
 
-    /// The exact count at this moment. The call closes all stocks.
+    /// The exact count at this moment. The call closes all CPUs' stocks of spare permits.
     pub fn count(&self) -> u64 {
         self.0.count(0)
     }
@@ -181,13 +181,13 @@ impl<const N: usize> LimitedCounters<N> {
         total.permits.store(permits - back - n, Ordering::Release);
     }
 
-    /// The exact count of `which` at this moment. The call closes all its stocks.
+    /// The exact count of `which` at this moment. The call closes all CPUs' stocks of its spare permits.
     pub fn count(&self, which: usize) -> u64 {
         let _total = self.total[which].lock.lock();
         self.close(which)
     }
 
-    /// Closes the stocks of count `which` on all CPUs, and returns the exact count.
+    /// Closes all CPUs' stocks of spare permits of count `which`, and returns the exact count.
     ///
     /// # Requires
     /// The total is locked.
@@ -259,7 +259,7 @@ mod tests {
         for round in 0..100 * BATCH {
             set_cpu(0);
             assert!(count.take(u64::MAX));
-            // The permit is put on the other CPU, which gives its surplus back.
+            // The permit is put back on the other CPU, which returns its surplus to the total.
             set_cpu(1);
             count.put();
             let permits = count.0.total[0].permits.load(Ordering::Relaxed);

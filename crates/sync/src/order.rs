@@ -42,7 +42,8 @@ struct Arrow {
     seen: Trace,
 }
 
-/// The most arrows that are kept. When the list is full, the oldest arrow is replaced.
+/// The most arrows that are kept (an arrow: one lock was held while another was taken). When the list is full, the
+/// oldest arrow is replaced.
 const MOST: usize = 512;
 /// The most locks of a circle.
 const LONGEST: usize = 8;
@@ -52,7 +53,7 @@ struct Arrows {
     next: usize,
 }
 
-/// The graph of a program's arrows. Its own lock is not checked.
+/// The graph of the order in which a program took its locks. The graph's own lock (`busy`) is not checked.
 struct Graph {
     busy: AtomicBool,
     arrows: UnsafeCell<Arrows>,
@@ -63,8 +64,8 @@ unsafe impl Sync for Graph {}
 
 static GRAPH: Graph =
     Graph { busy: AtomicBool::new(false), arrows: UnsafeCell::new(Arrows { list: [const { None }; MOST], next: 0 }) };
-/// Whether arrows between single locks (not between ranks or types) exist. If not, a destroyed lock need not be
-/// searched for.
+/// Whether the graph has single locks (not only ranks or types). If not, a destroyed lock need not be searched for in
+/// it.
 static SINGLE: AtomicBool = AtomicBool::new(false);
 
 impl Graph {

@@ -1,4 +1,4 @@
-//! Tests that the first run that takes locks in two orders fails, for every kind of lock, and prints both places.
+//! Tests, for every kind of lock: the first run that takes two locks in opposite orders fails, and prints both places.
 
 use crate::{Mutex, Rank, SpinLock};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -13,11 +13,11 @@ use crate::trace::{EventKind, Span};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-/// The kind of lock with this rank that a caller may already hold when it acquires the lock.
+/// The kind of lock that a caller may already hold when it acquires a lock of the same rank.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
     None,
-    /// A lock that the caller, by its own fixed order, always acquires first.
+    /// A lock that precedes the acquired lock in a fixed order of the caller.
     Equal,
     /// The parent in a tree.
     Parent,

@@ -62,7 +62,7 @@ impl Default for Waiter {
 /// stack needs this, because its call returns before the sleep. Only that thread uses the waiter.
 pub struct Listing {
     waiter: Waiter,
-    /// The queue on which the waiter is, or null.
+    /// The queue that lists the waiter, or null.
     queue: AtomicPtr<WaitQueue>,
 }
 
@@ -76,7 +76,7 @@ impl Listing {
         Listing { waiter: Waiter::new(), queue: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The queue on which this listing is, or null.
+    /// The queue that lists the waiter, or null.
     #[inline]
     pub fn queue(&self) -> *const WaitQueue {
         self.queue.load(Ordering::Relaxed)
@@ -119,7 +119,7 @@ impl Listing {
     }
 
     /// Unparks the calling thread, which is listed, if a waker has chosen it. The thread may have waited for a lock
-    /// since it was listed, and that wait may have used up the waker's token.
+    /// since it was listed. That wait may have consumed the token (`unpark`) that the waker gave it.
     pub fn renew_token(&self) {
         if self.waiter.woken.load(Ordering::Acquire) && !mutant(Mutant::TokenNotRenewed) {
             unpark(self.waiter.thread.get());
@@ -263,7 +263,7 @@ impl WaitQueue {
     /// [`begin`](Self::begin) of this queue listed `waiter` and returned `None`, and this is the first call since.
     pub unsafe fn awake(&self, waiter: &Waiter) -> bool {
         let mut list = self.list.lock();
-        // `woken` changes only under the lock, and says whether the waiter is listed.
+        // `woken` changes only under the lock. If it is set, a waker has already taken the waiter off the list.
         if waiter.woken.load(Ordering::Relaxed) {
             return true;
         }

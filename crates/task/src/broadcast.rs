@@ -20,7 +20,7 @@ pub struct Broadcasts {
 
 const BEGUN: u64 = 1 << 32;
 
-/// The value of the count at a moment without a broadcast, for a later comparison.
+/// The value of the count at a moment without a broadcast. [`was_sent_since`](Broadcasts::was_sent_since) compares it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quiet(u64);
 

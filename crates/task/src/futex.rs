@@ -138,7 +138,7 @@ impl<M: Machine> Chain<M> {
     }
 
     /// Inserts `waiter` behind the waiters of its key that are at least as urgent. If less urgent waiters wait too, the
-    /// insertion takes a step for each waiter that is at least as urgent. Those are real-time threads.
+    /// insertion takes a step for each waiter that is at least as urgent. These waiters are real-time threads.
     ///
     /// # Safety
     /// `waiter` is on no list, its key is set, and it stays alive and in place until it is removed.
@@ -341,7 +341,7 @@ impl<M: Machine> FutexTable<M> {
     /// differs. After `true` the thread calls [`end`](Self::end) until the wait has ended, and parks in between.
     ///
     /// # Errors
-    /// Those of `check`; then `waiter` is not listed.
+    /// The errors of `check`; then `waiter` is not listed.
     ///
     /// # Safety
     /// `waiter` is on no list. After `true` it stays alive and in place until `end` returns `Some`.
@@ -429,7 +429,7 @@ impl<M: Machine> FutexTable<M> {
     }
 
     // Locks the bucket of the caller's own waiter. The loop is needed because a requeue may move the waiter to another
-    // bucket before the lock is acquired.
+    // bucket before this thread acquires the lock.
     fn lock_of(&self, waiter: &Waiter<M>) -> (&Bucket<M>, SpinGuard<'_, Chain<M>>) {
         loop {
             let index = waiter.bucket.load(Ordering::Acquire);
@@ -507,7 +507,8 @@ impl<M: Machine> FutexTable<M> {
     }
 
     /// Locks the chains of the buckets `a` and `b`, which may be the same. The lock with the lower index is acquired
-    /// first, because both locks have the same rank. Returns the guard of `a`, then that of `b` if it is another one.
+    /// first, because both locks have the same rank. Returns the guard of `a`, and the guard of `b` if `b` is another
+    /// bucket.
     fn lock_both(&self, a: usize, b: usize) -> (SpinGuard<'_, Chain<M>>, Option<SpinGuard<'_, Chain<M>>>) {
         let low = self.bucket(a.min(b)).chain.lock();
         let high = (a != b).then(|| self.bucket(a.max(b)).chain.lock_nested());

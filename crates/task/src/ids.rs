@@ -9,8 +9,8 @@
 //! others wait. So a stale number does not soon name another process. CPUs take and return numbers in small batches.
 //! The table grows by pages with the numbers in use.
 //!
-//! Numbers above a *limit* are not allocated. Those that are in use remain in use. When such a number is released, it
-//! is set aside until the limit rises.
+//! Numbers above a *limit* are not allocated. Numbers in use remain in use, also above the limit. When a number above
+//! the limit is released, it is set aside until the limit rises.
 
 use crate::mutant::{Mutant, mutant};
 use core::marker::PhantomData;
@@ -21,8 +21,9 @@ use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, record};
 
 /// How many returned numbers must wait before the oldest one is reused.
 const DELAY: usize = 4096;
-/// How many numbers a CPU takes from the depot, or returns to it, at once. The batch is small, so that numbers rise
-/// roughly in the order of forks. It is large enough that CPUs that fork all the time rarely contend for the depot.
+/// How many numbers a CPU takes from the depot (the numbers that all CPUs share), or returns to it, at once. The batch
+/// is small, so that numbers rise roughly in the order of forks. It is large enough that CPUs that fork all the time
+/// rarely contend for the depot.
 const BATCH: usize = 32;
 /// The size in bytes of a chunk, by which the table grows.
 pub const CHUNK_BYTES: usize = 4096;
@@ -94,8 +95,8 @@ struct Queue {
 /// The fields that CPUs share.
 struct Shelf {
     depot: SpinLock<Depot>,
-    /// The lowest number that was never allocated. Written under the depot's lock; `next_thread` reads it without the
-    /// lock.
+    /// The lowest number that was never allocated. Written under the lock of `depot`; `next_thread` reads it without
+    /// the lock.
     fresh: AtomicU32,
 }
 
@@ -108,7 +109,7 @@ enum Refill {
     Grow,
 }
 
-/// The most numbers that are set aside under one acquisition of the depot's lock.
+/// The most numbers above the limit that are set aside under one acquisition of the depot's lock.
 const ASIDE_BATCH: usize = 4 * BATCH;
 
 /// The table of the numbers 1 to `max`, which name threads `T` and groups `G`. The caller allocates the threads and
@@ -179,7 +180,7 @@ impl<T, G> IdTable<T, G> {
     pub fn set_limit(&self, limit: u32) {
         let mut depot = self.shelf.depot.lock();
         self.limit.store(limit.min(self.max), Ordering::Relaxed);
-        // All numbers that were set aside wait again. `refill` sets those aside again that are above the new limit.
+        // All numbers that were set aside wait again. `refill` sets numbers above the new limit aside again.
         let aside = core::mem::take(&mut depot.aside);
         self.append(&mut depot.waiting, aside);
     }
@@ -334,7 +335,8 @@ impl<T, G> IdTable<T, G> {
         true
     }
 
-    /// Puts a free number in the CPU's magazine. If the magazine is full, returns its released numbers to the depot.
+    /// Puts a free number in the CPU's magazine. If the magazine is full, returns its released numbers to the depot,
+    /// which all CPUs share.
     fn give_back(&self, mine: &mut Magazine, id: u32) {
         mine.returned[mine.returned_len] = id;
         mine.returned_len += 1;

@@ -5,7 +5,7 @@
 //!   to queue a thread, to take a waiting thread when it is idle, or to cancel a timer.
 //! - **All operations are O(1)**: queueing a thread, arming and cancelling a timer, waking one of a hundred thousand
 //!   sleepers, allocating and finding an id. No table's size is a limit on processes. The one exception is the choice
-//!   among users with runnable threads on one CPU. It takes steps logarithmic in their number.
+//!   among users with runnable threads on one CPU. It takes steps logarithmic in the number of these users.
 //! - **No heap, no statics, no architecture.** The caller allocates threads, timers, waiters and group members; this
 //!   crate only links them. Tables are in memory that the caller provides. The hardware is behind the [`Machine`]
 //!   trait.

@@ -17,12 +17,13 @@ pub enum Irq {
 ///
 /// Which CPU this is and whether it may be preempted come from `quire_sync`'s hooks, which the kernel binds to its
 /// [`Scheduler`](crate::Scheduler):
-/// - `Cpu::preempt_enable`, when the count reaches zero while the flag of [`set_pending`](Machine::set_pending) is up
-///   *and interrupts are on*, calls [`Scheduler::preempt`](crate::Scheduler::preempt). With interrupts masked it does
-///   nothing: the code that masked them drops a preemption guard after unmasking.
+/// - `Cpu::preempt_enable` calls [`Scheduler::preempt`](crate::Scheduler::preempt) if the preemption count has become
+///   zero, the flag of [`set_pending`](Machine::set_pending) is set, *and interrupts are on*. With interrupts masked it
+///   does nothing, because the code that masked them drops a preemption guard after unmasking, and that drop calls
+///   `preempt_enable` again.
 /// - The return from an interrupt calls `preempt` if the same flag is set and the preemption count of the interrupted
 ///   code is zero.
-/// - The count is zero at every switch, so it need not be saved with a thread.
+/// - The preemption count is zero at every switch, so it need not be saved with a thread.
 /// - `Wait::{current, park, unpark}` are [`Scheduler::current`](crate::Scheduler::current) (its address is the handle),
 ///   [`Scheduler::park`](crate::Scheduler::park) and [`Scheduler::unpark`](crate::Scheduler::unpark).
 ///

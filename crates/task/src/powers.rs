@@ -11,7 +11,7 @@
 //!   - so the looker sees the old ids or closed memory
 //! - the owner changes to other memory, and then gets other powers (exec)
 //!   - the owner first makes the new memory closed
-//!   - the looker does the same as above
+//!   - the looker gets the memory, reads the ids, and then checks whether that memory is open
 //!   - so the looker sees the old memory or closed memory
 //! - the owner leaves its memory ([`leave`])
 //!   - the owner first stores a note whether the memory was closed

@@ -267,7 +267,7 @@ impl<M: Machine> Thread<M> {
         self.slice.load(Ordering::Relaxed) != 0 || self.runs_on()
     }
 
-    /// For how long the thread may run before its turn is used up, in nanoseconds; `u64::MAX` if it has no turns.
+    /// How long the thread may run before its turn is used up, in nanoseconds; `u64::MAX` if its turn never ends.
     pub(crate) fn slice(&self) -> u64 {
         let left = self.slice.load(Ordering::Relaxed);
         if !self.has_level() {

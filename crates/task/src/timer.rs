@@ -172,8 +172,8 @@ impl Wheel {
 
     /// The occupied slot that is due first: its level, its number, and the tick at which it is due.
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
-        // A slot that an earlier call did not empty comes first. Above level 0, only such a slot contains the wheel's
-        // present time.
+        // A slot that an earlier call did not empty comes first. Above level 0, only a slot that was not emptied
+        // contains the wheel's present time.
         let mut above = if self.left_early { self.levels & !1 } else { 0 };
         while above != 0 {
             let level = above.ilog2() as usize;
@@ -183,8 +183,8 @@ impl Wheel {
             }
             above &= !(1 << level);
         }
-        // Of the other timers, those of the lowest level are due first, because their ticks agree with the wheel's time
-        // in more digits.
+        // Of the other timers, the timers on the lowest level are due first, because their ticks agree with the wheel's
+        // time in more digits.
         if self.levels == 0 {
             return None;
         }
@@ -194,7 +194,8 @@ impl Wheel {
         let slot = (self.occupied[level].rotate_right(here as u32).trailing_zeros() as usize + here) % SLOTS;
         let turn = (SLOTS as u64) << shift;
         let mut due = (self.time & !(turn - 1)) + ((slot as u64) << shift);
-        // Only on the top level can the slot be before the present one; it then belongs to the next turn of the wheel.
+        // Only on the top level can the found slot be before the present slot. Then it is due in the next revolution of
+        // the wheel.
         if slot < here {
             due += turn;
         }
@@ -236,9 +237,9 @@ impl Wheel {
                     unsafe { (timer.expire)(node, now) }.map(|d| d.max(now + (1 << TICK_SHIFT)))
                 };
                 match again {
-                    // The timer moves to a lower level, or is armed again. Neither puts it in the slot that is being
-                    // emptied. A timer that moves agrees with `time` in this level's digit. A timer that is armed again
-                    // is due in a later tick.
+                    // The timer moves to a lower level, or is armed again. In both cases it joins another slot than the
+                    // slot that this loop empties. A timer that moves agrees with `time` in this level's digit. A timer
+                    // that is armed again is due in a later tick.
                     // SAFETY: the timer stays armed, so its owner keeps it alive and in place.
                     Some(deadline) => unsafe { self.insert(timer, deadline) },
                     // The timer is marked as not armed only after its callback, because the owner may free the timer

@@ -66,8 +66,8 @@ pub(crate) struct Watch {
     /// entry.
     came: AtomicU64,
     stuck: AtomicU32,
-    /// (own) The ward's state at the last tick. `unchanged` counts the ticks since it changed. `reported` is the state
-    /// with which a hard lockup was reported last.
+    /// (own) The ward's state at this CPU's last tick. `unchanged` counts this CPU's ticks since the ward's state
+    /// changed. `reported` is the ward's state at the last report of a hard lockup.
     ward: AtomicU64,
     unchanged: AtomicU32,
     reported: AtomicU64,
@@ -145,7 +145,7 @@ impl Watch {
         watcher.is_some_and(|watcher| !watcher.ticks())
     }
 
-    /// Stops the tick of an idle CPU. If its ward is busy, starts the tick again at `due`.
+    /// Stops the tick of an idle CPU. If its ward (the CPU that it watches) is busy, starts the tick again at `due`.
     fn stands_down(&self, due: u64, ward: Option<&Watch>) {
         self.set(TICKS | BUSY, false);
         self.due.store(NEVER, Ordering::Relaxed);
@@ -181,7 +181,8 @@ impl Watch {
             };
             self.unchanged.store(unchanged, Ordering::Relaxed);
             found.probe = unchanged >= 2;
-            // The watcher's first two ticks without a tick of the ward count too, although it was not probed then.
+            // The watcher's first two ticks without a tick of the ward count too, although the watcher sends no probe
+            // at them.
             let enough = ward.strikes.load(Ordering::Acquire) + 2 >= how.hard.max(3);
             if found.probe && enough && self.reported.swap(state, Ordering::Relaxed) != state {
                 found.hard = true;
@@ -197,7 +198,7 @@ impl Watch {
         found
     }
 
-    /// Serves a probe. `masked` is whether it found interrupts masked.
+    /// Serves a probe, the watcher's non-maskable interrupt. `masked` is whether it found interrupts masked.
     pub fn probe(&self, masked: bool) {
         let state = self.state.load(Ordering::Relaxed);
         let same = self.probed.swap(state, Ordering::Relaxed) == state;

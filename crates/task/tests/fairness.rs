@@ -155,8 +155,8 @@ fn threads_that_migrate_take_no_virtual_time_along() {
         machine.run(round);
     }
     wander.iter().for_each(|thread| machine.restrict(thread, &all));
-    // The migrating threads get half of the one CPU on which they are at a time. Each migration gains them at most the
-    // credit of a user that slept.
+    // The migrating threads are all on one CPU at a time, and get half of that CPU. At each migration they gain at most
+    // the credit of a user that slept.
     let (theirs, others) = (ran(&wander), fixed.iter().map(|f| ran(f)).sum::<u64>());
     assert_eq!(theirs + others, 2 * time);
     assert!(theirs >= time * 40 / 100 && theirs <= time * 66 / 100, "{theirs} of {time} ns");

@@ -39,8 +39,8 @@ fn by_turns(cpus: usize, count: u64) -> [u64; 2] {
     [0, 1].map(|i| (after[i] - before[i]) * 1000 / woken)
 }
 
-/// Checks that `count` threads with deadlines at the same moment all run. A thread of the kernel's share must run
-/// regularly meanwhile.
+/// Checks that `count` threads with deadlines at the same moment all run. While they run, a thread of the kernel's
+/// share must run regularly.
 fn at_once(cpus: usize, count: u64) {
     let machine = Stepped::new(cpus);
     let user = machine.user();

@@ -132,8 +132,9 @@ fn a_user_who_wakes_100000_threads_at_once_takes_no_time_of_another() {
     assert!(took <= 2_100 * MS, "{took} ns until all ran");
 }
 
-/// Ends 100,000 sleeping threads of a user, each of which runs for 80 us. Meanwhile a thread of the same user sleeps
-/// often. Returns the longest wait of that thread, and the time until all have run, in nanoseconds.
+/// Ends 100,000 sleeping threads of a user, each of which runs for 80 us. Beside them runs a thread of the same user
+/// that sleeps often. Returns the longest wait of that thread, and the time until all ending threads have run, in
+/// nanoseconds.
 fn end_100000(wake: impl Fn(&Stepped, &ThreadRef<Stepped>)) -> (u64, u64) {
     let machine = Stepped::new(1);
     let user = machine.user();
@@ -157,8 +158,8 @@ fn end_100000(wake: impl Fn(&Stepped, &ThreadRef<Stepped>)) -> (u64, u64) {
 fn a_user_whose_100000_threads_end_at_once_answers_meanwhile() {
     let (late, took) = end_100000(Stepped::wake_to_end);
     println!("{late} ns late while all ended within {took} ns");
-    // The thread waits only for the 64 ending threads that joined the front list before the others moved to the share
-    // of ending threads. They get half of the time.
+    // The thread waits only for the 64 ending threads that joined the front list. All later ones move to the share of
+    // ending threads. The two shares each get half of the time.
     assert!(late <= 2 * 64 * 80 * US + 3 * MS, "{late} ns late");
     assert!(took <= 9_000 * MS, "{took} ns until all ended");
     let (late, _) = end_100000(Stepped::wake);
@@ -228,7 +229,7 @@ fn threads_that_slept_go_before_busy_ones_while_the_cpu_can_serve_them() {
         let user = machine.user();
         let sleepers = asleep(machine, user, 10, 200 * US, 20 * MS);
         let hogs: Threads = (0..hogs).map(|_| machine.spawn(0, Some(user), 0, Does::Runs)).collect();
-        // A time in which the sleepers do not use up their turns.
+        // In this time the sleepers do not use up their turns.
         machine.run(300 * MS);
         let late = longest(machine, &sleepers);
         println!("{late} ns late beside {} busy threads", hogs.len());

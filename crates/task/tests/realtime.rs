@@ -12,7 +12,7 @@ use stepped::{Does, Stepped};
 const MS: u64 = 1_000_000;
 const SEEDS: u64 = 20;
 
-/// Starts threads that run until the flag is set, one on each CPU. Returns the count of those that run.
+/// Starts threads that run until the flag is set, one on each CPU. Returns the count of the threads that run.
 fn hogs(machine: &'static Stepped, cpus: usize, class: Class, stop: &Arc<AtomicBool>) -> Arc<AtomicUsize> {
     let running = Arc::new(AtomicUsize::new(0));
     for cpu in 0..cpus {

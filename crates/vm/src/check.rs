@@ -25,7 +25,8 @@ use core::fmt;
 pub enum Level {
     /// Never. The default of release builds.
     Never = 0,
-    /// When a lock is released, after as many updates as the last check visited items. The default of debug builds.
+    /// When a lock is released, once the number of updates equals the number of items that the last check visited. The
+    /// default of debug builds.
     AtRelease = 1,
     /// Whenever a lock is released. Slow.
     Always = 2,
@@ -47,10 +48,11 @@ impl Level {
     }
 }
 
-/// An invariant of a tree that does not hold, and the address at which the check found that.
+/// An invariant of a map's tree that does not hold, and the address at which the check found that. `map/tree/mod.rs`
+/// states the invariants T1 to T3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TreeError {
-    /// T1: a range is empty, or overlaps or precedes the one before it.
+    /// T1: a range is empty, or begins before the end of the preceding range.
     Order(u64),
     /// T2: a start, end or gap in a parent does not match the leaves below.
     Summary(u64),
@@ -67,9 +69,9 @@ pub enum FrameError {
     Block(Pfn),
     /// Two free blocks that should be merged.
     Apart(Pfn),
-    /// A frame on a list whose kind does not fit the list.
+    /// A frame whose kind does not fit the list that it is on.
     Kind(Pfn),
-    /// A chain whose length does not match its count (its first frame).
+    /// A chain of frames with a wrong count of its length. The value is the chain's first frame.
     Chain(Pfn),
     /// A domain's count of free frames does not match its lists.
     Count(usize),
@@ -83,7 +85,7 @@ pub enum FrameError {
 pub enum QueueError {
     /// A shard's length is not the number of pages that its links lead to.
     Length(Queue, usize),
-    /// A page whose links contradict its neighbours'.
+    /// A page whose links contradict the links of its neighbours.
     Links(Pfn),
     /// A page in a shard, whose state names another place.
     Place(Pfn),
@@ -93,8 +95,9 @@ pub enum QueueError {
     Lost(Pfn),
 }
 
-/// An invariant that does not hold, and the place at which the check found that. Addresses are those of the address
-/// space, keys are page numbers of an object, and frames are frame numbers.
+/// An invariant that does not hold, and the place at which the check found that. The words in parentheses name a
+/// variant's value. Addresses are those of the address space, keys are page numbers of an object, and frames are frame
+/// numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
     /// Map: the tree of entries.
@@ -129,13 +132,13 @@ pub enum Broken {
     NodeHeight(u64),
     /// Index: an occupancy bit contradicts its slot (key).
     Occupancy(u64),
-    /// Index: an empty slot is tagged dirty, or a dirty page of a file is not (key).
+    /// Index: an empty slot is tagged dirty, or a dirty page of a file is not tagged (key).
     DirtyTag(u64),
     /// Index: a slot has a page with another identity (key).
     Identity(u64),
     /// Index: a page beyond the object's end (key).
     BeyondEnd(u64),
-    /// Page tables: a present entry leads to a frame that is no table page, or to a dead one (address).
+    /// Page tables: a present entry leads to a frame that is no table page, or to a dead table page (address).
     TableDead(u64),
     /// Page tables: the count of present entries is wrong (address).
     TableLive(u64),

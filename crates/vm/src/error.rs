@@ -1,4 +1,4 @@
-//! Typed errors. Each says what its caller needs to act. None is an errno.
+//! Typed errors. Each error has the information with which its caller can act. None is an errno.
 
 use core::fmt;
 
@@ -31,7 +31,8 @@ pub enum MapError {
     Foreign,
     /// A mapping is sealed, so it must not change.
     Sealed,
-    /// The calling thread must end. A part of a long range may be changed, each mapping of it wholly.
+    /// The calling thread must end. A part of a long range may have changed. Each mapping in that part has changed as a
+    /// whole.
     Ending,
 }
 

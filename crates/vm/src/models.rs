@@ -1,10 +1,10 @@
 //! Models of the fault path's protocols, on the production functions, under loom and shuttle.
 //!
-//! They run by `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and the same with `shuttle`. Each model
-//! must pass. Then it must fail with each of its mutants ([`Mutant`](crate::mutant::Mutant)), which leave out one step.
-//! Only loom finds a missing fence, because shuttle executes all threads in one total order. So tests of fences run
-//! under loom only. The machine of the models has one table page, absent at first, and TLBs that keep translations
-//! until an invalidation drops them. Assertions are made where no pin or lock is held.
+//! Run them with `RUSTFLAGS="--cfg loom" cargo test --release -p quire-vm --lib`, and again with `shuttle` in place of
+//! `loom`. Each model must pass. Then it must fail with each of its mutants ([`Mutant`](crate::mutant::Mutant)), which
+//! leave out one step. Only loom finds a missing fence, because shuttle executes all threads in one total order. So
+//! tests of fences run under loom only. The machine of the models has one table page, absent at first, and TLBs that
+//! keep translations until an invalidation drops them. Assertions are made where no pin or lock is held.
 
 mod ahead;
 mod asking;
@@ -33,11 +33,12 @@ use quire_sync::hooks::threads::set_cpu;
 use quire_sync::protocol;
 use std::ptr::NonNull;
 
-/// The fewest frames with which a system starts, because each descriptor has a dozen atomics, which the checkers track.
+/// The fewest frames with which a system starts. More would slow the checkers: they track each atomic, and each
+/// descriptor of a frame has a dozen.
 const FRAMES: u64 = 160;
 const ONE: VirtRange = VirtRange { start: crate::testing::BASE, end: crate::testing::BASE + PAGE_SIZE };
 
-/// A system with one space, and a file of four pages. Its first page is resident and filled with the byte 7.
+/// A system with one space, and a file of four pages. The file's first page is resident and filled with the byte 7.
 struct World {
     space: SpaceRef<TestMachine>,
     file: ObjectRef<TestMachine>,
@@ -275,7 +276,7 @@ fn copy_against_enter() {
         },
         |w| {
             store(&w.space, 0, 9);
-            // Otherwise the other fault would find the copy's leaf.
+            // The copy's leaf is dropped, because the other fault must not find it.
             w.space.pmap().forget(w.boot.vm, page(0));
         },
         |w, _, _| assert_eq!(load(&w.space, 0), Some(9), "the page behind a copy is mapped"),
@@ -392,7 +393,7 @@ protocol! {
 }
 
 /// C3, fork: as `second_fork_against_store`, but the store puts the first page into the front while the fork reads the
-/// front. The fork merges that page with those behind, or puts new fronts before it.
+/// front. The fork merges the front with the layers behind it, or puts new fronts before it.
 fn second_fork_against_fill() {
     let w = World::private(2);
     store(&w.space, 0, 1);
@@ -419,7 +420,8 @@ protocol! {
     StoresUnnoted: "the parent's store reaches the child";
 }
 
-/// C9: arenas are joined while a fault looks its entry up.
+/// C9: the arenas (parts of the map with their own locks) are merged into the first one while a fault looks its entry
+/// up.
 fn join_against_load() {
     let w = World::private(1);
     set_cpu(1);
@@ -445,7 +447,7 @@ protocol! {
     MissInClosedArena: "an entry is missed while arenas join";
 }
 
-/// C9: arenas are joined while a walk from an unmapped address reaches an entry of one of them.
+/// C9: the arenas are merged into the first one while a walk from an unmapped address reaches an entry of another one.
 fn join_against_walk() {
     let w = World::private(1);
     set_cpu(1);
@@ -466,7 +468,8 @@ protocol! {
     HomeArenaFirst: "a walk misses an entry";
 }
 
-/// Private memory after a fork whose child has exited. Page 0 is in the layer behind, pages 1 and 2 are in the front.
+/// Private memory after a fork whose child has exited. Page 0 is in the layer behind the front, pages 1 and 2 are in
+/// the front.
 fn layered() -> World {
     let w = World::private(3);
     store(&w.space, 0, 1);
@@ -477,8 +480,8 @@ fn layered() -> World {
     w
 }
 
-/// Merges the layers of the space's first mapping, as a fork does, but without a stale mark, so that faults run
-/// meanwhile.
+/// Merges the layers of the space's first mapping, as a fork does, but without a stale mark, so that faults run during
+/// the merge.
 fn merge(w: &World) {
     let vm = w.boot.vm;
     let _writer = w.space.keep_writers_out(page(0));
@@ -490,10 +493,10 @@ fn merge(w: &World) {
     unsafe { collapse(vm, front.unwrap()) };
 }
 
-/// A page moves forward while a fault looks for it.
+/// A page moves to a layer nearer to the front while a fault looks for it.
 fn move_against_load() {
     let w = layered();
-    // Without this the load would use the present leaf.
+    // The leaf is dropped, so that the load faults.
     w.space.pmap().forget(w.boot.vm, page(0));
     beside(
         w,
@@ -514,7 +517,8 @@ protocol! {
     EmptyBeforeFill: "a page is missed while it moves";
 }
 
-/// A page is being copied, because a child still shows it, when the child exits and the page moves.
+/// A fault copies a page, because a child still shows the page. At the same time the child exits, and the page moves to
+/// another layer.
 #[cfg(shuttle)]
 fn move_against_copy() {
     let w = World::private(3);
@@ -576,7 +580,8 @@ protocol! {
     BusyHides: "a page is lost with its layer";
 }
 
-/// Another process reads a page while a fork leaves the page to an earlier child, which stores into it.
+/// Another process reads a page of the parent while the parent forks. The fork removes the page's layer from the
+/// parent's chain, so an earlier child alone has the page, and stores into it.
 fn foreign_read_against_fork() {
     let w = World::private(1);
     store(&w.space, 0, 1);
@@ -731,7 +736,7 @@ fn kernel_addresses_are_reused() {
         for _ in 0..2 {
             if let Ok(range) = map.buffer(0x1) {
                 let va = range.range().start;
-                // Every CPU must translate the address by the current mapping.
+                // Every CPU's translation of the address must be that of the current mapping.
                 let now = vm.machine().kernel_leaf(va);
                 stale |= vm.machine().kernel_translate(va) != now;
                 set_cpu(1 - cpu);

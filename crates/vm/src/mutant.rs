@@ -16,7 +16,7 @@ pub enum Mutant {
     NoFenceAfterLock,
     /// Enter: the page's busy bit and generation are not checked under the table page's lock.
     NoBusyCheck,
-    /// Enter: the slots of the layers in front are not checked under the table page's lock.
+    /// Enter: the slots of the layers in front of the page's layer are not checked under the table page's lock.
     NoFrontCheck,
     /// Enter: the entry's stale mark is not checked under the table page's lock.
     NoStaleCheck,
@@ -28,15 +28,15 @@ pub enum Mutant {
     NoUnflushedCheck,
     /// Enter a new page: the source of its content is not checked again after the copy.
     NoSourceCheck,
-    /// Store protection: a table page allows stores again, although other spaces see the layers behind.
+    /// Store protection: a table page allows stores again, although other spaces see layers of the chain.
     StoresRestoredUnlooked,
-    /// Zero-ahead: the layers behind are not checked again under the table page's lock.
+    /// Zero-ahead: the layers behind the front are not checked again under the table page's lock.
     NoLookBehind,
     /// Copy-on-write: the old translation is flushed after the copy is installed.
     FlushAfterInstall,
     /// Insert: the object's end and dead mark are not read again after the insert.
     NoEndCheck,
-    /// Insert: the fence between the insert and that check is left out.
+    /// Insert: the fence between the insert and the reads of the object's end and dead mark is left out.
     NoFenceAfterInsert,
     /// Move: a busy page in front counts as hiding the page behind it, although the busy page may still be dropped.
     BusyHides,
@@ -49,29 +49,34 @@ pub enum Mutant {
     /// Move to the front (`fault/cow_move.rs`): other sharers of the page are not searched again once it is in the
     /// front's slot.
     NoSecondAsk,
-    /// Move: the size of the file behind is not read again after a page moved to the layer behind.
+    /// Move: after a page moved to the layer behind its own, the file's size is not read again. A truncation may have
+    /// missed the page.
     MovesCutOff,
-    /// Mapping lists: a scan that released a shard's lock does not visit the backings that were linked meanwhile.
+    /// Mapping lists: a scan that released a shard's lock does not visit the backings that were linked while the lock
+    /// was released.
     ScanGoesOn,
-    /// Mapping lists: a backing that is linked during a scan is not noted in its ancestors in the tree.
+    /// Mapping lists: a backing that is linked during a scan is not noted in its ancestors in the tree. So the scan
+    /// misses it.
     LinkingUnnoted,
     /// Mapping lists: scans cannot see that backings have moved back to the first shard.
     ShrinkUnseen,
-    /// Copy-up: a zero marker is stored where a walk found no page, without a second walk.
+    /// Copy-up: where a walk found no page, a mark that the content is zeroes is stored without a second walk.
     ZeroMarkerUnseen,
     /// Last sharer: a copy searches other sharers of its source before the copy itself is unbusied.
     LookBeforeFill,
     /// Reaper: a thread that marks an object for the reaper does not check whether the object is being destroyed.
     FlagTheDead,
-    /// Last sharer: a chain chosen as the watch is not checked again after the watch was written.
+    /// Last sharer: a backing is chosen as the page's watch (its remembered sharer), and is not checked again after
+    /// that.
     NoSecondLook,
     /// Dirty: a page that is credited with a store while it is being cleaned is not tagged dirty again.
     CreditUntagged,
-    /// Map change: a leaf that is cleared but not flushed yet counts as gone.
+    /// Map change: a leaf that another CPU has cleared but not flushed yet is not flushed by the change.
     NoUnflushedSweep,
     /// Kernel map: frames and addresses are reused before every CPU has dropped its translations.
     ReuseBeforeFlush,
-    /// Arenas: a miss counts although the address belongs to another arena by now.
+    /// Arenas: the answer that no entry covers an address is not checked again. The address may belong to another arena
+    /// by now.
     MissInClosedArena,
     /// Clean: the page's data is read for the write before its translations are flushed.
     ReadBeforeProtect,
@@ -79,17 +84,17 @@ pub enum Mutant {
     NoHoldCheck,
     /// Clean: the end of a write does not check whether the page was removed.
     NoGoneCheck,
-    /// Queues: a drain links all pages of its batch, without a check of their states.
+    /// Queues: a CPU puts all pages of its batch on their queues, without a check of the pages' states.
     DrainTrustsBatch,
-    /// Queues: a page is unlinked although the change of its state failed, because a remover has just removed its
-    /// identity.
+    /// Queues: a CPU fails to change a page's state, because a remover has just removed the page's identity. It unlinks
+    /// the page nevertheless.
     TakeUnlinksLeaving,
     /// Queues: a page's links are read after its state was changed. By then its frame may have another owner.
     LinksAfterState,
-    /// Queues: a page that is removed in a batch is unlinked from the queue that it was first seen on. It may have
-    /// changed its queue before it lost its identity.
+    /// Queues: a page that is removed in a batch is unlinked from the queue that it was first seen on. The page may
+    /// have changed its queue before it lost its identity.
     LeavesWhereItWas,
-    /// Frames: a block stays marked free until it is allocated, after the depot's lock was released.
+    /// Frames: a block that was taken off its list stays marked free when the depot's lock is released.
     TakenStaysFree,
     /// Holes: the frame of zeroes stays mapped after the hole was filled.
     NoHoleScan,
@@ -105,13 +110,13 @@ pub enum Mutant {
     CopyBeforeRemove,
     /// Migrate: the code does not check whether a thread with a hold on the page uses the old frame.
     MoveUnderHold,
-    /// Scaling: every fault counts in a word that all CPUs share.
+    /// Scaling: every fault adds to a counter that all CPUs share.
     CountsFaults,
-    /// Scaling: every fault that finds a page of a file acquires a reference to the file meanwhile.
+    /// Scaling: every fault that finds a page of a file acquires a reference to the file for the time of the fault.
     CountsReferences,
     /// Scaling: every freed frame is put on the list that all CPUs share.
     FreesToDepot,
-    /// Index: a node is removed before its slots are closed.
+    /// Index: an empty node is removed before its slots are closed, so a CPU may still fill one of them.
     PruneUnclosed,
     /// Index: the occupancy bit of a removed node is cleared when another node may already be in its place.
     BitAfterUnlink,
@@ -133,18 +138,19 @@ pub enum Mutant {
     BusyNotAtomic,
     /// Busy: a frame that is no object's page can be set busy.
     BusyNoPage,
-    /// Mapping lists: an object whose last other reference is dropped is kept by the references of CPUs' own shards.
+    /// Mapping lists: a CPU's own shard holds a reference to the object. These references keep the object alive after
+    /// its last other reference was dropped.
     OwnShardsKeep,
     /// Mapping lists: a scan skips CPUs' own shards.
     OwnShardsUnscanned,
-    /// Mapping lists: a CPU that closes the shards does not notice that another CPU has closed them, and that they are
-    /// open again.
+    /// Mapping lists: a CPU that closes the shards does not notice that another CPU has closed them before, and that
+    /// the shards are open again.
     StaleClose,
     /// Pageout: the daemon clears the request for a pass without reading which thread made it.
     WantedForgotten,
     /// Pageout: a thread that waits for memory, and finds none after a pass, does not request another pass.
     AskedOnce,
-    /// Arenas: a walk searches the home arena before the arenas that may join it.
+    /// Arenas: a walk searches the home arena (the space's first) before the arenas from which entries may move there.
     HomeArenaFirst,
     /// Arenas: under the arena's lock there is no second check that the address still belongs to the arena.
     ArenaBeforeLock,
@@ -156,7 +162,7 @@ pub enum Mutant {
     GrowNotAtomic,
     /// Index: a slot is replaced by a load and a store, not by one atomic operation.
     ReplaceNotAtomic,
-    /// Index: a walk ends at a node that has just been removed.
+    /// Index: a walk ends at a node that has just been removed, and misses the nodes after it.
     GoneIsEnd,
     /// Frames: a drain of a CPU's frames reads them under one acquisition of its lock, and removes them under the next.
     DrainInTwoHolds,
@@ -169,7 +175,8 @@ pub enum Mutant {
     NoFenceAfterClosing,
     /// Fork: a fault enters a leaf of an entry that is marked as having no writable leaf, and does not clear the mark.
     StoresUnnoted,
-    /// Fork: a fault clears the mark for no writable leaf without a check whether the entry was marked stale meanwhile.
+    /// Fork: a fault clears the mark that an entry has no writable leaf, without a check whether the entry has become
+    /// stale.
     NotedUnlooked,
     /// Enter: whether the space is condemned is not checked under the table page's lock.
     CondemnedUnlooked,
@@ -194,8 +201,8 @@ mod switch {
     use super::Mutant;
     use std::cell::Cell;
 
-    // Both checkers run all threads of a model on the operating-system thread of its test. This is not one of their
-    // atomics, so that a read of it is no step of the model.
+    // Both checkers run all threads of a model on the operating-system thread of its test. `ON` is not an atomic of a
+    // checker, so that a read of it is no step of the model.
     std::thread_local! {
         static ON: Cell<u8> = const { Cell::new(0) };
     }

@@ -3,8 +3,8 @@
 //!
 //! # Contract C5: no sleep under a guard
 //! No thread sleeps while it holds an iteration, a busy or page-table guard, a spin lock or an epoch pin. The types of
-//! this module enforce this for pins and what borrows them. Debug builds also check the locks that a CPU holds
-//! ([`quire_sync::rank::assert_may_sleep`]).
+//! this module enforce this for pins, and for values that borrow pins. Debug builds also check the locks that a CPU
+//! holds ([`quire_sync::rank::assert_may_sleep`]).
 
 use core::marker::PhantomData;
 use quire_sync::epoch::{Domain, Pinned};

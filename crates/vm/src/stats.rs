@@ -55,7 +55,7 @@ events! {
     /// Frames that the kernel allocated for other uses than tables, stacks and slabs. Examples are large runs of the
     /// heap, mapped buffers, and pages of pipes.
     BufferPage = "kernel_buffer_page",
-    /// Frames of these uses that were freed.
+    /// Frames of the uses that [`Event::BufferPage`] counts, which were freed.
     BufferPageGone = "kernel_buffer_page_gone",
     /// Flushes of translations, local and remote.
     Flush = "tlb_flush",
@@ -67,7 +67,7 @@ events! {
     PageMoved = "page_moved",
     /// Slots of objects and leaves of page tables that operations on ranges visited.
     RangeVisit = "range_visit",
-    /// Pages that copy-up copied into a front, to make its chain shorter.
+    /// Pages that copy-up copied into the first layer of a chain, to make the chain shorter.
     PageCopiedUp = "page_copied_up",
     /// Pages that were destroyed because every chain hid them.
     PageShadowed = "page_shadowed",
@@ -233,7 +233,7 @@ kinds! {
     Spurious = "spurious",
     /// The page was resident, and was mapped.
     Resident = "resident",
-    /// The page was mapped already, but without the needed right, usually that to store. The leaf got it.
+    /// The page was mapped already, but without the needed right, usually the right to store. The leaf got the right.
     Reuse = "reuse",
     /// A new page of zeroes was made.
     ZeroFill = "zero",

@@ -55,7 +55,7 @@ impl VirtRange {
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
-    /// Length in bytes of a range that is in order. For fast paths, because it saves the comparison of
+    /// Length in bytes of a range whose start is not above its end. For fast paths, because it saves the comparison of
     /// [`len`](Self::len).
     #[inline(always)]
     pub(crate) const fn bytes(&self) -> u64 {

@@ -114,8 +114,8 @@ fn cpu_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-/// Puts the free frames into random order: allocates all frames and frees them in random order. Then the lists of the
-/// magazines have that order. The caller must run as a CPU.
+/// Puts the free frames into random order: allocates all frames and frees them in random order. Then the
+/// magazines (the free frames that one CPU keeps) have that order. The caller must run as a CPU.
 pub fn shuffle(vm: &'static Vm<Hosted>, seed: &mut u64) {
     vm.epoch().drain();
     vm.drain_magazines();

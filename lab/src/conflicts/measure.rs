@@ -1,5 +1,5 @@
-//! The measurement of one case. In each *round*, both sides do their operations once, in an order that a seed
-//! determines. A round yields the lines that one CPU wrote and the other CPU accessed.
+//! The measurement of one case. In each *round*, CPU 0 and CPU 1 do their operations once, in an order that a
+//! seed determines. A round yields the lines that one CPU wrote and the other CPU accessed.
 
 use super::model::{Outcome, State};
 use super::operation::{Act, Operation};
@@ -28,9 +28,9 @@ pub struct Line {
 pub struct Seen {
     /// The number of rounds in which the line was shared.
     pub rounds: u32,
-    /// The number of lines of this name, in the round that shared the most.
+    /// The number of shared lines with this name, in the round that had the most of them.
     pub lines: u32,
-    /// The accesses to the line in the last of these rounds, as text for the reader.
+    /// The accesses to the line in the last round in which it was shared, as text for the reader.
     pub told: String,
 }
 

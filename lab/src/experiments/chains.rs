@@ -82,16 +82,16 @@ fn cases(plan: &Plan) -> Vec<Round> {
     let mut all = Vec::new();
     let generations: &[u64] = scale.of(&[5, 10], &[10, 100], &[10, 100, 1000]);
     for &generations in generations {
-        // Each living generation has its pages, its tables, and copies of the pages that it sees. The side *after*
-        // copies all of these pages every few generations.
+        // Each living generation has its pages, its tables, and copies of the pages that it sees. The core with
+        // backings (the side *after*) copies all pages that a process sees every few generations.
         let mib = 64 + 4 * generations;
         for (leaving, how) in LEAVING {
             let line = Line { generations, leaving: how };
             let at = |reaper: &'static str| {
                 [("generations", number(generations)), ("leaving", leaving.into()), ("reaper", reaper.into())]
             };
-            // The baselines have no reaper. Their cases have the value `on` of `reaper` so that they are compared with
-            // Quire's.
+            // The baselines have no reaper (a daemon that destroys unreachable pages). Their cases have the value `on`
+            // of `reaper` so that they are compared with Quire's cases with a reaper.
             all.push(Round::new(Side::Before, Place::Hosted, at("on"), &COSTS, move || {
                 line.costs(Records::boot(1, mib, PARTS)?, true)
             }));

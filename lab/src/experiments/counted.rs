@@ -7,7 +7,8 @@ use crate::Failure;
 pub(super) struct Counts {
     /// The number of acquired spin locks.
     pub takes: u64,
-    /// The number of acquired locks of the page queues, and of the batches in which CPUs collect pages for the queues.
+    /// The number of lock acquisitions, of the page queues and of the per-CPU batches that collect pages for the
+    /// queues.
     pub queue_takes: u64,
     /// The most accesses to shared memory while a queue's lock was held once.
     pub longest_queue_hold: u64,

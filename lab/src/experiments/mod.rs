@@ -1,4 +1,5 @@
-//! The experiments: each reruns a source's measurement on the sides *before*, *after* and Quire. A *round* is one
+//! The experiments. Each repeats the measurement of a *source*, a published design, on three *sides*. The side *before*
+//! is the design that the source replaced, *after* is the source's own design, and the third is Quire. A *round* is one
 //! measurement of a case, in a process of its own.
 //!
 //! Each experiment has a file with a [`Study`]: its texts, its claims, its plots, and a function that returns its cases

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const BASE: u64 = 0x1000_0000_0000;
 /// The number of resident pages, for every length of the file.
 const RESIDENTS: u64 = 100;
-/// The most lookups under one pin, so that no pin is held for long.
+/// The most lookups under one pin of the epoch. A long pin would delay the freeing of all retired memory.
 const PINNED: u64 = 1 << 16;
 
 const COSTS: [Figure; 2] = [Figure::time("time", "us/op"), Figure::count("visits", "visits/op")];
@@ -236,7 +236,7 @@ impl File {
                 self.each(how, tree, |_| Ok(()))
             }
             Operation::Remap => {
-                // The store before the unmapping is left out: the pages are mapped, so it would cause no fault.
+                // No store precedes the unmapping. The pages are mapped already, so such a store would cause no fault.
                 space.unmap(self.range())?;
                 let visits = self.each(how, tree, |_| Ok(()))?;
                 self.map(space)?;

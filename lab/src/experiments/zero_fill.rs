@@ -218,8 +218,8 @@ struct Region<M: Memory> {
 pub(super) fn lines<M: Memory>(memory: M, cpus: usize) -> Result<[f64; 1], Failure> {
     let cpus: Vec<M::Cpu> = (0..cpus).map(|id| memory.attach(id)).collect();
     let space = memory.space()?;
-    // Work that is done once for many frames is counted at its true rate: a magazine or a batch holds at most 256
-    // frames, and 256 faults are counted.
+    // Some work is done once for up to 256 frames, such as the refill of a CPU's magazine of free frames. So 256 faults
+    // are counted, and contain that work at its true rate.
     let (warm, counted) = (32, 256);
     for id in 0..cpus.len() as u64 {
         let start = BASE + id * APART;

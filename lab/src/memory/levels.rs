@@ -80,8 +80,8 @@ impl<T: Sync> Levels<T> {
 
     /// Calls `f` on every last-level table of a space that is being dropped. No CPU makes further tables in that space.
     pub fn each(&self, mut f: impl FnMut(&T)) {
-        // The list is moved out of the lock first, because `f` may acquire a table's lock, which must not be inside
-        // this lock.
+        // The list is moved out of the lock first. `f` may acquire a table's lock, and the lock order forbids that
+        // while this lock is held.
         let made = std::mem::take(&mut *self.made.lock());
         // SAFETY: the tables are not freed as long as the space exists.
         made.iter().for_each(|table| f(unsafe { &*table.0 }));

@@ -83,8 +83,8 @@ impl<T> DerefMut for Write<'_, T> {
 impl<T> Drop for Write<'_, T> {
     fn drop(&mut self) {
         record::released(self.0, None);
-        // Only the writer's bit is cleared. The count may include readers that came while the writer held the lock, and
-        // that will undo their increment.
+        // Only the writer's bit is cleared. Readers that tried while the writer held the lock may have incremented the
+        // count. Each of them sees the bit and decrements the count again itself.
         self.0.state.fetch_and(!WRITER, Ordering::Release);
     }
 }

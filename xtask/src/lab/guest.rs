@@ -35,8 +35,8 @@ pub const MOST_CPUS: u32 = 64;
 const LIMIT: Duration = Duration::from_secs(1800);
 /// The memory of a guest in MiB: without a compiler, and with one.
 const MEMORY: (u64, u64) = (1024, 2048);
-/// The least memory for each CPU in MiB, because a process on each CPU touches 64 MiB, or 100 large pages. No multiple
-/// of this number equals the memory of a guest with a compiler, because that size marks such a guest.
+/// The least memory for each CPU in MiB, because a process on each CPU touches 64 MiB, or 100 large pages. The size
+/// `MEMORY.1` marks a guest with a compiler, so it must not be a multiple of this number.
 const MEMORY_A_CPU: u64 = 240;
 
 fn memory(command: &str, cpus: u32) -> u64 {
@@ -310,8 +310,8 @@ struct Counterpart {
     of: Of,
 }
 
-/// The counterparts of claims. A claim has none if no program in a guest can do a similar operation. For example, a
-/// program cannot exercise a run queue alone.
+/// For claims of sources, the figure of a guest that measures a similar operation. A claim has no such figure if no
+/// program in a guest can do the operation alone. For example, a program cannot exercise only a run queue.
 #[rustfmt::skip] // A table.
 const READINGS: &[Counterpart] = &[
     Counterpart { experiment: "zero-fill", claim: &[("what", "threads")], measure: "instructions",
@@ -320,7 +320,8 @@ const READINGS: &[Counterpart] = &[
         of: &[("what", "fork + exec, dynamic")] },
     Counterpart { experiment: "sharing", claim: &[], measure: "kernel_bytes",
         of: &[("what", "kernel memory, a mapping"), ("processes", "100")] },
-    // In the claim and in the guest, a live relative keeps the lower layers of the chain: a second child, or a parent.
+    // In the claim's measurement a second child lives, and in the guest's a parent. Either keeps the lower objects of
+    // the shadow chain in use.
     Counterpart { experiment: "chains", claim: &[("leaving", "two")], measure: "instructions",
         of: &[("what", "chain, parents alive")] },
     Counterpart { experiment: "queues", claim: &[("cpus", "64")], measure: "instructions", of: ZERO_FILL },
@@ -520,7 +521,7 @@ fn planned(thing: &Thing, side: Side, place: Place, cpus: u32, mode: Mode, all: 
     }
 }
 
-/// Adds to each claim its counterpart in guests, and to each experiment the plots of the guests' figures.
+/// Adds to each claim its counterpart ([`READINGS`]), and to each experiment the plots of the guests' figures.
 pub fn claims(experiments: &mut [Experiment]) {
     for experiment in experiments {
         for claim in &mut experiment.claims {

@@ -1,5 +1,5 @@
-//! Rules for documents and for the kept runs in `lab/runs`. The kept runs must be recent. `docs/status.md` must show the
-//! newest run, and README.md and docs/figures.md must state its figures.
+//! Rules for documents and for the kept runs in `lab/runs`. The kept runs must be recent. `docs/status.md` must show
+//! the newest run, and README.md and docs/figures.md must state its figures.
 
 use std::{fs, path::Path, process::Command};
 

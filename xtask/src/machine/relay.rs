@@ -2,8 +2,8 @@
 //! while the other has work. It also finds out how the run ended.
 //!
 //! Back-pressure reaches the guest: when a buffer of the relay is full, the relay stops reading, QEMU's write blocks,
-//! and the guest waits. The first interrupt lifts the buffer's bound. Then the interrupt reaches the guest even if no
-//! reader takes the guest's output.
+//! and the guest waits. The user's first interrupt (Ctrl-C) enlarges the buffers of the guest's output. So a guest that
+//! waits to write can go on and receive the interrupt, even if no reader takes its output.
 
 use std::{
     fs::File,

@@ -21,7 +21,7 @@ use crate::{
     setup::toolchain::{KERNEL_TARGET, Toolchain},
 };
 
-/// The functions in which infallible functions end, by name without the hash.
+/// The functions that end the program when an infallible function of `alloc` cannot allocate: names without the hash.
 const ENDS: [&str; 4] = [
     "alloc::alloc::handle_alloc_error",
     "alloc::raw_vec::handle_error",
@@ -32,7 +32,7 @@ const ENDS: [&str; 4] = [
 const KERNEL: &str = "allocation/the kernel links no function that panics without memory";
 const SEEDED: &str = "allocation/an infallible container in a kernel crate is found";
 
-/// The names of both checks: of the kernel, and of the check itself.
+/// The names of both checks. The first checks the kernel, and the second checks that the first finds an error.
 pub fn names(_: &Context<'_>) -> Result<Vec<String>> {
     Ok(vec![KERNEL.into(), SEEDED.into()])
 }

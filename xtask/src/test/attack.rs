@@ -65,8 +65,8 @@ struct Round {
     seed: u64,
     seconds: u32,
     cpus: u32,
-    /// The machine's memory in MiB. `swap` is its swap, and `pressure` the memory that the pressure touches, also in
-    /// MiB.
+    /// The machine's memory in MiB. `swap` is its swap in MiB. `pressure` is the memory in MiB that one process touches
+    /// at random, so that memory is short.
     memory: u64,
     swap: u64,
     pressure: u64,

@@ -23,7 +23,8 @@ use crate::{
 /// The crates whose types have checked layouts in the recording build, or whose costs are counted in it.
 const RECORDED: [&str; 7] =
     ["quire-sync", "quire-lookup", "quire-vm", "quire-task", "quire-pmap", "quire-hosted", "quire-lab"];
-/// The flag that compiles the memory core's mutants. Tests of whole machines prove by them that a step is needed.
+/// The flag that compiles the memory core's mutants: a switch for each step of a protocol, which leaves the step out.
+/// Tests of whole machines must fail without the step, which proves that the step is needed.
 const MUTANTS: &str = "--cfg mutants";
 /// The time without output after which a test program counts as hanging. Its tests without a result then fail. The
 /// total time has no limit, because random tests of the hosted machine take long on a busy host.

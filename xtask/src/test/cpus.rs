@@ -177,7 +177,8 @@ fn runs_on(run: &Run, kernel: &Kernel, image: &File) -> Result<(), String> {
     let ended = kernel.kept(image, &shape, LIMIT).map_err(|e| e.message)?;
     let log = &ended.report.log_tail;
     let last = || format!("{:?}; the log ends:\n{}", ended.report.outcome, crate::run::last_lines(log, 15));
-    // The board q35 has no ports. So the program's output is in the log, and only an orderly end can be detected.
+    // The board q35 has no ports. So the program's output is in the log. An orderly end can be detected, but not the
+    // program's exit status.
     let (said, well) = match &ended.report.outcome {
         Outcome::Exit(0) if !q35 => (String::from_utf8_lossy(&ended.output).into_owned(), true),
         Outcome::Died(how) if q35 => (log.clone(), how.contains("powered off")),

@@ -74,7 +74,7 @@ pub struct Context<'a> {
     filter: Option<String>,
     /// Whether this is a soak: the random tests of the memory core run ten times as long.
     pub soak: bool,
-    /// The minutes that a soak of the attack lasts; `seed` is the seed of its only round, if given.
+    /// The minutes that a soak of the stage `attack` lasts; `seed` is the seed of its only round, if given.
     pub minutes: u32,
     pub seed: Option<u64>,
     /// Whether the sanitizers run for long.

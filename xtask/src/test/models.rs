@@ -22,7 +22,7 @@ pub const MODELLED: [&str; 10] = [
 pub const CHECKERS: [&str; 2] = ["loom", "shuttle"];
 /// The document with the table.
 const DOCUMENT: &str = "docs/models.md";
-/// The header of a second table in that document. No model finds the absence of its steps, but another test does.
+/// The header of a second table in the document. It lists steps whose absence no model finds, but another test does.
 const OTHERS: &str = "| crate | step |";
 
 /// A set of [`CHECKERS`].

@@ -143,8 +143,8 @@ fn metadata(context: &Context<'_>) -> Result<Value> {
 }
 
 /// Returns the manifests that break a rule. A library must have all fields that a registry displays, and may be
-/// published. Any other crate must declare that it is not published. The switch of a mutant must not be a library's
-/// feature.
+/// published. Any other crate must declare that it is not published. The switch of a mutant, which leaves out a step
+/// for tests, must not be a library's feature.
 fn unfit(metadata: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {

@@ -45,7 +45,8 @@ enum Way {
 
 use Way::{Elsewhere, Runs, Untried};
 
-/// How all commands except `bench`, `lab NAME` and `test` are tried. A command uses the first row with which it begins.
+/// How all commands except `bench`, `lab NAME` and `test` are tried. For a command, the first row counts whose text is
+/// the beginning of the command.
 #[rustfmt::skip] // A command a row.
 const WAYS: &[(&str, Way)] = &[
     ("--help", Runs(&[])),

@@ -155,7 +155,7 @@ fn prepared(binary: &Binary) -> Command {
 
 /// Returns `Ok` for a good run, otherwise the report.
 fn judge(text: &str, ended: &str, context: &Context<'_>, name: &str) -> std::result::Result<(), String> {
-    // The second test is needed, because a filter that selects no test would pass too.
+    // The second condition is needed, because a run whose filter selects no test also ends with status 0.
     if ended == "exit status: 0" && !text.contains("running 0 tests") {
         return Ok(());
     }

@@ -178,7 +178,7 @@ impl Size {
             append: "memtest".to_owned(),
             ..Shape::default()
         };
-        // The script sleeps at its end, so that the watch sees the running machine.
+        // The script sleeps at its end, so that the thread [`Watch`] samples the running machine at least once.
         let script = "grep MemTotal /proc/meminfo; nproc; sleep 0.3; exit 7";
         let ended = boot(context, kernel, &self.name(), &shape, script)?;
         if ended.report.outcome != Outcome::Exit(7) {

@@ -3,8 +3,8 @@
 //! Processes that wait for each other's ranges in a circle would wait for ever. So the process that would close the
 //! circle gets an error. A wait for a process is recorded in [`WAITS`], under the lock of the file with the conflicting
 //! range. The record exists only as long as that process holds the range. So recorded waits are true, and no false
-//! circle is found. As on Linux, a thread that waits for an open file's range records no wait for a process that later
-//! locks a conflicting range too.
+//! circle is found. A wait for an open file's range is not recorded. As on Linux, this stays so if a process locks a
+//! conflicting range during the wait.
 
 use crate::FsError;
 use crate::stream::io::Io;

@@ -377,7 +377,7 @@ impl<H: Host> OpenFile<H> {
                 Whence::Data => object.next_data(page).filter(|at| at * (PAGE_SIZE as u64) < size),
                 _ => Some(object.next_hole(page)),
             };
-            // The end of a file counts as a hole, but no data follows the last data.
+            // The end of a file counts as a hole. A search for data behind the last data fails.
             to = to.max(found.ok_or(FsError::NoDevice)?.saturating_mul(PAGE_SIZE as u64)).min(size);
         }
         *position = to;

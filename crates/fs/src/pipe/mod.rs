@@ -346,16 +346,16 @@ impl<H: Host> Pipe<H> {
         self.read.store(at, Ordering::Release);
         // Writers and polls wait for room only while less than ATOMIC bytes are free. As on Linux, the read after which
         // at least ATOMIC bytes are free wakes these waiters. The check comes after the store of the new position,
-        // because writers continued during the copy. A writer that found the ring full stored its last write first, and
-        // then read this reader's position. This reader stores the position, fences, and then loads `written`. So
-        // either the writer saw the new position, or this reader sees the writer's last write.
+        // because writers continued during the copy. A writer that found the ring full had stored `written` for its
+        // last write, and then read this reader's position. This reader stores the position, fences, and then loads
+        // `written`. So either the writer saw the new position, or this reader sees the writer's last write.
         if !mutant(Mutant::RoomNoFence) {
             fence_full();
         }
         let written = if mutant(Mutant::RoomByFirstEnd) { end } else { self.written.load(Ordering::Acquire) };
         let makes_room = self.room(capacity, start, written) < ATOMIC && self.room(capacity, at, written) >= ATOMIC;
-        // The lock is released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(one);
         // A read can fail after it skipped only a gap. It then took no byte, but made room.
         if makes_room {
@@ -411,8 +411,8 @@ impl<H: Host> Pipe<H> {
             }
         }
         self.written.store(at, Ordering::Release);
-        // The lock is released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(one);
         if done > 0 {
             self.readiness.notify();
@@ -436,7 +436,8 @@ impl<H: Host> Pipe<H> {
                 }
                 continue; // another reader was faster
             }
-            // The writers are checked first, because the last writer wrote before it closed.
+            // The number of writers is read before the bytes, because the last writer wrote before it closed. So a
+            // reader that finds no writer sees all bytes.
             let state = || {
                 let open = self.writers.load(Ordering::Acquire) > 0 && !closed.load(Ordering::Acquire);
                 if self.filled() > 0 { Some(true) } else { (!open).then_some(false) }

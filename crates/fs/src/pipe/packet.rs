@@ -80,7 +80,7 @@ impl<H: Host> Pipe<H> {
         let bytes = place.page.as_ref().ok_or(FsError::Io)?;
         let moved = if n == 0 { 0 } else { sink.put(&bytes[from..from + n])? };
         if packet && moved < n {
-            // A partly read packet stays whole in the ring.
+            // A packet of which the sink took only a part stays whole in the ring, for the next read.
             return Err(FsError::Fault);
         }
         if !packet && from + moved < len {
@@ -138,8 +138,8 @@ impl<H: Host> Pipe<H> {
         }
         self.gaps.fetch_add((end - at) as usize - len, Ordering::AcqRel);
         self.written.store(end, Ordering::Release);
-        // The lock is released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The lock is released before the notification. A notified listener may drop the last reference to an end, and
+        // that drop acquires the reader's and the writer's lock.
         drop(writer);
         self.readiness.notify();
         Ok(len)
@@ -149,8 +149,8 @@ impl<H: Host> Pipe<H> {
     /// the ring has no room for them.
     ///
     /// Both locks are held during the copy, for two reasons. Another writer's packet must not come between the stream
-    /// and this packet. If a reader took the whole stream during the copy, the packet would stay alone, and the next
-    /// packet would join it.
+    /// and this packet. Also, no reader may take the whole stream during the copy. The packet's bytes would then be
+    /// left as a stream of their own, which the next packet would join.
     fn join(
         &self,
         source: &mut dyn Source,
@@ -172,8 +172,8 @@ impl<H: Host> Pipe<H> {
         }
         drop(slot);
         self.written.store(at + odd as u64, Ordering::Release);
-        // The locks are released first, because a listener may have the last reference to an end, whose drop needs both
-        // locks.
+        // The locks are released before the notification. A notified listener may drop the last reference to an end,
+        // and that drop acquires the reader's and the writer's lock.
         drop((writer, reader));
         self.readiness.notify();
         Ok(odd)

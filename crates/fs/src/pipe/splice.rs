@@ -51,7 +51,8 @@ impl<H: Host> PipeEnd<H> {
     pub fn wait_for_bytes(&self, io: &Io<'_>) -> Result<bool, FsError> {
         let pipe = &self.pipe;
         pipe.readiness.wait(io, || {
-            // The writers are checked first, because the last writer wrote before it closed.
+            // The number of writers is read before the bytes, because the last writer wrote before it closed. So a
+            // reader that finds no writer sees all bytes.
             let open = pipe.writers.load(Ordering::Acquire) > 0 && !self.closed.load(Ordering::Acquire);
             if pipe.filled() > 0 { Some(true) } else { (!open).then_some(false) }
         })

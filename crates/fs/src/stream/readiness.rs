@@ -53,8 +53,8 @@ pub trait Listener: Send + Sync {
         false
     }
 
-    /// Called after the listener was dropped as [closed](Self::is_closed). Like `changed`, it is called from threads
-    /// with no lock held.
+    /// Called after the readiness has removed the listener, because its open file is [closed](Self::is_closed). Like
+    /// `changed`, it is called from threads with no lock held.
     fn closed(&self) {}
 
     /// The listener itself, if other code may look at it ([`Readiness::visit`]).
@@ -135,8 +135,9 @@ impl Readiness {
         slept
     }
 
-    /// Sleeps until `ready` returns a value, as `io` allows. A stream that waits at another object's readiness does so
-    /// [on the stack](Io::on_stack), because that object may be gone before the thread wakes.
+    /// Sleeps until `ready` returns a value, as `io` allows. A call that waits at another object's readiness keeps its
+    /// [kernel stack](Io::on_stack), which has the reference to that object. Otherwise the object could be freed before
+    /// the thread wakes.
     pub fn wait<R>(&self, io: &Io<'_>, ready: impl FnMut() -> Option<R>) -> Result<R, FsError> {
         self.wait_in(0, io, ready)
     }

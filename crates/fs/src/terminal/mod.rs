@@ -75,7 +75,7 @@ pub struct Terminal {
     unpumped: AtomicBool,
     /// Held by the reader that takes a line.
     reading: Mutex<()>,
-    /// Held by a writer while it takes bytes from its program, because it has found room for these bytes.
+    /// Held by a writer from its check for room until it has sent the bytes, so that no other writer uses that room.
     writing: Mutex<()>,
     readiness: Readiness,
 }
@@ -440,7 +440,7 @@ impl Stream for Terminal {
         if sink.room() == 0 {
             return Ok(0);
         }
-        // As on Linux, a call is checked only once.
+        // As on Linux, a call checks the foreground group only once, not again after a sleep.
         if io.earlier().is_none() {
             self.check(false)?;
         }

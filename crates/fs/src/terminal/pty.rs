@@ -180,7 +180,8 @@ pub struct Pty {
 }
 
 impl Pty {
-    /// A locked pair. `number` is the caller's number of the terminal. The terminal drops `processes` with the pair.
+    /// A pair of a master and a terminal, which is locked: no slave can be opened yet. `number` is the caller's number
+    /// of the terminal. The terminal drops `processes` with the pair.
     pub fn new(processes: Arc<dyn Processes>, settings: Settings, number: u64) -> Result<Arc<Self>, FsError> {
         let cable = Cable::new()?;
         let terminal = Terminal::new(unsize!(cable.clone()), processes, Size::default(), number)?;
@@ -435,7 +436,7 @@ impl Stream for Slave {
     }
 
     fn as_any(&self) -> &dyn Any {
-        // Requests to the slave are the same as those to a console, so this returns the terminal.
+        // The slave accepts the same requests (`ioctl`) as a console, so this returns the terminal.
         &*self.pty.terminal
     }
 }

@@ -144,7 +144,7 @@ impl<H: Host> Inode<H> {
         let admitted = system.admit(host.epoch())?;
         let ident = Ident { device: system.device, number: system.number() };
         let node = node(ident)?;
-        // From here on the inode itself is counted, until it is dropped.
+        // From here on no step can fail. So the count stays raised until the inode is dropped.
         admitted.keep();
         Ok(room.fill(Self::with(ident, node, attr, host.realtime(), system)))
     }
@@ -260,9 +260,9 @@ impl<H: Host> Inode<H> {
     pub fn change_or<R, E>(&self, now: Timestamp, f: impl FnOnce(&mut Attr) -> Result<R, E>) -> Result<R, E> {
         self.attr.0.update(|words| {
             let mut attr = Attr::of_words(*words);
-            // The time of modification is explicit and lies in the future. A store through a mapping since then is
-            // added now, because after this change that store is earlier than both times. This visits all leaves of the
-            // file's index, but files from the future are rare.
+            // The time of modification was set explicitly and lies in the future. A store through a mapping after that
+            // is added now. After this change the store would be earlier than both times, and so would be ignored.
+            // `stored` visits all leaves of the file's index, but files from the future are rare.
             if attr.modified > now {
                 self.stored().inspect(|at| attr.add_store(*at));
             }
@@ -387,9 +387,9 @@ impl<H: Host> Inode<H> {
         Status { ident: self.ident, kind: self.kind(), attr: self.attr(), size, allocated, device }
     }
 
-    /// Clears the set-id bits before a change of the contents, because a set-id program must be its owner's work. If
-    /// the caller may `keep` the bits, they stay. The group's bit stays if the group may not execute the file, because
-    /// the bit then has another meaning.
+    /// Clears the set-id bits before a change of the contents, because otherwise the writer's code would run with the
+    /// rights of the program's owner. If the caller may `keep` the bits, they stay. The group's bit stays if the group
+    /// may not execute the file, because the bit then has another meaning.
     pub(crate) fn lose_set_ids(&self, host: &H, keep: bool) {
         const EITHER: u16 = 0o6000;
         // Mostly no bit is set, and then this call writes nothing.

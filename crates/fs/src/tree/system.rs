@@ -191,7 +191,8 @@ impl FileSystem {
     }
 
     /// Whether an inode of the file system has a lease. An opener for writing counts itself before it calls this. The
-    /// holder of a new lease checks for such openers afterwards.
+    /// holder of a new lease counts the lease before it reads the number of such openers. So at least one of the two
+    /// sees the other.
     #[inline]
     pub(crate) fn is_leased(&self) -> bool {
         self.leases.load(Ordering::SeqCst) != 0

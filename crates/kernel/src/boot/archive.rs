@@ -19,9 +19,9 @@ pub struct Archive {
     physical: u64,
     /// The number of bytes that were unpacked.
     at: usize,
-    /// The frames to be freed, which contain only files that are not unpacked yet.
+    /// The frames that are still to be freed. Their files are not all unpacked yet.
     frames: PhysRange,
-    /// The number of frames of one range that the memory system gets; 0 if it gets none.
+    /// The size, in frames, of the ranges in which the memory system gets the archive's frames; 0 if it gets none.
     piece: u64,
 }
 
@@ -68,8 +68,8 @@ impl Archive {
         pieces(self.frames.start.0, self.frames.end.0, self.piece).map(frames)
     }
 
-    /// Allocates the archive's frames from the memory system, before another user can get them. They are freed later
-    /// by `give_up`.
+    /// Allocates the archive's frames from the memory system, before another user can get them. `give_up` frees them
+    /// one after the other.
     pub fn hold(&self) {
         for piece in self.pieces() {
             let count = piece.end.0 - piece.start.0;

@@ -345,7 +345,7 @@ fn fill_ranges<'a>(
     &ranges[..len]
 }
 
-/// The memory core's settings: the defaults, and in their place those of the command line.
+/// The memory core's settings: the values of the command line, and the defaults for all others.
 fn config(command_line: &[u8]) -> Config {
     use quire_kernel::loader::command_line::{number, value};
     let default = Config::default();

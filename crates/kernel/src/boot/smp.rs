@@ -196,7 +196,7 @@ pub fn await_all(topology: &Topology, x2apic: bool) {
     }
 }
 
-/// Waits until all started CPUs have arrived, and makes them run threads.
+/// Waits until all started CPUs have arrived, and then makes them run threads.
 pub fn go(topology: &Topology, x2apic: bool) {
     await_all(topology, x2apic);
     GO.store(true, Ordering::Release);

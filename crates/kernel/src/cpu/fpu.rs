@@ -27,9 +27,9 @@ static LEN: AtomicUsize = AtomicUsize::new(SMALLEST);
 static FEATURES: AtomicU64 = AtomicU64::new(X87 | SSE);
 static MXCSR_MASK: AtomicU32 = AtomicU32::new(0xffbf);
 
-/// Chooses the state components. Called once, on the boot CPU. Vector instructions that CPUID announces are tried,
-/// because a hypervisor may announce them although it loses XCR0 whenever it runs. If they do not work, the features
-/// are withdrawn and the reason is returned. Neither the kernel nor programs use them then (programs check
+/// Chooses the state components. Called once, on the boot CPU. Tries the vector instructions that CPUID announces,
+/// because some hypervisors announce them but lose XCR0 whenever the hypervisor runs. If they do not work, withdraws
+/// the features and returns the reason. Then neither the kernel nor programs use vector instructions (programs check
 /// CR4.OSXSAVE).
 ///
 /// # Safety

@@ -331,7 +331,7 @@ pub fn forbid_counter(forbid: bool) {
     unsafe { set_cr4(if forbid { cr4() | CR4_NO_COUNTER } else { cr4() & !CR4_NO_COUNTER }) };
 }
 
-/// Sets this CPU's registers that never change: those for protection, FPU and memory types.
+/// Sets this CPU's registers that never change: the registers for protection, FPU and memory types.
 ///
 /// # Safety
 /// Interrupts are masked, the kernel's own page tables are loaded (with PCID zero), and `features::detect` has run.

@@ -29,7 +29,7 @@ pub unsafe fn rdmsr(msr: u32) -> u64 {
 /// The CPU has this MSR and accepts `value`. The kernel can run with the new value.
 #[inline(always)]
 pub unsafe fn wrmsr(msr: u32, value: u64) {
-    // SAFETY: the caller answers for the MSR.
+    // SAFETY: the caller vouches that the CPU has this MSR and accepts the value.
     unsafe {
         asm!(
             "wrmsr",
@@ -93,10 +93,11 @@ pub unsafe fn xcr0() -> u64 {
 /// 4.10.4.1).
 ///
 /// # Safety
-/// No interrupt handler that runs meanwhile changes CR4 or depends on cached translations; masked interrupts suffice.
+/// No interrupt handler that runs during this function changes CR4 or depends on cached translations. Masked interrupts
+/// suffice.
 pub unsafe fn drop_global() {
     const GLOBAL_PAGES: u64 = 1 << 7;
-    // SAFETY: the bit affects only cached translations, and nothing else changes CR4 meanwhile.
+    // SAFETY: the bit affects only cached translations, and no other code changes CR4 before the second write.
     unsafe {
         let now = cr4();
         set_cr4(now & !GLOBAL_PAGES);

@@ -353,7 +353,7 @@ impl LineBuffer {
     }
 }
 
-/// Executes a command of the host; unknown ones are ignored.
+/// Executes a command of the host. Ignores unknown commands.
 fn obey(line: &[u8]) {
     let Ok(text) = core::str::from_utf8(line) else { return };
     let mut words = text.split_ascii_whitespace();

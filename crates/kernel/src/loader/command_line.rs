@@ -1,6 +1,6 @@
 //! The parser of the kernel's command line, which has words with optional values. It is untrusted input. Unknown words
-//! are ignored. An amount or a time with an unusable value is an error ([`Unusable`]). If the kernel ignored it, the
-//! machine would not be the requested one.
+//! are ignored. An amount or a time with an unusable value is an error ([`Unusable`]). If the kernel ignored the value,
+//! the machine would differ from the requested one.
 
 use core::fmt;
 

@@ -88,8 +88,8 @@ impl Ram {
     }
 
     /// The most bytes that can be reserved, in one range between 1 MiB and `to`, for swap or traces. The other memory
-    /// suffices for boot and the first program. They need tables in proportion to the RAM, `files` bytes for the
-    /// initial files, and the least memory of any machine.
+    /// suffices for boot and the first program. Boot needs tables in proportion to the RAM, `files` bytes for the
+    /// initial files, and `LEAST` bytes, the least memory of any machine.
     pub fn spare(&self, to: u64, files: u64) -> u64 {
         const LEAST: u64 = 24 << 20;
         let needed = (self.bytes() / 16).saturating_add(files).saturating_add(LEAST);

@@ -71,7 +71,7 @@ pub fn shoot(machine: &Machine, targets: &CpuMask, request: &Request<'_>) {
     for target in targets.iter().filter(|t| *t != me) {
         let inbox = inbox(target);
         inbox.slots[me].store(request_ptr, Ordering::Relaxed);
-        // Release: the slot and the request are visible to the CPU that takes the bit.
+        // Release: a CPU that acquires the bit sees the slot and the request.
         if inbox.waiting.fetch_or(1 << me, Ordering::AcqRel) == 0 {
             local_apic::send(cpu::apic_id(target), interrupt::SHOOTDOWN);
         }

@@ -38,7 +38,7 @@ pub fn kernel_map() -> &'static KernelMap<Machine> {
 pub struct Stack(KernelRange<Machine>);
 
 impl Stack {
-    /// Allocates a stack. Its contents are those of its last use.
+    /// Allocates a stack. It still has the contents of its last use.
     pub fn new() -> Result<Stack, OutOfMemory> {
         // A lack of frames and a lack of addresses are the same error for the caller.
         kernel_map().stack().map(Stack).map_err(|_| OutOfMemory)

@@ -229,8 +229,8 @@ pub fn clear(to: u64, len: usize) -> Result<(), usize> {
 }
 
 /// Copies a string of at most `len` bytes from user address `from`, including its zero byte. Returns the number of
-/// bytes before the zero byte, or `len` if none of them is zero. A fault or the end of user space is an error. It is
-/// the number of bytes, out of `len`, that were not copied.
+/// bytes before the zero byte, or `len` if none of them is zero. A fault or the end of user space is an error. The
+/// error is the number of bytes, out of `len`, that were not copied.
 ///
 /// # Safety
 /// `to` is valid for writes of `len` bytes.

@@ -13,7 +13,8 @@ static SYMBOLS_LEN: AtomicUsize = AtomicUsize::new(0);
 /// The most frames of a backtrace.
 const DEPTH: usize = 48;
 
-/// Stores the part of the initial file system's archive that contains the kernel's symbols. They are its first file.
+/// Stores the part of the initial file system's archive that contains the kernel's symbols. The symbols are its first
+/// file.
 pub fn set_symbols(archive: &'static [u8]) {
     SYMBOLS_LEN.store(archive.len(), Ordering::Relaxed);
     SYMBOLS.store(archive.as_ptr().cast_mut(), Ordering::Release);

@@ -72,7 +72,7 @@ impl Write for Text {
     }
 }
 
-/// Writes text of any length, with one or more lines of the log for each of its lines.
+/// Writes text of any length. Each line of the text becomes one or more lines of the log.
 pub fn text(args: fmt::Arguments<'_>) {
     let mut text = Text(Line { bytes: [0; 256], len: 0 });
     let _never_fails = text.write_fmt(args);

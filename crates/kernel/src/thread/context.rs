@@ -7,11 +7,10 @@
 //! has the state of the call. A thread also departs if it is preempted on the return to user mode
 //! ([`depart_preempted`]).
 //!
-//! The CPU that switches to a thread without a stack gives it one. It is the stack of the previous thread if that
-//! departs too, else an idle stack of the CPU. A switch cannot allocate memory, so each CPU keeps an idle stack in
-//! reserve.
-//! A thread that got the reserve stack first allocates another one ([`begin`]). If there is no memory, the thread
-//! departs again, and so returns its stack to the CPU.
+//! The CPU that switches to a thread without a stack gives a stack to this thread. If the previous thread departs too,
+//! it is the previous thread's stack, else an idle stack of the CPU. A switch cannot allocate memory, so each CPU keeps
+//! an idle stack in reserve. A thread that got the reserve stack first allocates another one ([`begin`]). If there is
+//! no memory, the thread departs again, and so returns its stack to the CPU.
 
 use crate::cpu::{self, clock, fpu, registers};
 use crate::machine::{Machine, scheduler};
@@ -207,7 +206,8 @@ global_asm!(
         push r14
         push r15
         mov [rdi], rsp
-    // The same without a way back to the old stack, which may be the new one.
+    // As `switch_to_unused`, but saves nothing of the old stack, because no thread returns to it. The new stack may be
+    // the old stack.
     .global leave_to_unused
     leave_to_unused:
         mov rsp, rsi
@@ -271,8 +271,9 @@ unsafe extern "C" fn begin(regs: *mut UserRegs) {
 #[cold]
 fn restock_idle(going_on: &mut GoingOn) {
     while stack::kernel_map().stock().is_err() {
-        // There is no memory, so the thread sleeps and the CPU gets its stack. A wake-up for another reason may end
-        // this sleep early. It is not lost, because `main` checks again for the event that it waited for.
+        // There is no memory, so the thread sleeps and gives its stack to the CPU. The wake-up for which the thread's
+        // system call waits may end this sleep early. That wake-up is not lost, because `main` checks for its event
+        // again.
         cpu::interrupts_disable();
         // SAFETY: interrupts are masked, so the block is this CPU's. If this thread sleeps, the next thread that begins
         // on this CPU refills the reserve.
@@ -288,8 +289,8 @@ fn restock_idle(going_on: &mut GoingOn) {
     cpu::preempt_enable();
 }
 
-/// A function with which a thread that departed continues on another stack. The argument is a copy of its registers at
-/// the stack's top. When the function returns, the thread loads the registers and enters user mode.
+/// A function with which a thread that gave up its stack continues on another stack. The argument is a copy of its
+/// registers at the stack's top. When the function returns, the thread loads the registers and enters user mode.
 pub type Main = extern "C" fn(&mut UserRegs);
 
 /// Parks the calling program's thread until it is unparked, or until `deadline` in nanoseconds, and gives up its kernel
@@ -298,7 +299,7 @@ pub type Main = extern "C" fn(&mut UserRegs);
 ///
 /// # Safety
 /// The caller is a program's thread. Except for `regs`, its stack has no value that must be dropped and none to which a
-/// reference exists, because this may never return.
+/// reference exists, because this function may never return.
 pub unsafe fn depart(regs: &UserRegs, main: Main, deadline: Option<u64>) {
     goes_on(regs, main, true);
     // SAFETY: the stack is not needed any more by this function's contract, and the context's `GoingOn` is set.
@@ -329,7 +330,7 @@ fn goes_on(regs: &UserRegs, main: Main, parked: bool) {
     }
 }
 
-/// Adds the stack of the thread that departed on this CPU at the last switch, if any, to the CPU's idle stacks.
+/// Adds a stack to this CPU's idle stacks: that of the thread that gave it up at the last switch on this CPU, if any.
 ///
 /// # Safety
 /// Interrupts are masked. The caller runs on another stack, and has not finished the switch.
@@ -399,7 +400,7 @@ pub unsafe fn switch(machine: &Machine, prev: &Thread<Machine>, next: &Thread<Ma
     }
 }
 
-/// Gives `to` a stack: the stack of `from` if that thread departs, else an idle stack of this CPU.
+/// Gives `to` a stack: the stack of `from` if that thread gives it up (`departs`), else an idle stack of this CPU.
 ///
 /// # Safety
 /// As [`switch`].

@@ -8,7 +8,8 @@
 //! `preempt_stub` of `hooks`.
 //!
 //! Invariants:
-//! - Only its own thread changes a context, or the CPU that switches to or from that thread, with interrupts masked.
+//! - A context is changed only by its own thread, or by the CPU that switches to or from that thread with interrupts
+//!   masked.
 //! - A kernel thread has no FPU state.
 
 pub mod context;

@@ -108,8 +108,9 @@ unsafe impl quire_task::Machine for Machine {
         if let Some(thread) = prev.payload() {
             thread.switched_away();
         }
-        // SAFETY: as for `switch`. Only `context::depart` and `context::depart_preempted` cause this call, and they
-        // have set how the thread continues.
+        // SAFETY: the caller has masked interrupts, and runs as `prev` while `next` is on no CPU. Only
+        // `context::depart` and `context::depart_preempted` cause this call, and they have set how the thread
+        // continues.
         unsafe { context::switch(self, prev, next, true) }
     }
     fn reap(&self, thread: ThreadRef<Self>) {

@@ -36,7 +36,7 @@ pub struct Vdso<M: Machine> {
     clocks: ObjectRef<M>,
     image: ObjectRef<M>,
     page: &'static ClockPage,
-    /// Held by a writer of the clock page.
+    /// A thread holds this lock while it writes the clock page.
     writing: SpinLock<()>,
 }
 
@@ -70,8 +70,8 @@ impl<M: Machine> Vdso<M> {
         Ok(Vdso { clocks, image, page, writing: SpinLock::new(Rank::OWNED, ()) })
     }
 
-    /// Sets the wall clock, for system calls and for programs that compute it. `new` gets the present time and returns
-    /// the new one, in nanoseconds since 1970. If `new` fails, the clock does not change.
+    /// Sets the wall clock, for system calls and for programs that compute the time themselves. `new` gets the present
+    /// time and returns the new one, in nanoseconds since 1970. If `new` fails, the clock does not change.
     pub fn change_realtime(&self, machine: &M, new: impl FnOnce(u64) -> Result<u64, Errno>) -> Result<(), Errno> {
         let _alone = self.writing.lock();
         let ns = new(machine.realtime())?;
@@ -82,8 +82,8 @@ impl<M: Machine> Vdso<M> {
         Ok(())
     }
 
-    /// Maps both pages at `at`, and returns the image's address. `None` if a mapping of the program is there already.
-    /// The program then makes system calls.
+    /// Maps both pages at `at`, and returns the image's address. `None` if a mapping of the program uses these
+    /// addresses already. The program then makes system calls.
     pub fn map(&self, space: &SpaceRef<M>, at: u64) -> Result<Option<u64>, Errno> {
         let part = |page: u64| MapRequest::private(Placement::FixedNoReplace(at + page * PAGE_SIZE), PAGE_SIZE);
         let prot = Prot::READ;

@@ -90,7 +90,7 @@ pub const PLACE_BITS: u32 = 28;
 
 /// The number of possible places of the vDSO between stack and mappings. They are one page apart.
 const VDSO_PLACES: u64 = 16;
-/// The size of the range of these places in bytes.
+/// The size in bytes of the range that the possible places of the vDSO cover.
 const VDSO_ROOM: u64 = (VDSO_PLACES - 1 + vdso::PAGES) * PAGE_SIZE;
 
 impl Places {
@@ -120,7 +120,7 @@ impl Places {
 pub struct Loaded<M: Machine> {
     /// The new address space.
     pub space: SpaceRef<M>,
-    /// The address of the first instruction. If there is an interpreter, it is the interpreter's.
+    /// The address of the first instruction: that of the interpreter if there is one, otherwise that of the program.
     pub entry: u64,
     /// The heap, which is still empty.
     pub heap: Heap,

@@ -5,6 +5,9 @@
 //! program acquires and releases a lock without waiters in user mode. A lock with waiters has a [`PiLock`] in the
 //! bucket of its key. The `PiLock` determines the owner of such a lock, and the kernel updates the word accordingly.
 //!
+//! A *level* is a thread's urgency as a number (`Thread::level`): 0 is the most urgent. An owner *inherits* the level
+//! of its most urgent waiter.
+//!
 //! # Who guards what
 //! - The bucket's lock guards the locks of the bucket, their waiters and owners, and a waiter's level and lock.
 //! - The *thread lock* is a second lock in the bucket that the thread's address selects. It guards the list of locks
@@ -104,7 +107,7 @@ pub enum PiRefused<E> {
     TimedOut,
     /// The calling thread was interrupted first.
     Interrupted,
-    /// As `Interrupted`, after a requeue had moved the waiter to the lock.
+    /// The wait was interrupted, after a requeue had moved the waiter to the lock.
     InterruptedMoved,
 }
 
@@ -130,7 +133,8 @@ impl<E> From<PiRefused<E>> for Stop<E> {
 enum How {
     /// The thread waits if the lock has an owner.
     Wait,
-    /// As `Wait`, and a free lock that is acquired gets the bit [`WAITERS`], because more threads will be moved to it.
+    /// The thread waits, as with `Wait`. If it acquires a free lock, the word gets the bit [`WAITERS`], because a
+    /// requeue moves more threads to the lock.
     Crowd,
     /// The thread does not wait. As on Linux, the word of an owned lock gets the bit [`WAITERS`] all the same.
     Try,
@@ -374,7 +378,8 @@ impl<M: Machine> FutexTable<M> {
         }
     }
 
-    /// The step of a walk from `lock` to the lock for which its owner waits now; `None` if the owner does not wait.
+    /// The step of a [walk](Self::walk) along owners, from `lock` to the lock for which its owner waits now. `None` if
+    /// the owner does not wait.
     ///
     /// # Safety
     /// The lock is in its bucket, which is locked.
@@ -383,7 +388,8 @@ impl<M: Machine> FutexTable<M> {
         self.step(unsafe { lock.owner() })
     }
 
-    /// The step of a walk to the lock for which `thread` waits; `None` if it waits for none.
+    /// The step of a [walk](Self::walk) along owners, to the lock for which `thread` waits. `None` if it waits for
+    /// none.
     fn step(&self, thread: &Thread<M>) -> Option<Step<M>> {
         let _guard = self.thread_lock(thread).lock();
         // SAFETY: the thread lock is held while the waiter is used.
@@ -398,8 +404,8 @@ impl<M: Machine> FutexTable<M> {
     /// longer than [`LONGEST_CHAIN`]. Without a target, it stops at the first owner whose level has not changed, and
     /// the result has no meaning.
     ///
-    /// The next step is determined under the lock of the bucket of the lock that the next thread owns. So at that
-    /// moment the thread both owned that lock and waited for the next one.
+    /// The walk determines each step while it holds the lock of a bucket: the bucket of a `PiLock` that the next thread
+    /// owns. So at that moment the next thread both owned this `PiLock` and waited for another one.
     fn walk(&self, scheduler: &Scheduler<M>, from: Option<Step<M>>, target: Option<&Thread<M>>) -> bool {
         let mut next = from;
         for _ in 0..=LONGEST_CHAIN {
@@ -410,7 +416,8 @@ impl<M: Machine> FutexTable<M> {
             let chain = self.bucket(at.bucket).chain.lock();
             let level = {
                 let _guard = self.thread_lock(&at.thread).lock();
-                // If the thread has ended that wait, a later wait has read the thread's level anew.
+                // If the thread has ended the wait of this step, no requeue is needed: its next wait reads its level
+                // again.
                 // SAFETY: the thread lock is held while the waiter is used.
                 let still = unsafe { at.thread.blocked() }.is_some_and(|waiter| {
                     ptr::eq(waiter, at.waiter) && waiter.plain.bucket.load(Ordering::Relaxed) == at.bucket
@@ -734,8 +741,8 @@ impl<M: Machine> FutexTable<M> {
 
     /// Hands on each lock that has waiters and that the calling thread owns, because the thread leaves its address
     /// space. The new owners write the locks' words. If `ends` is true, the thread can never own a `PiLock` again.
-    /// Otherwise it can own one again after the function has returned. So waiters that make this thread an owner again
-    /// and again cannot keep it in this loop.
+    /// Otherwise it can own a `PiLock` again, but only after the function has returned. So waiters cannot keep the
+    /// thread in this loop by making it an owner again and again.
     pub fn pi_leave(&self, scheduler: &Scheduler<M>, ends: bool) {
         self.pi_leave_for(scheduler, &scheduler.current(), ends);
     }
@@ -782,8 +789,8 @@ impl<M: Machine> FutexTable<M> {
     }
 }
 
-/// One step of a walk: a thread that waits for a lock, its waiter and the waiter's bucket. The values were read under
-/// the thread lock and may be old.
+/// One step of a walk along the owners of locks: a thread that waits for a lock, its waiter and the waiter's bucket.
+/// The walk has read them under the thread lock, which it no longer holds, so they may be old.
 struct Step<M: Machine> {
     thread: ThreadRef<M>,
     waiter: *const PiWaiter<M>,

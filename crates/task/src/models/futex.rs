@@ -130,8 +130,8 @@ protocol! {
     LeaveThoughChosen: "a wake-up is counted and lost";
 }
 
-// The number of released threads in the model that runs on this operating-system thread. A checker runs one model
-// thread at a time, all on that thread.
+// The number of released threads in the model that runs on this operating-system thread. A checker runs all threads of
+// a model on one operating-system thread, one at a time.
 std::thread_local! {
     static RELEASED: Cell<u32> = const { Cell::new(0) };
 }

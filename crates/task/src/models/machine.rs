@@ -190,7 +190,7 @@ pub(super) struct Cast {
 }
 
 impl Cast {
-    /// Only thread A, without interrupts.
+    /// A cast of thread A alone, without interrupts.
     pub(super) fn new() -> Cast {
         unsafe fn release(_: NonNull<Thread<Model>>) {}
         Cast { interrupts: [None, None], b: None, release }

@@ -124,8 +124,8 @@ protocol! {
     PiOwnerUnlooked: "a wake-up was lost";
 }
 
-/// CPU 1 owns one lock and begins to wait for another, whose owner is a third thread. Meanwhile an urgent thread begins
-/// to wait for the first lock.
+/// CPU 1 owns one lock and begins to wait for another, whose owner is a third thread. At the same time an urgent thread
+/// begins to wait for the first lock.
 fn chain_from_both_ends() {
     with_table(|table| {
         let (key, other) = keys(table);

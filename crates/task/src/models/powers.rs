@@ -115,7 +115,8 @@ protocol! {
     GrantsOther: "a secret is seen";
 }
 
-/// A process of root becomes a process of user 5, and then calls exec. The new memory is open, the old one is not.
+/// A process of root becomes a process of user 5, and then calls exec. The new memory is open, and the old memory is
+/// not.
 fn exec_against_look() {
     set_cpu(0);
     let owner = Owner::new(ROOT, Memory::new(true, ROOT));

@@ -1,5 +1,5 @@
-//! The state of the CPUs and of the scheduler. Also the functions for the current thread, for the end of its stretch,
-//! and for the timer of a CPU.
+//! The state of the CPUs and of the scheduler. This file also has the functions for the current thread, for the end of
+//! its stretch, and for the timer of a CPU.
 //!
 //! A *stretch* is the time for which a running thread may keep the CPU before it must yield to a waiting thread.
 
@@ -26,10 +26,11 @@ pub(super) const NEVER: u64 = u64::MAX;
 #[repr(C)]
 pub(crate) struct Cpu<M: Machine> {
     pub queue: IrqLock<RunQueue<M>>,
-    /// The first of four hints, which are written under the queue's lock and read without it. `waiting` is the length
-    /// of the queue. `eager` is the length of the front list of the running thread's user. `turn_end` is the time at
-    /// which the running thread must yield to a thread of another user or class, in nanoseconds of the counter.
-    /// `urgency` is the real-time priority of the most urgent thread that runs or waits.
+    /// The first of four hints. A CPU that changes the queue writes them under the queue's lock; wakers read them
+    /// without the lock. `waiting` is the length of the queue. `eager` is the length of the front list of the running
+    /// thread's user (woken threads with some of their turn left). `turn_end` is the time at which the running thread
+    /// must yield to a thread of another user or class, in nanoseconds of the counter. `urgency` is the real-time
+    /// priority of the most urgent thread that runs or waits.
     pub waiting: AtomicUsize,
     pub eager: AtomicUsize,
     pub turn_end: AtomicU64,
@@ -46,12 +47,12 @@ pub(crate) struct Cpu<M: Machine> {
     pub(super) dispatched: AtomicU64,
     /// (own) The running thread is the idle thread.
     pub(super) idling: AtomicBool,
-    /// (own) The time at which the running thread's stretch ends because others wait, in nanoseconds; `NEVER` if no
-    /// thread waits.
+    /// (own) The time at which the running thread must yield because other threads wait (the end of its stretch), in
+    /// nanoseconds. `NEVER` if no thread waits.
     pub(super) stretch_end: AtomicU64,
     /// (own) The deadline for which the timer is programmed, in nanoseconds; `NEVER` if it is off.
     pub(super) armed: AtomicU64,
-    /// The list of dead threads, which wait to be reaped, is not empty.
+    /// Whether the list of dead threads that wait to be reaped is not empty.
     pub(super) has_dead: AtomicBool,
     /// (own) Ticks of this CPU in user mode, in the kernel (`system`) and idle (`idled`), up to the last switch.
     /// `at_dispatch` has the running thread's own user and system ticks at its dispatch.
@@ -82,8 +83,8 @@ pub struct Scheduler<M: Machine> {
     pub(crate) cpus: PerCpu<Cpu<M>>,
     /// The CPUs that halt, or are about to halt.
     pub(crate) idle: IdleCpus,
-    /// The CPUs that run a thread while others wait on their queue, or did so recently. Idle CPUs take threads from
-    /// them.
+    /// The crowded CPUs, from whose queues idle CPUs take threads. A crowded CPU runs a thread while other threads wait
+    /// on its queue, or did so recently.
     pub(crate) crowded: CpuBits,
     /// The shares of threads that were [woken to end](Scheduler::unpark_to_end).
     pub(crate) ending: User<M>,
@@ -207,9 +208,9 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Sets the end of the stretch of `current`, which runs on this CPU or is about to, because threads wait. Programs
-    /// the timer for that time, or requests preemption if the stretch has ended. `now` is in nanoseconds of the CPU's
-    /// counter.
+    /// Sets the time at which `current` must yield (the end of its stretch), because other threads wait. `current` runs
+    /// on this CPU, or is about to. Programs the timer for that time, or requests preemption if the stretch has ended.
+    /// `now` is in nanoseconds of the CPU's counter.
     ///
     /// # Requires
     /// Interrupts are masked.

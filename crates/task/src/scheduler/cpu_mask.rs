@@ -7,7 +7,8 @@ use quire_sync::per_cpu::CachePadded;
 
 const WORDS: usize = MAX_CPUS / 64;
 
-/// A bit for each CPU. The words are written only when a CPU becomes idle or crowded, so they stay in all caches.
+/// A bit for each CPU. The words are written only when a CPU becomes idle, or crowded (threads wait on its queue). So
+/// they stay in all caches.
 pub(crate) struct CpuBits {
     words: CachePadded<[AtomicU64; WORDS]>,
 }
@@ -33,7 +34,7 @@ impl CpuBits {
         }
     }
 
-    /// Removes `cpu` from the set. Returns whether it was in the set; if not, nothing is written.
+    /// Removes `cpu` from the set. Returns whether it was in the set. Writes nothing if it was not.
     pub fn remove(&self, cpu: CpuId) -> bool {
         self.contains(cpu)
             && self.words[cpu / 64].fetch_and(!(1 << (cpu % 64)), Ordering::AcqRel) & (1 << (cpu % 64)) != 0

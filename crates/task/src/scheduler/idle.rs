@@ -47,8 +47,8 @@ impl IdleCpus {
         self.now.of(cpu).load(Ordering::Acquire)
     }
 
-    /// Marks `cpu`, the caller's CPU, as idle. If a waker does not see the mark, a later read by the caller sees the
-    /// thread that the waker has queued.
+    /// Marks `cpu`, the caller's CPU, as idle. If a waker does not see the mark, the caller's check of its queue after
+    /// this call sees the thread that the waker has queued.
     pub fn insert(&self, cpu: CpuId) {
         if self.contains(cpu) {
             return;
@@ -66,7 +66,7 @@ impl IdleCpus {
         }
     }
 
-    /// Removes `cpu` from the set. Returns whether it was in the set; if not, nothing is written.
+    /// Removes `cpu` from the set. Returns whether it was in the set. Writes nothing if it was not.
     pub fn take(&self, cpu: CpuId) -> bool {
         self.contains(cpu) && self.now.of(cpu).swap(false, Ordering::AcqRel)
     }

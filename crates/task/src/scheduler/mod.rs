@@ -16,9 +16,9 @@
 //!
 //! | | parks | is preempted | exits |
 //! |---|---|---|---|
-//! | **waker** on another CPU | token word: taken, or queued by the waker | gives a token | gives a token in vain |
-//! | **thief** | not queued; queued by a waker: `on_cpu` | queued: `on_cpu` | never queued |
-//! | **interrupt** here | interrupts are masked from before `PARKED` until the next thread runs | same | same |
+//! | **waker** on another CPU | before `PARKED`: leaves a token; after it: queues the thread | leaves a token | leaves a token, without effect |
+//! | **idle CPU** that looks for a thread | skips the thread while `on_cpu` is set | skips the thread while `on_cpu` is set | never finds the thread, which is on no queue |
+//! | **interrupt** on this CPU | masked from before `PARKED` until the next thread runs | masked during the switch | masked during the switch |
 //!
 //! No lock is held across a switch.
 
@@ -103,7 +103,8 @@ impl<M: Machine> Scheduler<M> {
     /// deferred work, or halts until an interrupt.
     pub fn idle_once(&self) {
         self.reap_dead();
-        // A waker that makes a thread runnable during the step interrupts it. The next iteration finds the thread.
+        // A waker that makes a thread runnable during `idle_work` interrupts this CPU. The next iteration finds the
+        // thread.
         if self.here().waiting.load(Ordering::Acquire) == 0 && self.crowded.any(0).is_none() && self.machine.idle_work()
         {
             return;
@@ -135,7 +136,8 @@ impl<M: Machine> Scheduler<M> {
         self.spawn_on(thread, cpu);
     }
 
-    /// As [`spawn`](Self::spawn), on `cpu`: for per-CPU threads, and for a child for which its parent waits.
+    /// Makes a new thread runnable on `cpu`, unlike [`spawn`](Self::spawn), which chooses a CPU itself. Used for
+    /// per-CPU threads, and for a child for which its parent waits.
     pub fn spawn_on(&self, thread: ThreadRef<M>, cpu: CpuId) {
         let thread = thread.into_raw();
         let masked = Masked::new(self.machine);
@@ -161,7 +163,7 @@ impl<M: Machine> Scheduler<M> {
 
     /// As [`park`](Self::park), for a caller that no longer needs its stack: see [`Machine::depart`]. If the machine
     /// gives the stack to another thread, `depart` does not return. The thread then continues in a function of the
-    /// kernel, which calls [`resumed`](Self::resumed). Without a sleep `depart` returns.
+    /// kernel, which calls [`resumed`](Self::resumed). If the thread does not sleep, `depart` returns.
     ///
     /// # Safety
     /// If the machine gives the stack to another thread: the machine knows where the thread continues, and no code
@@ -200,8 +202,8 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// Finishes the switch to the calling thread and its sleep, and unmasks interrupts. It is the first call of a
-    /// thread that gave up its stack when it parked. The thread runs on its new stack, with interrupts masked.
+    /// Finishes the switch to the calling thread, unmasks interrupts, and ends the thread's sleep. It is the first call
+    /// of a thread that gave up its stack when it parked. The thread runs on its new stack, with interrupts masked.
     pub fn resumed(&self) {
         self.finish_switch();
         let me = self.current();
@@ -235,9 +237,9 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// As [`unpark`](Self::unpark), for a thread that is about to exit. If the thread sleeps, and [`CROWD`](place)
-    /// threads of its user wait on that CPU already, it moves to the share of ending threads. Each CPU has such a share
-    /// beside the shares of users. So 100,000 threads that exit at once do not use up their user's CPU time. A thread
-    /// that runs or waits for a CPU keeps its share.
+    /// threads of its user wait on the chosen CPU already, it moves to the share of ending threads. Each CPU has such a
+    /// share beside the shares of users. So 100,000 threads that exit at once do not use up their user's CPU time. A
+    /// thread that runs or waits for a CPU keeps its share.
     pub fn unpark_to_end(&self, thread: &Thread<M>) {
         if thread.token.give() {
             let cpu = self.place(thread);
@@ -254,8 +256,8 @@ impl<M: Machine> Scheduler<M> {
         self.reap_dead();
     }
 
-    /// As [`yield_now`](Self::yield_now), for a thread that waits for another thread's work. A real-time caller sleeps
-    /// for a millisecond, so that less urgent threads run too.
+    /// Yields the CPU as [`yield_now`](Self::yield_now) does, for a thread that waits for another thread's work. A
+    /// real-time caller sleeps for a millisecond instead, so that less urgent threads run too.
     pub fn yield_to_all(&self) {
         const WHILE: u64 = 1_000_000;
         match self.current().urgency() {
@@ -272,8 +274,8 @@ impl<M: Machine> Scheduler<M> {
 
     /// As [`preempt`](Self::preempt), on the return to user mode, for a thread that no longer needs its stack: see
     /// [`Machine::depart`]. If the machine gives the stack to another thread, `preempt_departing` does not return. The
-    /// thread then continues in a function of the kernel, which calls [`started`](Self::started). Without a switch
-    /// `preempt_departing` returns.
+    /// thread then continues in a function of the kernel, which calls [`started`](Self::started). If the CPU does not
+    /// switch threads, `preempt_departing` returns.
     ///
     /// # Safety
     /// As [`depart`](Self::depart).
@@ -310,6 +312,7 @@ impl<M: Machine> Scheduler<M> {
     }
 
     /// Handles the timer interrupt: expires timers, and requests preemption if the running thread's stretch has ended.
+    /// The stretch is the time for which it may keep the CPU while other threads wait.
     pub fn timer_interrupt(&self) {
         let _masked = Masked::new(self.machine);
         let here = self.here();
@@ -323,7 +326,7 @@ impl<M: Machine> Scheduler<M> {
         if here.stretch_end.load(Ordering::Relaxed) <= now {
             here.stretch_end.store(NEVER, Ordering::Relaxed);
             if here.waiting.load(Ordering::Relaxed) > 0 {
-                // The flag is never cleared here, because another CPU may have set it by a change of the running
+                // This handler never clears the flag. Another CPU may have set it after a change of the running
                 // thread's affinity.
                 self.machine.set_pending(true);
             }
@@ -350,8 +353,10 @@ impl<M: Machine> Scheduler<M> {
         // A thread that may run on all CPUs of this machine counts as unrestricted.
         let all = allowed.and(&machine) == machine;
         thread.restrict(&if all { CpuMask::first(MAX_CPUS) } else { *allowed });
-        // A CPU that takes the thread off a queue at this moment locks the queue before it reads the mask. `home` is
-        // written under that lock. So either that CPU sees the new mask, or this function sees the new `home`.
+        // Another CPU may take the thread off its queue at this moment. That CPU locks the queue, reads the affinity,
+        // and writes `home` before it unlocks the queue. This function writes the affinity, executes the fence, and
+        // then reads `home` under the lock of the same queue. So either that CPU sees the new affinity, or this
+        // function sees the new `home`.
         fence_full();
         let was = self.machine.mask();
         loop {
@@ -504,7 +509,7 @@ impl<M: Machine> Scheduler<M> {
         // SAFETY: interrupts are masked, and the switch to `next` follows on this CPU.
         unsafe { self.machine.set_current(next) };
         // `next` may run on this CPU: its affinity was checked under the queue's lock. A CPU that changes the affinity
-        // later sends an interrupt.
+        // after that check sends an interrupt.
         if here.waiting.load(Ordering::Relaxed) != 0 && !self.is_idle(here, next) {
             self.end_stretch(here, next, now);
         }
@@ -552,7 +557,7 @@ impl<M: Machine> Scheduler<M> {
     /// Queues, on another CPU, a thread that has left this CPU because its affinity excludes this CPU.
     #[cold]
     fn move_away(&self, thread: &Thread<M>) {
-        // The thread neither waits on a queue nor sleeps, so no other CPU queues it.
+        // The thread neither waits on a queue nor sleeps, so no other CPU queues it at this moment.
         self.enqueue(thread, self.place(thread), Join::Front);
     }
 

@@ -11,18 +11,20 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::{CpuId, current_cpu};
 
-/// The number of waiting threads in a user's front list from which a thread that is woken to exit leaves the user's
-/// share. Below it, such threads wake up as quickly as others. Above it, more of them do not delay the user's other
-/// threads.
+/// A user's front list has the user's woken threads that have some of their turn left. If it has at least this number
+/// of threads, a thread that is woken to exit leaves the user's share. With fewer threads on the list, an exiting
+/// thread wakes up as quickly as others. With more, exiting threads do not delay the user's other threads.
 pub(super) const CROWD: usize = 64;
 
-/// After this number of locked queues of crowded CPUs, an idle CPU ends its search, because other CPUs work on them.
+/// How many locked queues an idle CPU may find in its search for a thread. The search then ends, because other CPUs
+/// already take threads from the crowded CPUs.
 const TRIES: usize = 4;
 
 impl<M: Machine> Scheduler<M> {
-    /// Chooses the CPU for a woken thread: its home CPU if that is idle, because its caches may still hold the thread's
-    /// data. Else it is an idle CPU on which the thread may run, else the home CPU. The chosen idle CPU is removed from
-    /// the idle set atomically, so two wakers do not choose the same CPU.
+    /// Chooses the CPU for a woken thread. It is the home CPU, on which the thread ran last, if that CPU is idle,
+    /// because its caches may still hold the thread's data. Else it is an idle CPU on which the thread may run, else
+    /// the home CPU. The chosen idle CPU is removed from the idle set atomically, so two wakers do not choose the same
+    /// CPU.
     pub(crate) fn place(&self, thread: &Thread<M>) -> CpuId {
         let home = thread.home();
         if thread.on_cpu.load(Ordering::Acquire) && !mutant(Mutant::PlaceBeforeLeft) {
@@ -35,8 +37,8 @@ impl<M: Machine> Scheduler<M> {
         self.choose(thread, home)
     }
 
-    /// Whether `thread` is queued on `near` without a search. It is the usual case on a busy machine, and reads few
-    /// words.
+    /// Whether `thread` is queued on `near` without a search for another CPU: no CPU is idle, and no real-time thread
+    /// is involved. This is the usual case on a busy machine, and the check reads few words.
     #[inline]
     fn stays(&self, thread: &Thread<M>, near: CpuId) -> bool {
         self.idle.has_none()
@@ -86,8 +88,9 @@ impl<M: Machine> Scheduler<M> {
         self.enqueue_masked(&masked, thread, cpu, join, false);
     }
 
-    /// As [`enqueue`](Self::enqueue), with interrupts masked already. `ends` is true for a thread that is about to
-    /// exit. If at least [`CROWD`] threads are in its user's front list, it then moves to the share of ending threads.
+    /// Queues a runnable thread on `cpu` as [`enqueue`](Self::enqueue) does, for a caller that has masked interrupts.
+    /// `ends` is true for a thread that is about to exit. If its user's front list has at least [`CROWD`] threads, that
+    /// thread moves to the share of ending threads.
     pub(crate) fn enqueue_masked(
         &self,
         _masked: &Masked<'_, M>,
@@ -102,8 +105,9 @@ impl<M: Machine> Scheduler<M> {
             let mut queue = target.queue.lock_masked();
             if thread.home() != cpu {
                 thread.set_home(cpu);
-                // A CPU that makes the thread real-time reads the thread's home afterwards. So either this CPU sees the
-                // new priority, or that CPU sees the new home and updates this queue.
+                // Another CPU may make the thread real-time at this moment. It writes the priority, fences, and then
+                // reads the thread's home. This CPU writes the home, fences, and then reads the priority. So either
+                // this CPU sees the new priority, or the other CPU sees the new home and updates this queue.
                 if !mutant(Mutant::HomeNoFence) {
                     fence_full();
                 }
@@ -120,9 +124,10 @@ impl<M: Machine> Scheduler<M> {
             });
             self.note_inline(target, cpu, &queue);
             self.offer(cpu, &queue, thread);
-            // Another CPU needs an interrupt if it halts, or if the running thread's stretch now ends earlier, because
-            // it must set its timer. The stretch ends earlier if the new thread is on the front list, or belongs to
-            // another user or class. If such a thread waited already, the CPU was interrupted before.
+            // The CPU of the queue needs an interrupt if it halts, or if its running thread must now yield earlier. The
+            // interrupt makes it set its timer. The running thread must yield earlier if the new thread is on its
+            // user's front list, or belongs to another user or class. If a thread of that kind waited already, the CPU
+            // was interrupted for that thread.
             let shorter = || {
                 let after = hints();
                 (before.0 == 0 && after.0 == 1) || after.1 < before.1
@@ -138,13 +143,14 @@ impl<M: Machine> Scheduler<M> {
 
     /// Updates the hints about a queue, and the set of crowded CPUs. Called under the queue's lock, after each change.
     ///
-    /// A CPU whose queue becomes empty stays in the crowded set until it is idle, or until an idle CPU has examined the
-    /// queue. So while all CPUs are busy, threads that sleep and wake write no shared cache line.
+    /// Idle CPUs take threads from the CPUs in the crowded set. A CPU whose queue becomes empty stays in that set until
+    /// it is idle, or until an idle CPU has examined the queue. So while all CPUs are busy, threads that sleep and wake
+    /// write no shared cache line.
     pub(crate) fn note(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         self.note_inline(cpu, id, queue);
     }
 
-    /// As [`note`](Self::note), inlined, for the two hottest callers.
+    /// Does the work of [`note`](Self::note). Inlined in the two hottest callers, which call it directly.
     #[inline(always)]
     pub(super) fn note_inline(&self, cpu: &Cpu<M>, id: CpuId, queue: &RunQueue<M>) {
         cpu.waiting.store(queue.len(), Ordering::Release);
@@ -158,7 +164,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Wakes a halted CPU on which `thread` may run, so that this CPU takes the thread from the queue of CPU `id`.
+    /// Wakes a halted CPU on which `thread` may run, so that the woken CPU takes the thread from the queue of CPU `id`.
     /// Called after `thread` was inserted in that queue and waits there.
     pub(crate) fn offer(&self, id: CpuId, queue: &RunQueue<M>, thread: &Thread<M>) {
         if queue.movable() == 0 || queue.idle {
@@ -178,9 +184,10 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Whether a thread that waits on a crowded CPU may run on `cpu`. If not, `cpu` may halt, because a waker that
-    /// queues such a thread later finds `cpu` in the idle set. The search of a queue ends after a fixed number of
-    /// threads that may not run on `cpu`. A thread behind them is missed, and waits for its turn on its own CPU.
+    /// Whether a thread that waits on another, crowded CPU (which has waiting threads) may run on `cpu`. If not, `cpu`
+    /// may halt, because a waker that queues such a thread after this search finds `cpu` in the idle set. The search of
+    /// a queue ends after a fixed number of threads that may not run on `cpu`. The search misses a thread behind them,
+    /// which then waits for its own CPU.
     ///
     /// # Requires
     /// Interrupts are masked, no queue is locked.
@@ -223,7 +230,8 @@ impl<M: Machine> Scheduler<M> {
             };
             let thread = queue.steal(cpu);
             if let Some(thread) = thread {
-                // The home is written under the lock of the queue that the thread leaves: see `set_affinity`.
+                // This CPU writes the home while it holds the lock of the queue that the thread leaves: see
+                // `set_affinity`.
                 // SAFETY: the thread was queued, so it is alive.
                 unsafe { thread.as_ref() }.set_home(cpu);
             }

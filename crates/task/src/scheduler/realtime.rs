@@ -49,7 +49,8 @@ pub(crate) struct Realtime<M: Machine> {
     lists: [List<Queued<M>>; MOST_URGENT as usize + 1],
     len: usize,
     bound: Bound,
-    /// The begin of the window, in nanoseconds of the CPU's counter. `used` is the CPU time of real-time threads in it.
+    /// The beginning of the window, in nanoseconds of the CPU's counter. `used` is the CPU time that real-time threads
+    /// have used in the window.
     began: u64,
     used: u64,
 }

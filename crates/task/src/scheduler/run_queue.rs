@@ -1,8 +1,8 @@
 //! One CPU's queue of runnable threads: the shares of users by virtual time ([`share`](super::share)), and in each
 //! share the user's threads.
 //!
-//! The share whose thread runs is the *current* share, and is not in the heap. Usually all runnable threads belong to
-//! one user. Then the heap is empty and no shares are compared.
+//! The share whose thread runs is the *current* share. The other shares with waiting threads are in a heap. Usually all
+//! runnable threads belong to one user. Then the heap is empty and no shares are compared.
 //!
 //! [Real-time threads](super::realtime) wait on lists of their own, and run before the threads of shares. While a
 //! real-time thread runs, no share is current. Its CPU time counts towards the bound of real-time threads, not towards
@@ -114,7 +114,8 @@ impl<M: Machine> RunQueue<M> {
         self.current.map(|share| unsafe { share.as_ref() })
     }
 
-    /// How many threads of the running thread's user should not wait for the end of its turn.
+    /// The length of the front list of the running thread's user: woken threads with some of their turn left. They
+    /// should not wait for the end of the running thread's turn.
     pub fn eager(&self) -> usize {
         self.current().map_or(0, Share::eager)
     }
@@ -124,8 +125,8 @@ impl<M: Machine> RunQueue<M> {
         (self.reach[SOME as usize] + self.reach[ANYWHERE as usize]) as usize
     }
 
-    /// The time at which the running thread must yield to another user's thread, because its user is then a stretch
-    /// ahead. In nanoseconds of the CPU's counter; [`NEVER`] if no other user's thread waits.
+    /// The time at which the running thread must yield to another user's thread, because its user is then one
+    /// [`STRETCH`] ahead. In nanoseconds of the CPU's counter; [`NEVER`] if no other user's thread waits.
     pub fn share_end(&self) -> u64 {
         match (self.current(), self.shares.first()) {
             (Some(current), Some(first)) => self.charged + (first.used() + STRETCH).saturating_sub(current.used()),
@@ -195,7 +196,8 @@ impl<M: Machine> RunQueue<M> {
         }
     }
 
-    /// Limits how far a share, which had no runnable threads and is about to get one, is behind the other shares.
+    /// Limits how far the virtual time of `share` is behind that of the other shares. Called when `share` had no
+    /// runnable threads and is about to get one.
     fn wake(&self, share: &Share<M>) {
         let least = self.floor.saturating_sub(CREDIT);
         if share.used() < least {
@@ -238,7 +240,7 @@ impl<M: Machine> RunQueue<M> {
         unsafe { share.push(node, join) };
     }
 
-    /// Where the running thread joins if it is preempted with some of its turn left.
+    /// The list and the end at which the running thread is inserted if it is preempted with some of its turn left.
     pub fn preempted(&self) -> Join {
         self.current().map_or(Join::Front, Share::preempted)
     }
@@ -327,9 +329,9 @@ impl<M: Machine> RunQueue<M> {
     }
 
     /// Updates the queue for `thread`, whose real-time priority may have changed. A waiting thread moves to the list of
-    /// its new priority. For the running thread, the queue's state is updated. `is_home` returns whether this queue is
-    /// still that of the thread's home; it is called after `Thread::waits` was read. `share` returns the share of the
-    /// thread's user on this CPU.
+    /// its new priority. For the running thread, updates the queue's state. `is_home` returns whether the thread's home
+    /// (the CPU on which it is queued or runs) is still the CPU of this queue. `sort` calls it after it has read
+    /// `Thread::waits`. `share` returns the share of the thread's user on this CPU.
     pub fn sort<'a>(
         &mut self,
         thread: &Thread<M>,
@@ -363,7 +365,7 @@ impl<M: Machine> RunQueue<M> {
         let share = share();
         // SAFETY: the thread waits on this queue: `waits` is guarded by this queue's lock, and was read before `home`.
         unsafe { self.take(NonNull::from(thread), Some(NonNull::from(share))) };
-        // As on Linux, a less urgent thread goes before others of its new priority.
+        // As on Linux, a thread that becomes less urgent goes before other threads of its new priority.
         let join = match before {
             0 => Join::Back,
             _ if urgency == 0 => Join::Front,
@@ -399,8 +401,8 @@ impl<M: Machine> RunQueue<M> {
         self.left(thread);
     }
 
-    /// Makes `share` the current share, because a thread of it that is not real-time runs on this CPU from now on. The
-    /// thread was not on this queue, or has just become that user's thread.
+    /// Makes `share` the current share, which is that of the running thread. A thread of `share` that is not real-time
+    /// runs on this CPU from now on. The thread was not on this queue, or has just become that user's thread.
     fn begin(&mut self, share: &Share<M>, now: u64) {
         self.charge(now, 0, 0);
         let before = self.current.take();

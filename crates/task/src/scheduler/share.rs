@@ -20,16 +20,17 @@ use core::marker::PhantomData;
 use core::ptr::NonNull;
 use quire_sync::{CpuId, PerCpu, record};
 
-/// How far behind the others a share may restart, in nanoseconds of virtual time. A user whose threads slept may run
-/// for this time before other users run. It equals the turn (time slice) of a thread.
+/// How far behind the other shares a share may restart, in nanoseconds of virtual time. A user whose threads slept may
+/// run for this time before other users run. The value equals the turn (time slice) of a thread.
 pub(crate) const CREDIT: u64 = 4_000_000;
 
-/// How far the front list may get ahead of the back list, in nanoseconds of [`Threads::ahead`]. It is a few turns long,
-/// so all threads of a burst of wake-ups run before those of the back list.
+/// How far the front list may get ahead of the back list ([`Threads`] explains the lists), in nanoseconds of
+/// [`Threads::ahead`]. The value is a few turns, so all threads of a burst of wake-ups run before the threads of the
+/// back list.
 pub(crate) const PATIENCE: u64 = 20_000_000;
 
 /// The greatest ratio of the front list's CPU time to the back list's while both have threads. So the front list gets
-/// at most four fifths of the time. It gets at least half.
+/// at most four fifths of the time. The front list also gets at least half.
 pub(crate) const FRONT_TO_BACK: u64 = 4;
 
 /// Where a thread joins the queue of its user.
@@ -63,17 +64,18 @@ pub(crate) struct Share<M: Machine> {
 /// A user's threads that wait for one CPU.
 ///
 /// There are two lists. A *turn* is a thread's time slice; its length is proportional to the thread's nice weight. A
-/// thread that wakes up with some of its turn left joins the *front* list, whose threads run round-robin for short
-/// stretches. So a thread that mostly sleeps runs soon. A thread whose turn is used up joins the end of the *back*
-/// list. It gets a new turn when it is taken off that list. So in each round threads get CPU time by their weights. A
-/// thread that wakes up often gets ahead of a busy thread by at most one turn. Then it waits on the back list too.
+/// thread that wakes up with some of its turn left joins the *front* list. The threads of this list run round-robin,
+/// each for a short time (a *stretch*). So a thread that mostly sleeps runs soon. A thread whose turn is used up joins
+/// the end of the *back* list. It gets a new turn when it is taken off that list. So the threads get CPU time by their
+/// weights. A thread that wakes up often gets ahead of a busy thread by at most one turn. Then it waits on the back
+/// list too.
 ///
 /// A preempted thread keeps the rest of its turn, and rejoins the list from which it came. It joins the front list at
 /// the end, and the back list at the head. So a busy thread gets its whole turn, however long the front list is.
 ///
 /// The front list is served first. If it does not become empty, it alone is served until it is [`PATIENCE`] ahead. From
-/// then on CPU time is divided between the lists by their lengths, and the back list gets from a fifth to a half. So a
-/// thread waits for at most two rounds. In a round each waiting thread of its user runs once. Without the bound of a
+/// then on CPU time is divided between the lists by their lengths, and the back list gets from a fifth to a half. In a
+/// *round* each waiting thread of the user runs once. A thread waits for at most two rounds. Without the bound of a
 /// half, a few threads that wake up together would wait for the turns of a thousand busy threads. The lists share time,
 /// not the number of dispatches, because the threads of the back list may sleep again soon after they run.
 ///
@@ -86,9 +88,9 @@ struct Threads<M: Machine> {
     back_len: u32,
     /// The thread that runs, or that ran last, was taken off the back list.
     from_back: bool,
-    /// How far the front list is ahead: CPU time of threads from the front list, less that of threads from the back
-    /// list. The latter time is multiplied by the ratio of the lists' lengths. The count starts when both lists have
-    /// threads, and is never negative.
+    /// How far the front list is ahead: the CPU time of threads from the front list, less that of threads from the back
+    /// list. The back list's time is first multiplied by the ratio of the lists' lengths. The count starts when both
+    /// lists have threads, and is never negative.
     ahead: u64,
 }
 
@@ -166,8 +168,9 @@ impl<M: Machine> Share<M> {
     /// Charges the list of the thread that has run for `ns` nanoseconds, which are `weighted` nanoseconds at nice 0.
     ///
     /// The front list is charged with the lesser of the two times, and the back list with the greater. Otherwise a
-    /// single thread of great weight on the back list would get nearly all the time. The weights of the threads on the
-    /// front list together may be greater. Weights count all the same, because a turn's length depends on them.
+    /// single thread of great weight on the back list would be charged little, and would get nearly all the time. That
+    /// would be unfair to the threads on the front list, which may together have more weight. Threads still get time by
+    /// their weights, because the length of a turn depends on the weight.
     pub fn pass(&self, ns: u64, weighted: u64) {
         // No thread waits, so there is nothing to divide between the lists.
         if self.is_empty() {
@@ -193,7 +196,7 @@ impl<M: Machine> Share<M> {
         self.threads_mut().from_back = false;
     }
 
-    /// Where the running thread joins its share if it is preempted with some of its turn left.
+    /// The list and the end at which the running thread is inserted if it is preempted with some of its turn left.
     pub fn preempted(&self) -> Join {
         if self.threads().from_back { Join::Resume } else { Join::Front }
     }
@@ -218,8 +221,9 @@ impl<M: Machine> Share<M> {
         }
     }
 
-    /// Removes the thread that runs next. Returns the thread, and whether it was on the back list. In that case the
-    /// caller gives it a new turn if it has used up the last one. `None` if no thread waits.
+    /// Removes the thread that runs next. Returns the thread, and whether it was on the back list (threads whose turn
+    /// was used up). In that case the caller gives it a new turn if it has used up the last one. `None` if no thread
+    /// waits.
     pub fn pop(&self) -> Option<(NonNull<Thread<M>>, bool)> {
         let threads = self.threads_mut();
         if threads.front_len == 0 || threads.back_len == 0 {
@@ -362,8 +366,8 @@ impl<M: Machine> Heap<M> {
         }
     }
 
-    /// Calls `f` for each share until it returns `Some`, and returns that result. The share with the least virtual time
-    /// is first; the others are in no particular order.
+    /// Calls `f` for each share until `f` returns `Some`, and returns this result. The walk visits the share with the
+    /// least virtual time first, and the other shares in no particular order.
     pub fn find<R>(&self, mut f: impl FnMut(NonNull<Share<M>>) -> Option<R>) -> Option<R> {
         let mut node = self.root;
         while let Some(here) = node {
@@ -375,7 +379,8 @@ impl<M: Machine> Heap<M> {
             let share = unsafe { at(here) };
             node = share.left.get().or(share.right.get());
             let mut from = here;
-            // Both subtrees are done: go up to the first ancestor with a right subtree that is not.
+            // The walk has visited both subtrees of `from`: go up to the first ancestor whose right subtree is not
+            // visited.
             while node.is_none() {
                 // SAFETY: `from` is in the heap, because the walk reached it by links of shares in the heap.
                 let above = unsafe { at(from) }.up.get()?;
@@ -405,8 +410,8 @@ fn lean<M: Machine>(share: &Share<M>) -> bool {
     share.rank.replace(new) != new
 }
 
-/// Merges two heaps, whose roots have no parents. It descends along right children only. The length of such a path is
-/// at most logarithmic in the number of shares.
+/// Merges two heaps, whose roots have no parents. The merge descends along right children only. In a leftist heap the
+/// length of such a path is at most logarithmic in the number of shares.
 fn merge<M: Machine>(a: Link<M>, b: Link<M>) -> Link<M> {
     let (Some(x), Some(y)) = (a, b) else {
         let one = a.or(b);

@@ -115,8 +115,8 @@ impl<M: Machine> Scheduler<M> {
     /// How many threads sleep uninterruptibly at this moment.
     pub fn blocked(&self) -> usize {
         let sum = self.cpus.iter().fold(0u64, |sum, cpu| sum.wrapping_add(cpu.blocked.load(Ordering::Relaxed)));
-        // The sum may be negative. It misses the begin of a sleep on a CPU whose count was read already. It includes
-        // the end of that sleep on a CPU whose count is read later.
+        // The sum may be negative. A thread may begin a sleep on a CPU whose count was read already, and end it on
+        // another CPU. Then the sum includes only the end.
         usize::try_from(sum as i64).unwrap_or(0)
     }
 

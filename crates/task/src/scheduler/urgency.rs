@@ -12,7 +12,8 @@ use quire_sync::{CpuId, current_cpu};
 
 impl<M: Machine> Scheduler<M> {
     /// Changes the class of `thread`, and whether its child threads [start with a reset class](Thread::class). A thread
-    /// that waits for a CPU is requeued. Its CPU is interrupted, because it may now have to preempt its thread.
+    /// that waits for a CPU is requeued. Its CPU is interrupted, because that CPU may now have to preempt the running
+    /// thread.
     pub fn set_class(&self, thread: &Thread<M>, class: Class, resets: bool) {
         thread.set_class(class, resets);
         self.sort(thread);
@@ -49,7 +50,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Makes the CPU `id` compute the end of its running thread's stretch again, because it may have changed.
+    /// Makes the CPU `id` compute again when its running thread must yield to waiting threads, because this time may
+    /// have changed.
     fn end_turn_anew(&self, cpu: &Cpu<M>, id: CpuId) {
         if id == current_cpu() {
             // Before the first thread runs, the caller may be the machine's initialization.

@@ -1,4 +1,5 @@
-//! The ticks at which a CPU checks whether it or its ward is stuck. [`watch`](crate::watch) has the protocol.
+//! The ticks at which a CPU checks whether it or its ward (the CPU that it watches) is stuck. The module
+//! [`watch`](crate::watch) has the protocol.
 
 use super::cpu::{Cpu, Scheduler};
 use crate::machine::Machine;
@@ -22,7 +23,7 @@ impl<M: Machine> Scheduler<M> {
         if !idle && here.watch.becomes_busy(now, watcher.map(|watcher| &*self.cpus.of(watcher).watch)) {
             watcher.into_iter().for_each(|watcher| self.machine.kick(watcher));
         }
-        // Makes the running thread enter the scheduler to check for preemption, which happens unless it is stuck.
+        // Makes the running thread enter the scheduler to check for preemption. A stuck thread does not enter it.
         self.machine.set_pending(true);
         if let (true, Some(ward)) = (found.probe, ward) {
             self.machine.probe(ward);
@@ -43,8 +44,8 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// Marks this CPU as busy, because it has begun to run threads and was not marked. Interrupts the watcher if that
-    /// has no tick.
+    /// Marks this CPU as busy, because it has begun to run threads and was not marked. Interrupts this CPU's watcher if
+    /// the watcher has no tick.
     ///
     /// # Requires
     /// Interrupts are masked.

@@ -218,7 +218,7 @@ impl Stepped {
         }
     }
 
-    /// The number of threads with bodies that were reaped, and of those whose memory was freed.
+    /// The number of threads with bodies that were reaped, and the number of these threads whose memory was freed.
     pub fn reaped(&self) -> [usize; 2] {
         [self.reaped.get(), self.freed.load(Ordering::SeqCst)]
     }

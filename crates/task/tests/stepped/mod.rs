@@ -124,8 +124,8 @@ pub struct Stepped {
     seed: u64,
     /// The state of the random number generator; 0 means that there are no random choices.
     chance: Cell<u64>,
-    /// The number of threads with bodies that were started. `reaped` counts those passed to `reap`, and `freed` those
-    /// whose memory was freed.
+    /// The number of threads with bodies that were started. `reaped` counts the threads that were passed to `reap`, and
+    /// `freed` counts the threads whose memory was freed.
     started: Cell<usize>,
     reaped: Cell<usize>,
     freed: Arc<AtomicUsize>,

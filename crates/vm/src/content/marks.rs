@@ -46,15 +46,15 @@ impl<M: Machine> Object<M> {
     }
 
     /// Removes the right to store into the pages of `keys` from all leaves that exist when this begins. After it
-    /// returns, a store through them faults. Dirty pages stay dirty.
+    /// returns, a store through one of these leaves faults. Dirty pages stay dirty.
     pub fn write_protect(&self, keys: Range<u64>) -> FlushedEverywhere {
         let mut proof = rmap::write_protect(self, &Batch::new());
         self.in_batches(keys, |batch| proof = rmap::write_protect(self, batch));
         proof
     }
 
-    /// Calls `f` with the resident pages of `keys`, in batches, without a pin. The pages are not set busy. A page may
-    /// be removed meanwhile; then the pass over the mappings finds no leaf of its frame.
+    /// Calls `f` with the resident pages of `keys`, in batches, without a pin. The pages are not set busy. If a page is
+    /// removed during the call of `f`, the pass over the mappings finds no leaf of its frame.
     fn in_batches(&self, keys: Range<u64>, mut f: impl FnMut(&Batch)) {
         let mut range = self.range(keys, SlotFilter::PAGES);
         loop {

@@ -94,7 +94,8 @@ fn resident<'a, M: Machine>(
                     if page.try_hold() {
                         let held = HeldPage { object, page };
                         let state = page.state();
-                        // Checked after the hold was acquired, so the frame is not reused while it is held.
+                        // The page is checked after its hold was acquired, because the frame is not reused from then
+                        // on.
                         if !state.busy() && state.valid() && page.object() == object.address() && page.index() == key {
                             return Ok(Some(held));
                         }
@@ -160,7 +161,8 @@ fn present<'a, M: Machine>(
     let frame = vm.alloc_frame_waiting(Fill::Zeroed, may)?;
     match add(object, key, frame, 0, charge, may)? {
         Added::Ours(held) => {
-            // A truncation that did not see the page wrote the size before this check (relies on C2, *insert*).
+            // A truncation that did not see the page wrote the size before this check (relies on C2: insert, fence,
+            // then check).
             fence_full();
             if key >= object.end() {
                 drop(held);
@@ -181,7 +183,7 @@ enum Added<'a, M: Machine> {
     Theirs { theirs: HeldPage<'a, M>, ours: HeldPage<'a, M> },
 }
 
-/// Makes `frame`, which has its content, the valid page `key`, if the object has no page there.
+/// Makes `frame`, which has its content, the valid page `key`, if the object has no page with that number.
 fn add<'a, M: Machine>(
     object: &'a Object<M>,
     key: u64,
@@ -217,8 +219,8 @@ fn add<'a, M: Machine>(
             }
             Err(FillError::OutOfMemory) => break IoError::OutOfMemory,
             Err(FillError::BeyondKeys | FillError::Gone) => break IoError::TooLarge,
-            // Another thread has filled the slot. Its page may be removed again meanwhile. (This thread's page stays
-            // busy during the wait. No thread waits for it, because it is in no index.)
+            // Another thread has filled the slot. Its page may be removed before this thread finds it. (This thread's
+            // page stays busy during the wait. No thread waits for it, because it is in no index.)
             Err(FillError::Taken(_)) => match resident(object, key, may) {
                 Ok(Some(theirs)) => {
                     vm.release_page(page);
@@ -234,7 +236,7 @@ fn add<'a, M: Machine>(
 }
 
 /// Marks a clean page dirty, before its memory is written. Before that it calls the pager's hook, which may fail
-/// (relies on C2, *dirty before writable*).
+/// (relies on C2: a page is marked dirty before its content changes).
 fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) -> Result<(), PagerError> {
     let (object, page) = (held.object, held.page);
     if page.state().dirty() {
@@ -247,7 +249,8 @@ fn make_dirty<M: Machine>(held: &HeldPage<'_, M>, key: u64, may: &mut MaySleep) 
     Ok(())
 }
 
-/// Zeroes the bytes from offset `bytes` to the end of that page. `bytes` is the object's size before or after a change.
+/// Zeroes the bytes from offset `bytes` to the end of the page that contains this offset. `bytes` is the object's size
+/// before or after a change.
 pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut MaySleep) {
     let key = bytes >> PAGE_SHIFT;
     let mut find = || match object.holes_are_zero() {
@@ -264,13 +267,13 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
     // If the page cannot be read, it is left as it is, because other threads cannot read it either.
     if let Ok(Some(held)) = held {
         // The page must become dirty, so that the old bytes in swap or at the pager do not reappear if the object grows
-        // again. If the pager has no room for the page, the later write fails, and `fsync` returns that error.
+        // again. If the pager has no room for the page, the write to the pager fails, and `fsync` returns that error.
         if make_dirty(&held, key, may).is_err() {
             laundry::mark_dirty(object, key, held.page, &may.pin(object.vm().epoch()));
         }
         let from = (bytes % PAGE_SIZE) as usize;
-        // SAFETY: within the frame, which is held; programs that map the page may race with this access, as with each
-        // other.
+        // SAFETY: the access lies within the frame, which is held. Programs that map the page may race with this
+        // access, as they race with each other.
         unsafe { crate::machine::bytes::fill(held.bytes().add(from), 0, PAGE_SIZE as usize - from) };
     }
 }
@@ -315,8 +318,8 @@ impl<M: Machine> ObjectRef<M> {
             };
             let took = match &held {
                 None => sink(&ZEROES[..n]),
-                // SAFETY: within the frame, which is held. Other threads may store into it meanwhile; then the read
-                // gets old or new bytes.
+                // SAFETY: the slice lies within the frame, which is held. If other threads store into the frame, the
+                // read gets old or new bytes.
                 Some(held) => sink(unsafe { core::slice::from_raw_parts(held.bytes().add(within), n) }),
             };
             match took {
@@ -350,8 +353,8 @@ impl<M: Machine> ObjectRef<M> {
         let mut done = 0;
         let old = self.size();
         if offset > old && !old.is_multiple_of(PAGE_SIZE) && len > 0 {
-            // As in `set_size`: the bytes between the old end and `offset` become part of the file, so they must be
-            // zeroes.
+            // The bytes between the old end and `offset` become part of the file, so they must be zeroes, as in
+            // `set_size`.
             zero_tail(self, old, &mut may);
         }
         while done < len {
@@ -401,7 +404,7 @@ impl<M: Machine> ObjectRef<M> {
                     }
                     Slot::Reserved => quire_sync::hooks::relax(),
                     Slot::Empty | Slot::ZeroMarker => {
-                        // The charge is exhausted if a page that was counted has become a hole meanwhile.
+                        // The charge is exhausted if a page has become a hole since the pages were counted.
                         let one = match charge.split() {
                             Some(one) => one,
                             None => self.charge(1)?,
@@ -437,8 +440,8 @@ impl<M: Machine> ObjectRef<M> {
                 continue;
             };
             make_dirty(&held, key, &mut may)?;
-            // SAFETY: within the frame, which is held; programs that map the page may race with this access, as with
-            // each other.
+            // SAFETY: the access lies within the frame, which is held. Programs that map the page may race with this
+            // access, as they race with each other.
             unsafe { crate::machine::bytes::fill(held.bytes().add(within as usize), 0, n as usize) };
             at += n;
         }
@@ -466,7 +469,7 @@ impl<M: Machine> ObjectRef<M> {
             let whole = n == PAGE_SIZE as usize;
             let frame = vm.alloc_frame_waiting(if whole { Fill::Any } else { Fill::Zeroed }, may)?;
             let bytes = vm.machine().frame_ptr(frame.pfn());
-            // SAFETY: within the frame, which only this thread has.
+            // SAFETY: the slice lies within the frame, which only this thread has.
             let gave = source(unsafe { core::slice::from_raw_parts_mut(bytes.add(within), n) });
             let gave = match gave {
                 Ok(gave) if gave > 0 => gave.min(n),
@@ -494,8 +497,8 @@ impl<M: Machine> ObjectRef<M> {
             return Ok(gave);
         };
         make_dirty(&held, key, may)?;
-        // SAFETY: within the frame, which is held; programs that map the page may race with this access, as with each
-        // other.
+        // SAFETY: the access lies within the frame, which is held. Programs that map the page may race with this
+        // access, as they race with each other.
         source(unsafe { core::slice::from_raw_parts_mut(held.bytes().add(within), n) }).map_err(IoError::Caller)
     }
 }

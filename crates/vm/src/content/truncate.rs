@@ -4,16 +4,20 @@
 //! # Copies
 //! Private mappings have copies of a file's pages in layers in front of the file. Copies beyond the new end are removed
 //! too, as on Linux. Otherwise they would waste memory that no program can reach, and reappear if the file grew again.
-//! In all chains that share such a layer, the file is at the same offset behind it. So the range of keys that one chain
-//! gives for a layer holds for every chain.
+//! In all chains that share a layer with copies, the file is at the same offset behind it. So the range of keys that
+//! one chain gives for a layer holds for every chain.
+//!
+//! This list names concurrent operations, and the lock or rule that orders each against the operation in bold:
 //!
 //! - **truncate**
 //!   - fault that copies a page beyond the end: it inserts the copy, fences, and reads the size. The truncation writes
 //!     the size, fences, and looks for pages. So one of the two removes the copy
 //!   - merge of layers that moves a copy: the new slot is filled before the old one is emptied. The search finds a copy
-//!     that moves forward, because it goes in the same direction. For a move back, the mover inserts, fences and checks
-//!     the size, as a fault does (mutant [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
-//!   - fork, clip: the lock of the mapping list's shard; the search finds the old backing or the new one
+//!     that moves towards the front, because the search also goes from the back to the front. For a move back, the
+//!     mover inserts, fences and checks the size, as a fault does (mutant
+//!     [`Mutant::MovesCutOff`](crate::mutant::Mutant::MovesCutOff))
+//!   - fork, clip (a split of an entry): the lock of the mapping list's shard; the search finds the old backing or the
+//!     new one
 
 use crate::content::read_write;
 use crate::content::remove;
@@ -41,7 +45,8 @@ impl<M: Machine> ObjectRef<M> {
         }
         let old = self.size();
         if bytes > old && !old.is_multiple_of(PAGE_SIZE) {
-            // Programs may have stored bytes behind the end through mappings. They must not become part of the file.
+            // Programs may have stored bytes beyond the old end through mappings. These bytes must not become part of
+            // the file.
             read_write::zero_tail(self, old, &mut MaySleep::here());
         }
         self.size.store(bytes, Ordering::Release);
@@ -100,8 +105,8 @@ impl<M: Machine> Copies<M> {
 
 /// Removes private mappings' copies of the pages `gone` of `file`. The file's size is below these pages now.
 fn drop_copies<M: Machine>(file: &Object<M>, gone: Range<u64>, may: &mut MaySleep) {
-    // The search goes from the file to the front, so it finds copies that move forward meanwhile. A copy beyond the
-    // file's end is not moved back (`cow/collapse.rs`).
+    // The search goes from the file to the front, so it finds copies that move towards the front during the search. A
+    // copy beyond the file's end is not moved back (`cow/collapse.rs`).
     loop {
         let mut copies = Copies { layers: [const { None }; LAYERS], len: 0 };
         {

@@ -4,8 +4,8 @@
 //! over the same range waits for them, and for writes that other threads have started. Other writers of dirty pages
 //! clear the tag only after they have set the page's state to "being written". So one of the two walks finds each dirty
 //! page. A walk remembers its key before it sleeps. It waits for a busy page, for a page that is being written (perhaps
-//! with older content), or for a page with a hold. Then it continues at that page. After a cluster it continues behind
-//! the cluster. A walk holds no lock.
+//! with older content), or for a page with a hold. Then it continues at that page. After a cluster it continues with
+//! the page after the cluster. A walk holds no lock.
 //!
 //! A page that becomes dirty during the call may be written or not. A page that is dirty at the beginning is written
 //! when the call returns. Otherwise its write has failed: the call returns an error, and the page stays dirty.
@@ -70,7 +70,7 @@ impl<M: Machine> ObjectRef<M> {
         let mut range = self.range(pages, SlotFilter::PAGES | SlotFilter::DIRTY_ONLY);
         let mut written = 0;
         loop {
-            // Allocated before any page is busy, because this may sleep.
+            // The record of the write is allocated before any page is busy, because the allocation may sleep.
             let taken = vm.take_record(may);
             let mut batch = Batch::new();
             let (key, stop) = {
@@ -87,7 +87,8 @@ impl<M: Machine> ObjectRef<M> {
             };
             let mut next = (!matches!(stop, WalkEnd::Done)).then_some(key);
             let mut wait = stop;
-            // Freed before the wait below, because the thread that this waits for may need a record.
+            // The record is freed before the wait below, because the thread for which this call waits may need a
+            // record.
             if batch.is_empty() {
                 drop(taken);
             } else {

@@ -1,16 +1,16 @@
 //! The merging of layers: pages move from one layer into the next, if both belong to one chain alone.
 //!
-//! A fork puts a new front before the layers of the parent, and one for the child. Once the parent or the child exits,
-//! two layers belong to one chain alone. Then the pages of the layer with fewer pages move into the other layer. Only
-//! the identity of each page changes, while it is busy. No byte is copied, no leaf changes, and other CPUs can fault
-//! meanwhile. A layer that is empty then is removed from the chain. So the chain of a process that forks repeatedly is
-//! only as deep as its living relatives require.
+//! A fork puts a new front (the first layer, which gets the stores) before the layers of the parent, and one for the
+//! child. Once the parent or the child exits, two layers belong to one chain alone. Then the pages of the layer with
+//! fewer pages move into the other layer. Only the identity of each page changes, while it is busy. No byte is copied,
+//! no leaf changes, and other CPUs can fault during the move. A layer that is empty then is removed from the chain. So
+//! the chain of a process that forks repeatedly is only as deep as its living relatives require.
 //!
 //! # Hidden layers
 //! A parent of many children stores into the same few pages between its forks. Each fork leaves a layer with these
-//! pages, which one child needs. The parent's next layer hides all of these pages. Such a layer is removed from the
-//! parent's chain like an empty one, so that later children do not get it. Only small layers are examined
-//! ([`MOST_HIDDEN`]).
+//! pages, which one child needs. The parent's next layer hides all of these pages. A layer whose pages are all hidden
+//! is removed from the parent's chain like an empty one, so that later children do not get it. Only small layers are
+//! examined ([`MOST_HIDDEN`]).
 //!
 //! A hidden page stays hidden ([`crate::cow::last_sharer`]). No leaf maps it, because the CPU that filled the slot in
 //! front cleared the leaf and flushed before it unbusied its page. A fault that is about to copy the page fails the
@@ -18,17 +18,18 @@
 //!
 //! # Against faults
 //! A page that moves is in both slots for a moment, never in none. The new slot is filled before the old one is emptied
-//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy, or with another
-//! generation, under its table page's lock. A fault that walked from front to back while a page moved forward may have
-//! missed it in both layers. Before such a fault installs its new page, it walks the layers behind again. Then it finds
-//! the front's slot filled, or the page. A page that a fault is making is busy until it is installed or dropped. Until
-//! then it hides nothing (mutant [`Mutant::BusyHides`]).
+//! (mutant [`Mutant::EmptyBeforeFill`]). A fault that found the page before the move finds it busy or with another
+//! generation, under its table page's lock. (The generation rises with each change of identity.) A fault that walked
+//! from front to back while a page moved towards the front may have missed it in both layers. Before such a fault
+//! installs its new page, it walks the layers behind again. Then it finds the front's slot filled, or the page. A page
+//! that a fault is making is busy until it is installed or dropped. Until then it hides nothing (mutant
+//! [`Mutant::BusyHides`]).
 //!
 //! # Pages in swap
 //! Pages in swap move too, without a read. The mover holds the index slot exclusively ([`TakenSlot`]), as it sets a
 //! resident page busy. The mover fills the new slot before it empties the old one. A fault that finds the slot held
-//! tries again. A fault that read the slot before finds it changed when it stores the page that it has read in (mutant
-//! [`Mutant::SwapInTwoSlots`]).
+//! tries again. A fault may have found the swap slot before the move, and reads the page in. When it stores the page
+//! into the index slot, it finds this slot changed (mutant [`Mutant::SwapInTwoSlots`]).
 //!
 //! # Truncation of the file behind
 //! A truncation searches for copies beyond the file's end from the back of a chain to the front
@@ -68,7 +69,7 @@ pub(crate) unsafe fn collapse<M: Machine>(vm: &'static Objects<M>, front: NonNul
     let mut at = front;
     let mut kept = 0;
     loop {
-        // SAFETY: layers of the caller's chain, which changes only under the map's lock.
+        // SAFETY: `at` is a layer of the caller's chain, which changes only under the map's lock.
         let layer = unsafe { at.as_ref() };
         let Some(next) = NonNull::new(layer.behind_ptr()) else { break };
         // SAFETY: `next` is a layer of the caller's chain, which changes only under the map's lock.
@@ -158,8 +159,8 @@ fn keys<M: Machine>(b: &Backing<M>, window: VirtRange) -> core::ops::Range<u64> 
     start..start + window.len() / crate::types::PAGE_SIZE
 }
 
-/// Whether the front layer has at most as many pages as the layer behind. Both are counted in parallel, so that the
-/// cost is that of the smaller one.
+/// Whether the front layer has at most as many pages as the layer behind it. Both are counted in parallel, so that the
+/// cost follows the smaller layer.
 fn front_is_smaller<M: Machine>(
     vm: &'static Objects<M>,
     layer: &Backing<M>,
@@ -201,19 +202,20 @@ impl<M: Machine> Clone for At<'_, M> {
 
 impl<M: Machine> Copy for At<'_, M> {}
 
-/// The page or marker to move. It is held, so that no other thread changes its slot meanwhile.
+/// The page or marker to move. It is held, so that no other thread changes its slot during the move.
 enum HeldSlot<'p, M: Machine> {
     /// A page, busy.
     Page(&'static Page),
     /// A page in swap, whose index slot is held. It must never be in both slots, because a fault that reads it in
     /// clears the swap slot from one index slot only.
     Swap(TakenSlot<'p, &'static Objects<M>>),
-    /// A zero marker.
+    /// A zero marker: a mark in the slot that the content is zeroes.
     ZeroMarker,
 }
 
 impl<'p, M: Machine> HeldSlot<'p, M> {
-    /// Holds the content of `slot`. `None` if another thread holds it, or if the slot has nothing to move.
+    /// Holds the page or marker in `slot`, so that no other thread changes it. `None` if another thread holds it, or if
+    /// the slot has nothing to move.
     fn take(vm: &'static Objects<M>, from: At<'p, M>, slot: Slot, pin: &'p Pinned<'_>) -> Option<Self> {
         match slot {
             Slot::Page(pfn) => vm.try_busy_page(from.object, from.key, vm.page(pfn)).map(HeldSlot::Page),
@@ -237,7 +239,7 @@ impl<'p, M: Machine> HeldSlot<'p, M> {
                 taken.empty();
                 vm.stats().count(Event::PageMoved);
             }
-            // If a fault has put a page into the slot meanwhile, that page rightly stays in front.
+            // If a fault has put a page into the slot since `slot` was read, the page correctly stays there.
             HeldSlot::ZeroMarker => _ = from.object.index().clear(from.key, slot, pin),
         }
     }
@@ -313,12 +315,12 @@ fn move_down<M: Machine>(
         Slot::Empty if !keeps => true,
         Slot::Empty => match to.object.index().fill(to.key, slot, vm, pin) {
             Ok(()) => {
-                // A later truncation finds the page here, and the check below sees an earlier one (relies on C2,
-                // *insert*).
+                // A truncation that writes the size after this fence finds the page in the new slot. If it wrote the
+                // size before, the check below sees the new size (relies on C2: insert, fence, then check).
                 fence_full();
                 let stays = !behind.is_cut_off(va) || mutant(Mutant::MovesCutOff);
-                // If the clear fails, a fault is reading the page in from this slot, and saw the longer file. Then the
-                // page stays here.
+                // If the clear fails, a fault is reading the page in from the new slot, and has seen the longer file.
+                // Then the page stays in the new slot.
                 stays || !to.object.index().clear(to.key, slot, pin)
             }
             Err(FillError::OutOfMemory) => {

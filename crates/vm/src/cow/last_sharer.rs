@@ -1,13 +1,13 @@
 //! The search for the last sharer of a page. A page is destroyed if every chain in front of it hides it by a page of
-//! its own. This is found out when the last copy is made.
+//! its own. The fault that makes the last copy finds this out.
 //!
 //! # How the last sharer is found
-//! No count of sharers is kept, because every fork, exit, clip and move would change it for each page of a range. The
-//! object's mapping list already has all backings that show a page. Each backing leads to the layers in front of it
-//! ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a copy that
-//! hides the page from the watch searches for another backing. If the search finds none, the page is destroyed. The
-//! search begins behind the old watch in the list and goes round the list once. So each copy of a page reads about two
-//! slots on average.
+//! No count of sharers is kept, because every fork, exit, split and move of a mapping would change it for each page of
+//! a range. The object's mapping list already has all backings that show a page. Each backing leads to the layers in
+//! front of it ([`Backing::in_front`]). So each page caches *one* backing that still shows it, its **watch**. Only a
+//! copy that hides the page from the watch searches for another backing. If the search finds none, the page is
+//! destroyed. The search begins after the old watch in the list and goes round the list once. So each copy of a page
+//! reads about two slots on average.
 //!
 //! # Long searches
 //! A copy looks at [`LOOKS`] backings at most, and leaves the rest to the reaper ([`search_all`]). The copy then stores
@@ -15,25 +15,25 @@
 //! backing that hides the page hides it for good. So all searches for one page together look at each backing about
 //! twice, and at backings that are linked later.
 //!
-//! An unlinking makes every watch doubtful, because it may name the unlinked backing. So a search first checks the
+//! An unlinking makes every watch doubtful, because a watch may name the unlinked backing. So a search first checks the
 //! watch: it looks up the watch's address in the list, in O(log n). So the exit of a sharer that is not the watch
 //! causes no long search.
 //!
 //! The first copy of a page only sets a mark in the page. So after a fork with one child, a copy writes one byte more,
-//! and acquires no lock. A fault that is about to make the last copy moves the page into its front instead
-//! ([`cow_move`](crate::fault::cow_move)). So a copy destroys a page only if two CPUs made its last two copies at the
-//! same time.
+//! and acquires no lock. A fault that is about to make the last copy moves the page into its front (the first layer of
+//! its chain) instead ([`cow_move`](crate::fault::cow_move)). So a copy destroys a page only if two CPUs made its last
+//! two copies at the same time.
 //!
 //! # Why a page that was found hidden stays hidden
-//! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. In each
-//! case a page or a marker is left that hides the page too. The one exception is a page that a fault is making, which
-//! may be dropped while it is busy. So busy pages hide nothing here.
+//! The page in front of it in a chain may move between layers, be paged out, or be replaced by a zero marker. (The
+//! marker says that the content is zeroes.) In each case a page or a marker is left that hides the page too. The one
+//! exception is a page that a fault is making, which may be dropped while it is busy. So busy pages hide nothing here.
 //!
-//! A chain that replaces another (clip, protect, remap), or that a fork derives from it, has copies of the same
-//! backings. They are in the same shards of the mapping lists, and are linked before the old ones are unlinked. A fork
-//! leaves the front out only if it is empty. So a page that was hidden in the old chain is hidden in the new one. A
-//! merge of layers may put another page into the slot of the page that was searched for. That page has another
-//! generation.
+//! A chain that replaces another (clip, protect, remap), or that a fork derives from it, has copies of the original
+//! backings. Each copy is in the shard (a separately locked part) of the mapping list that has its original. It is
+//! linked before the original is unlinked. A fork leaves the front out of the child's chain only if the front is empty.
+//! So a page that was hidden in the old chain is hidden in the new one. A merge of layers may put another page into the
+//! slot of the page that was searched for. The new page has another generation, by which the search recognises it.
 //!
 //! # Races
 //! - two copies at the same time
@@ -87,13 +87,13 @@ pub(crate) const LOOKS: u32 = if cfg!(any(loom, shuttle)) { 4 } else { 128 };
 enum Sight {
     /// One of the layers has a page, a page in swap, or a zero marker at the address.
     Hidden,
-    /// No layer has a filled slot there.
+    /// No layer has a filled slot at the address.
     Shown,
-    /// One of the layers has a busy page there, which may be kept or dropped.
+    /// One of the layers has a busy page at the address. The page may be kept or dropped.
     Unsure,
 }
 
-/// Whether the layers in front of `b`, which covers `key`, hide that page of its object.
+/// Whether the layers in front of `b`, which covers `key`, hide page `key` of its object.
 fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     let va = b.va(key);
     let mut sight = Sight::Shown;
@@ -120,13 +120,13 @@ fn sight<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> Sight {
     sight
 }
 
-/// Whether the layers in front of `b`, which covers `key`, hide that page of its object for good.
+/// Whether the layers in front of `b`, which covers `key`, hide page `key` of its object for good.
 pub(crate) fn is_hidden<M: Machine>(b: &Backing<M>, key: u64, pin: &Pinned<'_>) -> bool {
     sight(b, key, pin) == Sight::Hidden
 }
 
-/// Called after a copy of `source` was put in front of it and unbusied. Destroys `source` if no other chain sees it any
-/// more.
+/// Called by a fault after it has put a copy of `source` in front of `source` and unbusied the copy. Destroys `source`
+/// if no other chain sees it any more.
 ///
 /// # Requires
 /// No lock is held.
@@ -143,22 +143,22 @@ pub(crate) fn hid<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) {
     }
 }
 
-/// Whether no search is needed after `source.layer` ceased to show the page, because it was the first copy or another
-/// backing is the watch.
+/// Whether no search is needed after `source.layer` ceased to show the page, because this was the page's first copy, or
+/// another backing is its watch.
 fn is_watched_elsewhere<M: Machine>(source: &FoundPage<'_, M>, copied: Copied) -> bool {
     match copied {
         Copied::First => true,
         Copied::Again => false,
         Copied::Watched(watch) => {
             let unlinked = source.object.shards().unlinked();
-            // A watch counts only if no backing was unlinked since it was chosen.
+            // A watch is reliable only if no backing was unlinked since it was chosen.
             watch != Watch::new(source.layer, unlinked).0 && Watch(watch).is_of(unlinked)
         }
     }
 }
 
-/// Whether `source` was copied before, and a search finds no other chain that still sees it. If the search finds one,
-/// its backing becomes the page's watch.
+/// Whether `source` was copied before, and a search finds no other chain that still sees it. If the search finds
+/// another chain, the backing of that chain becomes the page's watch.
 #[inline]
 pub(crate) fn seems_last<M: Machine>(source: &FoundPage<'_, M>, pin: &Pinned<'_>) -> bool {
     let page = source.page;
@@ -182,9 +182,9 @@ pub(crate) fn is_shown_elsewhere<M: Machine>(source: &FoundPage<'_, M>, pin: &Pi
     seen != Seen::Nowhere
 }
 
-/// A page's watch: the address of a backing, and the number of backings that had been unlinked from its object when it
-/// was chosen. The address is only compared, never dereferenced. It may belong to another backing by now, which costs
-/// one needless search.
+/// A page's watch: the address of a backing, and the number of backings that were unlinked from its object before the
+/// watch was chosen. The address is only compared, never dereferenced. It may belong to another backing by now, which
+/// costs one needless search.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Watch(u64);
 
@@ -195,7 +195,7 @@ impl Watch {
         Self::at(core::ptr::from_ref(b).addr(), unlinked)
     }
 
-    /// A void watch: the address of a backing that hides the page, behind which the next search begins.
+    /// A void watch: the address of a backing that hides the page. The next search begins after that backing.
     fn void(address: usize, unlinked: u64) -> Watch {
         Self::at(address, unlinked.wrapping_sub(1))
     }
@@ -234,7 +234,8 @@ pub(crate) fn search<M: Machine>(
     }
 }
 
-/// As [`search`], but returns `Break` if the search is not over. The caller then leaves it to [`search_all`].
+/// Searches like [`search`], but returns `Break` if the search is not over. The caller then leaves it to
+/// [`search_all`].
 pub(crate) fn search_some<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -250,7 +251,7 @@ pub(crate) fn search_some<M: Machine>(
     if held && state.valid() && page.object() == object.address() && page.index() == key {
         let seen = if state.busy() { Seen::Unsure } else { find(object, key, page, hider, false, pin) };
         match seen {
-            // Also for a page that is busy because it may be moving: a watch must not be written after a move.
+            // `Unsure` includes a busy page, which another CPU may be moving. A watch must not be written after a move.
             Seen::Unsure => vm.reaper().flag(object),
             Seen::Somewhere => {}
             Seen::Unfinished => over = ControlFlow::Break(()),
@@ -270,7 +271,7 @@ pub(crate) fn search_some<M: Machine>(
     over
 }
 
-/// As [`search_some`], for the page at `object`'s `key` that is in swap slot `slot`.
+/// Searches like [`search_some`], for the page at `object`'s `key`, which is in swap slot `slot`.
 pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, pin: &Pinned<'_>) -> ControlFlow<()> {
     let seen = || look_at_some(object, Scan::new(key, key + 1, None), &mut |b| sees(sight(b, key, pin))).0;
     let mut shown = seen();
@@ -289,8 +290,8 @@ pub(crate) fn search_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64
     ControlFlow::Continue(())
 }
 
-/// Frees a page in swap, and empties its index slot. No zero marker is needed there, because every chain hides the
-/// layers behind at this address too.
+/// Frees a page in swap, and empties its index slot. No zero marker is needed there, because every chain hides also the
+/// layers behind this one at the address.
 fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, &'static Objects<M>>) {
     let vm = object.vm();
     taken.empty();
@@ -298,8 +299,8 @@ fn free_swapped<M: Machine>(object: &Object<M>, slot: u64, taken: TakenSlot<'_, 
     vm.stats().count(Event::PageShadowed);
 }
 
-/// As [`search_some`], but searches the whole list. A pin lasts for [`LOOKS`] backings at most. The caller has a
-/// reference to `object`. Returns an upper bound of the number of backings that it looked at.
+/// Searches like [`search_some`], but through the whole list. A pin lasts for [`LOOKS`] backings at most. The caller
+/// has a reference to `object`. Returns an upper bound of the number of backings that it looked at.
 pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
     let slot = object.index().get(key, &may.pin(vm.epoch()));
@@ -310,10 +311,10 @@ pub(crate) fn search_all<M: Machine>(object: &Object<M>, key: u64, may: &mut May
     }
 }
 
-/// As [`search_all`], for the resident page `page`, if it is still at `key`.
+/// Searches like [`search_all`], for the resident page `page`, if it is still at `key`.
 fn search_all_resident<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, may: &mut MaySleep) -> u64 {
     let vm = object.vm();
-    // This checks the watch first.
+    // This call checks the page's watch first.
     let over = search_some(object, key, page, None, &may.pin(vm.epoch()));
     if over.is_continue() || !page.try_hold() {
         return LOOKS.into();
@@ -360,7 +361,8 @@ fn search_all_swapped<M: Machine>(object: &Object<M>, key: u64, slot: u64, may: 
             Seen::Nowhere => {
                 let Some(taken) = object.index().take(key, Slot::Swap(slot), &pin) else { break };
                 // Only a merge of layers puts another page into the slot, and only while one backing alone shows the
-                // object. If this holds, at least two backings showed the object at any time since the search began.
+                // object. If the list is longer than the number of unlinked backings, at least two backings showed the
+                // object at any time since the search began.
                 if object.shards().unlinked().wrapping_sub(unlinked).saturating_add(1) < backings {
                     free_swapped(object, slot, taken);
                 } else {
@@ -389,7 +391,7 @@ enum Seen {
     Unfinished,
 }
 
-/// Whether a search continues after a look at one backing, or its result.
+/// Whether a search continues after it looked at one backing, or the search's result.
 fn sees(sight: Sight) -> ControlFlow<Seen> {
     match sight {
         Sight::Hidden => ControlFlow::Continue(()),
@@ -415,8 +417,8 @@ fn go_on<M: Machine>(
     Seen::Unfinished
 }
 
-/// Looks at about [`LOOKS`] backings, and then ends the scan. If those were not all, also returns the place of the last
-/// one.
+/// Looks at about [`LOOKS`] backings, and then ends the scan. If the list has more backings, also returns the place of
+/// the last backing that it looked at.
 fn look_at_some<M: Machine>(
     object: &Object<M>,
     mut scan: Scan,
@@ -452,8 +454,8 @@ fn last_place<M: Machine>(object: &Object<M>, key: u64, page: &Page) -> Option<T
 /// Searches for a watch among [`LOOKS`] backings at most. With `others`, the backing `hider` is skipped.
 ///
 /// Checks the present watch first, because it may still show the page, although other backings were unlinked since it
-/// was chosen. Then the search begins behind the watch's place and goes round the list once. If it ends earlier, it
-/// stores a void watch for the place that it has reached.
+/// was chosen. Then the search begins after the watch's place and goes round the list once. If a search ends before it
+/// has gone round the list, it stores a void watch, which marks the place that it has reached.
 fn find<M: Machine>(
     object: &Object<M>,
     key: u64,
@@ -488,7 +490,7 @@ fn find<M: Machine>(
 /// clear.)
 fn destroy<M: Machine>(object: &Object<M>, key: u64, page: &'static Page, generation: u64, pin: &Pinned<'_>) {
     let vm = object.vm();
-    // The generation is the same, so the page did not move, and is still hidden.
+    // `try_busy` succeeds only if the generation is unchanged. Then the page did not move, and is still hidden.
     if !page.try_busy(generation) {
         vm.reaper().flag(object);
         return;

@@ -1,13 +1,14 @@
 //! The reaper: a daemon that frees pages, resident or in swap, that no chain shows any more after exits and unmappings.
 //!
-//! A copy searches itself whether it hid a page from its last sharer ([`last_sharer`]). An exit, an unmapping or a zero
-//! marker that may remove the last sharer only marks the object for the reaper, and searches nothing. The reaper
-//! examines marked objects, some pages at a time ([`Objects::reap`](crate::object::Objects::reap)).
+//! A fault that copies a page searches itself whether the copy hides the page from its last sharer ([`last_sharer`]).
+//! An exit, an unmapping or a zero marker that may remove the last sharer only marks the object for the reaper, and
+//! searches nothing. The reaper examines marked objects, some pages at a time
+//! ([`Objects::reap`](crate::object::Objects::reap)).
 //!
-//! For each stretch of an object, the reaper samples a few backings and chooses the one with the fewest pages in front
-//! of it. It examines only the pages that these layers hide, because a page that every chain hides is hidden there too.
-//! For example, a shell has a large memory and many short-lived children. Then the cost follows the pages that the
-//! shell wrote between its forks.
+//! For each stretch (a range of pages) of an object, the reaper samples a few backings. It chooses the backing with the
+//! fewest pages in front. It examines only the pages that the layers in front of that backing hide. That suffices,
+//! because these layers also hide each page that every chain hides. For example, a shell has a large memory and many
+//! short-lived children. Then the cost follows the pages that the shell wrote between its forks.
 //!
 //! # Lists
 //! Each CPU has a doubly linked list of marked objects, with its own lock. A list holds no reference to its objects:
@@ -28,9 +29,10 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Number of pages of an object that are examined under one pin.
+/// Number of pages of an object that are examined under one pin of the epoch (an RCU read section).
 const BLOCK: u64 = 512;
-/// The most backings that are looked at under one pin. The remaining pages of the stretch are then searched one by one.
+/// The most backings that are looked at under one pin. The remaining pages of the examined range are then searched one
+/// by one.
 const LOOKS: u64 = 1024;
 /// Number of backings that cost as much of the budget as one page.
 const LOOKS_A_PAGE: u64 = 16;
@@ -43,7 +45,7 @@ impl<M: Machine> Objects<M> {
     pub fn reap(&'static self, budget: u64, may: &mut MaySleep) -> u64 {
         let mut seen = 0;
         for list in 0..self.reaper().lists.len() {
-            // An object that is marked again meanwhile waits for the next call.
+            // An object that is marked again during this call waits for the next call.
             let mut left = self.reaper().lists.of(list).lock().len;
             while left > 0 && seen < budget {
                 left -= 1;
@@ -62,7 +64,7 @@ impl<M: Machine> Objects<M> {
         self.reaper().lists.iter().any(|l| !l.lock().first.is_null())
     }
 
-    /// Wakes the reaper's thread, if there is one, to reap the marked objects, however few.
+    /// Wakes the reaper's thread, if there is one, to reap the marked objects, even if they are few.
     pub(crate) fn wake_reaper(&self) {
         self.reaper().asked.store(true, Ordering::Release);
         self.reaper().waits.wake_all();
@@ -73,8 +75,8 @@ impl<M: Machine> Objects<M> {
 fn sweep<M: Machine>(object: &Object<M>, budget: u64, may: &mut MaySleep) -> u64 {
     let mut at = object.reaping().from.swap(0, Ordering::Relaxed);
     let mut seen = 1;
-    // Pairs with the thread that marked the object, which raised the count `unlinked` before. From here on this thread
-    // sees all copies made before the mark.
+    // Pairs with the thread that raised the count `unlinked` and then marked the object. After this fence, this thread
+    // sees all copies that were made before the mark.
     fence_full();
     while at < KEYS {
         let pin = may.pin(object.vm().epoch());
@@ -104,7 +106,7 @@ struct Block<'p, M: Machine> {
     by: Option<&'p Backing<M>>,
 }
 
-/// The pages of a stretch whose search is long.
+/// The pages of one stretch that need a long search, which looks at more backings than one pin allows.
 struct Long {
     start: u64,
     keys: [u64; (BLOCK / 64) as usize],
@@ -118,8 +120,8 @@ impl Long {
         self.keys[(n / 64) as usize] |= 1 << (n % 64);
     }
 
-    /// Searches for the sharers of these pages, each under pins of its own. Returns the number of backings that it
-    /// looked at.
+    /// Searches for the sharers of the pages in `keys`, each under pins of its own. Returns the number of backings that
+    /// it looked at.
     fn search<M: Machine>(self, object: &Object<M>, may: &mut MaySleep) -> u64 {
         let wanted = (0..BLOCK).filter(|n| self.keys[(n / 64) as usize] & 1 << (n % 64) != 0);
         wanted.map(|n| last_sharer::search_all(object, self.start + n, may)).sum()
@@ -148,7 +150,7 @@ fn next_block<'p, M: Machine>(object: &Object<M>, at: u64, pin: &'p Pinned<'_>) 
     if pages > 0 {
         return Some(Block { keys: key..shown.min(key + BLOCK), by: Some(b) });
     }
-    // No page is in front here, so continue at the next page of a layer in front.
+    // No layer in front has a page in this block, so continue at the next page of a layer in front.
     let next = b.all_in_front(pin).filter_map(|l| {
         let keys = window(b, l, &(key..shown))?;
         let (first, _) = l.object()?.index().first(keys.start, keys.end, pin)?;

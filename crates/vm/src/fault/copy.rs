@@ -2,9 +2,9 @@
 //! again, install the new leaf.
 //!
 //! The flush comes before any thread can use the copy. Otherwise a thread of this space on another CPU could read the
-//! source through its TLB after a store into the copy. It would read an older value. The source is checked after the
-//! copy ([`FaultContext::install`]), because a source that was removed meanwhile may have been overwritten. Then the
-//! copy is discarded.
+//! source through its TLB after a store into the copy. That thread would read an older value. The source is checked
+//! after the copy ([`FaultContext::install`]), because a source that was removed during the copy may have been
+//! overwritten. Then the copy is discarded.
 
 use crate::cow::found::FoundPage;
 use crate::cow::last_sharer;
@@ -21,8 +21,9 @@ use quire_sync::atomic::fence_full;
 use quire_sync::epoch::Pinned;
 
 impl<'e, M: Machine> FaultContext<'e, M> {
-    /// Copies `source`, which was found behind the front, into the front, and maps the copy. If no other chain sees the
-    /// page any more, moves the page to the front instead ([`cow_move`](crate::fault::cow_move)).
+    /// Copies `source`, which was found behind the front (the first backing of the chain), into the front, and maps the
+    /// copy. If no other chain sees the page any more, moves the page to the front instead
+    /// ([`cow_move`](crate::fault::cow_move)).
     pub fn copy(&self, source: FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<FaultKind, Attempt<M>> {
         if self.claim(&source, pin)? {
             return Ok(FaultKind::Move);
@@ -35,7 +36,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let new = self.insert(object, front.key(self.va), Fill::Any, true, pin)?;
         let (from, to) = (self.vm.pfn_of_page(source.page), self.vm.pfn_of_page(new.page));
         if from == to {
-            // The source was freed meanwhile, and its frame was allocated for the new page.
+            // The source was freed after the walk had found it, and its frame was allocated for the new page.
             return Err(Attempt::Again);
         }
         let mut owed = Obligation::new(self.vm, self.pmap);
@@ -43,8 +44,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         if !mutant(Mutant::FlushAfterInstall) {
             let _flushed = owed.discharge_so_far();
         }
-        // SAFETY: the new frame is busy and mapped by no leaf. If the source is stored into or reused meanwhile, the
-        // check of the source afterwards discards the copy.
+        // SAFETY: the new frame is busy and mapped by no leaf. If the source is stored into or reused during the copy,
+        // the later check of the source discards the copy.
         unsafe { self.vm.machine().copy_frame(from, to) };
         self.install(new, front, Some(&source), pin, |_| ())?;
         if !mutant(Mutant::LookBeforeFill) {
@@ -55,15 +56,16 @@ impl<'e, M: Machine> FaultContext<'e, M> {
 
     /// Copies `source`, which was found behind the front, into the front, although no store needs it. Maps the copy
     /// only if the source was mapped at the address; otherwise the final checks need no lock. A CPU that is about to
-    /// map the source finds the front's slot filled, because the insert issued a fence. A writer that does not see the
-    /// slot filled has marked the entry stale before, with a fence too.
+    /// map the source finds the front's slot filled, because the insert issued a fence. A writer of the map marks the
+    /// entry stale, fences, and then looks at the slots. If it does not see the slot filled, the final checks see its
+    /// mark.
     pub fn copy_up_page(&self, source: &FoundPage<'e, M>, pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
         let front = self.entry.front();
         let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
         let new = self.insert(object, front.key(self.va), Fill::Any, true, pin)?;
         let (from, to) = (self.vm.pfn_of_page(source.page), self.vm.pfn_of_page(new.page));
         if from == to {
-            // The source was freed meanwhile, and its frame was allocated for the new page.
+            // The source was freed after the walk had found it, and its frame was allocated for the new page.
             return Err(Attempt::Again);
         }
         let mut owed = Obligation::new(self.vm, self.pmap);
@@ -80,8 +82,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             None => {}
         }
         let _flushed = owed.discharge();
-        // SAFETY: the new frame is busy and mapped by no leaf. If the source is reused meanwhile, the check of the
-        // source below discards the copy.
+        // SAFETY: the new frame is busy and mapped by no leaf. If the source is reused during the copy, the check of
+        // the source below discards the copy.
         unsafe { self.vm.machine().copy_frame(from, to) };
         if mapped {
             return self.install(new, front, Some(source), pin, |_| ());

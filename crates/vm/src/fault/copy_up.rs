@@ -1,5 +1,5 @@
 //! Copy-up: the shortening of a deep chain whose layers other chains share. Pages of the small layers near the front
-//! are copied into the front. Then those layers are removed from this chain.
+//! (the first layer of the chain) are copied into the front. Then those layers are removed from this chain.
 //!
 //! A fork merges two layers that belong to one chain alone ([`collapse`](crate::cow::collapse)): pages move. If the
 //! chains of related processes share a layer, no page can move, and each generation's fork adds a layer. So a
@@ -7,17 +7,17 @@
 //! other pages. The last such fault removes the layers that the front hides by then. A fork never copies up. Pages of a
 //! file are never copied up: a file at the end of the chain stays.
 //!
-//! A page of these layers that is in swap is not copied. To share its swap slot, each slot would need a count. To copy
-//! the page, the fault would have to wait for a read. So a layer that still shows a page in swap stays in the chain.
-//! The other layers are removed, and the next generation tries again. Once the related processes exit,
-//! [`collapse`](crate::cow::collapse) moves pages in swap like resident ones, and the reaper frees hidden ones.
+//! A page of these layers that is in swap is not copied. To share its swap slot, each swap slot would need a count of
+//! its users. To copy the page, the fault would have to wait for a read. So a layer that still shows a page in swap
+//! stays in the chain. The other layers are removed, and the next generation tries again. Once the related processes
+//! exit, [`collapse`](crate::cow::collapse) moves pages in swap like resident ones, and the reaper frees hidden ones.
 //!
 //! # Which layers
-//! The layers to copy up are a *run* that begins directly behind the front. The run has at least as many layers as the
-//! chain has too many. Beyond those, it ends before a layer that was copied up more often than every layer of the run.
-//! It also ends before a layer that is too large. A layer is too large if it has more than twice the pages of the run
-//! so far. That bound doubles for each time that the layer was copied up less often than the run. The last anonymous
-//! layer, usually the first generation's, is too large if it is larger than the run.
+//! The layers to copy up are a *run* that begins directly behind the front. The run has at least the number of layers
+//! by which the chain exceeds its limit. After those layers, it ends before a layer that was copied up more often than
+//! every layer of the run. It also ends before a layer that is too large. A layer is too large if it has more than
+//! twice the pages of the run so far. The bound doubles for each copy-up that the run has had and this layer has not.
+//! The last anonymous layer, usually the first generation's, is too large if it is larger than the run.
 //!
 //! Let *k* be the number of layers that a chain may have before the last one, its front included. If all generations
 //! store into about the same number of pages, a page is copied for the *n*th time only after C(k + n, n) generations.
@@ -29,24 +29,27 @@
 //! 1. *Copy*, without a lock of the map. Pages are copied one by one, as in a copy-on-write fault
 //!    ([`FaultContext::copy_up_page`]). Each fault has a budget. Another thread's fault waits for a busy page, for the
 //!    time of one copy at most. If the source page is mapped, its leaf is replaced. If not, no page table changes.
-//! 2. *Take out*, with the arena's lock. A layer may be removed if the front, or a layer that stays, permanently hides
-//!    each of its pages and zero markers. If a resident page or a zero marker is not hidden, the removal is left to a
-//!    later fault. No leaf maps a page of a layer that may be removed. The CPU that filled the front's slot cleared the
-//!    old leaf and flushed before it unbusied its page. Any later fault finds the slot filled, under the table page's
-//!    lock. So the layers are unlinked. A concurrent walk that is in such a layer continues, under its pin, to the
-//!    layers behind.
+//! 2. *Take out*, with the lock of the entry's arena (a part of the map with its own lock). A layer may be removed if
+//!    the front, or a layer that stays, permanently hides each of its pages and zero markers. (A zero marker is a mark
+//!    in an index slot that the content is zeroes.) If a resident page or a zero marker is not hidden, the removal is
+//!    left to a later fault. No leaf maps a page of a layer that may be removed. The CPU that filled the front's slot
+//!    cleared the old leaf and flushed before it unbusied its page. Any later fault finds the slot filled, under the
+//!    table page's lock. So the layers are unlinked. A concurrent walk that is in such a layer continues, under its
+//!    pin, to the layers behind that layer.
 //!
 //! A zero marker is stored only after its slot was reserved and a second walk found no page. One walk alone may miss a
-//! page that a fork moves forward meanwhile (mutant [`Mutant::ZeroMarkerUnseen`]).
+//! page that a fork moves to a layer nearer to the front during the walk (mutant [`Mutant::ZeroMarkerUnseen`]).
+//!
+//! This list names concurrent operations, and the lock or rule that orders each against the step in bold:
 //!
 //! - **copy**
 //!   - fault on the same page: one of the two fills the slot; the other waits, or begins again
-//!   - fork, unmap, clip, `MADV_DONTNEED`: the copy is dropped if the entry is stale. If it was made before the mark,
-//!     the writer sees it in the front's slots (fences on both sides)
+//!   - fork, unmap, clip (a split of the entry), `MADV_DONTNEED`: the copy is dropped if the entry is stale. If it was
+//!     made before the mark, the writer sees it in the front's slots (fences on both sides)
 //!   - another copy-up: a front has one copy-up at a time
 //! - **take out**
-//!   - fault on the same page: its walk continues; if its source is in the run, its check under the table page's lock
-//!     fails
+//!   - fault on the same page: its walk continues to the layers behind the removed ones. If it copies a page of the
+//!     run, its check under the table page's lock fails
 //!   - fork, unmap, clip, `MADV_DONTNEED`: excluded by the arena's lock
 //!   - another copy-up: excluded by the arena's lock
 
@@ -72,8 +75,9 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// Number of pages that one fault copies up. It doubles for each layer too many, so that a family of processes that
-/// forks often can still shorten its chains. It is large, because later runs must copy these pages again.
+/// Number of pages that one fault copies up. The number doubles for each layer above the limit, so that related
+/// processes with frequent forks can still shorten their chains. It is large, because later runs must copy these pages
+/// again.
 const PAGES: u64 = 128;
 /// The most doublings of [`PAGES`].
 const DOUBLINGS: usize = 8;
@@ -93,7 +97,7 @@ const NEVER: u64 = u64::MAX - 2;
 struct Run<'e, M: Machine> {
     front: &'e Backing<M>,
     layers: usize,
-    /// The number of layers that the chain has too many.
+    /// The number of layers by which the chain exceeds its limit.
     excess: usize,
 }
 
@@ -118,7 +122,8 @@ impl<'e, M: Machine> Run<'e, M> {
         let mut layers = 0;
         for (n, layer) in private_behind(front).enumerate() {
             let must = n < least;
-            // Read once, because a fork may change it meanwhile. Then the entry is stale.
+            // The layer's count of merges is read once, because a fork may change it during this loop. In that case the
+            // entry is stale.
             let times = layer.merges();
             if !must && times > merges {
                 break;
@@ -181,11 +186,11 @@ impl<'e, M: Machine> Run<'e, M> {
     }
 }
 
-/// A filled slot of a layer that no layer in front hides.
+/// A filled slot of a layer. No layer in front hides the slot.
 enum Shown {
     /// A page, or a zero marker, at this address.
     Page(u64),
-    /// Only pages in swap.
+    /// The filled slots that no layer hides are all pages in swap.
     Swapped,
 }
 
@@ -230,7 +235,7 @@ fn population<M: Machine>(layer: &Backing<M>, range: VirtRange, enough: u64, pin
     n
 }
 
-/// The most pages of a stretch that is copied up at once: a bit of a word for each.
+/// The most pages of a stretch, the range of addresses that is examined at once: a bit of a word for each page.
 const STRETCH: u64 = 64;
 /// Number of pages that are counted at once.
 const COUNTED: u64 = 1024;
@@ -239,7 +244,7 @@ const COUNTED: u64 = 1024;
 enum Came {
     /// All pages of the run are copied up.
     Through,
-    /// All pages are copied up before this page number, counted from the start of the front's range.
+    /// All pages below this page number are copied up. The number counts from the start of the front's range.
     To(u64),
 }
 
@@ -324,7 +329,7 @@ fn copy<'e, M: Machine>(
 }
 
 /// The filled slots of a layer in `stretch`: a bit for each of up to [`STRETCH`] pages. A busy page of the front counts
-/// as filled here. If it is removed again, the check before the removal of the run finds that.
+/// as filled here. If it is removed again, the check before the run's layers leave the chain finds the empty slot.
 fn filled<M: Machine>(layer: &Backing<M>, stretch: VirtRange, pin: &Pinned<'_>) -> u64 {
     let (Some(object), Some(keys)) = (layer.object(), window(layer, stretch)) else { return 0 };
     let skipped = (layer.va(keys.start) - stretch.start) / PAGE_SIZE;
@@ -357,9 +362,9 @@ fn one<M: Machine>(at: &FaultContext<'_, M>, pin: &Pinned<'_>) -> Result<One, At
         Walk::Page(_) | Walk::Hole(..) | Walk::Zero => {}
     }
     // The walk found no anonymous page. Either a zero marker, in the front or in the run, hides the layers behind. Or a
-    // fork moved a page forward, so that the walk missed it. So walk again while the front's slot is reserved. The
-    // second walk finds a page that was moved before. If a fork moves a page later, it marked the entry stale before,
-    // and the check of the entry fails.
+    // fork moved a page to a layer nearer to the front, so that the walk missed it. So walk again while the front's
+    // slot is reserved. The second walk finds a page that was moved before. If a fork moves a page later, it marked the
+    // entry stale before, and the check of the entry fails.
     let Some(object) = front.touch(pin)? else { return Err(Attempt::Stale) };
     let mut slot = match object.index().take_empty(front.key(at.va), at.vm, pin) {
         Ok(slot) => slot,
@@ -404,8 +409,9 @@ fn take_out<M: Machine>(space: &Space<M>, va: u64, front: NonNull<Backing<M>>, l
                 None => {}
                 Some(Shown::Swapped) => stays |= 1 << n,
                 Some(Shown::Page(va)) => {
-                    // A page within the entry was just being copied by another thread, so a later fault tries again. A
-                    // page of the front outside the entry is never copied, so copy-up is impossible.
+                    // A page within the entry is not hidden yet, because another thread is just copying it. So a later
+                    // fault tries again. A page of the front outside the entry is never copied, so copy-up is
+                    // impossible.
                     progress.store(if entry.range().contains(va) { IDLE } else { NEVER }, Ordering::Release);
                     return;
                 }

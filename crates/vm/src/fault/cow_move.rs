@@ -1,15 +1,15 @@
-//! The move of a page in place of a copy. A store moves the page from a layer behind to the front, if its chain is the
-//! only one left that sees the page.
+//! The move of a page in place of a copy. A store moves the page from a layer behind the front (the first layer of the
+//! chain) to the front. It does so only if no other chain sees the page any more.
 //!
 //! If a whole layer belongs to one chain, stores go to its pages in place. Other chains may share the layer, but hide
 //! this page by a page of their own. Then a copy would leave behind a page that no chain sees. So the page itself moves
 //! to the front. If a parent and one child both store into a page after a fork, this saves the second copy.
 //!
 //! # Steps
-//! 1. *Search*, without a lock. The search is made only if the page was copied before, and if its watch
-//!    ([`last_sharer`]) is this chain's backing or outdated. Most faults end here with a copy, after a read of one
-//!    byte. If the search finds another chain that sees the page, that chain's backing becomes the watch, and the page
-//!    is copied.
+//! 1. *Search*, without a lock. The search is made only if the page was copied before, and if its watch is this chain's
+//!    backing or outdated. (The watch is the backing that the page remembers as a sharer, [`last_sharer`].) Most faults
+//!    end here with a copy, after a read of one byte. If the search finds another chain that sees the page, that
+//!    chain's backing becomes the watch, and the page is copied.
 //! 2. Set the page busy, store it into the front's empty slot too, and fence. The page still belongs to the layer.
 //! 3. Check the entry's stale mark, then *search again* (mutant [`Mutant::NoSecondAsk`]).
 //! 4. Unmap the page everywhere ([`rmap::unmap`]), and flush. This also flushes leaves that other removers have cleared
@@ -22,7 +22,8 @@
 //!
 //! # Against other CPUs
 //! - another chain already has a page in front of this page
-//!   - action: another CPU may move that page, page it out, or store a zero marker
+//!   - action: another CPU may move that page, page it out, or replace it by a zero marker, a mark that the content is
+//!     zeroes
 //!   - outcome: each of these permanently hides this page ([`last_sharer`], *Why a page that was found hidden stays
 //!     hidden*)
 //! - another CPU copies the page into its own front
@@ -79,7 +80,7 @@ struct Claim<'o, M: Machine> {
 impl<M: Machine> Drop for Claim<'_, M> {
     fn drop(&mut self) {
         if self.listed {
-            // If the index was dismantled meanwhile, the slot is gone already.
+            // If the index was dismantled since the slot was filled, the slot no longer exists.
             let slot = Slot::Page(self.vm.pfn_of_page(self.page));
             let _gone = self.to.0.index().clear(self.to.1, slot, self.pin);
         }
@@ -112,12 +113,13 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
         match object.index().fill(key, slot, self.vm, pin) {
             Ok(()) => claim.listed = true,
-            // Not an error: the copy needs the same memory, and its failure is handled there.
+            // The lack of memory is no error here. The fault copies the page next, which needs this memory too, and
+            // handles the failure.
             Err(FillError::OutOfMemory) => return Ok(false),
             Err(_) => return Err(Attempt::Again),
         }
-        // Relies on C2, *insert*. Also orders the fill before the check of the stale mark, so that a fork sees the
-        // front's slot filled or this sees the mark.
+        // Relies on C2: an inserter fills the slot, fences, and then reads the dead mark. The fence also orders the
+        // fill before the check of the stale mark. So a fork sees the front's slot filled, or this fault sees the mark.
         fence_full();
         if object.is_dead() {
             return Err(Attempt::Again);
@@ -140,9 +142,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             let _flushed = owed.discharge();
             return Err(Attempt::Again);
         }
-        // Relies on C2, *dirty before writable*.
+        // Relies on C2: a page is marked dirty before a leaf allows stores into it.
         page.set(State::DIRTY);
-        // Relies on C1.
+        // Relies on C1: the page is busy while its identity changes.
         page.rename(object.address(), key);
         source.object.index().clear(source.key, slot, pin);
         table.enter(self.va, Enter::new(pfn, self.entry.prot()));

@@ -16,12 +16,12 @@ use crate::types::{PAGE_SHIFT, PAGE_SIZE, Pfn, Prot, VirtRange};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, note};
 
-/// Number of pages of the aligned window around the faulting page, of which a read fault maps those that are resident.
-/// It is that of Linux's `fault_around_bytes`. It applies to private memory too, because a forked child begins with
-/// empty page tables, and finds pages that it only reads in shared layers.
+/// Number of pages of the aligned window around the faulting page. A read fault maps the resident pages of the window.
+/// The number is that of Linux's `fault_around_bytes`. It applies to private memory too, because a forked child begins
+/// with empty page tables, and finds pages that it only reads in shared layers.
 const AROUND: usize = 16;
-/// Number of pages of that window if the page is behind many layers: one for each bit of a word. In a deep chain the
-/// lookups in the layers cost more than the neighbours, and each window needs one lookup in each layer.
+/// Number of pages of the window around a page that is behind many layers: one for each bit of a word. In a deep chain
+/// the lookups in the layers cost more than the neighbours, and each window needs one lookup in each layer.
 const AROUND_DEEP: usize = 64;
 /// A page behind at least this number of layers gets the larger window.
 const DEEP: usize = 8;
@@ -32,8 +32,8 @@ fn low_bits(n: u64) -> u64 {
 }
 
 impl<M: Machine> FaultContext<'_, M> {
-    /// The part of `window` that is not behind the end of the file at the end of a private mapping's chain. Copies
-    /// beyond the file's end must not be reached.
+    /// The part of `window` that the program may reach. A private mapping of a file ends at the file's end: private
+    /// copies of pages beyond that end must not be mapped.
     ///
     /// # Requires
     /// The caller holds the table page's lock. A truncation clears the leaves after it has written the size.

@@ -22,7 +22,7 @@ use quire_sync::epoch::Pinned;
 
 /// Pages of the aligned window in which a load maps the frame of zeroes.
 const AROUND: u64 = 16;
-/// Pages from the address on, where the page before shows the frame of zeroes, too.
+/// Pages from the address on that a load maps if the page before the address shows the frame of zeroes too.
 const IN_A_ROW: u64 = 64;
 
 impl<'e, M: Machine> FaultContext<'e, M> {
@@ -36,7 +36,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     ) -> Result<FaultKind, Attempt<M>> {
         let front = self.entry.front();
         if self.access == Access::Write {
-            // The order of a copy: the front's slot, then the old leaf, then the new one.
+            // The steps have the order of a copy: fill the front's slot, clear the old leaf, enter the new leaf.
             let Some(own) = front.touch(pin)? else { return Err(Attempt::Stale) };
             let new = self.insert(own, front.key(self.va), Fill::Zeroed, true, pin)?;
             let mut owed = Obligation::new(self.vm, self.pmap);
@@ -83,10 +83,11 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             None => FaultKind::Resident,
         };
         table.enter(self.va, Enter::new(zero, self.entry.prot() - Prot::WRITE));
+        table.note_zeroes();
         Some(kind)
     }
 
-    /// Clears the leaf for the CPU that took its page away and has not come here yet.
+    /// Clears an outdated leaf, in place of the CPU that has removed its page but has not cleared the leaf yet.
     fn clear_old(&self, mut table: impl Table<M>) -> Attempt<M> {
         let mut owed = Obligation::new(self.vm, self.pmap);
         let _gone = table.remove(self.va, &mut owed);
@@ -124,7 +125,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
                 .index()
                 .each_of(layer.key(shown.start), wanted, pin, |n, _| empty &= !(1 << (u64::from(n) + skipped)));
         }
-        // Relies on C3.
+        // Relies on C3: the stale mark is checked under the table page's lock.
         if empty == 0 || self.check_entry().is_err() {
             return;
         }
@@ -136,7 +137,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         self.vm.stats().add(Event::FaultAround, mapped);
     }
 
-    /// Whether a load may map the frame of zeroes: a wired mapping keeps the pages that it has, so it needs some.
+    /// Whether a load may map the frame of zeroes. A load of a wired mapping may not, because wiring keeps real pages
+    /// resident.
     #[inline(always)]
     pub(crate) fn shows_zeroes(&self, front: &Backing<M>) -> bool {
         self.access != Access::Write && !front.is_wired() && !self.entry.flags().contains(Flags::WIRED)

@@ -9,13 +9,14 @@
 //! 1. Pin the epoch.
 //! 2. Find the map entry that covers the address.
 //! 3. Walk its chain of backings, front to back, and look the page up in each object's index.
-//! 4. *Map* the page that the walk found, or *zero-fill* a new page into the front. Or *copy* the found page into the
-//!    front ([`copy`]), *move* it there ([`cow_move`]), or *page in* from a pager. If the program touches new pages in
-//!    ascending order, a zero-fill makes more pages ahead ([`zero_ahead`]).
+//! 4. *Map* the page that the walk found, or *zero-fill* a new page into the front (the first backing of the chain). Or
+//!    *copy* the found page into the front ([`copy`]), *move* it there ([`cow_move`]), or *page in* from a pager. If
+//!    the program touches new pages in ascending order, a zero-fill makes more pages ahead ([`zero_ahead`]).
 //!
 //! The fault locks the one table page that covers the address. Under the lock it checks again everything on which its
-//! decision relies. Only then does it install the leaf. A fault never installs a leaf before the checks, to remove it
-//! if they fail. Another CPU could cache a translation that a remover never sees.
+//! decision relies. Only then does it install the leaf. A fault never installs a leaf first, to remove it if a check
+//! fails. Another CPU could meanwhile cache the leaf's translation, and no remover would flush it, because none sees
+//! the leaf.
 //!
 //! Apart from its table page and its CPU's own memory, a fault writes only these:
 //! - the slot and the descriptor of a page that it makes,
@@ -29,8 +30,9 @@
 //! # Checks under the table page's lock, by the operation that they exclude
 //! - another CPU removes the page:
 //!   - the remover: sets the page busy, fences, scans the leaves
-//!   - the fault: finds the page busy or with another generation, and tries again; or the scan finds the fault's leaf
-//! - another CPU replaces the entry (unmap, protect, fork, clip):
+//!   - the fault: finds the page busy or with another generation, and tries again; or the scan finds the fault's leaf.
+//!     (A page's generation rises when its identity changes.)
+//! - another CPU replaces the entry (unmap, protect, fork, or clip: the split of an entry):
 //!   - the writer: marks the entry stale, fences, visits the table pages
 //!   - the fault: finds the entry stale, and waits for that writer; or the writer finds the fault's leaf
 //! - another CPU copies the page into the front of the same space:
@@ -66,7 +68,8 @@
 //! wait for ([`Attempt`]):
 //! - memory: the fault waits until pageout has freed some or found nothing to free,
 //! - a busy page: the fault waits on the page's wait queue,
-//! - a stale entry: the fault waits for the arena's lock, which the entry's writer holds,
+//! - a stale entry: the fault waits for the lock of the entry's arena (a part of the map), which the entry's writer
+//!   holds,
 //! - a pager: the fault holds nothing but a busy placeholder while the pager reads.
 //!
 //! After [`DEFEATS`] failed attempts the fault acquires the arena's lock, so that no writer can make the next attempts
@@ -134,7 +137,7 @@ pub const OUTCOMES: [&str; 14] = [
 /// The outcome's number in [`OUTCOMES`].
 fn outcome(result: &Result<FaultKind, FaultError>) -> u32 {
     match result {
-        // The first numbers are those of [`FaultKind`].
+        // The first numbers in `OUTCOMES` are those of [`FaultKind`].
         Ok(kind) => *kind as u32,
         Err(FaultError::NotMapped) => 7,
         Err(FaultError::Protection) => 8,
@@ -152,7 +155,7 @@ const _: () = assert!(FaultKind::ALL.len() == 7 && OUTCOMES.len() == 14);
 pub(crate) enum Attempt<M: Machine> {
     /// Another thread changed something; the fault tries again at once.
     Again,
-    /// As `Again`, but this thread made the change itself, so that it does not count as a failed attempt.
+    /// This thread itself changed something; the fault tries again at once. The attempt does not count as failed.
     Progress,
     /// A writer is replacing the entry.
     Stale,
@@ -290,7 +293,7 @@ fn serve<M: Machine>(space: &Space<M>, va: u64, access: Access) -> Result<FaultK
         vm.stats().count(Event::FaultRetry);
         defeats += 1;
         if defeats >= DEFEATS && writers_out.is_none() {
-            // A wait may have released the lock, so this may acquire it again.
+            // A wait for memory may have released the arena's lock, so this may acquire it again.
             writers_out = Some(space.keep_writers_out(va));
         }
     }
@@ -346,8 +349,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         }
     }
 
-    /// Walks the chain from `layer` on, to the first page, swap slot or hole. A zero marker hides the anonymous layers
-    /// behind it, but not a file at the end. `zero_marker` says that a layer before `layer` has a zero marker.
+    /// Walks the chain from `layer` on, to the first page, swap slot or hole. A zero marker in an index slot says that
+    /// the content is zeroes. It hides the anonymous layers behind it, but not a file at the end. `zero_marker` says
+    /// that a layer before `layer` has a zero marker.
     #[inline]
     pub fn walk(
         &self,
@@ -418,7 +422,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             return self.copy(found, pin);
         }
         if store && !found.state.dirty() {
-            // Relies on C2, *dirty before writable*.
+            // Relies on C2: a page is marked dirty before a leaf allows stores into it.
             if let Some(hook) = WriteHook::needed(&found, pin) {
                 return Err(Attempt::Hook(hook));
             }
@@ -431,7 +435,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let mut table = self.table(pin)?;
         let now = self.check_page(&found, pin)?;
         let mut prot = self.entry.prot();
-        // The layer must still be exclusive under the lock. A fork that shares it later marks the entry stale first.
+        // The layer must still belong to this chain alone when the lock is held. A fork that shares the layer after
+        // that marks the entry stale first.
         let dirty = now.dirty() || (mutant(Mutant::DirtyAsFound) && (store || found.state.dirty()));
         if !in_place || !dirty || (found.depth > 0 && !self.entry.shared() && !found.object.is_exclusive()) {
             if store {
@@ -460,7 +465,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(kind)
     }
 
-    /// Maps the page that the chain has at the address, for `refill` and `Space::fault_range`. Does so only if the page
+    /// Maps the page that the chain has at the address, for `refill` and `Space::fault_range`. Maps it only if the page
     /// is resident, `wanted` returns true for its object, and the address has no leaf. The checks are those of
     /// [`FaultContext::map_around`]. Returns the rights of the new leaf, or `None` if no leaf was entered.
     ///
@@ -576,8 +581,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         Ok(FaultKind::ZeroFill)
     }
 
-    /// Makes a busy, valid page in slot `key` of `object`, which is empty or has a zero marker. The caller then writes
-    /// the content; for zeroes it calls [`NewPage::complete`]. The frame's cache lines are prefetched meanwhile.
+    /// Makes a busy, valid page in slot `key` of `object`. The slot is empty or has a zero marker. The caller then
+    /// writes the content; for zeroes it calls [`NewPage::complete`]. This call prefetches the frame's cache lines.
     #[inline(always)]
     pub fn insert<'o>(
         &self,
@@ -592,8 +597,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let next = if zeroed { None } else { page.next() };
         if !zeroed {
             self.vm.machine().prefetch_frame::<PREFETCHED>(frame.pfn());
-            // The frame's descriptor still names the next frame of the magazine, which the next fault will probably
-            // allocate.
+            // The frame's descriptor still names the next frame of the magazine (this CPU's free frames), which the
+            // next fault will probably allocate.
             if let Some(next) = next {
                 self.vm.machine().prefetch(core::ptr::from_ref(self.vm.page(next)).cast());
             }
@@ -617,8 +622,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             });
         }
         let zero = fill == Fill::Zeroed && !zeroed;
-        // A truncation or teardown that looks for pages later sees this page. The check below sees an earlier
-        // truncation or teardown (relies on C2, *insert*).
+        // A truncation or teardown that looks for pages after this fence sees this page. The check below sees a
+        // truncation or teardown that began before (relies on C2: insert, fence, then check).
         if !mutant(Mutant::NoFenceAfterInsert) {
             fence_full();
         }
@@ -663,7 +668,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Removes the leaf of another frame at the address, and flushes it. Returns the table page, locked again, with the
-    /// source checked again. The leaf shows the frame of zeroes, or the CPU that took its page away has not cleared it.
+    /// source checked again. That leaf shows the frame of zeroes, or the page that another CPU has removed without
+    /// clearing the leaf yet.
     #[cold]
     #[inline(never)]
     fn without_old(
@@ -677,7 +683,7 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         let mut owed = Obligation::new(self.vm, self.pmap);
         credit(self.vm, table.remove(self.va, &mut owed));
         drop(table);
-        // The new page is busy, so no other CPU enters a leaf of it, and loads find it in its slot.
+        // The new page is busy, so no other CPU enters a leaf of it. Loads find the busy page in its slot, and wait.
         let _flushed = owed.discharge();
         let table = self.table(pin)?;
         self.check_source(new, front, source, pin)?;
@@ -685,8 +691,9 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     }
 
     /// Checks that the chain behind the front still has the page from which the content was copied (or still none). A
-    /// source that was removed meanwhile may have been overwritten before the copy. The walk finds a page that moved
-    /// forward meanwhile, because its mover fills the new slot before it empties the old one.
+    /// source that was removed after the first walk may have been overwritten before the copy. The check's walk also
+    /// finds a page that moved to a layer nearer to the front. The mover fills the new slot before it empties the old
+    /// one.
     #[inline]
     pub fn check_source(
         &self,
@@ -699,7 +706,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             return Ok(());
         }
         let Some(behind) = front.behind() else {
-            // The layer of the source may have been removed from the chain.
+            // No layer is behind the front. If the content was copied, the layer of its source was removed from the
+            // chain.
             return if source.is_none() { Ok(()) } else { Err(Attempt::Again) };
         };
         match (self.walk(Some(behind), new.zero_marker, pin)?, source) {
@@ -763,7 +771,7 @@ pub(crate) struct NewPage<'o, M: Machine> {
 
 impl<M: Machine> NewPage<'_, M> {
     /// Zeroes the content if the caller wanted zeroes and the frame was not cleared yet. No other CPU reads the content
-    /// before, because the page is busy.
+    /// before this call, because the page is busy.
     #[inline(always)]
     pub fn complete(&self) {
         if self.zero {
@@ -790,7 +798,7 @@ impl<M: Machine> Drop for NewPage<'_, M> {
     fn drop(&mut self) {
         let (vm, index) = (self.object.vm(), self.object.index());
         let slot = Slot::Page(vm.pfn_of_page(self.page));
-        // If the index was torn down meanwhile, the slot is empty already.
+        // If the index was torn down since the insert, the slot is empty already.
         let _gone = match self.zero_marker {
             true => index.replace(self.key, slot, Slot::ZeroMarker, self.pin),
             false => index.clear(self.key, slot, self.pin),

@@ -1,24 +1,25 @@
 //! Zero-ahead: if a program touches new pages in ascending order, a fault makes pages ahead of the touched one.
 //!
-//! A program that fills new memory touches it page by page, and each first touch is a fault. If the pages directly
-//! before the touched one are mapped, the fault makes the same number of pages behind it.
-//! [`Config::zero_window`](crate::Config::zero_window) limits the number. A program that touches scattered pages gets
-//! only those.
+//! A program that fills new memory touches it page by page, and each first touch is a fault. If *n* pages directly
+//! before the touched page are mapped, the fault makes *n* pages directly after it.
+//! [`Config::zero_window`](crate::Config::zero_window) limits *n*. A program that touches scattered pages gets only the
+//! pages that it touches.
 //!
-//! No state is kept for this. The fault reads in the table page which pages before were touched, under the lock that it
-//! holds. It counts whole cache lines of leaves. A line counts if all its leaves are present and the last one has its
-//! access bit. A leaf is entered with the access bit set, except the last leaf of each line that is made ahead. So
-//! pages that were made ahead count only once the program has touched the last page of their line. The count begins
-//! anew in each table page.
+//! No state is kept for this. The table page shows which of the earlier pages were touched. The fault reads the table
+//! page, whose lock it already holds. It counts whole cache lines of leaves. A line counts if all its leaves are
+//! present and the last one has its access bit. A leaf is entered with the access bit set, except the last leaf of each
+//! line that is made ahead. So pages that were made ahead count only once the program has touched the last page of
+//! their line. The count begins anew in each table page.
 //!
 //! `MAP_POPULATE` faults on its range in the same order, so it also makes pages ahead, even beyond its range. No page
 //! is made outside the mapping.
 //!
 //! # Against other CPUs
 //! Each page is made as in any fault (relies on C2). The busy page is put into its slot and is zeroed. Then, under the
-//! table page's lock, the entry and the layers behind are checked again, and the leaf is entered. Only then is the page
-//! unbusied. If a check fails, the page is removed again; the fault itself was served before. The object needs no
-//! check: a front's object has no end, and it is destroyed only after its entry is stale.
+//! table page's lock, the entry and the layers behind the front are checked again, and the leaf is entered. Only then
+//! is the page unbusied. If a check fails, the page is removed again; the fault itself was served before. The object
+//! needs no check. It is the object of a front (the first backing of a chain), so it has no end. It is destroyed only
+//! after its entry is stale.
 
 impl<M: Machine> Maps<M> {
     /// `Config::zero_window`, limited to `MOST`.
@@ -45,14 +46,14 @@ use crate::types::{PAGE_SIZE, Pfn, Prot};
 use quire_sync::epoch::Pinned;
 use quire_sync::trace::{EventKind, note};
 
-/// Number of leaves in a cache line. A window consists of whole lines.
+/// Number of leaves in a cache line. A window (the pages that one fault makes ahead) consists of whole lines.
 const LINE: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 8 };
 
 /// The most pages of a window: a bit of a word for each.
 pub(crate) const MOST: u64 = if cfg!(any(loom, shuttle)) { 2 } else { 64 };
 
 impl<'e, M: Machine> FaultContext<'e, M> {
-    /// The number of pages to make behind the page that this fault has just zero-filled and mapped.
+    /// The number of pages to make after the page that this fault has just zero-filled and mapped.
     ///
     /// # Requires
     /// The table page that covers the address is locked.
@@ -84,8 +85,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
         (end - next) / PAGE_SIZE
     }
 
-    /// Makes up to `pages` pages of zeroes in the front, directly behind the address, and maps them. Makes fewer pages,
-    /// or none, if a slot or a leaf is filled already or memory is short.
+    /// Makes up to `pages` pages of zeroes in the front, at the addresses directly after the fault's, and maps them.
+    /// Makes fewer pages, or none, if a slot or a leaf is filled already or memory is short.
     ///
     /// # Requires
     /// No lock is held.
@@ -111,12 +112,12 @@ impl<'e, M: Machine> FaultContext<'e, M> {
             table.take_accessed(from + last * PAGE_SIZE);
         }
         drop(table);
-        // A page was not entered if its address still has an old leaf, which another CPU is about to clear.
+        // No leaf was entered for a page if its address still has an old leaf, which another CPU is about to clear.
         made.take_back(|n| entered >> n & 1 == 0);
         made.keep(from);
     }
 
-    /// Whether no layer behind the front has a page for page `n` behind the address.
+    /// Whether no layer behind the front has a page at the `n`th page after the fault's address.
     fn is_zero_behind(&self, front: &'e Backing<M>, n: u64, pin: &Pinned<'_>) -> bool {
         let va = self.va + (n + 1) * PAGE_SIZE;
         let walked = FaultContext { va, ..*self }.walk(front.behind(), false, pin);
@@ -187,7 +188,7 @@ impl<M: Machine> Made<'_, M> {
     #[cold]
     fn take_back_one(&self, n: u32) {
         let pfn = self.frames[n as usize];
-        // If the index was torn down meanwhile, the slot is empty already.
+        // If the index was torn down since the insert, the slot is empty already.
         let _gone = self.object.index().clear(self.first + u64::from(n), Slot::Page(pfn), self.pin);
         self.vm.release_page(self.vm.page(pfn));
     }

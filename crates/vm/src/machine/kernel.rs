@@ -15,8 +15,8 @@ pub unsafe trait KernelPages: Machine {
     /// Maps the page at `va` to `pfn`, with the rights to load and store but not to execute. Needs no flush.
     ///
     /// # Safety
-    /// Nothing is mapped at `va`, which is an address of the caller's map, and `vm` is this machine's. The caller owns
-    /// the frame until the page is unmapped and flushed.
+    /// Nothing is mapped at `va`, which is an address of the caller's map, and `vm` is the system of this machine. The
+    /// caller owns the frame until the page is unmapped and flushed.
     unsafe fn map_kernel(
         &self,
         vm: &'static Physical<Self>,

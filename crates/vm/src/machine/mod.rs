@@ -15,6 +15,19 @@ pub use kernel::KernelPages;
 pub use phys::{PREFETCHED, PREFETCHED_BEFORE, Phys};
 pub use pmap::{Enter, Leaf, Pmap, Removed, Table};
 
+/// On whose behalf a thread allocates. It decides how much of the [reserve](crate::phys::frames::Frames::reserve) the
+/// thread may use. So the programs of a user cannot take the memory with which an administrator ends them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// A program. Its data and the kernel's structures for it use no part of the reserve.
+    Program,
+    /// A program of the administrator. Its data may use the upper quarter of the reserve. The kernel's structures for
+    /// it may use the upper half.
+    Administrator,
+    /// The system itself. Data uses no part of the reserve. The kernel's structures may use the upper half.
+    System,
+}
+
 /// A machine: accessible RAM, and page tables.
 pub trait Machine: Phys + Sized + Send + Sync + 'static {
     /// The page tables of one address space.
@@ -40,8 +53,8 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
         0
     }
 
-    /// The domain of frame `pfn`, below [`Machine::domains`], and a later frame. All frames from `pfn` up to that frame
-    /// are in the same domain. Called at boot only.
+    /// The domain of frame `pfn`, below [`Machine::domains`], and the end of a range of frames from `pfn` on. All
+    /// frames of the range are in this domain. Called at boot only.
     fn domain_of_frame(&self, _pfn: crate::types::Pfn) -> (usize, crate::types::Pfn) {
         (0, crate::types::Pfn(u64::MAX))
     }
@@ -57,6 +70,11 @@ pub trait Machine: Phys + Sized + Send + Sync + 'static {
     /// clock, for example the wall clock.
     fn store_time(&self) -> u64 {
         quire_sync::hooks::now()
+    }
+
+    /// On whose behalf the running thread allocates. Called only where an allocation is refused.
+    fn standing(&self) -> Standing {
+        Standing::System
     }
 
     /// Whether the running thread is in an operation that ends something, so that it may allocate frames below the

@@ -4,10 +4,11 @@ use super::bytes;
 use crate::types::{PAGE_SIZE, Pfn};
 
 /// Number of a frame's cache lines that are prefetched before the frame is zeroed. A CPU can have about this number of
-/// misses at the same time. By then the hardware prefetcher has detected the stream.
+/// misses at the same time. After these lines the hardware prefetcher has detected the stream.
 pub const PREFETCHED: usize = 16;
 /// Number of cache lines of the next frame that are prefetched while a frame is zeroed. Their prefetch also loads the
-/// frame's translation. `zero_fill_share_of_limit` on one machine: 0.72 with none, 0.83 with one, 0.87 with eight.
+/// frame's translation. On one machine, the bench `zero_fill_share_of_limit` gave 0.72 with no line, 0.83 with one, and
+/// 0.87 with eight.
 pub const PREFETCHED_BEFORE: usize = 8;
 
 /// The kernel's access to RAM.
@@ -28,7 +29,8 @@ pub unsafe trait Phys {
     /// # Safety
     /// The caller owns the frame, or holds its page exclusively busy with no writable translation.
     unsafe fn zero_frame(&self, pfn: Pfn) {
-        // SAFETY: the pointer is valid by the trait's contract, and the caller alone uses the frame by this function's.
+        // SAFETY: the pointer is valid by the trait's contract, and the caller alone uses the frame by this function's
+        // contract.
         unsafe { bytes::fill(self.frame_ptr(pfn), 0, PAGE_SIZE as usize) }
     }
 
@@ -49,7 +51,8 @@ pub unsafe trait Phys {
     ///
     /// # Safety
     /// The caller owns `to`, or holds its page exclusively busy with no writable translation. `from` is another frame
-    /// of RAM. If `from` is stored into or freed meanwhile, the caller detects that afterwards and discards the copy.
+    /// of RAM. If `from` is stored into or freed during the copy, the caller detects that afterwards and discards the
+    /// copy.
     unsafe fn copy_frame(&self, from: Pfn, to: Pfn) {
         // SAFETY: both pointers are valid by the trait's contract, and distinct frames do not overlap.
         unsafe { bytes::copy(self.frame_ptr(from), self.frame_ptr(to), PAGE_SIZE as usize) }

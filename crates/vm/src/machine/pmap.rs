@@ -56,7 +56,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     const USER: VirtRange;
 
     /// Number of bytes that one last-level table page covers: a power of two. Each table page begins at a multiple of
-    /// it.
+    /// this number.
     const TABLE_SPAN: u64;
 
     /// A locked last-level table page.
@@ -82,14 +82,14 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// marks, because absent tables may be skipped only then.
     fn next_table(&self, vm: &'static Physical<M>, range: VirtRange) -> Option<Self::Table<'_>>;
 
-    /// Whether a removal in the last-level table page that covers `va` is not flushed yet. If that page is absent, the
-    /// lowest existing table above `va` counts. Called by reverse scans that found no table page there (relies on C2,
-    /// unflushed removals).
+    /// Whether a removal in the last-level table page that covers `va` is not flushed yet. If that table page is
+    /// absent, the lowest existing table page over `va`, of a higher level, counts. Called by reverse scans that found
+    /// no table page there (relies on C2: every remover sees unflushed removals).
     fn unflushed_above(&self, vm: &'static Physical<M>, va: u64) -> bool;
 
-    /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when they
-    /// have. Sends interrupts only to CPUs that run this space now. The others compare the generation when they switch
-    /// to the space.
+    /// Makes every CPU that may hold translations of this space drop those in `set` (or all), and returns when all of
+    /// them have dropped them. Sends interrupts only to CPUs that run this space now. The others compare the space's
+    /// generation, which the flush raises, when they switch to the space.
     fn flush(&self, vm: &'static Physical<M>, set: &FlushSet);
 
     /// Lowers the count of unflushed removals of table page `table` by one. Only the discharge of an [`Obligation`]
@@ -102,9 +102,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// flush. Free it once no walker is left. Preemption is off for a bounded number of table pages at a time.
     fn prune(&self, vm: &'static Physical<M>, range: VirtRange);
 
-    /// Called when the map has fanned out (relies on C9). From then on, CPUs that fault in this space may get root
-    /// tables of their own. A flush then targets only the CPUs that have copied the root entry. If no memory is free,
-    /// nothing changes.
+    /// Called when the map has fanned out: CPUs map in arenas of their own (relies on C9). From then on, CPUs that
+    /// fault in this space may get root tables of their own. A flush then targets only the CPUs that have copied the
+    /// root entry. If no memory is free, nothing changes.
     fn fan_out(&self, vm: &'static Physical<M>) {
         let _one_root_serves_all = vm;
     }
@@ -142,8 +142,9 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
         false
     }
 
-    /// Frees all table pages but the root. The caller has emptied the map, so no thread can fault here any more, and no
-    /// reverse scan can reach this space. So no wait for the epoch is needed (relies on C4, exit).
+    /// Frees all table pages but the root. The caller has emptied the map, so no thread can fault in this space any
+    /// more, and no reverse scan can reach it. So no wait for the epoch is needed (relies on C4: the flush at the exit
+    /// came before).
     fn clear(&self, vm: &'static Physical<M>);
 
     /// Frees the root too, if it was not dropped.
@@ -155,7 +156,7 @@ pub unsafe trait Pmap<M: Machine<Pmap = Self>>: Send + Sync + Sized + 'static {
     /// Checks the invariants of the table pages. Every present entry leads to a live table page or is a leaf. The
     /// counts of present entries are right. No scan would skip a present entry. With `quiet`, no operation is in
     /// progress, and the count of unflushed removals must be zero. Otherwise other CPUs may walk, link and remove
-    /// meanwhile. Returns the number of checked entries.
+    /// during the check. Returns the number of checked entries.
     fn check(&self, vm: &'static Physical<M>, quiet: bool) -> Result<u64, Broken>;
 
     /// Number of resident (present) user pages, summed from the table pages' counts.
@@ -203,8 +204,8 @@ pub trait Table<M: Machine> {
     /// unflushed.
     fn remove(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed>;
 
-    /// As [`remove`](Self::remove), for a caller that removes only this leaf in this table page. If no CPU runs the
-    /// space, this raises the generation at once, which flushes the removal. Then no flush is owed.
+    /// Removes the leaf like [`remove`](Self::remove), for a caller that removes no other leaf in this table page. If
+    /// no CPU runs the space, this raises the generation at once, which flushes the removal. Then no flush is owed.
     fn remove_alone(&mut self, va: u64, owed: &mut Obligation<'_, M>) -> Option<Removed> {
         self.remove(va, owed)
     }
@@ -274,4 +275,13 @@ pub trait Table<M: Machine> {
 
     /// Number of present leaves in this table page.
     fn live(&self) -> u32;
+
+    /// Called after the [frame of zeroes](crate::phys::Physical::zero_frame) was entered. Its leaves do not count as
+    /// [resident](Pmap::resident_pages) pages.
+    fn note_zeroes(&mut self) {}
+
+    /// Whether the frame of zeroes may be mapped in this table page.
+    fn shows_zeroes(&self) -> bool {
+        true
+    }
 }

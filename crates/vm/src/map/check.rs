@@ -154,7 +154,8 @@ impl<M: Machine> Writer<'_, M> {
         if let Some((object, key)) = entry.front().layer(va)
             && let Some(device) = object.device()
         {
-            // A revoked device has no pages; its leaves are about to be cleared.
+            // A device that is being revoked has lost its pages, and its leaves are about to be cleared. So a leaf
+            // beyond the device's end is an error only if the machine is quiet.
             let right = leaf.pfn.0 == device.first.0 + key && (key < object.end() || !quiet);
             return if right { Ok(()) } else { Err(Broken::LeafFrame(va)) };
         }
@@ -186,10 +187,10 @@ impl<M: Machine> Writer<'_, M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// Checks the map, and keeps its writers out meanwhile. Faults may continue. If the caller says that the machine is
-    /// `quiet`, no other CPU changes memory, and more is checked. The cost is O(entries + resident pages).
+    /// Checks the map, and keeps its writers out during the check. Faults may continue. If the caller says that the
+    /// machine is `quiet`, no other CPU changes memory, and more is checked. The cost is O(entries + resident pages).
     pub fn check(&self, quiet: bool) -> Result<(), Broken> {
-        // While the home arena's writer is held, no arena opens or closes.
+        // While the writer of the home arena (the space's first arena) is held, no arena opens or closes.
         let home = self.arenas.home().write(self);
         home.check_entries()?;
         home.check_leaves(quiet)?;

@@ -99,12 +99,13 @@ pub struct Region {
     range: VirtRange,
     guard: u64,
     purpose: Purpose,
-    /// Whether the range is mapped to its end. It is not if an allocation failed while it was made. Then it is never
-    /// recycled.
+    /// Whether the range is mapped to its end. It is mapped only in part if an allocation failed while it was made. A
+    /// range that is mapped in part is never recycled.
     whole: Cell<bool>,
     /// The next region on the same list. Guarded by that list's lock.
     link: Cell<*mut Region>,
-    /// The linked frames of a retired region, which wait for a new generation. Guarded as `link`.
+    /// The linked frames of a retired region, which wait for a new generation. Guarded by the lock of the list, like
+    /// `link`.
     frames: Cell<Option<Pfn>>,
 }
 
@@ -122,8 +123,8 @@ impl RegionList {
     const EMPTY: RegionList = RegionList { first: ptr::null_mut(), len: 0, pages: 0 };
 
     fn push(&mut self, region: NonNull<Region>) {
-        // SAFETY: the caller owns the region, which is on no list. Only `settle` frees a region, after it took it off a
-        // list.
+        // SAFETY: the caller owns the region, which is on no list. Only `settle` frees a region, after it took the
+        // region off a list.
         let r = unsafe { region.as_ref() };
         r.link.set(self.first);
         self.first = region.as_ptr();
@@ -156,13 +157,14 @@ pub struct KernelMap<M: KernelPages> {
     writer: SpinLock<Owner>,
     /// Each CPU's idle stacks, which are mapped.
     idle: PerCpu<SpinLock<RegionList>>,
-    /// Retired ranges that wait for a new generation. They are unmapped, and still in the tree.
+    /// Retired ranges that wait for a new generation (one flush on all CPUs for many ranges). They are unmapped, and
+    /// still in the tree.
     waiting: SpinLock<RegionList>,
     generation: AtomicU64,
 }
 
-// SAFETY: regions are reached under the tree's lock or a list's lock. Only its holder changes a region in use, and its
-// range is fixed.
+// SAFETY: regions are reached under the tree's lock or a list's lock. Only the holder of a region in use changes the
+// region, and its range is fixed.
 unsafe impl<M: KernelPages> Send for KernelMap<M> {}
 // SAFETY: a shared map acquires the tree's lock or a list's lock before it reads a region of a list.
 unsafe impl<M: KernelPages> Sync for KernelMap<M> {}
@@ -263,7 +265,7 @@ impl<M: KernelPages> KernelMap<M> {
         Ok(())
     }
 
-    /// Adds a stack to this CPU's idle ones, even above [`KEEP`], because nothing can be retired while interrupts are
+    /// Adds a stack to this CPU's idle stacks, even above [`KEEP`], because nothing can be retired while interrupts are
     /// masked. A range that is no stack of this map is released as usual.
     ///
     /// # Requires
@@ -289,7 +291,8 @@ impl<M: KernelPages> KernelMap<M> {
     /// A window on `frames`, the physical addresses of a device.
     ///
     /// # Safety
-    /// No other code uses the frames meanwhile, and they are not mapped elsewhere with another memory type.
+    /// No other code uses the frames while the returned range exists, and they are not mapped elsewhere with another
+    /// memory type.
     pub unsafe fn device(&'static self, frames: PhysRange, memory: MemoryType) -> Result<KernelRange<M>, MapError> {
         let pages = frames.end.0.checked_sub(frames.start.0).filter(|n| *n != 0).ok_or(MapError::Invalid)?;
         let bytes = pages.checked_mul(PAGE_SIZE).ok_or(MapError::Invalid)?;
@@ -328,7 +331,7 @@ impl<M: KernelPages> KernelMap<M> {
         self.or_reclaim(|| self.vm.alloc_frame(Fill::Any, For::Kernel))
     }
 
-    /// Calls `f`. If it fails, frees retired frames and idle stacks, and calls `f` once more if there were any.
+    /// Calls `f`. If it fails, frees retired frames and idle stacks, and calls `f` once more if this freed anything.
     fn or_reclaim<T>(&self, mut f: impl FnMut() -> Result<T, OutOfMemory>) -> Result<T, OutOfMemory> {
         f().or_else(|e| if self.reclaim() { f() } else { Err(e) })
     }
@@ -397,8 +400,8 @@ impl<M: KernelPages> KernelMap<M> {
         let _came = self.retire(region);
     }
 
-    /// Clears a region's leaves. Its frames and addresses wait for a new generation, which begins here if enough ranges
-    /// or pages wait. Returns whether any frame or address was freed by that.
+    /// Clears a region's leaves. Its frames and addresses wait for a new generation, which this call begins if enough
+    /// ranges or pages wait. Returns whether the new generation freed any frame or address.
     fn retire(&self, region: NonNull<Region>) -> bool {
         // SAFETY: the holder released the region, or it was popped from an idle list, so this call alone has it.
         let r = unsafe { region.as_ref() };
@@ -479,8 +482,8 @@ impl<M: KernelPages> KernelMap<M> {
         self.give_back(LAST)
     }
 
-    /// As [`reclaim`](Self::reclaim), but frees each CPU's last idle stack too. For a machine that no longer switches
-    /// to threads without a stack.
+    /// Frees idle stacks and waiting ranges like [`reclaim`](Self::reclaim), but also each CPU's last idle stack. The
+    /// caller is a machine that no longer switches to threads without a stack.
     pub fn reclaim_all(&self) -> bool {
         self.give_back(0)
     }

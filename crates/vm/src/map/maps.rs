@@ -1,4 +1,5 @@
-//! All maps of a memory system as one value. It is the third of the nested values that make up a system.
+//! All maps of a memory system as one value. It is the third of the nested values that make up a system, after
+//! `Physical` and `Objects`.
 
 use super::memory::MapMemory;
 use crate::check::{Broken, Level};
@@ -24,7 +25,7 @@ impl<M: Machine> Deref for Maps<M> {
 }
 
 impl<M: Machine> Maps<M> {
-    /// Initialises all fields at `place` but `objects`, which is initialised before.
+    /// Initialises all fields at `place` except `objects`, which the caller has initialised.
     ///
     /// # Safety
     /// `place` is new memory that no other thread can reach, and its field `objects` is initialised.
@@ -59,8 +60,8 @@ impl<M: Machine> Maps<M> {
         done.unwrap_or_else(|broken| self.broken(broken));
     }
 
-    /// Checks the structures that belong to no address space: queues, swap, slabs, frames. Other CPUs may run
-    /// meanwhile. If the caller says that the machine is `quiet`, no other CPU changes memory, and more is checked. The
+    /// Checks the structures that belong to no address space: queues, swap, slabs, frames. Other CPUs may run during
+    /// the check. If the caller says that the machine is `quiet`, no other CPU changes memory, and more is checked. The
     /// cost is O(pages in queues + swap slots / 64), and with `quiet` O(frames).
     pub fn check(&self, quiet: bool) -> Result<(), Broken> {
         self.queues().check(quiet).map_err(Broken::Queue)?;

@@ -1,8 +1,9 @@
 //! Maps: the mappings of an address space by address.
 //!
 //! A [`Space`] is an address space. It has an arena of entries (an ordered [`tree`] that is read without locks), or
-//! several arenas if CPUs contend (`arenas`). Its page tables are a cache of the entries. An [`Entry`] has the rights
-//! of a range and its chain of backings. Faults look entries up. Map operations replace whole entries.
+//! several arenas if CPUs contend (`arenas`). Each arena has its own lock. The space's page tables are a cache of the
+//! entries. An [`Entry`] has the rights of a range and its chain of backings. Faults look entries up. Map operations
+//! replace whole entries.
 //!
 //! # Contract C3: stale entries
 //! A published entry is never edited: a writer replaces it. There are two exceptions. A writer marks the old entry

@@ -12,7 +12,7 @@ const RW: Prot = Prot::READ.union(Prot::WRITE);
 
 struct System {
     space: Option<Sp>,
-    /// Dropped last, because the space lives in its memory.
+    /// Dropped last, because the space lives in this machine's memory.
     m: Boot,
 }
 
@@ -397,7 +397,8 @@ fn moving_a_mapping_moves_its_content_without_touching_a_page() {
     assert_eq!(pages_made(&s), made);
     assert_eq!(load(&s, 3), Err(FaultError::NotMapped));
     s.check(true).unwrap();
-    // A new mapping at the old place is zero, although the front of the neighbour that it extends has pages elsewhere.
+    // A new mapping at the old place extends the neighbour's entry. It reads as zeroes, although the neighbour's front
+    // (the object of its copies) also has the pages that moved away.
     map(&s, 2, 4);
     assert!((2..6).all(|n| load(&s, n) == Ok(0)));
     assert_eq!(load(&s, 100), Ok(3));
@@ -441,7 +442,8 @@ fn discarded_memory_is_zero_on_both_sides_of_a_fork() {
     map(&s, 0, 8);
     (0..8).for_each(|n| store(&s, n, 4));
     let child = s.fork().unwrap();
-    // The parent's pages are in a shared layer, so a zero marker hides them from the child only.
+    // The parent's pages are in a layer that both chains share, so a zero marker in the child's front hides them from
+    // the child only.
     child.advise(range(2, 3), Advice::DontNeed).unwrap();
     assert_eq!((0..8).map(|n| load(&child, n).unwrap()).collect::<Vec<_>>(), [4, 4, 0, 0, 0, 4, 4, 4]);
     assert!((0..8).all(|n| load(&s, n) == Ok(4)));
@@ -503,7 +505,7 @@ fn a_fork_leaves_out_or_wipes_ranges_by_their_rule() {
     s.inherit(range(20, 6), Inherit::COPY).unwrap();
     assert_eq!(entries(&s)[3..], [(20, 26, RW)]);
     assert_eq!(s.inherit(range(5, 2), Inherit::NONE), Err(MapError::NotMapped));
-    // A range that is left out keeps its setting of the content.
+    // A range that forks leave out keeps its other setting: the content that a child gets.
     s.inherit(range(20, 2), Inherit::ZERO).unwrap();
     s.inherit(range(20, 2), Inherit::NONE).unwrap();
     s.inherit(range(20, 2), again).unwrap();
@@ -550,14 +552,16 @@ fn entries_know_in_which_of_them_no_fault_came_since_a_fork() {
         assert_eq!(known(), [false; 2]);
         let child = s.fork().unwrap();
         assert_eq!(known(), [true; 2]);
-        // A load from a mapped page does not fault. A store faults, and clears the mark of its own entry.
+        // A load from a mapped page does not fault. A store faults, and clears its own entry's mark that no leaf allows
+        // stores.
         assert_eq!(load(&s, first), Ok(1));
         assert_eq!(known(), [true; 2]);
         store(&s, last, 3);
         assert_eq!(known(), [true, false]);
         let second = s.fork().unwrap();
         assert_eq!(known(), [true; 2]);
-        // Without the children, stores go to the pages in place, behind the fronts.
+        // After the children are dropped, stores change the pages in place, in the layers behind the fronts (the
+        // chains' first layers).
         drop((child, second));
         store(&s, first, 4);
         assert_eq!(known(), [false, true]);
@@ -689,8 +693,8 @@ fn a_failed_allocation_anywhere_changes_nothing() {
                 assert_eq!(done, Err(MapError::OutOfMemory), "{name}, allocation {n}");
                 let after = (entries(&s), (0..14).map(|n| load(&s, n)).collect::<Vec<_>>());
                 assert_eq!(before, after, "{name}, allocation {n}");
-                // A failed fork may leave marks. They must not let the next child see a store that comes after its own
-                // fork.
+                // A failed fork may leave marks that an entry has no writable leaf. Such marks must not make the next
+                // fork skip the write-protection, or its child would see a later store of the parent.
                 store(&s, 1, 98);
                 let child = s.fork().unwrap();
                 store(&s, 1, 99);
@@ -705,7 +709,7 @@ fn a_failed_allocation_anywhere_changes_nothing() {
     }
 }
 
-/// One thread replaces a mapping repeatedly. Another thread always finds a mapping there, and makes progress.
+/// One thread replaces a mapping repeatedly. Another thread always finds a mapping at that address, and makes progress.
 #[test]
 fn replacing_a_mapping_never_shows_nothing_in_between() {
     let s = System::new();

@@ -113,7 +113,7 @@ protocol! {
     NoStaleCheck: "the parent's store reaches the child";
 }
 
-/// A page moves forward while a page is about to be made ahead in front of it.
+/// A page moves to a layer nearer to the front. A fault is about to make a page ahead at the same address in the front.
 fn ahead_against_move() {
     let w = empty();
     // Three layers that belong to this space alone. The last layer has the last page, the next one the first two pages,

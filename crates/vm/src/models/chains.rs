@@ -68,7 +68,8 @@ protocol! {
     FlagTheDead: "a destroyed object is left to the reaper";
 }
 
-/// The last two spaces that see a page copy it at the same time. The watch of the page is one of them.
+/// The last two spaces that see a page copy it at the same time. The page's watch (the backing that the page remembers
+/// as a sharer) belongs to one of them.
 #[cfg(shuttle)]
 fn copy_against_choice() {
     let w = World::private(1);
@@ -194,7 +195,7 @@ fn take_out_against_copy() {
     beside(
         w,
         move |_| {
-            // The entry is marked stale now and then, so that copies are dropped.
+            // Each protection marks the entry stale, so that some copies are dropped.
             theirs.protect(VirtRange { start: page(1), end: page(2) }, crate::types::Prot::READ).unwrap();
             store(&theirs, 0, 9);
         },
@@ -213,7 +214,8 @@ protocol! {
     a_copy_that_is_given_up_keeps_its_source = take_out_against_copy, Some(2);
 }
 
-/// Pages move forward between the layers behind while they are copied up, because the related processes have exited.
+/// Pages are copied up while they move from one layer behind the front to another, nearer to the front. They move
+/// because the related processes have exited.
 fn copy_up_against_merge() {
     let w = World::private(4);
     // Three layers behind an empty front. The page of the last layer moves into the layer in front of it, which has
@@ -228,7 +230,8 @@ fn copy_up_against_merge() {
         |w| crate::fault::copy_up::copy_up(&w.space, page(0), &mut MaySleep::here()),
         merge,
         |w, (), ()| {
-            // A mapped page would be read through its leaf, whatever the chain has.
+            // The leaf is dropped first, so that the load shows the page of the chain. A load through the leaf would
+            // show the mapped page, even if the chain had lost it.
             let seen = [0, 1, 2, 3].map(|n| {
                 w.space.pmap().forget(w.boot.vm, page(n));
                 load(&w.space, n)
@@ -281,8 +284,8 @@ fn with_behind<R>(w: &World, f: impl FnOnce(&crate::object::Object<TestMachine>)
     f(kept.object());
 }
 
-/// The last two spaces that see a page in swap copy it at the same time. Pageout evicts the source pages again
-/// meanwhile.
+/// The last two spaces that see a page in swap copy it at the same time. Pageout evicts the source pages again during
+/// the copies.
 #[cfg(shuttle)]
 fn copy_from_swap_against_copy() {
     let w = World::private(1);
@@ -349,9 +352,10 @@ fn claim_against_copy() {
     beside(
         w,
         move |_| {
-            // This is another byte than the loads below read.
+            // The store goes to the second byte, because the loads below compare the first byte of each page.
             if let Some(at) = reach(&theirs, page(0), Access::Write) {
-                // SAFETY: `reach` gave the first byte of a frame of the machine's RAM, so the second lies in it too.
+                // SAFETY: `reach` returned the first byte of a frame in the machine's RAM, so the second byte is in the
+                // same frame.
                 unsafe { at.add(1).write(9) };
             }
         },
@@ -376,7 +380,7 @@ fn claim_against_load() {
     store(&w.space, 0, 1);
     let child = w.space.fork().unwrap();
     store(&child, 0, 2);
-    // Without this the load would use the present leaf.
+    // The leaf is dropped, so that the load faults.
     w.space.pmap().forget(w.boot.vm, page(0));
     beside(
         w,
@@ -526,7 +530,7 @@ protocol! {
     MovesCutOff: "a copy is left beyond the end";
 }
 
-/// The page's copy would move back twice.
+/// If the file were not truncated, the page's copy would move back twice, from layer to layer.
 #[cfg(shuttle)]
 fn merge_twice_against_truncate() {
     merge_against_cut(stacked(&[&[0, 1], &[2], &[3]]));

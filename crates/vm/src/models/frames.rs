@@ -149,8 +149,8 @@ protocol! {
     NoHoleCheck: "zeroes are mapped where the file has a page";
 }
 
-/// Private memory: a load maps the frame of zeroes while another CPU stores first. Then the tables drop the store's
-/// leaf, so that only the slot shows the page.
+/// Private memory: a load maps the frame of zeroes while another CPU makes the first store. Then the tables drop the
+/// store's leaf, so that only the slot shows the page.
 fn load_against_first_store() {
     beside(
         World::private(1),

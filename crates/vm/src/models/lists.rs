@@ -1,5 +1,6 @@
-//! Models of scans of an object's mapping list while backings are replaced and change their shard. Only the order of
-//! steps matters here, so these run under shuttle only.
+//! Models of scans of an object's mapping list while backings are replaced and change their shard, a part of the list
+//! with its own lock. (To close the shards moves all their backings to the first shard.) Only the order of steps
+//! matters here, so these run under shuttle only.
 #![cfg(shuttle)]
 
 use super::*;
@@ -42,8 +43,8 @@ fn scan_against_replacement() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // A scan visits the first two of these under one lock. The third is about to be joined with its neighbour. The new
-    // backing begins with page 0, so it is first in the list.
+    // A scan visits the first two of these backings under one lock. The third is about to be joined with its neighbour.
+    // The new backing begins with page 0, so it is first in the list.
     show(&w, 2, 0, 1);
     [3, 1, 0].iter().for_each(|n| show(&w, *n, 1, 1));
     let later = VirtRange { start: page(3), end: page(4) };
@@ -67,8 +68,8 @@ protocol! {
     LinkingUnnoted: "a removed page is mapped";
 }
 
-/// A page is removed while the list becomes short, so that the backing that shows the page moves back to the first
-/// shard.
+/// A page is removed while the list becomes short. So the shards close, and the backing that shows the page moves to
+/// the first shard.
 fn scan_against_shrinking() {
     let w = World::new();
     let frame = w.frame();
@@ -97,8 +98,8 @@ protocol! {
     ShrinkUnseen: "a removed page is mapped";
 }
 
-/// A world in which the list's shards are open, and CPUs have alternated there. So the next CPU that links a backing
-/// gets a shard of its own.
+/// A world in which the list's shards are open, and CPUs have linked backings there in turns. So the next CPU that
+/// links a backing gets a shard of its own.
 fn turned() -> World {
     let w = World::new();
     w.file.shards().widen(w.boot.vm);
@@ -110,7 +111,7 @@ fn turned() -> World {
     w
 }
 
-/// As [`turned`], after such a link.
+/// A world like [`turned`], after CPU 0 has linked one more backing, and so has got a shard of its own.
 fn contended() -> World {
     let w = turned();
     show(&w, 3, 0, 1);
@@ -179,7 +180,7 @@ fn close_against_last_unmap() {
     show(&w, 0, 0, 1);
     // The list is so short that it has one shard until a CPU opens the others again. The last backing is unlinked from
     // the first shard. An odd number of backings is unlinked from the own shard, including that of the unmapping below.
-    // So its CPU does not count the list.
+    // So the CPU of that unmapping does not count the list: it would do so only at an even number.
     [1, 2, 3, 0].iter().for_each(|n| w.space.unmap(VirtRange { start: page(*n), end: page(n + 1) }).unwrap());
     w.file.shards().widen(w.boot.vm);
     show(&w, 0, 0, 1);
@@ -250,7 +251,8 @@ fn scan_against_reopening() {
     let w = World::new();
     w.file.write(PAGE_SIZE, 1, &mut |b| -> Result<_, ()> { Ok(b.len()) }).unwrap();
     let frame = w.frame_of(1);
-    // Once these are in the first shard, a scan visits two of them under one lock. The replaced one is behind them.
+    // Once these backings are in the first shard, a scan visits two of them under one lock. The replaced backing comes
+    // after those two in the list.
     w.file.shards().widen(w.boot.vm);
     show(&w, 3, 1, 1);
     show(&w, 2, 1, 1);

@@ -1,11 +1,12 @@
-//! Models of changes of the map beside other threads: protection, clipping, and arenas that open or join.
+//! Models of changes of the map beside other threads: protection, clipping, and arenas that open or are merged. An
+//! arena is a part of the map with its own lock.
 
 use super::*;
 use crate::types::Prot;
 
 /// C3: a protection removes the right to store while a thread stores.
 fn protect_against_store() {
-    // No table page exists yet, because the writer locks existing ones, and needs no fence for them.
+    // No table page exists yet. The writer locks existing table pages, and would need no fence for them.
     beside(
         World::private(1),
         |w| store(&w.space, 0, 2),
@@ -74,7 +75,7 @@ protocol! {
     ArenaBeforeLock: "an arena without its address";
 }
 
-/// C9: a CPU maps into its own arena while all arenas are joined.
+/// C9: a CPU maps into its own arena while another CPU joins the arenas: it moves all entries to the first arena.
 fn map_against_join() {
     let w = World::private(1);
     w.space.open_arena(1);

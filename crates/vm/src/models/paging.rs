@@ -260,7 +260,7 @@ protocol! {
     HookTagsLate: "the store is not on the disk";
 }
 
-/// A fault calls the pager of a file for a page that is removed meanwhile. The frame is reused for another file.
+/// A fault calls the pager of a file for a page that is removed during the call. The frame is reused for another file.
 fn hook_against_another_identity() {
     let w = World::new();
     let (file, _) = on_disk(&w);
@@ -310,7 +310,8 @@ protocol! {
     TagAfterDirty: "the store is not on the disk";
 }
 
-/// A fault for a store has found a page that is removed meanwhile. The frame is reused for another file.
+/// A fault for a store has found a page that is removed before the fault marks it dirty. The frame is reused for
+/// another file.
 fn dirty_against_another_identity() {
     let w = World::private(1);
     w.boot.swap(SLOTS, PROMPT);
@@ -383,7 +384,7 @@ protocol! {
     DirtyAsFound: "a clean page is writable";
 }
 
-/// `MADV_FREE` marks a page while a CPU that has a writable translation stores. A store after that must be kept.
+/// `MADV_FREE` marks a page while a CPU that has a writable translation stores. A store after the mark must be kept.
 fn free_against_store() {
     let w = World::private(1);
     w.boot.swap(SLOTS, PROMPT);

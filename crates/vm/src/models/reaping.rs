@@ -95,7 +95,8 @@ protocol! {
     ReapsShared: "the child of a condemned space has other memory";
 }
 
-/// A child of the space exits. Only because of the child did the reap leave the shared layers.
+/// A child of the space exits while the space is reaped. Only this child shares layers with the space. If it has
+/// exited, the reap may free them.
 fn reap_against_exit_of_child() {
     let w = stored();
     let child = w.space.fork().unwrap();

@@ -26,8 +26,8 @@ pub enum Use {
 
 impl<M: Machine> Vm<M> {
     /// Calls `each` for all runs of frames in use, in ascending order, with the first frame, the number of frames and
-    /// the use. Other CPUs may run meanwhile: a use that changes is reported as before or after the change. An error of
-    /// `each` ends the walk and is returned.
+    /// the use. Other CPUs may run during the walk: a use that changes is reported as before or after the change. An
+    /// error of `each` ends the walk and is returned.
     pub fn uses<E>(&self, mut each: impl FnMut(Pfn, u64, Use) -> Result<(), E>) -> Result<(), E> {
         let frames = self.page_count();
         let first = self.machine().pfn_of(self.descriptors().memory().start).0;

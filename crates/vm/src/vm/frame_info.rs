@@ -1,8 +1,8 @@
 //! Queries of one frame, for tools that look frames up by number (`kpageflags` and `kpagecount` of Linux).
 //!
 //! A query of a frame's marks acquires no lock. A query of its mappings acquires the locks of a reverse scan. Another
-//! CPU may free the frame meanwhile, and use it for another page. Then the page's generation has changed, and the query
-//! is repeated, up to `ATTEMPTS` times. So the answer is that of one moment.
+//! CPU may free the frame during the query, and use it for another page. Then the page's generation has changed, and
+//! the query is repeated, up to `ATTEMPTS` times. So the answer is that of one moment.
 
 use crate::machine::Machine;
 use crate::object::kept::KeptObject;
@@ -52,7 +52,7 @@ pub struct PageMarks {
     pub referenced: bool,
     /// The page's content is being written out.
     pub being_written: bool,
-    /// The page's queue, if it is on a queue or in a CPU's batch for one.
+    /// The page's queue, if the page is on a queue, or waits in a CPU's batch to be put on one.
     pub queue: Option<Queue>,
     /// The page is on `queue` already, and not only in a CPU's batch.
     pub queued: bool,
@@ -101,7 +101,7 @@ impl<M: Machine> Vm<M> {
                 continue;
             }
             if state.0 & State::IDENTITY == 0 {
-                // The page was freed meanwhile.
+                // The page was freed during this call.
                 return FrameInfo::Kernel;
             }
             let private = !state.shared();
@@ -126,12 +126,12 @@ impl<M: Machine> Vm<M> {
         }
     }
 
-    /// The number of leaves that map frame `pfn`, and whether it is wired. A leaf that is entered or removed meanwhile
-    /// may count or not. It may count twice only while mappings of its object are constantly made and replaced. A page
-    /// that stays busy counts as unmapped, because it is being read, moved or removed. The frame of zeroes and devices'
-    /// frames have no reverse map, and count as unmapped.
+    /// The number of leaves that map frame `pfn`, and whether it is wired. A leaf that is entered or removed during the
+    /// call may count or not. It may count twice only while mappings of its object are constantly made and replaced. A
+    /// page that stays busy counts as unmapped, because it is being read, moved or removed. The frame of zeroes and
+    /// devices' frames have no reverse map, and count as unmapped.
     ///
-    /// The cost follows the mappings that show the page. No lock is held for more than a few of them. May sleep.
+    /// The cost follows the mappings that show the page. No lock is held for more than a few mappings. May sleep.
     pub fn mappings_of(&self, pfn: Pfn) -> Mappings {
         let may = MaySleep::here();
         let Some(page) = self.descriptors().find(pfn) else { return Mappings::default() };

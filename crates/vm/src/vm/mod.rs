@@ -155,8 +155,8 @@ impl<M: Machine> Vm<M> {
         };
         // SAFETY: no other CPU can reach the value during boot, so no CPU reads the word while it is written.
         unsafe { vm.memory.give(&vm.reclaimer) };
-        // Leaves map the zero frame, so its section of descriptors is opened now. SAFETY: no other CPU can reach the
-        // system yet, so no other CPU opens sections.
+        // Leaves map the zero frame, so the section that has its page descriptor is initialised now.
+        // SAFETY: no other CPU can reach the system yet, so no other CPU opens sections.
         unsafe { pages.open_reserved(vm.zero.0, vm.zero.0 + 1) };
         vm.donate_all(managed <= vm.config.describe_at_boot);
         Ok(vm)

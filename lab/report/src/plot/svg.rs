@@ -14,7 +14,7 @@ use crate::escape::Escaped;
 /// The number of plotters' integer units in one unit of the picture.
 pub const FINE: i32 = 10;
 
-/// The CSS class of an element, which the style sheet colours. Plotters sees the class as a colour.
+/// The CSS class of an element, which the style sheet colours. The crate plotters gets a colour for each class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ink {

@@ -46,7 +46,7 @@ struct Reader {
     cpu: usize,
     /// Whether the program is inside a round.
     counts: bool,
-    /// The number of [`Mark::Apart`] that no [`Mark::Back`] has ended yet.
+    /// The number of marks [`Mark::Apart`] whose mark [`Mark::Back`] has not been read yet.
     apart: usize,
     pc: usize,
     lines: HashMap<usize, Vec<Touch>>,

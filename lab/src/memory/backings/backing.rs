@@ -1,4 +1,5 @@
-//! Backings: the mapping of an object in a space, with the backings behind it.
+//! Backings. A backing is the mapping of an object in a space. Where the object has no page, the page of the backing
+//! *behind* it is seen: that backing maps another object at the same addresses.
 
 use super::object::{Object, Shown};
 use super::tables::Tables;
@@ -47,8 +48,8 @@ impl Backing {
     /// returned backings get the rest.
     pub fn split(&mut self, page: u64) -> Box<Backing> {
         let behind = self.behind.as_mut().map(|b| b.split(page));
-        // For a moment, both backings are listed for the pages from `page` on. A remover then looks for such a page
-        // twice.
+        // Until `shrink` returns, the object's list has two backings for the pages from `page` on. A CPU that removes
+        // such a page then looks up the page's PTE twice, which is harmless.
         let rest = Self::listed(self.shown.split(page), self.object.clone(), behind);
         self.object.shrink(self.number, page);
         rest
@@ -74,7 +75,8 @@ impl Backing {
         self.behind = None;
     }
 
-    /// The page that is seen behind this backing, held shared. The page stays until the caller calls `Core::unshare`.
+    /// The page that the backings behind this one show at `page`, held shared. The page stays until the caller calls
+    /// `Core::unshare`.
     pub fn seen_behind(&self, page: u64) -> Option<Frame> {
         let mut at = self.behind.as_ref();
         while let Some(backing) = at {

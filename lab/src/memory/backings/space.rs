@@ -18,7 +18,7 @@ struct Mapping {
     front: Box<Backing>,
     shared: bool,
     writable: bool,
-    /// Whether the front object is shared, so that the first store adds a new object in front of it.
+    /// Whether the object of `front` is shared, so that the first store adds a new object in front of it.
     needs_copy: bool,
 }
 
@@ -134,9 +134,9 @@ impl Space {
         }
     }
 
-    /// Finds the page that the space sees at `page`, and holds it. For a store, the page belongs to the front object,
-    /// and is copied or zeroed if needed. For a load, the page may belong to an object behind. If no object has one, a
-    /// zeroed page is made in front.
+    /// Finds the page that the space sees at `page`, and holds it. For a store, the page belongs to the object of
+    /// `front`, and is copied or zeroed if needed. For a load, the page may belong to an object behind `front`. If no
+    /// object has a page, a zeroed page is made in the object of `front`.
     fn find(&self, front: &Backing, page: u64, store: bool) -> Result<FaultPage, Failure> {
         loop {
             if let Some(frame) = front.object.look(front.key(page)) {
@@ -178,7 +178,8 @@ impl Space {
         found[..n].iter().for_each(|(_, frame)| self.core.unshare(*frame));
     }
 
-    /// Adds an object of this space in front of the page's object, if that object is shared.
+    /// If the object mapped at `page` is shared, puts a new object of this space in front of it. The new object gets
+    /// the pages into which this space stores.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
         let Some((start, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };

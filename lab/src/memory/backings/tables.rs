@@ -1,5 +1,6 @@
-//! Page tables of the backings core, without a record for each PTE. A CPU that changes a PTE holds a mark of the space.
-//! The remover of a page holds no mark. It changes PTEs by compare-and-swap.
+//! Page tables of the backings core, without a record for each PTE. A CPU that changes a PTE holds a mark of the space:
+//! a small spin lock, chosen by a hash of the page's number. A CPU that removes a page from all spaces holds no mark.
+//! That CPU changes PTEs by compare-and-swap.
 
 use crate::memory::levels::{FANOUT, Levels};
 use crate::memory::pages::Frame;
@@ -45,7 +46,7 @@ pub(super) struct Tables {
     resident: CachePadded<AtomicU64>,
 }
 
-/// A marked page. Only the holder of the mark, and the remover of a frame, change the page's PTE.
+/// A page whose mark is held. Only the holder of the mark, and a CPU that removes the frame, change the page's PTE.
 struct Marked<'t>(&'t AtomicU64);
 
 impl Drop for Marked<'_> {

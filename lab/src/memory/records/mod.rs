@@ -12,8 +12,8 @@
 //! - Free frames and the page queue have any number of shards. A CPU allocates frames from its own shards. A page is
 //!   queued in the shard of its frame.
 //! - The first store after a fork adds a shadow object in front of a shared object. An object is collapsed into its
-//!   shadow if only that shadow refers to it. The collapse is tried when the shadow gets a new page, and when other
-//!   references to the object are dropped.
+//!   shadow (its pages move there) if only that shadow refers to it. The collapse is tried when the shadow gets a new
+//!   page, and when other references to the object are dropped.
 //!
 //! | lock | guards |
 //! |---|---|

@@ -138,7 +138,8 @@ impl Space {
         found[..n].iter().for_each(|(_, frame)| self.core.unbusy(*frame));
     }
 
-    /// Adds an object of this space in front of the page's object, if that object is shared.
+    /// If the object mapped at `page` is shared, puts a new object of this space in front of it. The new object gets
+    /// the pages into which this space stores.
     fn shadow(&self, page: u64) {
         let mut map = self.map.write();
         let Some((_, entry)) = map.covering_mut(page).filter(|(_, e)| e.of.needs_copy) else { return };

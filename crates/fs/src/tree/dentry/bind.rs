@@ -24,7 +24,8 @@ pub(crate) struct Bind<H: Host> {
     place: SpinLock<Option<Top<H>>>,
     /// The bits of its [`Restrictions`].
     restrictions: AtomicU8,
-    /// The roots of mounts on seen dentries, by the address of the seen dentry. Each mount keeps that dentry.
+    /// The roots of mounts on seen dentries, by the address of the seen dentry. Each mount holds a reference to the
+    /// seen dentry, so that no other dentry gets its address.
     over: SpinLock<Map<usize, Arc<Dentry<H>>>>,
 }
 
@@ -77,12 +78,13 @@ impl<H: Host> Bind<H> {
         self.restrictions.store(uses.bits(), Ordering::Relaxed);
     }
 
-    /// The root of the mount on the seen dentry `seen`, if any.
+    /// The root of the mount on the dentry `seen`, which this bind mount shows; `None` if there is no such mount.
     pub fn over(&self, seen: &Arc<Dentry<H>>) -> Option<Arc<Dentry<H>>> {
         self.over.lock().get(&Arc::as_ptr(seen).addr()).cloned()
     }
 
-    /// Sets the root of the mount on `seen`. Returns the earlier root, which the caller drops without locks.
+    /// Sets the root of the mount on `seen`. Returns the earlier root, which the caller drops after it has released its
+    /// locks.
     pub fn cover(
         &self,
         memory: SpareEntry<usize, Arc<Dentry<H>>>,

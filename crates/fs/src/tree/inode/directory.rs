@@ -26,7 +26,7 @@ pub struct Directory<H: Host> {
 pub(crate) struct Locked<'a, H: Host> {
     names: &'a Names<Dentry<H>>,
     entries: SpinGuard<'a, Entries<H>>,
-    /// Declared after the lock, so that its elements are freed without the lock.
+    /// Declared after the guard `entries`, so dropped after it: the elements are freed when the lock is released.
     given_up: Pile<'a>,
 }
 
@@ -46,8 +46,8 @@ pub(crate) struct Spares<H: Host> {
 /// The memory of a name for lookups.
 pub(crate) type ShownMemory<H> = names::SpareName<Dentry<H>>;
 
-/// All memory for a later entry of one directory. Allocated before the directory's lock is taken, so that no step fails
-/// under the lock.
+/// All memory for an entry that is about to be added to one directory. Allocated before the directory's lock is taken,
+/// so that no step fails under the lock.
 pub(crate) struct EntryMemory<H: Host> {
     pub shown: ShownMemory<H>,
     pub listed: Spares<H>,

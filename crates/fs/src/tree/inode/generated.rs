@@ -76,8 +76,8 @@ pub trait GeneratedDirectory<H: Host>: Send + Sync {
 /// A file whose text is generated when it is read from its start.
 pub trait GeneratedFile: Send + Sync {
     /// Called at open, to check the caller beyond the permission bits. If this returns a file, that file is read
-    /// instead. A file about an object that may change its owner binds its contents in this call, which checks the
-    /// opener.
+    /// instead of this one. Some objects, such as processes, may get another owner while the file is open. A file about
+    /// such an object returns a file that is bound to the object's contents at the open, which the opener may read.
     fn open(&self) -> Result<Option<Arc<dyn GeneratedFile>>, FsError> {
         Ok(None)
     }

@@ -108,7 +108,7 @@ impl<H: Host> Vfs<H> {
         Ok(there)
     }
 
-    /// Takes the mount from its place, and gives the place back to the hidden directory or file.
+    /// Takes the mount from its place, and gives the place back to the directory or file that the mount hid.
     pub(super) fn detach(&self, mount: &Arc<Mount<H>>) -> Result<(), FsError> {
         let leave = self.before_leaving(mount)?;
         self.leave(mount, leave);

@@ -107,7 +107,8 @@ impl<H: Host> Vfs<H> {
         }
     }
 
-    /// Makes a bind mount of the mount `one`, whose mount point is in a `copied` mount.
+    /// Makes a bind mount of the mount `one`. Its mount point is in a mount of which `copied` has a copy, or `one` is
+    /// left out.
     fn copy_below(
         &self,
         changes: &mut Changes<H>,

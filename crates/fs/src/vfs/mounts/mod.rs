@@ -111,7 +111,7 @@ impl<H: Host> Vfs<H> {
         self.attach(parent, &name, target, id, root, source).map(drop)
     }
 
-    /// Makes room for a further mount, and for its end.
+    /// Checks that one more mount is allowed, and reserves the memory that the end of that mount needs.
     pub(super) fn one_more(&self, changes: &mut Changes<H>) -> Result<(), FsError> {
         if self.mounts.lock().len() + changes.detached.len() >= MOUNTS_MAX {
             return Err(FsError::NoSpace);
@@ -430,7 +430,8 @@ mod tests {
         assert_eq!(numbers(&vfs), [(21, 1), (23, 21), (24, 26), (25, 24), (26, 21)]);
         assert_eq!(vfs.mount_id(&at(&vfs, b"/late/place/below").unwrap()), Some(25));
         drop((place, top));
-        // The lower mount carries no mount now. The later mount carries mounts, and its lazy unmount ends all of them.
+        // No mount is mounted in the lower mount now. Mounts are mounted in the later mount, and its lazy unmount ends
+        // all of them.
         unmount(&vfs, b"/m", false, false).unwrap();
         assert_eq!(unmount(&vfs, b"/late", false, false), Err(FsError::Busy));
         unmount(&vfs, b"/late", true, false).unwrap();

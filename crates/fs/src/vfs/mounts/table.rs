@@ -26,7 +26,7 @@ pub struct Mount<H: Host> {
     pub root: Arc<Dentry<H>>,
     /// The name of the mount's source, as the mounting program gave it.
     pub source: Arc<[u8]>,
-    /// The hidden directory or file; `None` for the root of the tree.
+    /// The directory or file that the mount's root hides; `None` for the root of the tree.
     pub(in crate::vfs) hidden: Option<Arc<Dentry<H>>>,
     /// Whether the mount was made at boot, and stays.
     pub(in crate::vfs) permanent: bool,

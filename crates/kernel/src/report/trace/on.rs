@@ -298,7 +298,8 @@ impl Trace for Tracer {
             // SAFETY: this is the calling thread's own context.
             sites[0] = unsafe { (*thread.context()).known.site };
         }
-        // Also an event that programs normally request may be the kernel's own, such as the exit of a killed process.
+        // An event of a kind that programs request may also come from the kernel itself. An example is the exit of a
+        // killed process.
         if sites[0] == 0 && !matches!(event.kind, EventKind::Switch | EventKind::End | EventKind::Answer) {
             let mut slots = sites.iter_mut();
             backtrace::each_call(&mut |address| slots.next().map(|slot| *slot = address).is_some());

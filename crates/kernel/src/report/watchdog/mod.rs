@@ -3,7 +3,7 @@
 //! | stuck | detected by | code |
 //! |---|---|---|
 //! | a CPU that does not enter its scheduler (*soft lockup*) | its own timer interrupt | [`quire_task::Watching`] |
-//! | a CPU that takes no interrupts (*hard lockup*) | the CPU with the next number, by probes (NMIs) | the same |
+//! | a CPU that takes no interrupts (*hard lockup*) | the CPU with the next number, by probes (NMIs) | [`quire_task::Watching`] |
 //! | a spin lock that is held too long | a CPU that spins on it | [`spin`] |
 //! | a thread that sleeps uninterruptibly too long | a kernel thread | [`hung`] |
 //!

@@ -1,8 +1,8 @@
 //! The detection of a spin lock that is held too long, by a CPU that spins on it.
 //!
 //! Only the time during which the spinning CPU itself ran counts. The other CPUs must have run too, because a virtual
-//! CPU that is descheduled may hold the lock. So before the report all of them have answered [`ANSWERS`] probes, a tick
-//! apart, during which the lock was never free.
+//! CPU that is descheduled may hold the lock. So a report requires that all other CPUs have answered [`ANSWERS`]
+//! probes, one in each tick. The lock must not have been free in that time.
 
 use super::stacks::{self, Mine};
 use super::{TICKS, report, setting, threshold};

@@ -54,7 +54,7 @@ static SNAPSHOTS: [Snapshot; cpu::MAX] = [const {
     }
 }; cpu::MAX];
 
-/// A CPU is asking the other CPUs. A second CPU that would ask at the same time does not.
+/// Whether a CPU is asking the other CPUs for snapshots. Only one CPU asks at a time: a second CPU does not ask.
 static ASKING: AtomicBool = AtomicBool::new(false);
 /// The address of the lock whose holder is searched; 0 for none.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
@@ -173,7 +173,7 @@ fn others() -> impl Iterator<Item = usize> {
     (0..cpu::count()).filter(move |c| *c != me && !cpu::block_of(*c).is_null() && cpu::apic_id(*c) != cpu::NOT_ARRIVED)
 }
 
-/// Asks all other CPUs for a snapshot, and calls `f` with a bitmap of those that did not answer. `lock` is the lock
+/// Asks all other CPUs for a snapshot, and calls `f` with a bitmap of the CPUs that did not answer. `lock` is the lock
 /// whose holder is searched, or 0. Returns `None` without a call if another CPU is asking.
 fn ask<R>(lock: usize, f: impl FnOnce(u64) -> R) -> Option<R> {
     if ASKING.swap(true, Ordering::Acquire) {
@@ -239,7 +239,7 @@ pub fn print_all(mine: &Mine<'_>) {
     if printed.is_none() {
         me.print(cpu::id());
         log!("another CPU prints the others' stacks");
-        // Wait for that CPU to finish, because the caller may be about to panic, which would stop it.
+        // Wait for the printing CPU to finish, because the caller may be about to panic. A panic would stop that CPU.
         let end = crate::cpu::clock::now() + 5 * PATIENCE;
         while ASKING.load(Ordering::Relaxed) && crate::cpu::clock::now() < end {
             core::hint::spin_loop();

@@ -1,5 +1,6 @@
 //! The data of locks with priority inheritance: waiters, locks, the list of a thread's locks, and what guards each. The
-//! parent module chooses the owners.
+//! parent module chooses the owners. A thread's *thread lock* is in a bucket of the futex table, and guards what the
+//! thread owns and waits for.
 
 use crate::futex::{Key, Waiter};
 use crate::list::{Adapter, Links, List};
@@ -99,7 +100,8 @@ pub struct PiLock<M: Machine> {
     /// Bit n is set if threads wait at level n.
     occupied: Cell<[u64; WORDS]>,
     levels: UnsafeCell<[List<OfLevel<M>>; LEVELS]>,
-    /// The neighbours on the owner's list of locks. The owner's thread lock guards `next`, `prev` and `best`.
+    /// The next and the previous lock on the owner's list of locks. The owner's thread lock (in the futex table) guards
+    /// `next`, `prev` and `best`.
     next: Cell<Option<NonNull<PiLock<M>>>>,
     prev: Cell<Option<NonNull<PiLock<M>>>>,
     /// The level of the most urgent waiter.
@@ -108,7 +110,7 @@ pub struct PiLock<M: Machine> {
 
 // SAFETY: the cells are accessed only under the locks that the fields' comments name.
 unsafe impl<M: Machine> Send for PiLock<M> {}
-// SAFETY: as for `Send`: only a holder of the lock that a field's comment names accesses that cell.
+// SAFETY: only a holder of the lock that a field's comment names accesses that cell.
 unsafe impl<M: Machine> Sync for PiLock<M> {}
 
 /// The list adapter for the locks of a bucket.
@@ -262,9 +264,10 @@ impl<M: Machine> Thread<M> {
     }
 
     /// Updates the level that this thread inherits, after the level of the most urgent waiter of one lock has changed
-    /// from `was` to `now`. For a lock that is added to the thread's list, `was` is [`NO_LEVEL`]; for a removed one,
-    /// `now` is. The thread's locks are searched only if the most urgent of them has become less urgent. The search
-    /// ends at a lock that is as urgent as that. The caller then calls [`Scheduler::sort`] for the thread.
+    /// from `was` to `now`. For a lock that is added to the thread's list, `was` is [`NO_LEVEL`]; for a removed lock,
+    /// `now` is [`NO_LEVEL`]. The function searches the thread's locks only if the most urgent lock has become less
+    /// urgent. The search ends at a lock of the level that the thread has inherited so far. The caller then calls
+    /// [`Scheduler::sort`] for the thread.
     ///
     /// # Safety
     /// The thread lock is held.

@@ -65,7 +65,7 @@ struct Model {
     /// The waiting threads of each priority; those of priority 0 are in no particular order.
     lists: Vec<VecDeque<usize>>,
     running: Option<usize>,
-    /// The begin of the window. `used` is the time of real-time threads in it.
+    /// The beginning of the window. `used` is the time of real-time threads in it.
     began: u64,
     used: u64,
 }

@@ -207,7 +207,8 @@ impl Model {
         self.users.iter().flat_map(User::waiting).filter(|t| self.threads[*t].moves).count()
     }
 
-    /// For each user, the thread that has waited longest on a list, the back list first, and that may run on `cpu`.
+    /// For each user: the thread that has waited longest of those that may run on `cpu`, on the back list, else on the
+    /// front list.
     fn bound_for(&self, cpu: CpuId, off: bool) -> Vec<usize> {
         if self.movable() == 0 {
             return Vec::new();

@@ -96,7 +96,7 @@ fn bytes_stored_behind_the_end_are_zero_when_the_file_grows() {
         assert_eq!((load(&space, page(0) + 299), load(&space, page(0) + 399)), (0, 0));
         assert!(matches!(load(&space, page(0) + 300), 0 | 9));
     }
-    // Bytes behind the end of a write that extends the file are still beyond the file's end.
+    // A write extends the file. The bytes after the end of the write are still beyond the file's end.
     file.set_size(100);
     store(&space, page(0) + 120, 77);
     write(&file, 90, &[5; 20]);

@@ -159,8 +159,8 @@ fn children_that_leave_take_nothing_with_them_that_others_see() {
     f.rewrite(11, |f, at| {
         if at % 97 == 50 && f.children.len() > 3 {
             let gone = random.below(f.children.len() as u64) as usize;
-            // A member that exits is replaced by a new space, which was written already, so that the other members keep
-            // their numbers.
+            // A member that exits is replaced by a new space in which all pages are written, so that the other members
+            // keep their numbers.
             f.children[gone] = Space::new(f.boot.vm).unwrap();
             anonymous(&f.children[gone], 0, PAGES);
             (0..PAGES).for_each(|n| store(&f.children[gone], page(n), value(gone as u64 + 2, n)));
@@ -313,7 +313,7 @@ fn an_object_that_is_gone_is_not_left_to_the_reaper() {
             drop((parent, children));
         });
     });
-    // A fault may do this with an object that it has found, and keeps alive only by its pin.
+    // A fault may find an object and mark it for the reaper, while only the fault's pin keeps the object alive.
     vm.reaper().flag(object);
     assert!(!vm.reapable());
     drop(pin);
@@ -380,7 +380,7 @@ fn a_page_that_is_hidden_while_it_is_in_swap_gives_its_slot_up() {
 }
 
 /// The numbers of backings that were looked at in three phases. First all `sharers` copy one page. Then eight of them
-/// exit. At last the parent exits, which alone still sees the page.
+/// exit. At last the parent exits, the only space that still sees the page.
 fn looks_among(sharers: u64) -> [u64; 3] {
     quire_sync::hooks::threads::set_cpu(0);
     // A space of the test machine needs about forty frames.
@@ -429,7 +429,8 @@ fn a_long_search_goes_on_where_the_last_one_ended() {
     let mut children: Vec<_> = (0..SHARERS).map(|_| parent.fork().unwrap()).collect();
     children[20..].iter().for_each(|child| store(child, page(0), 2));
     looks::take();
-    // The page's watch exits repeatedly. Each search continues behind the backings that were found to hide the page.
+    // The space of the page's watch (the backing that the page remembers as a sharer) exits repeatedly. Each search
+    // continues after the backings that were found to hide the page.
     drop(parent);
     for left in (1..=20).rev() {
         reap(vm);

@@ -66,7 +66,7 @@ impl Line {
         self.models.push(model);
     }
 
-    /// The number, counted from `first`, of a page that only the first generation stored into. It is one of 64.
+    /// The number, counted from `first`, of a page that only the first generation stored into. The number is below 64.
     fn untouched(&self, first: u64) -> u64 {
         let as_at_first = |n: &u64| self.models.iter().all(|m| m[(first + n) as usize] == (first + n) as u8);
         (0..64).find(as_at_first).unwrap()
@@ -165,8 +165,8 @@ fn choose(n: u64, k: u64) -> u64 {
 
 #[test]
 fn a_page_is_copied_again_only_when_there_is_no_other_way() {
-    // Either each generation stores into a page of its own, or all store into the same pages. These are so many that a
-    // fork does not examine whether they hide a layer.
+    // Either each generation stores into a page of its own, or all store into the same pages. These are 17 pages: too
+    // many for a fork to examine whether layers in front hide them (`MOST_HIDDEN`).
     for (pages, generations, each) in [(240, 240, 1), (17, 200, 17)] {
         quire_sync::hooks::threads::set_cpu(0);
         let boot = boot(60_000);

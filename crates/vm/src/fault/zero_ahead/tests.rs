@@ -45,7 +45,7 @@ fn as_many_pages_are_made_as_lie_in_a_row_before() {
     assert_eq!(mapped(&space, 0..128), (0..16).collect::<Vec<_>>());
     assert_eq!(touch(&m, &space, 9..17), (1, 15));
     assert_eq!(touch(&m, &space, 17..33), (1, 31));
-    // The count of touched pages begins anew in each table page.
+    // In each table page the count of touched pages begins at 0.
     assert_eq!(touch(&m, &space, 33..128), (8 + 3, 7 + 15 + 31));
     assert_eq!(space.stats().resident_pages, 128);
     assert!((0..128).all(|n| load(&space, page(n)) == 1 && load(&space, page(n) + 1) == 0));
@@ -56,7 +56,8 @@ fn loads_of_fresh_memory_make_no_pages() {
     let (m, space) = private(256);
     let taken = settled(m.vm);
     assert!((0..256).all(|n| load(&space, page(n)) == 0));
-    // One window around, then a window at each fault, in each table page.
+    // In each table page, the first load maps the frame of zeroes at the pages around its own. Each later fault maps a
+    // longer window, from its page on.
     assert_eq!(made(&m), (0, 0));
     assert!(m.vm.stats().faults_of(FaultKind::Resident) < 256 / 16);
     assert!(taken - settled(m.vm) < 8, "only table pages");
@@ -67,7 +68,7 @@ fn loads_of_fresh_memory_make_no_pages() {
     assert!((0..256).all(|n| load(&space, page(n)) == u8::from([0, 7, 63, 255].contains(&n))));
     assert_eq!(made(&m), (4, 0));
     space.check(true).unwrap();
-    // A child sees the stores and the zeroes, and each has its own later ones.
+    // A child sees the stores and the zeroes. After the fork, each space sees only its own stores.
     let child = space.fork().unwrap();
     store(&space, page(1), 2);
     store(&child, page(2), 3);
@@ -88,7 +89,7 @@ fn no_page_is_made_beyond_the_mapping_or_over_another() {
     store(&space, page(12), 9);
     assert_eq!(touch(&m, &space, 0..9), (9, 3));
     assert_eq!(load(&space, page(12)), 9);
-    // From here on that page counts as a touched one.
+    // Page 12 was mapped by a store before. From here on it counts as a touched page.
     assert_eq!(touch(&m, &space, (9..12).chain(13..17)), (4, 15));
 }
 

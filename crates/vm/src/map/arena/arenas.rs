@@ -10,11 +10,11 @@
 //! A space starts with its *home* arena, which has all addresses. A CPU gets an arena of its own in two cases. Mappings
 //! without a fixed address found the home arena's lock held again and again. Or CPUs that run the space at the same
 //! time alternate as its writers. Then the CPU that is about to map gets a *stretch* of [`SPAN`] bytes of addresses.
-//! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of what one root table entry
-//! covers. Up to 125 CPUs get a root table entry each, so that their arenas share no table page but the root. With more
-//! CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its stretch. A
-//! thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for the CPUs on
-//! which its writers contended.
+//! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of the addresses that one root
+//! table entry covers. Up to 125 CPUs get a root table entry each, so that their arenas share no table page but the
+//! root. With more CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its
+//! stretch. A thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for
+//! the CPUs on which its writers contended.
 //!
 //! # Rules
 //! - An address belongs to the open arena whose stretch covers it, else to the home arena. A lookup of the arena loads
@@ -27,7 +27,8 @@
 //! - No entry lies in two arenas. An operation whose range crosses arenas, or which needs the whole space at one moment
 //!   (fork), *joins* them. Under the home arena's lock, the join moves all entries to the home tree and closes the
 //!   stretches. The entries themselves do not change, so a concurrent fault finds the entry in one tree or the other. A
-//!   miss counts only if the address still belongs to the searched arena (mutant [`Mutant::MissInClosedArena`]).
+//!   miss (a lookup that finds no entry) is valid only if the address still belongs to the searched arena (mutant
+//!   [`Mutant::MissInClosedArena`]).
 //! - A closed arena's memory is freed with the space. Until then it is used again if that CPU contends again.
 
 use crate::error::OutOfMemory;
@@ -50,7 +51,8 @@ const SPAN_SHIFT: u32 = 38;
 /// log2 of [`SPAN`]: the bytes that a table page of the test machine covers, and fewer under loom and shuttle.
 #[cfg(any(test, loom, shuttle))]
 const SPAN_SHIFT: u32 = if cfg!(any(loom, shuttle)) { 13 } else { 18 };
-/// Size in bytes of an arena other than the home arena: half of what one entry of a four-level root table covers.
+/// Size in bytes of an arena other than the home arena: half of the bytes that one entry of a four-level root table
+/// covers.
 pub const SPAN: u64 = 1 << SPAN_SHIFT;
 
 /// Arenas that a space can have beside its home arena: one for each CPU that a machine can have.
@@ -67,40 +69,42 @@ const ARENAS: usize = 2;
 const FIRST: u64 = 0x7e80_0000_0000 - ARENAS as u64 * SPAN;
 #[cfg(any(test, loom, shuttle))]
 const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else { 8 * SPAN };
-/// The addresses of all stretches.
+/// The addresses of the stretches of all arenas.
 pub(in crate::map) const STRETCHES: VirtRange = VirtRange { start: FIRST, end: FIRST + ARENAS as u64 * SPAN };
 
-/// A CPU that finds the home arena's lock held gets an arena of its own once that happened this number of times, on any
-/// CPU.
+/// The number of times that the home arena's lock must be found held, counted over all CPUs. From then on, each CPU
+/// that finds the lock held gets an arena of its own.
 #[cfg(not(any(test, loom, shuttle)))]
 const CROWD: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const CROWD: u32 = 1;
 
-/// The arena of a lookup and its sequence at that time, by which a miss is checked (relies on C3).
+/// The arena that a lookup searched, and the arena's sequence before the lookup. The answer that no entry covers an
+/// address is valid only if the sequence is unchanged afterwards (relies on C3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Moment<M: Machine> {
     arena: *const Arena<M>,
     sequence: u64,
 }
 
-/// The map changed during a lookup that found no entry, so that the miss does not count.
+/// The map changed during a lookup that found no entry, so that this answer may be wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Changed;
 
-/// Pointers to the arenas, in the order of their stretches.
+/// Pointers to the arenas other than the home arena, in the order of their addresses.
 pub(in crate::map) struct Fan<M: Machine> {
-    /// The arenas that are open, one bit each. The bits are not in the arenas, because writers write an arena's cache
-    /// lines.
+    /// The arenas that are open, one bit each. The bits are here, so that lookups need not read the arenas' cache
+    /// lines, which writers write.
     open: [AtomicU64; ARENAS.div_ceil(64)],
     slots: [AtomicPtr<Arena<M>>; ARENAS],
-    /// An upper bound of the bytes that the space's entries covered at any time before the last join. Written under the
-    /// home arena's lock.
+    /// The most bytes that the space's entries covered before the arenas were last merged into the home arena (the
+    /// space's first). It is an upper bound. Written under the home arena's lock.
     peak: AtomicU64,
 }
 
 impl<M: Machine> Fan<M> {
-    /// Makes a fan without arenas. It is initialised in place, because it is too large for a kernel stack.
+    /// Makes a fan (a table of arena pointers) whose pointers are all null. It is initialised in place, because it is
+    /// too large for a kernel stack.
     fn make(vm: &Maps<M>) -> Result<NonNull<Fan<M>>, OutOfMemory> {
         let fan = vm.map_memory().fans.cache().alloc(vm)?.cast::<Fan<M>>();
         record::wrote(fan.as_ptr());
@@ -119,7 +123,7 @@ impl<M: Machine> Fan<M> {
 
     /// The arena of slot `n`, open or closed.
     fn at(&self, n: usize) -> Option<&Arena<M>> {
-        // SAFETY: a slot's arena is freed with the space only, which owns this fan.
+        // SAFETY: the arena of a slot is freed only together with the space, which owns this fan.
         unsafe { self.slots[n].load(Ordering::Acquire).as_ref() }
     }
 
@@ -130,7 +134,8 @@ impl<M: Machine> Fan<M> {
     }
 
     /// # Requires
-    /// The caller holds the home arena's lock, and to close the arena of slot `n`, that arena's lock too.
+    /// The caller holds the home arena's lock. If `open` is false, the caller also holds the lock of the arena of slot
+    /// `n`.
     fn set_open(&self, n: usize, open: bool) {
         let bit = 1 << (n % 64);
         match open {
@@ -139,7 +144,8 @@ impl<M: Machine> Fan<M> {
         };
     }
 
-    /// The slots of the open stretches. This reads no arena, because writers write an arena's cache lines.
+    /// The slots of the open arenas. This reads only `open`, and not the arenas, because writers often write an arena's
+    /// cache lines.
     fn open(&self) -> impl Iterator<Item = usize> {
         self.open.iter().enumerate().flat_map(|(i, word)| {
             let mut left = word.load(Ordering::Acquire);
@@ -179,7 +185,7 @@ fn slot_of(cpu: CpuId) -> usize {
     if cfg!(any(test, loom, shuttle)) { down } else { ARENAS - 1 - down }
 }
 
-/// The slot of the stretch that covers `va`. `None` if `va` lies in no stretch.
+/// The slot of the arena whose stretch of addresses covers `va`. `None` if `va` lies in no stretch.
 #[inline]
 fn slot(va: u64) -> Option<usize> {
     STRETCHES.contains(va).then(|| ((va - FIRST) >> SPAN_SHIFT) as usize)
@@ -225,14 +231,14 @@ impl<M: Machine> Arenas<M> {
         core::iter::once(&self.home).chain(others)
     }
 
-    /// The most bytes that entries ever covered. If arenas had their peaks at different times, it is the sum of their
-    /// peaks, an upper bound.
+    /// The most bytes that entries ever covered. If arenas had their peaks at different times, the result is the sum of
+    /// the arenas' peaks, an upper bound.
     pub fn peak(&self) -> u64 {
         let before = self.fan().map_or(0, |f| f.peak.load(Ordering::Relaxed));
         before.max(self.all().map(|a| a.peak()).sum())
     }
 
-    /// Whether any stretch is open.
+    /// Whether an arena other than the home arena is open.
     pub fn fanned_out(&self) -> bool {
         self.fan().is_some_and(|f| f.open.iter().any(|w| w.load(Ordering::Acquire) != 0))
     }
@@ -254,7 +260,7 @@ impl<M: Machine> Arenas<M> {
         self.next_in(VirtRange { start: from, end: u64::MAX }, pin)
     }
 
-    /// The first entry that overlaps `range`. Only arenas whose stretches overlap `range`, and the home arena, are
+    /// The first entry that overlaps `range`. Only arenas whose addresses overlap `range`, and the home arena, are
     /// searched. So no cache line is read that the writers of other arenas write.
     pub fn next_in<'p>(&self, range: VirtRange, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         let from = range.start;
@@ -266,20 +272,21 @@ impl<M: Machine> Arenas<M> {
             return first;
         }
         if all_here {
-            // If the arena was closed meanwhile, the home arena has its entries. Then the search begins again.
+            // If another thread closed the arena during the search, the home arena has its entries now. Then the search
+            // begins again.
             return if ptr::eq(self.of(from), here) { first } else { self.next_in(range, pin) };
         }
         let has = |n: usize| stretch(n).end > from && stretch(n).start < range.end;
         let others = self.fan().into_iter().flat_map(|f| f.open().filter(|n| has(*n)).filter_map(|n| f.at(n)));
-        // The home arena is searched last, because a join moves entries to it meanwhile.
+        // The home arena is searched last, because a concurrent join moves entries to it.
         let early = mutant(Mutant::HomeArenaFirst).then_some(&self.home);
         let late = core::iter::once(&self.home).filter(|_| early.is_none());
         let all = early.into_iter().chain(others).chain(late).filter_map(|a| a.next(from, pin));
         all.filter(|e| e.range().start < range.end).min_by_key(|e| e.range().start)
     }
 
-    /// Opens the stretch of `cpu`. Does nothing if the stretch has a mapping, if the machine's addresses end before it,
-    /// or if no memory is free.
+    /// Opens the arena of `cpu`. Does nothing if something is mapped at the arena's addresses, if the machine's
+    /// addresses end before it, or if no memory is free.
     pub fn open(&self, space: &Space<M>, cpu: CpuId) {
         let vm = space.vm();
         let n = slot_of(cpu);
@@ -304,8 +311,8 @@ impl<M: Machine> Arenas<M> {
         space.pmap().fan_out(vm);
     }
 
-    /// Joins all arenas: all addresses belong to the home arena while the result is held. After an error some stretches
-    /// may be closed, but no entry is lost.
+    /// Moves the entries of all arenas to the home arena. All addresses belong to the home arena while the returned
+    /// writer is held. After an error some of the other arenas may be closed, but no entry is lost.
     fn join<'a>(&'a self, space: &'a Space<M>) -> Result<Writer<'a, M>, OutOfMemory> {
         let mut home = self.home.write(space);
         let Some(fan) = self.fan() else { return Ok(home) };
@@ -325,15 +332,15 @@ impl<M: Machine> Arenas<M> {
             let come =
                 home.prepare(bounds.start, bounds.end, arena.len(), theirs.items().map(|(_, e)| NonNull::from(e)))?;
             let go = theirs.prepare(bounds.start, bounds.end, 0, core::iter::empty())?;
-            // The stretch closes before its entries leave the old tree. So a lookup that misses an entry there sees
-            // that the stretch is closed.
+            // The arena closes before its entries leave its tree. So a lookup that misses an entry in that tree sees
+            // that the arena is closed.
             home.arena().counts().change(&covered);
             home.take_over(&mut theirs);
             home.commit(come);
             fan.set_open(n, false);
             arena.counts().change(&Covered::default().less(&covered));
             theirs.commit(go);
-            // Otherwise the bytes of the moved entries would count in the peaks of both arenas.
+            // Forget the arena's peak, because the bytes of the moved entries would count in the peaks of both arenas.
             arena.forget_peak();
         }
         space.pmap().fan_in(space.vm());
@@ -407,15 +414,16 @@ impl<M: Machine> Space<M> {
         if let Some(arena) = own() {
             let writer = arena.write(self);
             if own().is_some() || mutant(Mutant::OwnArenaBeforeLock) {
-                // If the page tables were dropped meanwhile, the page tables fan out again. A thread that closes the
-                // stretch waits for this lock before it calls `fan_in`.
+                // Pageout may have dropped the page tables since the arena opened, so the new tables are fanned out
+                // again: CPUs may copy the root. A thread that closes this arena waits for this lock before it calls
+                // `fan_in`.
                 self.pmap().fan_out(self.vm());
                 return writer;
             }
         }
         let crowded = match arenas.home.try_write(self) {
-            // One thread that migrates between CPUs contends with no other thread. So a second CPU must run the space
-            // now.
+            // An arena opens only if a second CPU runs the space now, because one thread that migrates between CPUs
+            // contends with no other thread.
             Some(mut writer) => {
                 if !writer.take_turns() || !self.pmap().is_running_elsewhere(cpu) {
                     return writer;
@@ -436,8 +444,9 @@ impl<M: Machine> Space<M> {
         arenas.home.write(self)
     }
 
-    /// The entry that covers `va`. `Ok(None)` is a miss that counts, because nothing changed during the lookup (relies
-    /// on C3). The arena's sequence, which each change writes, is read only after a first miss.
+    /// The entry that covers `va`. `Ok(None)` says that no entry covers `va`, and that nothing changed during the
+    /// lookup (relies on C3). The arena's sequence, which each change writes, is read only after a first lookup has
+    /// found no entry.
     #[inline]
     pub(crate) fn look<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Result<Option<&'p Entry<M>>, Changed> {
         match self.lookup(va, pin) {
@@ -455,15 +464,16 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The present arena and sequence for `va`. The caller reads them before a lookup, to check a miss afterwards with
-    /// [`Space::unchanged_since`].
+    /// The present arena and sequence for `va`. The caller reads them before a lookup. If the lookup finds no entry,
+    /// the caller checks this answer with [`Space::unchanged_since`].
     #[inline]
     pub(crate) fn moment(&self, va: u64) -> Moment<M> {
         let arena = self.arenas.of(va);
         Moment { arena, sequence: arena.sequence() }
     }
 
-    /// Whether a miss at `va` since `moment` counts: the arena did not change, and `va` still belongs to it.
+    /// Whether a lookup at `va` since `moment` that found no entry was right: the arena did not change, and `va` still
+    /// belongs to it.
     #[inline]
     pub(crate) fn unchanged_since(&self, va: u64, moment: Moment<M>) -> bool {
         let arena = self.arenas.of(va);
@@ -473,9 +483,9 @@ impl<M: Machine> Space<M> {
         ptr::eq(arena, moment.arena) && arena.unchanged_since(moment.sequence)
     }
 
-    /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the result is held. So no entry of
-    /// the arena is stale meanwhile. A fault calls this to wait until a stale entry is replaced, and to make progress
-    /// after too many failed attempts.
+    /// Sleeps until no writer changes the arena of `va`, and keeps writers out while the returned writer is held. So no
+    /// entry of the arena is stale (about to be replaced) during that time. A fault calls this to wait until a stale
+    /// entry is replaced, and to make progress after too many failed attempts.
     pub(crate) fn keep_writers_out(&self, va: u64) -> Writer<'_, M> {
         self.write_at(va).0
     }
@@ -492,7 +502,7 @@ impl<M: Machine> Space<M> {
 
 #[cfg(test)]
 impl<M: Machine> Space<M> {
-    /// Joins all arenas, as a fork does.
+    /// Moves the entries of all arenas to the home arena, as a fork does.
     pub(crate) fn join_arenas(&self) -> Result<(), OutOfMemory> {
         self.write_all().map(drop)
     }

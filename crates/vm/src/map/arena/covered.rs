@@ -9,11 +9,11 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 /// The class of a range, by its protection and flags.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::map) enum Class {
-    /// Private memory that a program can store into, stacks apart.
+    /// Private memory that a program can store into, except stacks.
     Data,
     /// Memory that grows downward.
     Stack,
-    /// Memory that a program can execute but not store into, stacks apart.
+    /// Memory that a program can execute but not store into, except stacks.
     Code,
     /// Anything else.
     Other,
@@ -75,7 +75,7 @@ fn objects(a: &Attributes) -> u64 {
     u64::from(a.flags.intersects(SHOWS_OBJECT))
 }
 
-/// Bytes that entries cover, or a change of that number. A change may be negative, as a wrapped number.
+/// Bytes that entries cover, or a change of that number. A negative change is stored modulo 2^64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Covered {
     /// Bytes of all classes.
@@ -88,7 +88,7 @@ pub struct Covered {
 }
 
 impl Covered {
-    /// Private memory that a program can store into, stacks apart.
+    /// Private memory that a program can store into, except stacks.
     pub fn data(&self) -> u64 {
         self.classes[Class::Data as usize]
     }
@@ -96,7 +96,7 @@ impl Covered {
     pub fn stack(&self) -> u64 {
         self.classes[Class::Stack as usize]
     }
-    /// Memory that a program can execute but not store into, stacks apart.
+    /// Memory that a program can execute but not store into, except stacks.
     pub fn code(&self) -> u64 {
         self.classes[Class::Code as usize]
     }
@@ -138,7 +138,8 @@ impl Covered {
     }
 }
 
-/// The bytes that an arena covers. Only its writer writes them; limits and statistics read them without a lock.
+/// The bytes that the entries of an arena (a part of the map with its own lock) cover. Only the arena's writer writes
+/// these counts. Limits and statistics read them without a lock.
 pub(in crate::map) struct Counts {
     bytes: AtomicU64,
     wired: AtomicU64,

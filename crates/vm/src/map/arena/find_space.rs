@@ -12,8 +12,8 @@ use crate::map::space::{LOWEST_CHOSEN, Limits, STACK_GUARD, Space};
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
-/// An arena may have one part in `SHARES` of a space's limit of entries without counting the entries of other arenas.
-/// `SHARES` is twice the largest number of arenas.
+/// An arena (a part of the map with its own lock) may use 1/`SHARES` of the space's limit of entries without counting
+/// other arenas' entries. `SHARES` is twice the largest number of arenas.
 const SHARES: u64 = 512;
 
 /// The place of a new mapping.
@@ -26,7 +26,7 @@ pub enum Placement {
         hint: u64,
     },
     /// At this address. The new mapping replaces older ones there in one step, so that no other thread sees a hole
-    /// between.
+    /// between the removal and the mapping.
     Fixed(u64),
     /// At this address. The request fails if something is mapped there.
     FixedNoReplace(u64),
@@ -52,7 +52,7 @@ pub struct MapRequest<'o, M: Machine> {
     pub grows_down: bool,
     /// The purpose of the mapping.
     pub tag: Tag,
-    /// How the mapping is wired. It is wired in any case if [`Space::wire_future`] demands that.
+    /// How the mapping is wired. With [`Wire::No`], the setting of [`Space::wire_future`] applies.
     pub wire: Wire,
     /// Whether all its pages shall be resident when the call returns, as far as memory allows.
     pub populate: bool,
@@ -116,8 +116,9 @@ impl<M: Machine> Space<M> {
             .ok_or(MapError::Invalid)
     }
 
-    /// A free range in the writer's arena, as [`find_in`] chooses it. In the home arena it lies at or above the base,
-    /// or below it if none above fits. While other arenas are open, it lies outside all stretches.
+    /// A free range in the writer's arena, as [`find_in`] chooses it. In the home arena the range lies at or above
+    /// `Limits::base`, or below that address if no hole above fits. While other arenas are open, it lies outside the
+    /// stretches of addresses of all arenas.
     pub(in crate::map) fn find(&self, writer: &Writer<'_, M>, len: u64) -> Option<VirtRange> {
         let find_in = |lo, hi| find_in(writer, len, lo, hi);
         let bounds = writer.arena().bounds();
@@ -140,9 +141,9 @@ impl<M: Machine> Space<M> {
         None
     }
 
-    /// Whether the space would exceed its limit of bytes, or of data, with `more` bytes of these attributes. The answer
-    /// is exact while only the home arena is open. Otherwise it may miss mappings that other CPUs make at the same
-    /// moment. So the limit may be exceeded by one mapping for each CPU.
+    /// Whether the space would exceed its limit of bytes, or of data, with `more` bytes of attributes `a`. The answer
+    /// is exact while only the home arena (the space's first) is open. Otherwise it may miss mappings that other CPUs
+    /// make at the same moment. So the limit may be exceeded by one mapping for each CPU.
     pub(in crate::map) fn exceeds(&self, more: u64, a: &Attributes) -> bool {
         let Limits { bytes, data, .. } = self.limits();
         // If the limit is the whole address space, the counts of the other arenas are not read.
@@ -172,10 +173,10 @@ impl<M: Machine> Space<M> {
 /// The number of lowest holes in which [`find_in`] tries to align a mapping to a last-level table.
 const HOLES: usize = 8;
 
-/// Finds `len` free bytes in `lo..hi`, in the lowest hole that fits. If `len` is a multiple of what a last-level table
-/// covers, the range is aligned to a table. Then it uses no more tables than it fills, and shares none. It goes to the
-/// lowest of the first [`HOLES`] holes in which an aligned range fits. Otherwise it goes to the lowest hole that is
-/// large enough for any alignment. If there is no such hole, the range is not aligned.
+/// Finds `len` free bytes in `lo..hi`, in the lowest hole that fits. If `len` is a multiple of the bytes that a
+/// last-level table covers, the range is aligned to a table. Then it uses no more tables than it fills, and shares
+/// none. It goes to the lowest of the first [`HOLES`] holes in which an aligned range fits. Otherwise it goes to the
+/// lowest hole that is large enough for any alignment. If there is no such hole, the range is not aligned.
 fn find_in<M: Machine>(writer: &Writer<'_, M>, len: u64, lo: u64, hi: u64) -> Option<VirtRange> {
     let table = M::Pmap::TABLE_SPAN;
     let lowest = hole(writer, len, lo, hi)?;

@@ -1,4 +1,5 @@
-//! An arena: a tree of entries, the lock of its writers, and the sequence with which readers check a miss.
+//! An arena: a tree of entries, the lock of its writers, and a sequence. With the sequence, readers check a lookup that
+//! finds no entry.
 
 pub(crate) mod arenas;
 pub(crate) mod covered;
@@ -24,20 +25,21 @@ pub(super) type EntryChange<M> = Change<Entry<M>, Nodes<M>, FAN_OUT>;
 /// The amount by which `turns` grows for a writer on another CPU than the last one. A writer on the same CPU lowers it
 /// by 1. So `turns` does not grow if each CPU writes five times in a row or more.
 const TURN: u32 = 4;
-/// CPUs count as alternating if they did so this often lately.
+/// CPUs count as alternating writers after about this number of recent alternations.
 #[cfg(not(any(test, loom, shuttle)))]
 const TURNS: u32 = 16;
 #[cfg(any(test, loom, shuttle))]
 const TURNS: u32 = 4;
 
 /// A part of a map with writers of its own (relies on C9): operations reach a space's entries only through arenas.
-/// [`arenas`] decides its addresses. An arena has cache lines of its own. A fault that finds an entry reads only the
-/// first one, which has the tree's root.
+/// [`arenas`] decides which addresses belong to it. An arena has cache lines of its own. A fault that finds an entry
+/// reads only the first of these lines, which has the tree's root.
 #[repr(C, align(64))]
 pub struct Arena<M: Machine> {
     entries: Entries<M>,
-    // Writers write the cache lines from here on, and those of the tree above but its first.
-    /// Odd while the tree is being changed. A miss counts only if the same even value is read before and after it.
+    // Writers write the cache lines from here on, and all cache lines of `entries` except its first.
+    /// Odd while the tree is being changed. A lookup that finds no entry is valid only if it reads the same even value
+    /// before and after.
     sequence: AtomicU64,
     /// Bytes that entries cover, by class.
     covered: Counts,
@@ -49,20 +51,20 @@ pub struct Arena<M: Machine> {
     writer: Mutex<WriterState>,
 }
 
-/// The state of writers only.
+/// The part of an arena's state that only writers use.
 pub(super) struct WriterState {
     pub(super) owner: Owner,
     /// The CPU of the last writer.
     last: CpuId,
     /// Grows by [`TURN`] if a writer is on another CPU than the last one, and falls by 1 otherwise.
     turns: u32,
-    /// The range whose table pages were found empty last. They are pruned when others are found empty. So a program
-    /// that maps and unmaps in one place does not free and allocate a table page each time. At most one range of empty
-    /// table pages is kept.
+    /// The range whose table pages were found empty last. A writer frees these table pages only when it finds others
+    /// empty. So a program that maps and unmaps in one place does not free and allocate a table page each time. At most
+    /// one range of empty table pages is kept.
     idle: Option<VirtRange>,
     /// The arena's bytes that were posted to the [`CommitCharge`](super::CommitCharge).
     posted: u64,
-    /// When the entries and their chains are checked next. `leaves_due` is the same for the leaves.
+    /// When the entries and their chains are checked next. `leaves_due` says when the leaves are checked next.
     pub(super) entries_due: Due,
     pub(super) leaves_due: Due,
 }
@@ -138,7 +140,8 @@ impl<M: Machine> Arena<M> {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Whether a miss counts that lies between the read of `sequence` and this call (relies on C3).
+    /// Whether no writer changed the arena between the read of `sequence` and this call. If so, a lookup in between
+    /// that found no entry was right (relies on C3).
     #[inline]
     pub(super) fn unchanged_since(&self, sequence: u64) -> bool {
         fence(Ordering::Acquire);
@@ -189,7 +192,7 @@ impl<M: Machine> Arena<M> {
         cursor.map(|item| unsafe { &*item.value.as_ptr() })
     }
 
-    /// As [`Writer::prepare`], for all of an arena that no other thread can reach yet.
+    /// Prepares the first entries of an arena that no other thread can reach yet. Otherwise like [`Writer::prepare`].
     pub(super) fn prepare_first(
         &mut self,
         count: usize,
@@ -199,7 +202,8 @@ impl<M: Machine> Arena<M> {
         self.entries.prepare(owner, self.bounds.start, self.bounds.end, count, items(entries))
     }
 
-    /// As [`Writer::charge_commit`], for the first entries of an arena that no other thread can reach yet.
+    /// Charges `bytes` for the first entries of an arena that no other thread can reach yet. Returns false if the limit
+    /// of the commit charge would be exceeded.
     pub(super) fn charge_commit_first(&mut self, vm: &Maps<M>, bytes: u64) -> bool {
         let commit_charge = vm.map_memory().commit_charge();
         if commit_charge.is_limited() {
@@ -221,7 +225,7 @@ impl<M: Machine> Arena<M> {
         }
     }
 
-    /// As [`Writer::commit`], for the change from [`prepare_first`](Self::prepare_first).
+    /// Publishes the change that [`prepare_first`](Self::prepare_first) returned, like [`Writer::commit`].
     pub(super) fn commit_first(&mut self, change: EntryChange<M>) {
         let kept = self.writer.get_mut();
         self.entries.commit(&mut kept.owner, change);
@@ -323,7 +327,8 @@ impl<'a, M: Machine> Writer<'a, M> {
         cursor.take_while(move |i| i.start < hi).map(|item| unsafe { &*item.value.as_ptr() })
     }
 
-    /// The entries that end after `va`, ascending, and the entry before them if it is in the same leaf.
+    /// The entries that end after `va`, ascending, and the entry before the first of them, if both are in one leaf of
+    /// the tree.
     pub(super) fn around(&self, va: u64) -> (Option<&'a Entry<M>>, impl Iterator<Item = &'a Entry<M>> + use<'a, M>) {
         // SAFETY: the writer is held, so no node is retired before it commits; callers end the walk before that.
         let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.arena.entries.cursor(va) };
@@ -356,13 +361,13 @@ impl<'a, M: Machine> Writer<'a, M> {
         self.arena.entries.prepare(&mut self.kept.owner, lo, hi, count, items(entries))
     }
 
-    /// Sets nodes aside for a removal that must not fail later.
+    /// Allocates tree nodes in advance, so that a removal that follows cannot fail for lack of memory.
     pub(super) fn set_nodes_aside(&mut self) -> Result<(), crate::OutOfMemory> {
         self.arena.entries.set_aside(&mut self.kept.owner)
     }
 
-    /// Publishes a change by one store. A concurrent miss does not count, because the sequence changes (relies on C3).
-    /// The caller has updated the counts of bytes before.
+    /// Publishes a change by one store. A concurrent lookup that finds no entry is repeated, because the sequence
+    /// changes (relies on C3). The caller has updated the counts of bytes before.
     pub(super) fn commit(&mut self, change: EntryChange<M>) {
         let s = self.arena.sequence.load(Ordering::Relaxed);
         self.arena.sequence.store(s + 1, Ordering::Relaxed);
@@ -377,7 +382,7 @@ impl<'a, M: Machine> Writer<'a, M> {
     }
 
     /// Replaces the entry that has the range of `entry`, and the attributes `old`, by one store. The sequence does not
-    /// change, because the replacement causes no miss.
+    /// change, because at any time a lookup finds the old or the new entry.
     ///
     /// # Panics
     /// If no entry has the range: a bug of the map.
@@ -399,7 +404,7 @@ impl<'a, M: Machine> Writer<'a, M> {
         if !commit_charge.is_limited() || !Class::of(a).is_committed() {
             return true;
         }
-        // An operation that was begun again may have posted bytes already.
+        // If this operation was begun again, its first attempt may have posted bytes already.
         let missing = (self.arena.covered.committed() + more).saturating_sub(self.kept.posted + less);
         if missing > 0 && !commit_charge.charge_commit(missing, shared(vm)) {
             return false;
@@ -431,7 +436,7 @@ impl<'a, M: Machine> Writer<'a, M> {
 
     /// Notes that table pages in `emptied` have no leaf any more. Returns the range whose table pages the caller prunes
     /// now. If the space has no entry any more, that is all of user space. (A writer of an arena other than the home
-    /// arena does not look at other arenas. The last empty table pages there are pruned when the arenas join.)
+    /// arena does not look at other arenas. The last empty table pages of its arena are pruned when the arenas join.)
     pub(super) fn idle_tables(&mut self, emptied: Option<VirtRange>, space: &Space<M>) -> Option<VirtRange> {
         let home = core::ptr::eq(self.arena, space.arenas.home());
         if home && self.arena.mapped() == 0 && space.mapped() == 0 {

@@ -26,8 +26,9 @@ bitflags::bitflags! {
         const SHARED = 1;
         /// A fault below the entry extends it downward (a stack).
         const GROWS_DOWN = 2;
-        /// The front backing does not belong to this mapping alone: it is a file, or a layer shared since a fork. An
-        /// entry with this flag never allows stores. A change that allows them first puts a new front before it.
+        /// The front backing (the first of the chain) does not belong to this mapping alone. It is a file, or a layer
+        /// shared since a fork. An entry with this flag never allows stores. A change that allows them first puts a new
+        /// front before it.
         const NEEDS_FRONT = 4;
         /// A fork leaves the range out of the child.
         const DONT_FORK = 8;
@@ -87,7 +88,8 @@ pub struct Entry<M: Machine> {
     pub(super) how: Cell<How>,
     /// Notes of the writer on the chain. Only the writer uses them.
     notes: Cell<Notes>,
-    /// The next entry on a list: of new entries before publication, of stale entries later. Only the writer uses it.
+    /// The next entry on a list of the writer: of new entries before their publication, or of entries marked stale.
+    /// Only the writer uses it.
     pub(super) link: Cell<*const Entry<M>>,
     _front: PhantomData<*const Backing<M>>,
 }
@@ -122,13 +124,14 @@ bitflags::bitflags! {
 pub(super) enum How {
     /// The entry gets new private, zero-filled memory.
     Empty,
-    /// The entry maps the update's object.
+    /// The entry maps the object that the operation passed to the update.
     Object,
     /// The entry takes over the whole chain of its origin, which is removed.
     Taken,
     /// The entry gets a copy of the origin's chain, for the entry's range only.
     Copied,
-    /// As `Copied`, and its front covers more addresses, so that the mapping can grow.
+    /// The entry gets a copy of the origin's chain. The copied front covers more addresses than the entry, so that the
+    /// mapping can grow.
     Grown,
     /// The entry gets a copy of the last layer of its origin's chain, which is a file.
     Tail,
@@ -166,7 +169,8 @@ impl Attributes {
         visible(self) == visible(other)
     }
 
-    /// These attributes for an adjoining range of new private memory, which has a front of its own and no file.
+    /// Returns these attributes, adapted to an adjoining range of new private memory, which has a front of its own and
+    /// no file.
     pub(super) fn emptied(self) -> Attributes {
         Attributes { flags: self.flags - Flags::NEEDS_FRONT - Flags::FILE, ..self }
     }
@@ -275,14 +279,15 @@ impl<M: Machine> Entry<M> {
     }
 
     /// Whether a writer has begun to replace the entry. The answer is reliable only under the lock of the table page
-    /// that covers the address (relies on C3). Elsewhere it is a hint.
+    /// that covers the address (relies on C3). Without that lock it is a hint.
     #[inline(always)]
     pub(crate) fn is_stale(&self) -> bool {
         self.state.load(Ordering::Acquire) & STALE != 0
     }
 
     /// Whether a fault may enter leaves of the entry, because the entry is not stale. If so, clears [`NO_STORES`]. The
-    /// answer is reliable only under the lock of the table page that covers the address. Elsewhere it is a hint.
+    /// answer is reliable only under the lock of the table page that covers the address. Without that lock it is a
+    /// hint.
     #[inline(always)]
     pub(crate) fn admits(&self) -> bool {
         self.state.load(Ordering::Acquire) == 0 || self.admits_after_fork()
@@ -324,7 +329,7 @@ impl<M: Machine> Entry<M> {
     ///
     /// # Requires
     /// [`mark_stale_for_fork`](Self::mark_stale_for_fork) has marked the entry. Or the caller holds the writer of the
-    /// entry's arena, and the lock of the table page of the leaves that it asks about.
+    /// entry's arena, and the lock of the table page that has the leaves in question.
     pub(super) fn has_no_stores(&self) -> bool {
         self.state.load(Ordering::Relaxed) & NO_STORES != 0
     }
@@ -338,10 +343,10 @@ impl<M: Machine> Entry<M> {
         self.state.store(self.state.load(Ordering::Relaxed) | NO_STORES, Ordering::Relaxed);
     }
 
-    /// Breaks the rights, for tests of the checker.
+    /// Makes the entry's maximal rights wrong, for tests of the checker.
     ///
     /// # Safety
-    /// No other thread reads the entry meanwhile.
+    /// No other thread reads the entry during the call.
     #[cfg(all(test, not(any(loom, shuttle))))]
     pub(super) unsafe fn corrupt_rights(entry: NonNull<Entry<M>>, max_prot: Prot) {
         // SAFETY: by this function's contract.

@@ -7,13 +7,13 @@ use crate::object::backing::Backing;
 use crate::types::{PAGE_SHIFT, PAGE_SIZE, VirtRange};
 use core::ptr;
 
-/// The number of bytes beyond a private mapping that its front backing covers in advance, so that the mapping can grow
-/// without a new backing. They cost nothing, because no page is kept there. (A front that was clipped does not cover
-/// them.)
+/// The number of bytes beyond a private mapping that its front backing (the first of its chain) covers. So the mapping
+/// can grow without a new backing. The additional bytes cost nothing, because they have no page. (A front that was
+/// clipped does not cover them.)
 const ROOM: u64 = 1 << 30;
 
-/// The least number of bytes that a stack's front covers, downwards: 64 pages, which fill one node of its object's
-/// index.
+/// The least number of bytes that a stack's front (the first backing of its chain) covers, downwards. These 64 pages
+/// fill one node of its object's index.
 pub(in crate::map) const STACK_ROOM: u64 = 64 * PAGE_SIZE;
 
 /// One part of the row of pieces that replaces a range.
@@ -34,7 +34,7 @@ pub(in crate::map) enum ChainSource<'s, M: Machine> {
     Entry(&'s Entry<M>),
     /// New private, zero-filled memory.
     Empty,
-    /// The update's object.
+    /// The object that the operation passed to the update.
     Object,
     /// The file at the end of this entry's chain.
     Tail(&'s Entry<M>),
@@ -74,8 +74,8 @@ impl<'s, M: Machine> Piece<'s, M> {
     }
 }
 
-/// Whether the private anonymous piece `p` can grow over the empty memory `next`. That needs two things: `p`'s chain
-/// has no page there, so that the memory is zero, and no other mapping has its front.
+/// Whether the private anonymous piece `p` can grow over the empty memory `next`. The chain of `p` must have no page at
+/// the addresses of `next`, so that the memory is zero. And no other mapping may have the front of `p`.
 pub(in crate::map) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, moved: u64) -> bool {
     let own = !p.attributes.flags.intersects(Flags::SHARED | Flags::NEEDS_FRONT);
     let empty = match next.from {
@@ -88,9 +88,9 @@ pub(in crate::map) fn grows<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M>, m
         && match p.from {
             ChainSource::Empty => true,
             ChainSource::Entry(e) => {
-                // The front's object must have no pages at the addresses of `next`. It could have pages of the same
-                // entry, if `p` is only a part of it. Or other fronts may map such pages, if the entry was clipped and
-                // a part was moved.
+                // The front's object must have no pages at the addresses of `next`. If `p` is only a part of the entry,
+                // the object could have pages of the rest of the entry. If the entry was clipped and a part was moved,
+                // the object could have pages that other fronts map.
                 p.range.end.wrapping_add(moved) >= e.range().end
                     && e.front().object().is_none_or(|o| o.is_alone())
                     && layers(e.front()).all(|b| b.object().is_none_or(|o| o.is_private()))
@@ -114,8 +114,8 @@ pub(in crate::map) fn continues<M: Machine>(p: &Piece<'_, M>, next: &Piece<'_, M
                     (Some(lo), Some(ro)) => ptr::eq(lo, ro) && origin_of(l) == origin_of(r),
                     _ => false,
                 };
-                // A copy of the left chain must cover all of the right piece. The front and a file are extended to its
-                // range. Another layer must reach that far already.
+                // A copy of the left chain must cover all of the right piece. The copy extends the front and a file to
+                // the end of the right piece. Any other layer must reach that end already.
                 let reaches = front || l.object().is_none_or(|o| !o.is_private()) || l.range().end >= next.range.end;
                 if !same || !reaches {
                     return false;
@@ -136,8 +136,8 @@ pub(crate) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Ba
     core::iter::successors(Some(front), |b| b.behind())
 }
 
-/// The range that the front of private memory over `range` covers. It includes room to grow: downwards for a stack,
-/// else upwards. `stack` is the least length of a stack's front, in bytes.
+/// The range that the front (the chain's first layer) of private memory over `range` covers. It includes room to grow:
+/// downwards for a stack, else upwards. `stack` is the least length of a stack's front, in bytes.
 pub(in crate::map) fn with_room(range: VirtRange, flags: Flags, stack: u64) -> VirtRange {
     if flags.contains(Flags::GROWS_DOWN) {
         let room = range.len().max(stack);

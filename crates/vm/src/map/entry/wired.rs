@@ -43,7 +43,7 @@ impl Attributes {
     }
 }
 
-/// Marks every layer of a chain as wired or not, as `flags` of its entry say. The chain is not published yet, or its
+/// Marks every layer of a chain as wired or not, as the entry's `flags` say. The chain is not published yet, or its
 /// entry is stale.
 pub(in crate::map) fn mark_chain<M: Machine>(front: &Backing<M>, flags: Flags) {
     for layer in layers(front) {

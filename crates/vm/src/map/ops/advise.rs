@@ -39,14 +39,14 @@ pub enum Advice {
     /// The range's content is not needed. The next use of private memory finds zeroes, or the file's content. Pages of
     /// shared memory and of files stay in their objects, and faults map them again.
     DontNeed,
-    /// For private anonymous memory only. Pageout may free the content without writing it, until the next store. Pages
-    /// in swap are freed at once, because a read would cost more than a page of zeroes. Pages that other spaces show
-    /// stay.
+    /// Allowed for private anonymous memory only. Pageout may free the content without writing it, until the next
+    /// store. Pages in swap are freed at once, because a read would cost more than a page of zeroes. Pages that other
+    /// spaces also show are kept.
     Free,
     /// The pages are removed from the shared object itself: a hole is punched.
     Remove,
     /// The range is not needed soon. Its pages are paged out if possible, and are read back at their next use. Pages
-    /// that other spaces show stay.
+    /// that other spaces also show are kept.
     PageOut,
     /// The pages are made resident now, for loads. Errors are returned.
     PopulateRead,
@@ -55,13 +55,13 @@ pub enum Advice {
 }
 
 impl<M: Machine> Space<M> {
-    /// Applies advice to `range`. If `range` has a hole, the advice applies to the rest, and the result is
+    /// Applies advice to `range`. If `range` has a hole, the advice applies to its mapped parts, and the result is
     /// [`MapError::NotMapped`], as on Linux. The other errors:
     ///
     /// - [`MapError::Invalid`]: the advice does not fit the mapping.
     /// - [`MapError::Protection`]: a hole is to be punched through a mapping that may not write its object.
     /// - [`MapError::Sealed`]: sealed content would be lost.
-    /// - [`MapError::OutOfMemory`]: the advice may have been applied to a part. The same call again completes it.
+    /// - [`MapError::OutOfMemory`]: the advice may have been applied to a part. Repeating the call completes it.
     pub fn advise(&self, range: VirtRange, advice: Advice) -> Result<(), MapError> {
         let _span = Span::begin(EventKind::Advise, range.start, range.end.wrapping_sub(range.start));
         self.valid(range)?;
@@ -140,10 +140,11 @@ impl<M: Machine> Space<M> {
 
     /// Frees the private pages of an entry in `part`.
     ///
-    /// The entry is marked stale during the call, so that no fault enters a leaf meanwhile. Then the leaves are
-    /// cleared, with one flush for many. If a shared layer has a page, a zero marker in the front hides it, and all
-    /// anonymous layers behind. The pages that only this chain shows are freed after all markers are stored. So if
-    /// memory is exhausted before, hidden pages stay hidden.
+    /// The function first marks the entry stale, so that no fault enters a leaf until the call ends. Then it clears the
+    /// leaves, with one flush for many leaves. If a shared layer has a page, a zero marker in the front (the chain's
+    /// first backing) hides it. The marker is an index slot that says that the content is zeroes. The marker also hides
+    /// all anonymous layers behind it. After all markers are stored, the function frees the pages that only this chain
+    /// shows. So if no memory is left for a marker, no page is freed that hides an older page behind it.
     ///
     /// # Requires
     /// The writer is held.
@@ -158,7 +159,8 @@ impl<M: Machine> Space<M> {
         if result.is_ok() {
             for (depth, layer) in layers(entry.front()).enumerate() {
                 let Some((object, keys)) = window(layer, part).filter(|(o, _)| o.is_private()) else { continue };
-                // Other entries may have the same front object, after a clip, but they do not map these pages.
+                // After a clip (a split of an entry) other entries may have the same front object, but they do not map
+                // these pages.
                 if depth == 0 && hidden {
                     removal::free_but_marks(object, keys);
                 } else if depth == 0 || object.is_exclusive() {
@@ -168,7 +170,8 @@ impl<M: Machine> Space<M> {
         }
         entry.unmark_stale();
         if hidden {
-            // No other chain may see some pages of these layers any more, so the reaper examines them.
+            // Some pages of these layers may now be seen by no chain at all. So the reaper (a daemon that frees pages
+            // that no chain sees) examines the layers.
             let behind = layers(entry.front()).skip(1).filter_map(|b| b.object()).filter(|o| o.is_private());
             behind.for_each(|o| self.vm().reaper().flag(o));
         }
@@ -186,7 +189,7 @@ impl<M: Machine> Space<M> {
             let mut range = object.range(keys, SlotFilter::BOTH);
             loop {
                 let busy = {
-                    // Each page gets a pin of its own, because there may be many.
+                    // Each page gets a pin of its own, because one pin over many pages would delay the epoch.
                     let pin = may.pin(vm.epoch());
                     let Some(key) = range.walk(&pin).next().map(|found| found.key()) else { break };
                     let Some(top) = front.touch(&pin)? else { break };
@@ -202,8 +205,8 @@ impl<M: Machine> Space<M> {
         Ok(())
     }
 
-    /// Gives `part` of `entry` a chain without anonymous layers. The entry allows no stores, and shares these layers
-    /// with other spaces.
+    /// Gives `part` of `entry` a chain without anonymous layers. The entry allows no stores, and shares its present
+    /// anonymous layers with other spaces.
     fn begin_anew<'s>(&'s self, writer: Writer<'s, M>, entry: &'s Entry<M>, part: VirtRange) -> Result<(), MapError> {
         let mut update = Update::new(self, writer, part);
         update.outside_before(part)?;
@@ -250,7 +253,7 @@ impl<M: Machine> Space<M> {
             if !object.pager().is_none_or(|pager| pager.discard_begins()) {
                 return Err(MapError::Refused);
             }
-            // The removal is noted first, because `discard` may free nodes of the index that have times of stores.
+            // `note_removal` is called first, because `discard` may free nodes of the index that have times of stores.
             object.note_removal();
             object.discard(pages);
             object.pager().inspect(|pager| pager.discard_ended());
@@ -281,8 +284,8 @@ impl<M: Machine> Space<M> {
         self.each_own_layer(range, madv_free::give_up)
     }
 
-    /// Calls `f` for each layer of `range` that no other chain shows, and for shared memory. The caller holds only a
-    /// reference to the object during the call.
+    /// Calls `f` for each layer of `range` that is shared memory, and for each private layer that no other chain shows.
+    /// The caller holds only a reference to the object during the call.
     fn each_own_layer(
         &self,
         range: VirtRange,
@@ -366,13 +369,15 @@ pub(in crate::map) fn window<M: Machine>(layer: &Backing<M>, part: VirtRange) ->
     Some((layer.object()?, first..first + (part.len() >> PAGE_SHIFT)))
 }
 
-/// As [`window`], but only for a layer that other chains show too, so that its pages must stay.
+/// Returns [`window`] for a private layer that other chains also show, else `None`. The pages of a layer that other
+/// chains show must stay.
 fn shared_window<M: Machine>(layer: &Backing<M>, part: VirtRange) -> Option<(&Object<M>, Range<u64>)> {
     window(layer, part).filter(|(o, _)| o.is_private() && !o.is_exclusive())
 }
 
-/// Stores a zero marker at `key` of a front, and frees the old page or swap slot there. The leaf is cleared, and the
-/// entry is stale. Returns a page that is still busy, for which the caller waits; then it tries again.
+/// Stores a zero marker at `key` of a front (a chain's first layer), and frees the old page or swap slot there. The
+/// leaf is cleared, and the entry is stale. Returns a page that is still busy, for which the caller waits; then it
+/// tries again.
 fn hide<M: Machine>(
     vm: &'static Maps<M>,
     front: &Object<M>,

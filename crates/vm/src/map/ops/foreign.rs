@@ -71,11 +71,11 @@ impl<M: Machine> Space<M> {
         Ok(done)
     }
 
-    /// As [`store`](Space::store), within a page.
+    /// Stores like [`store`](Space::store), within one page.
     fn store_in_page(&self, at: u64, from: &[u8]) -> Result<(), FaultError> {
         loop {
-            // The leaf may be removed again before it is used, so try until a store succeeds. The fault waits for
-            // writers of the map, and for memory.
+            // Another thread may remove the leaf before `try_store` uses it, so try until a store succeeds. The fault
+            // waits for writers of the map, and for memory.
             self.fault(at, Access::Write)?;
             let may = MaySleep::here();
             let pin = may.pin(self.vm().epoch());
@@ -85,8 +85,9 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// One attempt, under one pin: stores through the leaf that a fault has installed. Returns false if no leaf allows
-    /// the store. [`FaultError::Pager`] for a device, whose registers are not stored into.
+    /// One attempt, under one pin of the epoch (an RCU read section): stores through the leaf that a fault has
+    /// installed. Returns false if no leaf allows the store. Returns [`FaultError::Pager`] for a device, because this
+    /// function does not store into device registers.
     fn try_store(&self, at: u64, from: &[u8], pin: &Pinned<'_>) -> Result<bool, FaultError> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
@@ -100,8 +101,8 @@ impl<M: Machine> Space<M> {
         if entry.front().object().is_some_and(|object| object.device().is_some()) {
             return Err(FaultError::Pager);
         }
-        // SAFETY: within the frame, which the leaf keeps while the table page is locked, and within the buffer. A frame
-        // is no part of a kernel buffer.
+        // SAFETY: the copy stays within the frame and within the buffer. The leaf keeps the frame while this thread
+        // holds the table page's lock. A frame is no part of a kernel buffer.
         unsafe {
             let to = vm.machine().frame_ptr(leaf.pfn).add(within);
             bytes::copy(from.as_ptr(), to, from.len());
@@ -161,7 +162,7 @@ impl<M: Machine> Space<M> {
                     Err(FaultError::OutOfMemory) => self.vm().memory_or_error(&mut patience, may)?,
                     done => done.map(|()| patience.served())?,
                 },
-                // Only stores need a hook.
+                // Only a store calls a pager's hook, so this read does not get this result.
                 Err(Attempt::Hook(_)) => return Err(FaultError::Pager),
             }
         }
@@ -197,16 +198,16 @@ impl<M: Machine> Space<M> {
                 let now = found.page.state();
                 let same = !now.busy() && now.valid() && now.generation() == found.state.generation();
                 if same {
-                    // SAFETY: within the frame, which is held, and within the buffer; a frame is no part of a kernel
-                    // buffer.
+                    // SAFETY: the copy stays within the frame, which is held, and within the buffer. A frame is no part
+                    // of a kernel buffer.
                     unsafe {
                         let from = vm.machine().frame_ptr(vm.pfn_of_page(found.page)).add(within);
                         bytes::copy(from, to.as_mut_ptr(), to.len());
                     }
                 }
-                // The chain may have another page at this address now. A fork may have moved a page forward, so that
-                // the walk missed it. Or the fork left this page to another space, which then stored into it. So the
-                // copied bytes are valid only if a second walk finds the same page.
+                // The chain may have another page at this address now. A fork may have moved a page to a layer nearer
+                // to the front, so that the walk missed it. Or the fork left this page to another space, which then
+                // stored into it. So the copied bytes are valid only if a second walk finds the same page.
                 let shows_again = || {
                     fence_full();
                     if entry.is_stale() {
@@ -236,11 +237,13 @@ impl<M: Machine> Space<M> {
         if !zeroes {
             return Err(Attempt::Fail(FaultError::Pager));
         }
-        // A hole counts only if the entry is not stale, because a writer may have moved the pages.
+        // The hole is real only if no writer is replacing the entry (marked it stale). Such a writer may have moved the
+        // pages.
         if entry.is_stale() {
             return Err(Attempt::Stale);
         }
-        // A condemned space may have lost its pages, so the hole may not be one.
+        // `Space::reap` may have freed the pages of a condemned space, so the walk may find a hole where the program
+        // had data.
         if self.is_condemned() {
             return Err(Attempt::Fail(FaultError::NotMapped));
         }

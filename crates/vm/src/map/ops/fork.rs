@@ -2,7 +2,8 @@
 //! (relies on C7).
 //!
 //! The child starts with empty page tables. Memory that it may share with the parent is mapped through backings of the
-//! child's own. Private memory that has content gets a new, empty front in the parent and in the child.
+//! child's own. Private memory that has content gets a new, empty front (the first backing of a chain) in the parent
+//! and in the child.
 //!
 //! # Order
 //! 1. Mark all private entries stale, then issue one fence. No fault enters a leaf in any of them until the fork ends,
@@ -37,7 +38,7 @@ use quire_sync::atomic::fence_full;
 use quire_sync::current_cpu;
 use quire_sync::trace::{EventKind, Span};
 
-/// The treatment of a parent's entry.
+/// The action of a fork on one entry of the parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     /// The child does not get the range.
@@ -46,12 +47,15 @@ enum Fate {
     Wipe,
     /// Both spaces map the same object: shared memory, a file, or anonymous memory that allows no stores.
     Share,
-    /// As `Share`, but the front belonged to the parent alone until now, so both entries get the flag `NEEDS_FRONT`.
+    /// Both spaces map the parent's front (the first layer of its chain), which allows no stores. It belonged to the
+    /// parent alone until now. So both entries get the flag `NEEDS_FRONT`: a change that allows stores must first add a
+    /// front.
     Freeze,
-    /// Private memory with an empty front: the parent keeps its front. The child gets a front of its own before the
-    /// layers behind.
+    /// Private memory with an empty front: the parent keeps its front. The child gets a front of its own, over the same
+    /// older layers.
     Keep,
-    /// Private memory with a front that has pages: parent and child get new fronts before it.
+    /// Private memory with a front that has pages: parent and child get new, empty fronts, and share the old front as a
+    /// layer behind them.
     Split,
 }
 
@@ -119,10 +123,11 @@ impl<M: Machine> Space<M> {
         let vm = self.vm();
         let mut child = NewSpace::new(vm, self.limits())?;
         let early = mutant(Mutant::ForkLooksEarly).then(|| self.is_condemned());
-        // All arenas are joined, because the child gets the memory of one moment.
+        // Merge all arenas (parts of the map with their own locks) into one. Its lock keeps all writers out, so that
+        // the child gets the memory of one moment.
         let mut writer = self.write_all()?;
-        // Checked under the lock that `Space::reap` acquires. A reap that comes later sees that the layers are shared,
-        // and leaves them.
+        // This check comes after the arenas' locks were acquired, which `Space::reap` also acquires. A reap that
+        // acquires them after this fork sees that the layers are shared, and leaves the layers.
         if early.unwrap_or_else(|| self.is_condemned()) {
             return Err(MapError::OutOfMemory);
         }
@@ -166,7 +171,7 @@ impl<M: Machine> Space<M> {
         Ok(child)
     }
 
-    /// Write-protects the leaves of private memory, and flushes. Returns the proof.
+    /// Write-protects the leaves of private memory, and flushes. Returns the proof of the flush.
     fn take_stores_away(&self, writer: &Writer<'_, M>) -> Flushed {
         let mut sweep = Sweep::new(self);
         let stored = writer
@@ -318,10 +323,11 @@ fn collapse_and_decide<M: Machine>(e: &Entry<M>) -> Fate {
     debug_assert!(e.is_stale(), "a chain is collapsed beside faults");
     let Some(object) = e.front().object() else { return Fate::Keep };
     let vm = object.vm();
-    // Pages may move now, beside concurrent faults. A walk may miss a page that moves forward, but a fault walks again
-    // under the table page's lock. A fault that passed its check of the entry under that lock has ended by now. It
-    // cleared `NO_STORES` before, so the write-protection acquired the lock after it. Any other fault finds the stale
-    // mark.
+    // `collapse` may move pages while other CPUs fault. A fault's walk may miss a page that moves to a layer nearer to
+    // the front. But the fault walks again under the table page's lock. No fault installs the page of an outdated walk,
+    // for two reasons. First, a fault that found the entry not stale under that lock had cleared `NO_STORES`. So this
+    // fork has write-protected its table page, and has acquired the lock after that fault released it. Second, any
+    // later fault finds the stale mark.
     if a.prot.contains(Prot::WRITE) {
         // SAFETY: the writer is held, nothing is pinned.
         unsafe { collapse(vm, e.front_ptr()) };

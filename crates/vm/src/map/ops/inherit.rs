@@ -15,14 +15,15 @@ use crate::types::VirtRange;
 pub enum Content {
     /// A copy of private memory, or the same shared memory.
     Copy,
-    /// The same memory. For shared memory only, because no second space can store into the layers of a private mapping.
+    /// The memory itself, which parent and child then share. Allowed for shared memory only, because no second space
+    /// can store into the layers of a private mapping.
     Share,
     /// New, zero-filled memory. For private anonymous memory only.
     Zero,
 }
 
 /// A change of a range's inheritance: whether the child gets the range, and with which content. `None` does not change
-/// that setting. A range that is left out keeps its setting of the content.
+/// that setting. A range that forks leave out keeps its setting of the content for a later call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Inherit {
     /// Whether the child gets the range at all.

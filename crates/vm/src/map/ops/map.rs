@@ -48,8 +48,8 @@ impl<M: Machine> Space<M> {
         flags.set(Flags::SHARED, r.shared);
         flags.set(Flags::GROWS_DOWN, r.grows_down);
         flags.set(Flags::UNRESERVED, r.unreserved);
-        // A private mapping of an object needs a front only if it allows stores. Otherwise its front backing is the
-        // object itself.
+        // A private mapping of an object needs an anonymous front (a first layer for the copied pages) only if it
+        // allows stores. Otherwise its front backing maps the object itself.
         let add_front = object.is_some() && !r.shared && r.prot.contains(Prot::WRITE);
         flags.set(Flags::FILE, object.is_some() && !r.shared);
         flags.set(Flags::NEEDS_FRONT, object.is_some() && !r.shared && !add_front);

@@ -9,8 +9,7 @@ use crate::sleep::MaySleep;
 use crate::stats::FaultKind;
 use crate::types::{Access, PAGE_SIZE, Prot, VirtRange};
 
-/// The most pages that one walk maps under one acquisition of their table page's lock: all pages that a table page
-/// covers.
+/// The most pages that one walk maps under one acquisition of a table page's lock: all pages that a table page covers.
 const LOOK: u32 = 512;
 
 impl<M: Machine> Space<M> {
@@ -95,7 +94,8 @@ impl<M: Machine> Space<M> {
         None
     }
 
-    /// The end of the 2 MiB region of `va`. It is only the step of a walk, so it need not be what a table page covers.
+    /// The end of the 2 MiB region of `va`. The region is only the step of a walk, so it may differ from the range that
+    /// a table page covers.
     fn table_end(&self, va: u64) -> u64 {
         const REGION: u64 = 2 << 20;
         (va / REGION + 1) * REGION

@@ -10,8 +10,9 @@
 //!
 //! # The memory that a reap frees
 //! A reap frees private memory that only this space shows, both frames and swap slots. Shared memory and files may have
-//! other users. Page tables are freed with the space. A reap allocates nothing. It acquires each arena's lock, one
-//! after the other. The holder of such a lock may wait for a page that is being read, but never for memory.
+//! other users. Page tables are freed with the space. A reap allocates nothing. It acquires the lock of each arena (a
+//! part of the map), one after the other. The holder of such a lock may wait for a page that is being read, but never
+//! for memory.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::piece::layers;
@@ -24,7 +25,7 @@ use crate::object::removal;
 use crate::types::VirtRange;
 use quire_sync::atomic::{Ordering, fence_full};
 
-/// Number of pages that a count of a space's memory visits under one pin.
+/// Number of pages that a count of a space's memory visits under one pin of the epoch (an RCU read section).
 const COUNTED: usize = 1024;
 
 /// Pages that the end of a space would free, counted for the choice of a victim.
@@ -46,8 +47,9 @@ impl Holdings {
 }
 
 impl<M: Machine> Space<M> {
-    /// Counts the pages of the space. Pages that a parent shares with its children count for each of them, as on Linux.
-    /// The cost follows the pages in swap, and also the resident pages if the page tables were dropped.
+    /// Counts the pages of the space. Pages that a parent shares with its children count in the parent and in each
+    /// child, as on Linux. The cost follows the pages in swap, and also the resident pages if the page tables were
+    /// dropped.
     pub fn holdings(&self) -> Holdings {
         let mut held = Holdings {
             resident: self.pmap().resident_pages(self.vm()),
@@ -100,7 +102,8 @@ impl<M: Machine> Space<M> {
     /// space's program.
     pub fn condemn(&self) {
         self.condemned.store(true, Ordering::Relaxed);
-        // As after a stale mark: the fence comes before the sweep of the leaves.
+        // This CPU sets the flag, fences, and later sweeps the leaves in `reap`. A fault on another CPU checks the flag
+        // under its table page's lock. So the fault sees the flag, or the sweep finds the leaf of the fault.
         if !mutant(Mutant::NoFenceAfterCondemn) {
             fence_full();
         }

@@ -12,8 +12,8 @@ use crate::map::update::{Row, Update};
 use crate::types::{PAGE_SIZE, VirtRange};
 use quire_sync::trace::{EventKind, Span};
 
-/// A move to a given address is refused if the limit of entries leaves fewer than this number, as on Linux. The move
-/// may split the mapping at both ends, and the mapping at the new place too.
+/// A move to a given address is refused if fewer than this number of entries can be added below the limit, as on Linux.
+/// The move may split the mapping at both ends, and the mapping at the new place too.
 const ENTRIES_OF_A_MOVE: usize = 6;
 
 /// Whether a mapping may move, and its new place.
@@ -28,10 +28,11 @@ pub enum Move {
 }
 
 impl<M: Machine> Space<M> {
-    /// Makes the mapping at `old` `new_len` bytes long, moving it as `how` says; returns its address. `old` lies within
-    /// one mapping ([`MapError::NotMapped`]), which may be several entries ([`Entry::is_continued_by`]), none of them
-    /// sealed ([`MapError::Sealed`]). An empty `old`, of a shared mapping, makes a second mapping of the same pages.
-    /// `keep_old`: the old range stays mapped, but (where it is private) as new; the mapping moves in any case.
+    /// Changes the length of the mapping at `old` to `new_len` bytes. Moves the mapping if needed and if `how` allows
+    /// that. Returns its address. `old` must lie within one entry (else [`MapError::NotMapped`]) that is not sealed
+    /// (else [`MapError::Sealed`]). If `old` is empty, the mapping must be shared, and this makes a second mapping of
+    /// the same pages. With `keep_old` the mapping always moves, and the old range stays mapped. A private old range
+    /// has no pages then, like a new mapping.
     pub fn remap(&self, old: VirtRange, new_len: u64, how: Move, keep_old: bool) -> Result<u64, MapError> {
         let _span = Span::begin(EventKind::Remap, old.start, new_len);
         let twice = old.start == old.end;
@@ -61,8 +62,8 @@ impl<M: Machine> Space<M> {
             return Err(MapError::TooMany);
         }
 
-        // Pages beyond the new length are unmapped first, as on Linux, whatever their entries are. A range that only
-        // shrinks in place may have several entries.
+        // Pages beyond the new length are unmapped first, as on Linux, even if several entries map them. A range that
+        // only shrinks in place may have several entries.
         let mut old = old;
         if !twice && new_len <= old.len() {
             let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
@@ -142,7 +143,8 @@ impl<M: Machine> Space<M> {
                     return Err(MapError::NoSpace);
                 }
             }
-            // Both places must be in the writer's arena. If they are not, all arenas are joined below.
+            // Both places must be in the writer's arena (the part of the map whose lock it holds). If they are not, all
+            // arenas are joined below.
             let new = match to {
                 Some(to) => Some(to).filter(|to| self.has(&writer, *to)),
                 None => self.find(&writer, new_len),
@@ -297,8 +299,8 @@ fn shows_objects<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| !o.is_private()))
 }
 
-/// Whether a copy of the front may cover more addresses than the entry. If another front has the same private object,
-/// that object may have pages there.
+/// Whether a copy of the front (the first backing) may cover more addresses than the entry. If another front has the
+/// same private object, that object may have pages at the additional addresses.
 fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
     entry.front().object().is_none_or(|o| !o.is_private() || o.is_alone())
 }

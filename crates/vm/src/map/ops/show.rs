@@ -1,4 +1,4 @@
-//! The change of the pages of a shared object that a part of its mapping shows (`remap_file_pages` of Linux).
+//! Makes a part of a shared mapping show other pages of its object (`remap_file_pages` of Linux).
 
 use crate::error::MapError;
 use crate::machine::Machine;

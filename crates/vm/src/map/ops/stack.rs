@@ -12,8 +12,8 @@ use crate::sleep::MaySleep;
 use crate::types::{PAGE_SIZE, VirtRange};
 
 impl<M: Machine> Space<M> {
-    /// As [`Space::grow_stack`], for a fault. It waits for the memory that the map operation needs, as a fault waits
-    /// for its page's. Any other error becomes [`FaultError::NotMapped`]. May sleep; the caller holds no lock.
+    /// Calls [`Space::grow_stack`] for a fault. If the map operation finds no memory, waits for memory and repeats the
+    /// call. Any other error becomes [`FaultError::NotMapped`]. May sleep; the caller holds no lock.
     #[cold]
     pub fn grow_stack_at_fault(&self, va: u64) -> Result<(), FaultError> {
         let (mut patience, mut may) = (Patience::new(), MaySleep::here());
@@ -27,7 +27,8 @@ impl<M: Machine> Space<M> {
     }
 
     /// Extends the stack above `va` down to the page of `va`. The stack must stay within its limit, and its guard must
-    /// stay free. After `Ok` the caller repeats the fault at `va`. [`MapError::NotMapped`] if there is no such stack.
+    /// stay free. After `Ok` the caller repeats the fault at `va`. [`MapError::NotMapped`] if the mapping above `va` is
+    /// no stack, or its limit or guard forbids the growth.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
         let start = va & !(PAGE_SIZE - 1);
         if start < LOWEST_CHOSEN || !M::Pmap::USER.contains(start) {
@@ -36,13 +37,14 @@ impl<M: Machine> Space<M> {
         let (mut writer, _) = self.write_at(start);
         let stack = writer.next(start).ok_or(MapError::NotMapped)?;
         if stack.range().contains(start) {
-            // Another thread has extended the stack meanwhile.
+            // Another thread has extended the stack since the fault.
             return Ok(());
         }
         if !stack.flags().contains(Flags::GROWS_DOWN) {
             return Err(MapError::NotMapped);
         }
-        // A long stack may have several entries, because a new entry begins each time that the front's room is used up.
+        // A long stack may have several entries, because growth begins a new entry when all addresses that the front
+        // covers (its room) are in use.
         let mut top = stack.range().end;
         while let Some(above) = writer.get(top)
             && above.flags().contains(Flags::GROWS_DOWN)
@@ -75,7 +77,8 @@ impl<M: Machine> Space<M> {
             update.push(Piece::new(VirtRange { start, end: old.end }, a, ChainSource::Entry(stack)))?;
             return update.apply(Work::None);
         }
-        // The front's room is used up, so a new entry is made below. Its front covers four times as much.
+        // All addresses that the front covers are in use, so a new entry is made below. The new entry's front covers
+        // four times as many addresses.
         let room = (top - old.start).saturating_mul(4).min(limits.stack);
         let range = VirtRange { start, end: old.start };
         let mut update = Update::new(self, writer, range).with_stack_room(room);

@@ -11,7 +11,7 @@ use crate::map::space::Space;
 use crate::object::index::NodeCount;
 use crate::types::PAGE_SIZE;
 
-/// Number of entries, or of nodes of an index, that are counted under one pin.
+/// Number of entries, or of nodes of an index, that are counted under one pin of the epoch (an RCU read section).
 const COUNTED: usize = 256;
 
 /// Bytes that a space uses, including its share of the slabs' waste.
@@ -27,7 +27,7 @@ pub struct Structures {
     pub backings: u64,
     /// The space's share of private objects.
     pub objects: u64,
-    /// The space's share of the nodes of their indexes.
+    /// The space's share of the nodes of its objects' indexes.
     pub index: u64,
 }
 
@@ -39,8 +39,8 @@ impl Structures {
 }
 
 impl<M: Machine> Space<M> {
-    /// Counts the structures of the space. The result is exact if no structure changes meanwhile. The cost follows the
-    /// entries, their layers, and the nodes of their indexes. May sleep; the caller holds no lock.
+    /// Counts the structures of the space. The result is exact if no structure changes during the call. The cost
+    /// follows the entries, their layers, and the nodes of their indexes. May sleep; the caller holds no lock.
     pub fn structures(&self) -> Structures {
         let memory = self.vm().map_memory();
         let objects = self.vm().object_memory();
@@ -51,7 +51,7 @@ impl<M: Machine> Space<M> {
             ..Structures::default()
         };
         if self.arenas.fanned_out() {
-            // The home arena is a part of the space's structure.
+            // The home arena (the space's first) is embedded in the space's structure, so it is not counted again.
             let more = self.arenas.all().count() as u64 - 1;
             found.space += memory.fans.cache().share() + more * memory.arenas.cache().share();
         }

@@ -26,7 +26,8 @@ impl<M: Machine> Space<M> {
         self.with_memory(|| self.unmap_by(self.write(range)?, range))
     }
 
-    /// As [`Space::unmap`], with the writer of the arena that has all of `range`.
+    /// Unmaps all mappings in `range` like [`Space::unmap`], but does not acquire a lock. `writer` is the writer of the
+    /// arena (a part of the map with its own lock) to which all of `range` belongs.
     pub(in crate::map) fn unmap_by<'s>(&'s self, writer: Writer<'s, M>, range: VirtRange) -> Result<(), MapError> {
         let mut update = Update::new(self, writer, range);
         if update.unmapped_in(range)? == 0 {
@@ -40,8 +41,8 @@ impl<M: Machine> Space<M> {
 
 impl<M: Machine> Drop for SpaceRef<M> {
     fn drop(&mut self) {
-        // A thread that unwinds may have left an operation unfinished, and the destruction of the space would wait for
-        // it.
+        // If the thread unwinds, the space is not destroyed. The thread may have left an operation unfinished, and the
+        // destruction would wait for that operation.
         let before = if mutant(Mutant::HandleNotAtomic) {
             let before = self.place.refs.load(Ordering::Acquire);
             self.place.refs.store(before - 1, Ordering::Release);
@@ -66,10 +67,10 @@ impl<M: Machine> Drop for SpaceRef<M> {
 
 /// Unmaps everything in a space whose last handle was dropped. It visits no leaf, and walks no page table.
 ///
-/// One flush suffices (relies on C4, exit): after it no CPU has a translation, and no CPU can fault in the space again.
-/// A reverse scan that found the space through a backing holds the lock of that backing's shard. So the unlinking of
-/// all backings waits for the scans. Only then are the page tables freed. The entries are freed without the epoch,
-/// because no reader is left.
+/// One flush suffices (relies on C4: frames are freed after the flush). After the flush no CPU has a translation, and
+/// no CPU can fault in the space again. A reverse scan that found the space through a backing holds the lock of that
+/// backing's shard (a part of a mapping list). So the unlinking of all backings waits for these scans. Only then are
+/// the page tables freed. The entries are freed without the epoch, because no reader is left.
 ///
 /// # Safety
 /// Other threads can reach the space only through its backings, and no CPU runs it.

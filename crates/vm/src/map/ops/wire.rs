@@ -105,8 +105,8 @@ impl<M: Machine> Space<M> {
     /// [`MapError::NotMapped`]. The other errors:
     ///
     /// - [`MapError::Invalid`]: no map can have the range.
-    /// - [`MapError::Protection`]: a page cannot be made resident, because its mapping allows no access or its object
-    ///   ends before it.
+    /// - [`MapError::Protection`]: a page cannot be made resident, because its mapping allows no access, or because the
+    ///   object ends before the page.
     /// - [`MapError::OutOfMemory`]: no memory is free.
     ///
     /// After an error, pages that were made resident stay. May sleep.
@@ -130,7 +130,7 @@ impl<M: Machine> Space<M> {
             let store = a.prot.contains(Prot::WRITE) && !a.flags.contains(Flags::SHARED);
             match self.fault_range(part, if store { Access::Write } else { Access::Read }) {
                 Ok(()) => {}
-                // Another thread has unmapped the part meanwhile.
+                // Another thread has unmapped the part during this call.
                 Err(FaultError::NotMapped) => result = Err(MapError::NotMapped),
                 Err(FaultError::OutOfMemory) => return Err(MapError::OutOfMemory),
                 Err(_) => return Err(MapError::Protection),

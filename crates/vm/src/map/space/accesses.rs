@@ -1,9 +1,9 @@
 //! The clearing of access bits, for tools that measure how much memory a program uses in a period (`clear_refs` of
 //! Linux).
 //!
-//! This acquires no lock of the map. Each leaf changes under its table page's lock, by the atomic operation that
-//! pageout uses. So a concurrent fault, reverse scan, map operation or drop of the tables finds the leaf with or
-//! without its access bit. None of them relies on the bit.
+//! `Space::forget_accesses` acquires no lock of the map. Each leaf changes under its table page's lock, by the atomic
+//! operation that pageout uses. So a concurrent fault, reverse scan, map operation or drop of the tables finds the leaf
+//! with or without its access bit. None of them relies on the bit.
 
 use crate::machine::{Machine, Pmap, Table};
 use crate::map::space::Space;

@@ -1,9 +1,9 @@
 //! Commit charge (`Committed_AS`): writable private bytes, over all spaces.
 //!
-//! When an arena's writer is released, it posts the change of the arena's bytes to a count of its CPU. So a change
-//! writes no shared cache line, and a query needs no walk over the spaces. If there is a limit, a writer posts the
-//! bytes before it maps them, and then sums the counts of all CPUs. Of two writers that would exceed the limit
-//! together, at least one sees the other's bytes.
+//! An arena is a part of a map with its own lock. When an arena's writer is released, it posts the change of the
+//! arena's bytes to a count of its CPU. So a change writes no shared cache line, and a query needs no walk over the
+//! spaces. If there is a limit, a writer posts the bytes before it maps them, and then sums the counts of all CPUs. Of
+//! two writers that would exceed the limit together, at least one sees the other's bytes.
 
 use crate::mutant::{Mutant, mutant};
 use quire_sync::atomic::{AtomicU64, Ordering, fence_full};
@@ -47,7 +47,7 @@ impl CommitCharge {
         CommitCharge { limit: AtomicU64::new(Self::UNLIMITED), posts }
     }
 
-    /// The most bytes of the commit charge and of resident pages of files and shared memory, together.
+    /// The limit, in bytes, of the sum of the commit charge and the resident pages of files and shared memory.
     pub fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }
@@ -63,7 +63,7 @@ impl CommitCharge {
     }
 
     /// The commit charge in bytes, over all spaces. Bytes that are posted during the call may or may not count. The
-    /// call is not preempted, so that few bytes are posted meanwhile.
+    /// call is not preempted, so that few bytes are posted while it sums.
     pub fn bytes(&self) -> u64 {
         let _here = preempt_off();
         let sum = |of: fn(&Posts) -> &AtomicU64| {
@@ -80,8 +80,8 @@ impl CommitCharge {
         self.posts.mine(&cpu).add(by);
     }
 
-    /// Posts `more` bytes, unless the commit charge and `others` bytes would exceed the limit. Returns whether they
-    /// were posted.
+    /// Posts `more` bytes, unless the commit charge and `others` bytes would exceed the limit. Returns whether the
+    /// bytes were posted.
     #[cold]
     pub(crate) fn charge_commit(&self, more: u64, others: u64) -> bool {
         // A request above the limit is refused before the post, because its post could make other requests fail.

@@ -3,20 +3,23 @@
 //! Page tables are a cache of the map, so leaves may be removed at any time. Each leaf is removed under its table
 //! page's lock, by an atomic exchange that returns the bits that hardware set. Its dirty and access bits are credited
 //! to its page before the lock is released. The flush usually reaches no CPU, because none runs the space. A CPU that
-//! begins to run it meanwhile is flushed like any other. The root is freed last, so that an idle space has no table
-//! page.
+//! begins to run the space during the drop is flushed like any other. The root is freed last, so that an idle space has
+//! no table page.
+//!
+//! This list names concurrent operations, and the lock or rule that orders each against the step in bold:
 //!
 //! - **drop**
 //!   - fault: the table page's lock. The fault's leaf is dropped, or the fault enters it afterwards. A table page with
 //!     a leaf is not pruned
 //!   - reverse scan: finds the leaf, or the count of unflushed removals
 //!   - map operation: finds the leaf, or the count of unflushed removals
-//!   - exit: the caller holds a handle
+//!   - exit: the caller holds a handle, so the space is not destroyed during the drop
 //! - **refill**
 //!   - fault: the table page's lock, and the checks of a fault
-//!   - reverse scan: the busy state and the generation of the page, as for a fault
-//!   - map operation: the stale mark of the entry, as for a fault
-//!   - exit: as above
+//!   - reverse scan: the busy state and the generation of the page (it rises with each change of identity), as for a
+//!     fault
+//!   - map operation: the entry's stale mark (a writer is replacing the entry), as for a fault
+//!   - exit: the caller holds a handle, so the space is not destroyed during the refill
 
 use crate::machine::{Machine, Pmap, Removed, Table};
 use crate::map::space::Space;
@@ -26,9 +29,9 @@ use crate::stats::Event;
 use crate::tlb::flush::Obligation;
 use crate::types::{PAGE_SIZE, VirtRange};
 
-/// The most resident pages of a small space. The first fault after its tables were dropped maps all of them. To map a
-/// resident page in that fault costs a twentieth of a fault of its own. In larger spaces programs touch too few of
-/// their pages to make that worthwhile.
+/// The most resident pages of a small space. After the space's tables were dropped, its first fault maps all these
+/// pages. To map a resident page in that fault costs a twentieth of a fault of its own. In larger spaces programs touch
+/// too few of their pages to make that worthwhile.
 pub const SMALL: u64 = 512;
 
 /// Counts of what [`Space::drop_tables`] dropped.
@@ -45,8 +48,8 @@ impl<M: Machine> Space<M> {
     /// make them again: one fault if the space is small ([`SMALL`]). Locks only the table pages and the root, one after
     /// the other.
     ///
-    /// A thread that runs the space or faults in it meanwhile is served as usual. Tables that its faults make again are
-    /// not dropped.
+    /// A thread that runs the space or faults in it during the drop is served as usual. Tables that its faults make
+    /// again are not dropped.
     pub fn drop_tables(&self) -> Option<Dropped> {
         let (vm, pmap) = (self.vm(), self.pmap());
         if pmap.is_running() {

@@ -51,7 +51,7 @@ pub struct Limits {
     pub stack: u64,
     /// Bytes that may be mapped.
     pub bytes: u64,
-    /// Bytes that may be mapped as writable private memory, stacks apart.
+    /// Bytes that may be mapped as writable private memory, except stacks.
     pub data: u64,
     /// Entries that may exist.
     pub entries: u64,
@@ -107,7 +107,7 @@ pub struct SpaceStats {
     pub mapped_bytes: u64,
     /// Bytes that entries cover, by class.
     pub covered: Covered,
-    /// The most bytes that entries ever covered. Exact if the map never fanned out, otherwise an upper bound.
+    /// The most bytes that entries ever covered. Exact if the space never had a second arena, otherwise an upper bound.
     pub peak_bytes: u64,
     /// Pages that the page tables map.
     pub resident_pages: u64,
@@ -123,7 +123,8 @@ pub struct SpaceStats {
 /// allowed, on a CPU of the machine, and after no CPU runs the space any more.
 pub struct SpaceRef<M: Machine>(pub(super) NonNull<Space<M>>);
 
-// SAFETY: a handle is a shared reference to a space that lives while it exists; a space is made of locks and atomics.
+// SAFETY: a handle is a shared reference to a space, which lives while the handle exists. A space is made of locks and
+// atomics.
 unsafe impl<M: Machine> Send for SpaceRef<M> {}
 // SAFETY: `&SpaceRef` gives `&Space`, which is made of locks and atomics, and clones, which count atomically.
 unsafe impl<M: Machine> Sync for SpaceRef<M> {}
@@ -138,8 +139,8 @@ impl<M: Machine> Space<M> {
     }
 }
 
-/// A space that only its maker can reach yet, so that its map is filled without a lock. A drop frees the space; its map
-/// must be empty then.
+/// A new space. Only the thread that makes it can reach it, so the thread fills its map without a lock. A drop frees
+/// the space; its map must be empty then.
 pub(super) struct NewSpace<M: Machine>(NonNull<Space<M>>);
 
 impl<M: Machine> NewSpace<M> {
@@ -188,8 +189,9 @@ impl<M: Machine> NewSpace<M> {
         unsafe { (*self.0.as_ptr()).arenas.home_mut() }
     }
 
-    /// Publishes the space, so that other threads can find it. The proof `_shared` says that memory which the space
-    /// shares with another one is write-protected there, and that this was flushed.
+    /// Publishes the space, so that other threads can find it. `_shared` is a proof about memory that this space shares
+    /// with another space. The other space's leaves of this memory are write-protected, and the write-protection was
+    /// flushed.
     pub fn born(self, _shared: &impl NoTranslation) -> SpaceRef<M> {
         let this = ManuallyDrop::new(self);
         let space = SpaceRef(this.0);
@@ -259,9 +261,9 @@ impl<M: Machine> Space<M> {
         self.id
     }
 
-    /// The entry that covers `va`. The lookup takes no lock, and writes nothing but the pin. A hit counts if the entry
-    /// is not stale under the lock of the table page. A miss counts if [`Space::unchanged_since`] returns true (relies
-    /// on C3).
+    /// The entry that covers `va`. The lookup takes no lock, and writes nothing but the pin. A found entry is valid if
+    /// it is not stale under the lock of the table page. `None` is valid if [`Space::unchanged_since`] returns true
+    /// (relies on C3).
     #[inline]
     pub(crate) fn lookup<'p>(&self, va: u64, pin: &'p Pinned<'_>) -> Option<&'p Entry<M>> {
         self.arenas.of(va).lookup(va, pin)
@@ -346,7 +348,8 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// The most pages that were resident at the same time. As exact as [`Pmap::peak_pages`]. Reads no page table.
+    /// The most pages that were resident at the same time. The number is as exact as [`Pmap::peak_pages`]. Reads no
+    /// page table.
     pub fn peak_resident(&self) -> u64 {
         self.peak.load(Ordering::Relaxed).max(self.pmap.peak_pages(self.vm))
     }
@@ -356,7 +359,7 @@ impl<M: Machine> Space<M> {
         self.arenas.all().map(|a| a.mapped()).sum()
     }
 
-    /// Bytes of writable private memory in all arenas, stacks apart.
+    /// Bytes of writable private memory in all arenas, except stacks.
     pub(super) fn data(&self) -> u64 {
         self.arenas.all().map(|a| a.data()).sum()
     }
@@ -370,17 +373,18 @@ impl<M: Machine> Space<M> {
             return;
         }
         self.vm.map_memory().all.bare(self);
-        // Look for tables after the note. A fault that did not read the note entered its leaf before it. If no other
-        // fault follows, only this look finds that fault's table.
+        // This CPU stores the note in `dropped`, fences, and then looks for tables. A fault on another CPU that did not
+        // read the note entered its leaf before the note was stored. If no other fault follows, only this look finds
+        // the table of that leaf.
         fence_full();
         if self.pmap.table_pages(self.vm) > 0 {
             self.vm.map_memory().all.tabled(self);
         }
     }
 
-    /// Called after a fault has failed for lack of memory, because it may have made a root and some tables. If it has,
-    /// pageout visits the space again and can free them. Otherwise threads that wait for memory would keep tables from
-    /// being freed. The note of the drop stays for the fault that succeeds.
+    /// Called after a fault has failed for lack of memory. The fault may have made a root and some tables. If it has,
+    /// this call makes pageout visit the space again and free them. Otherwise a space whose threads wait for memory
+    /// would keep these tables while it waits. The note of the drop stays for the fault that succeeds.
     #[cold]
     pub(crate) fn note_tables_left(&self) {
         // Pairs with the fence in `note_dropped`, which notes the drop and then looks for tables.
@@ -421,7 +425,7 @@ impl<M: Machine> Space<M> {
     }
 
     /// Restarts the peak of resident pages: [`Space::peak_resident`] becomes the largest number since this call, the
-    /// present one included. A page that is mapped or unmapped meanwhile may count in the new peak.
+    /// present one included. A page that is mapped or unmapped during the call may count in the new peak.
     pub fn restart_peak(&self) {
         self.pmap.restart_peak(self.vm);
         // Sum over the page tables, because the pmap's own count lacks pages that other CPUs have not reported yet.
@@ -449,7 +453,7 @@ impl<M: Machine> Space<M> {
         SpaceRef(NonNull::from(self))
     }
 
-    /// Another handle, unless the last one is gone.
+    /// Returns another handle, or `None` if the last handle was dropped.
     ///
     /// # Requires
     /// The caller holds the lock of the list that the space is on.

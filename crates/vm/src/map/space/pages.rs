@@ -23,7 +23,7 @@ pub struct PageInfo {
     pub alone: bool,
     /// The page has stores that were not written to its pager.
     pub dirty: bool,
-    /// The leaf's access bit is set: an access since pageout cleared it last.
+    /// The leaf's access bit is set: a CPU accessed the page since pageout last cleared the bit.
     pub accessed: bool,
 }
 
@@ -160,16 +160,17 @@ impl<M: Machine> Space<M> {
     /// count of its leaves.
     pub fn leaves_in(&self, range: VirtRange) -> u64 {
         let (mut at, mut leaves) = (range.start, 0);
+        let zero = self.vm().zero_frame();
         while at < range.end {
             let _pin = self.vm().epoch().pin();
             let Some(table) = self.pmap().next_table(self.vm(), VirtRange { start: at, end: range.end }) else { break };
             let span = table.span();
             let (mut from, to) = (at.max(span.start), range.end.min(span.end));
-            if from == span.start && to == span.end {
+            if from == span.start && to == span.end && !table.shows_zeroes() {
                 leaves += u64::from(table.live());
             } else {
                 while let Some(present) = table.next_present(from, to) {
-                    leaves += 1;
+                    leaves += u64::from(table.get(present).is_some_and(|leaf| leaf.pfn != zero));
                     from = present + PAGE_SIZE;
                 }
             }

@@ -186,14 +186,14 @@ impl<M: Machine> Space<M> {
     }
 
     /// Writes the dirty pages of the shared file mappings in `range` to the files' pagers, and waits for the writes. If
-    /// `range` has a hole, the mappings behind it are written too, as on Linux, and the result is
+    /// `range` has a hole, the mappings after it are written too, as on Linux, and the result is
     /// [`MapError::NotMapped`]. [`MapError::Pager`] means that a write failed; the pages stay dirty. May sleep.
     pub fn sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.write_shared(range, |object, pages| object.write_back(pages).map(drop))
     }
 
-    /// As [`Space::sync`], but does not wait for the writes. A later `sync` returns their errors. May sleep until a
-    /// write can be started.
+    /// Writes dirty pages like [`Space::sync`], but does not wait for the writes. A later `sync` returns their errors.
+    /// May sleep until a write can be started.
     pub fn start_sync(&self, range: VirtRange) -> Result<(), MapError> {
         self.write_shared(range, |object, pages| {
             object.start_write_back(pages);
@@ -215,8 +215,8 @@ impl<M: Machine> Space<M> {
                 let pin = self.vm().epoch().pin();
                 let Some(entry) = self.arenas.next_in(rest, &pin) else { return Err(MapError::NotMapped) };
                 let Some(part) = entry.range().intersect(&rest) else { return Err(MapError::NotMapped) };
-                // A shared mapping has one layer. Most objects are never written back; no reference is acquired for
-                // those.
+                // A shared mapping has one layer. Most objects are never written back, so no reference to them is
+                // acquired.
                 let front = Some(entry.front()).filter(|_| entry.shared());
                 let shown = front.and_then(|b| Some((b.object().filter(|o| o.is_written_back())?, b.key(part.start))));
                 (part, shown.and_then(|(o, first)| Some((ObjectRef::of(o, &pin)?, first))))
@@ -243,7 +243,8 @@ impl<M: Machine> Space<M> {
                 match self.look(va, &pin) {
                     Ok(None) => return Err(MapError::NotMapped),
                     Err(Changed) => continue,
-                    // Look twice, because a walk may miss a page that a concurrent operation moves forward.
+                    // Look twice, because a walk may miss a page that a concurrent operation moves to a layer nearer to
+                    // the front.
                     Ok(Some(entry)) => (0..2).any(|_| matches!(shown(entry, va, &pin), Slot::Page(_))),
                 }
             };

@@ -9,10 +9,10 @@
 //! A list has two rows. A space whose tables were dropped is on the second row until its next fault. So a pass visits
 //! only spaces that may have tables to drop, however many processes sleep.
 //!
-//! Pageout visits the spaces in turn: it moves the first space of a list to the end and visits it ([`Spaces::next`]).
-//! Each round of a pass visits a few spaces, so a pass looks at all spaces only if it finds nothing else to free. While
-//! memory is scarce, each fork and each refill of dropped tables also visits some spaces of one list
-//! ([`Maps::drop_early`]). So a thread that makes tables drops idle ones itself, without pageout.
+//! Pageout visits the spaces in turn: it moves the first space of a list to the end and visits it ([`Spaces::next`]). A
+//! pass of pageout consists of rounds, and each round visits a few spaces. So a pass looks at all spaces only if it
+//! finds nothing else to free. While memory is scarce, each fork and each refill of dropped tables also visits some
+//! spaces of one list ([`Maps::drop_early`]). So a thread that makes tables drops idle ones itself, without pageout.
 
 use crate::machine::{Machine, Pmap};
 use crate::map::maps::Maps;
@@ -40,8 +40,8 @@ pub(in crate::map) struct SpacePlace<M: Machine> {
     row: Cell<Row>,
     next: Cell<*const Space<M>>,
     previous: Cell<*const Space<M>>,
-    /// The time, in nanoseconds, of the last visit that found that the space had run. Two concurrent visits may each
-    /// store their time.
+    /// The time, in nanoseconds, at which a visit of pageout last found that the space had run. Two concurrent visits
+    /// may each store their time.
     ran: AtomicU64,
     /// The time, in nanoseconds, of the last drop of the tables; 0 if they were never dropped.
     dropped: AtomicU64,
@@ -85,7 +85,7 @@ struct Ends<M: Machine> {
 /// Both rows of a list, by [`Row`].
 type Rows<M> = [Ends<M>; 2];
 
-// SAFETY: spaces on a list are alive, and their links are guarded by its lock.
+// SAFETY: spaces on a list are alive, and their links are guarded by the list's lock.
 unsafe impl<M: Machine> Send for Ends<M> {}
 
 struct SpaceList<M: Machine> {
@@ -165,8 +165,8 @@ impl<M: Machine> Spaces<M> {
     }
 
     /// Moves `space`, whose tables were dropped, to the second row. No pass visits it until [`Spaces::tabled`]. Does
-    /// nothing if a fault has cleared the note of the drop meanwhile, because that fault's call of `tabled` may have
-    /// been before this call.
+    /// nothing if a fault has already cleared the note of the drop. That fault calls `tabled` only once, perhaps before
+    /// this call. Then the space, which has tables again, would stay on the second row.
     pub fn bare(&self, space: &Space<M>) {
         let list = self.0.of(space.place.list);
         let mut rows = list.rows.lock();
@@ -210,7 +210,7 @@ impl<M: Machine> Spaces<M> {
     }
 }
 
-/// The space that was first on a row, and is last now.
+/// The result of [`SpaceList::rotate`], which moves the first space of a row to its end.
 enum Rotated<M: Machine> {
     /// The row is empty.
     Empty,
@@ -268,8 +268,8 @@ impl<M: Machine> Maps<M> {
         self.map_memory().all.tabled_len()
     }
 
-    /// Visits up to `n` spaces from `hand` on, and drops the page tables of those that `which` selects. Returns the
-    /// number of freed table pages. May sleep, because it may drop the last handle of a space.
+    /// Visits up to `n` spaces from the position `hand` on, and drops the page tables of those that `which` selects.
+    /// Returns the number of freed table pages. May sleep, because it may drop the last handle of a space.
     ///
     /// # Requires
     /// The caller holds no lock that a fault could need.
@@ -284,8 +284,8 @@ impl<M: Machine> Maps<M> {
             tables += space.drop_tables_if(now, which);
         }
         if tables != 0 {
-            // Freed tables wait until no walker can hold them, and then each CPU keeps some for reuse. Free both now,
-            // because memory is short.
+            // Freed tables wait until no walker can hold them, and then each CPU keeps some for reuse. Free the waiting
+            // and the kept tables now, because memory is short.
             for _ in 0..GRACE {
                 self.epoch().collect_everywhere();
             }
@@ -321,7 +321,7 @@ impl<M: Machine> Maps<M> {
 }
 
 impl<M: Machine> Space<M> {
-    /// The list that the space is on: that of the CPU that made it.
+    /// The CPU whose list the space is on. The space was made on this CPU.
     pub(crate) fn list(&self) -> CpuId {
         self.place.list
     }

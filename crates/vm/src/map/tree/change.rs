@@ -9,12 +9,12 @@ use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::Ordering;
 
-/// A node that a change leaves with this number of slots or fewer merges with a neighbour.
+/// If a change leaves a node with this number of slots or fewer, the node merges with a neighbour.
 const fn thin(fan_out: usize) -> usize {
     fan_out / 4
 }
 
-/// Two nodes that a change replaces become one if that node has this number of slots or fewer.
+/// Two nodes that a change replaces become one node if that node has this number of slots or fewer.
 const fn crowded(fan_out: usize) -> usize {
     fan_out - fan_out / 4
 }
@@ -22,7 +22,7 @@ const fn crowded(fan_out: usize) -> usize {
 /// A prepared replacement of a range's items. [`Tree::commit`] publishes it. A drop frees its new nodes.
 #[must_use = "a prepared change does nothing until it is committed"]
 pub struct Change<T, A: NodeAlloc, const F: usize> {
-    /// All new nodes, linked.
+    /// The first of all new nodes. `TreeNode::link` leads to the next one.
     built: *mut TreeNode<A, F>,
     /// All nodes that the change replaces, linked.
     replaced: *mut TreeNode<A, F>,
@@ -36,7 +36,7 @@ pub struct Change<T, A: NodeAlloc, const F: usize> {
     number: u32,
     /// The new value.
     value: *mut (),
-    /// Items gained or lost.
+    /// The number of items that the change adds, less the number that it removes.
     delta: isize,
     _values: PhantomData<Item<T>>,
 }
@@ -47,7 +47,7 @@ struct Level<A: NodeAlloc, const F: usize> {
     first: *mut TreeNode<A, F>,
     last: *mut TreeNode<A, F>,
     count: usize,
-    /// The distribution of slots: each of the next `wide` nodes receives `share + 1`, each later one `share`.
+    /// The distribution of slots: each of the next `wide` nodes receives `share + 1`, and each node after them `share`.
     share: usize,
     wide: usize,
     /// Number of slots that `last` still receives.
@@ -55,9 +55,9 @@ struct Level<A: NodeAlloc, const F: usize> {
 }
 
 impl<A: NodeAlloc, const F: usize> Level<A, F> {
-    /// Plans nodes for `total` slots, which `before` nodes held. With `at_end` the change lies at their end, as in
-    /// ascending insertion: the plan leaves full nodes. Otherwise two nodes stay two if a single node would be nearly
-    /// full, because the next change there would split that node again.
+    /// Plans nodes for `total` slots. `before` is the number of nodes that held these slots. With `at_end` the change
+    /// lies at the end of these nodes, as in ascending insertion, and the plan leaves full nodes. Otherwise two nodes
+    /// are not merged if the merged node would be nearly full. The next change of that node would split it again.
     fn plan(level: u8, total: usize, before: usize, at_end: bool) -> Self {
         let least = if before > 1 && !at_end && total > crowded(F) { 2 } else { 1 };
         let nodes = total.div_ceil(F).max(least);
@@ -115,12 +115,12 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
     }
 }
 
-/// The source of a tree's new nodes. Only the writer uses all fields but the first, and writes them at each change. So
-/// they are on cache lines of their own.
+/// The source of a tree's new nodes. Only the writer uses the fields after `alloc`, and writes them at each change. So
+/// the source has cache lines of its own.
 #[repr(C, align(64))]
 pub(super) struct Source<A: NodeAlloc, const F: usize> {
     pub alloc: A,
-    /// Leaves and inner nodes that were set aside, linked.
+    /// The list of leaves and the list of inner nodes that were set aside, for a later change that must not fail.
     aside: [Cell<*mut TreeNode<A, F>>; 2],
     /// Number of commits after which the unused nodes of `aside` are freed.
     awaited: Cell<u8>,
@@ -201,7 +201,7 @@ impl<A: NodeAlloc, const F: usize> Source<A, F> {
 /// Appends the list that starts at `list` to `onto`.
 ///
 /// # Safety
-/// The nodes are the caller's, linked.
+/// The nodes are linked, and only the caller reaches them.
 unsafe fn chain<A: NodeAlloc, const F: usize>(list: *mut TreeNode<A, F>, onto: &mut *mut TreeNode<A, F>) {
     let mut at = list;
     while !at.is_null() {
@@ -224,7 +224,7 @@ struct Neighbour<A: NodeAlloc, const F: usize> {
 
 impl<A: NodeAlloc, const F: usize> Neighbour<A, F> {
     /// Finds the neighbour to merge with a new node of `total` slots, which replaces the nodes from `left` to `right`
-    /// at `level`. There is one only if the new node is thin and both fit into one node.
+    /// at `level`. There is a neighbour to merge with only if the new node is thin and both nodes fit into one.
     ///
     /// # Safety
     /// The caller is the writer, and the paths lead through its tree.
@@ -261,7 +261,7 @@ impl<T, A: NodeAlloc, const F: usize> Change<T, A, F> {
         }
     }
 
-    /// Adds the nodes of `level`, from that on the path `from` to the node `last`, to the replaced nodes.
+    /// Adds a row of nodes of `level` to the replaced nodes: from the node on the path `from` to the node `last`.
     ///
     /// # Safety
     /// As [`replace_one`](Self::replace_one), for all of these nodes. `last` is not left of the path.
@@ -493,8 +493,9 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         Ok(change)
     }
 
-    /// Publishes `change` by one store, updates the ancestors' triples, and retires the replaced nodes. Cannot fail
-    /// (relies on C3, third step).
+    /// Publishes `change` by one store, updates the triples (first address, last address, largest gap) of the
+    /// ancestors, and retires the replaced nodes. Cannot fail (relies on C3: the publication is a step that cannot
+    /// fail).
     pub fn commit(&self, _owner: &mut Owner, mut change: Change<T, A, F>) {
         self.len.store(self.len.load(Ordering::Relaxed).wrapping_add_signed(change.delta), Ordering::Relaxed);
         debug_assert_eq!(change.number, self.source.number.get(), "a change is committed before the next is prepared");
@@ -522,8 +523,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.source.committed();
     }
 
-    /// Updates the triples of `change.top` and its ancestors, from the parent at `level` upwards, until a triple does
-    /// not change.
+    /// Stores the triple (first address, end, largest gap) of `change.top` in its parent at `level`. Then updates the
+    /// triples of the ancestors, upwards, until a triple does not change.
     ///
     /// # Safety
     /// The caller is the writer, and has published the change.
@@ -589,13 +590,14 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         }
     }
 
-    /// Sets nodes aside for a change that replaces a range by at most three items, after one other change. Then the
-    /// `prepare` of that change cannot fail. The commit of that change frees the unused nodes.
+    /// Sets nodes aside, so that the `prepare` of the second change after this call cannot fail. That change replaces a
+    /// range by at most three items. Its commit frees the unused nodes.
     pub(crate) fn set_aside(&self, _owner: &mut Owner) -> Result<(), OutOfMemory> {
         let root = self.root.load(Ordering::Relaxed);
         // SAFETY: the caller is the writer, so the root stays.
         let height = 1 + if root.is_null() { 0 } else { unsafe { (*root).level as usize + 1 } };
-        // A level needs at most the slots of two nodes and three more: three nodes. A new root may come above them.
+        // A level needs at most the slots of two old nodes and three more slots, so three nodes suffice. A new root may
+        // be added above.
         let filled = self.source.fill(0, 3).and_then(|()| self.source.fill(1, 3 * height));
         self.source.awaited.set(2);
         filled.inspect_err(|_| self.source.empty())
@@ -618,10 +620,10 @@ impl<A: NodeAlloc, const F: usize> Level<A, F> {
         Ok(())
     }
 
-    /// Appends the nodes of the row below as children.
+    /// Appends the new nodes of the next lower level as children.
     ///
     /// # Safety
-    /// The nodes are the caller's, linked.
+    /// The nodes are linked, and only the caller reaches them.
     unsafe fn adopt(&mut self, from: &Source<A, F>, list: *mut TreeNode<A, F>) -> Result<(), OutOfMemory> {
         let mut child = list;
         while !child.is_null() {

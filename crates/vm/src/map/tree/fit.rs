@@ -40,7 +40,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
         self.first_fit_visits(owner, len, align, lo, hi).0
     }
 
-    /// As [`first_fit`](Self::first_fit), and the number of nodes that were looked at.
+    /// Returns the result of [`first_fit`](Self::first_fit), and the number of nodes that the search looked at.
     pub fn first_fit_visits(&self, _owner: &Owner, len: u64, align: u64, lo: u64, hi: u64) -> (Option<u64>, u64) {
         let mut w = Wanted { len, align, lo, hi, enter: 0, visited: 0 };
         let found = self.find(&mut w);
@@ -86,12 +86,13 @@ unsafe fn below<A: NodeAlloc, const F: usize>(this: *mut TreeNode<A, F>, w: &mut
     w.visited += 1;
     // SAFETY: `this` is reachable, by this function's contract, and only the caller, which is the writer, changes it.
     let node = unsafe { &*this };
-    // Children that end at or before `lo` have no hole in `lo..hi`. The hole after the last of them may reach into it.
+    // Children that end at or before `lo` have no hole in `lo..hi`. The hole after the last of these children may reach
+    // into `lo..hi`.
     let mut i = node.route(w.lo);
     loop {
         // SAFETY: the node is reachable and has an item at least, so `route` and the loop keep `i` below its length.
         let gap = unsafe { TreeNode::gap(this, i) };
-        // Only the child that contains `lo` may be entered in vain, once a level.
+        // On each level, only the child that contains `lo` may be entered although the answer is not in it.
         if node.end(i) > w.lo && gap >= w.enter {
             // SAFETY: a leaf has gap 0, which is less than `enter`, so the slot leads to a child; it is reachable and
             // stays.

@@ -52,9 +52,9 @@
 //! after the pointer is stored. It never falls for `i > 0`, because an item that starts before `starts[i]` is put below
 //! child `i - 1`. So a reader that descends by an outdated `starts[i]` meets the new child. The address that it looks
 //! up is not covered by this child, so it finds no item. That answer was right before the change, and is right after
-//! it. A miss that overlaps *several* changes may be wrong. Therefore a miss counts only if the arena's sequence did
-//! not change (relies on C3). A hit counts only if the item is not stale. Only the writer reads or writes `ends` and
-//! `gaps` of inner nodes.
+//! it. A miss that overlaps *several* changes may be wrong. Therefore a miss counts only if the sequence number of the
+//! arena that has the tree did not change (relies on C3). A hit counts only if the item is not stale. Only the writer
+//! reads or writes `ends` and `gaps` of inner nodes.
 
 mod change;
 mod check;
@@ -107,7 +107,7 @@ pub struct Tree<T, A: NodeAlloc, const F: usize> {
 }
 
 // SAFETY: nodes are shared by the rules of the module: readers use immutable parts and atomics, and there is one writer
-// (`Owner`). Values are returned as raw pointers. Code that dereferences them argues for `T`.
+// (`Owner`). Values are returned as raw pointers. Code that dereferences these pointers must argue that `T` allows it.
 unsafe impl<T, A: NodeAlloc, const F: usize> Send for Tree<T, A, F> {}
 // SAFETY: readers use atomics, and cells that are fixed once reachable. Every change requires the one `Owner`.
 unsafe impl<T, A: NodeAlloc, const F: usize> Sync for Tree<T, A, F> {}
@@ -138,7 +138,8 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
     /// As [`Tree::get`].
     pub(crate) unsafe fn nodes(&self) -> [u64; 2] {
         /// # Safety
-        /// As [`Tree::get`], and `node` was reached from the root meanwhile.
+        /// As [`Tree::get`], and `node` was reached from the root since the caller pinned the epoch or excluded
+        /// writers.
         unsafe fn count<A: NodeAlloc, const F: usize>(node: *mut TreeNode<A, F>, found: &mut [u64; 2]) {
             // SAFETY: by this function's contract; reachable nodes are alive while the caller is pinned.
             unsafe {
@@ -248,7 +249,7 @@ impl<T, A: NodeAlloc, const F: usize> Tree<T, A, F> {
 /// root again to find the next leaf. That costs less than a stored path, which every short walk would have to fill.
 pub struct Cursor<T, A: NodeAlloc, const F: usize> {
     root: *mut TreeNode<A, F>,
-    /// The leaf that the place is in or behind; null: there are no items.
+    /// The leaf that contains the place, or that ends at the place. Null if there are no items.
     leaf: *mut TreeNode<A, F>,
     index: usize,
     /// The first address that belongs to a leaf further right.
@@ -277,7 +278,7 @@ impl<T, A: NodeAlloc, const F: usize> Cursor<T, A, F> {
 
     /// The item before the cursor's place. `None` if that item is not in the same leaf, or if no item is before.
     pub fn before(&self) -> Option<Item<T>> {
-        // SAFETY: the caller of `cursor` promised that the nodes stay alive while the cursor is used.
+        // SAFETY: the caller of `cursor` keeps the nodes alive while the cursor is used.
         let leaf = unsafe { self.leaf.as_ref() }?;
         self.index.checked_sub(1).map(|i| leaf.item(i))
     }
@@ -294,16 +295,15 @@ impl<T, A: NodeAlloc, const F: usize> Iterator for Cursor<T, A, F> {
 
     #[inline]
     fn next(&mut self) -> Option<Item<T>> {
-        // SAFETY: the cursor's maker promised that the nodes stay alive while it is used.
+        // SAFETY: the caller of `cursor` keeps the nodes alive while the cursor is used.
         let mut leaf = unsafe { self.leaf.as_ref() }?;
         while self.index >= leaf.len() {
-            // Every leaf further right begins beyond the one before. So this loop ends, even if a writer changes the
-            // tree meanwhile.
+            // Each leaf begins at a higher address than the leaf before it. So this loop ends, even if a writer changes
+            // the tree at the same time.
             if self.beyond == u64::MAX {
                 return None;
             }
-            // SAFETY: a cursor that has a leaf has a root, and the caller of `cursor` promised that its nodes stay
-            // alive.
+            // SAFETY: a cursor that has a leaf has a root, and the caller of `cursor` keeps its nodes alive.
             leaf = unsafe {
                 self.go_on();
                 &*self.leaf

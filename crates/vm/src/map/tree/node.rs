@@ -54,12 +54,13 @@ pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
     pub level: u8,
     /// Number of slots in use. Fixed once the node is reachable.
     len: Cell<u8>,
-    /// The starts and pointers. All arrays here are initialised below `len`. The starts from `len` on are [`BEYOND`].
+    /// The starts and pointers. All arrays of this struct are initialised below index `len`. The starts from `len` on
+    /// are [`BEYOND`].
     keys: [Key; F],
-    /// One past the last address of each slot. In an inner node only the writer uses them. In a leaf they are fixed
-    /// once it is reachable.
+    /// The end of each slot, one past its last address. In an inner node only the writer uses the ends. In a leaf the
+    /// ends are fixed once the leaf is reachable.
     ends: [MaybeUninit<Cell<u64>>; F],
-    /// For the epoch, once the node is retired.
+    /// Used by the epoch once the node is retired.
     retired: Retired,
     alloc: A,
     /// The next node on a list of the writer: nodes being built, or nodes to be retired. Readers never read this.
@@ -70,10 +71,11 @@ pub(super) struct TreeNode<A: NodeAlloc, const F: usize> {
 /// address, because no range is empty.
 const BEYOND: u64 = u64::MAX;
 
-/// A start, and the child or value there.
+/// The start address of a slot, and the child or value in the slot.
 #[repr(C)]
 struct Key {
-    /// In an inner node it may rise in place (see the tree's module). In a leaf it is fixed once the leaf is reachable.
+    /// In an inner node the start may rise in place (see the tree's module). In a leaf the start is fixed once the leaf
+    /// is reachable.
     start: MaybeUninit<AtomicU64>,
     /// A child in an inner node, a value in a leaf. One store replaces it.
     slot: MaybeUninit<AtomicPtr<()>>,
@@ -83,7 +85,7 @@ struct Key {
 #[repr(C)]
 struct Inner<A: NodeAlloc, const F: usize> {
     node: TreeNode<A, F>,
-    /// The largest hole below each child. Only the writer uses them.
+    /// The largest hole below each child. Only the writer uses the gaps.
     gaps: [MaybeUninit<Cell<u64>>; F],
 }
 
@@ -98,7 +100,8 @@ pub const fn node_bytes<A: NodeAlloc, const F: usize>(size: NodeSize) -> usize {
     }
 }
 
-/// The triple of a node that its parent stores (see the tree's module).
+/// The triple of a node: first address, end of the last item, largest gap. The node's parent stores it (see the tree's
+/// module).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Summary {
     pub first: u64,
@@ -147,7 +150,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// Frees a node and all below it.
     ///
     /// # Safety
-    /// The caller alone can reach any of them, and they are freed once.
+    /// The caller alone can reach the node and the nodes below it, and each is freed once.
     pub unsafe fn free_subtree(node: *mut Self) {
         // SAFETY: by this function's contract.
         unsafe {
@@ -275,8 +278,8 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// `this` is a live node with all its memory behind the pointer, `i` is below its length; the caller is the writer.
     #[inline(always)]
     pub unsafe fn gap(this: *mut Self, i: usize) -> u64 {
-        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field this
-        // is.
+        // SAFETY: by this function's contract; nodes above level 0 were allocated as `Inner`, whose first field is the
+        // `TreeNode`.
         unsafe { if (*this).level == 0 { 0 } else { (*this.cast::<Inner<A, F>>()).gaps[i].assume_init_ref().get() } }
     }
 
@@ -306,7 +309,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
     /// Appends slots `range` of `from`, a node of the same level, to a node that is being built.
     ///
     /// # Safety
-    /// As [`TreeNode::push`], for each of them.
+    /// As [`TreeNode::push`], for each appended slot.
     pub unsafe fn append(this: *mut Self, from: *mut Self, range: core::ops::Range<usize>) {
         // SAFETY: by this function's contract. only the writer changes the copied arrays, so plain copies suffice. The
         // arrays of the two nodes do not overlap.
@@ -344,7 +347,7 @@ impl<A: NodeAlloc, const F: usize> TreeNode<A, F> {
         }
     }
 
-    /// The node's own triple, computed from its arrays alone.
+    /// The node's own triple (first address, end, largest gap), computed from its arrays alone.
     ///
     /// # Safety
     /// As [`TreeNode::gap`]; the node is not empty.

@@ -245,7 +245,7 @@ fn a_hole_aligned_by_chance_is_found_as_the_last_resort() {
     assert_eq!(p.tree.first_fit(&p.owner, 4 * PAGE, 16 * PAGE, 0, 64 * PAGE), None);
 }
 
-/// A tree of `n` one-page items with a page between any two, of which some are removed at random. Returns also the
+/// A tree of `n` one-page items, with a free page between any two. Some items are removed at random. Returns also the
 /// number of levels.
 fn fragmented(n: u64) -> (Tree<u64, Boxes, 11>, Owner, u64) {
     let (tree, mut owner) = Tree::new(Boxes);

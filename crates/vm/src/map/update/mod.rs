@@ -2,9 +2,9 @@
 //!
 //! # The two phases
 //! 1. *Plan.* The writer marks the entries that the change may replace stale, and issues one fence after the marks.
-//!    From then on no fault enters a leaf in them: it finds the mark under its table page's lock and waits for this
-//!    writer. So the chains that the plan reads do not change. Then the writer allocates everything: entries, backings
-//!    and tree nodes. After a failure it clears the marks, and nothing has changed.
+//!    From then on no fault enters a leaf in them: each fault finds the mark under its table page's lock, and waits for
+//!    this writer. So the chains that the plan reads do not change. Then the writer allocates everything: entries,
+//!    backings and tree nodes. After a failure it clears the marks, and nothing has changed.
 //! 2. *Do.* This phase cannot fail. The writer clears or weakens leaves and flushes. It links new chains and publishes
 //!    the new entries by one store. It unlinks the old entries' chains with the proof of the flush, and retires the old
 //!    entries.
@@ -43,12 +43,12 @@ pub(super) struct Row<'s, M: Machine> {
     pending: Option<Piece<'s, M>>,
     new: NewEntries<M>,
     spare: SpareBackings<M>,
-    /// The object that pieces may map, and the number of its page at which they begin.
+    /// The object that pieces may map, and the number of the object's page at which the pieces begin.
     object: Option<(&'s ObjectRef<M>, u64)>,
     /// The distance of a move, in bytes. An address of a piece plus `moved` is the address in its old entry. 0 if
     /// nothing moves.
     moved: u64,
-    /// The least number of bytes that a stack's front covers.
+    /// The least number of bytes that a stack's front (the first layer of its chain) covers.
     stack_room: u64,
 }
 
@@ -56,13 +56,14 @@ pub(super) struct Row<'s, M: Machine> {
 pub(super) struct Update<'s, M: Machine> {
     space: &'s Space<M>,
     writer: Option<Writer<'s, M>>,
-    /// Entries marked stale, linked.
+    /// The first of the entries that this change has marked stale. `Entry::link` leads to the next one.
     marked: *const Entry<M>,
-    /// The first and the last entry that overlap the range, and the entry after them.
+    /// `first` and `last` are the first and the last entry that overlap the range. `following` is the entry after
+    /// `last`.
     first: Option<&'s Entry<M>>,
     last: Option<&'s Entry<M>>,
     following: Option<&'s Entry<M>>,
-    /// The entry before them, if it is in the same leaf of the tree.
+    /// The entry before `first`, if both are in one leaf of the tree.
     previous: Option<&'s Entry<M>>,
     row: Row<'s, M>,
 }
@@ -125,7 +126,7 @@ impl<'s, M: Machine> Row<'s, M> {
             ChainSource::Entry(entry) => {
                 let gives_way = self.range.contains(entry.range().start);
                 if !gives_way && p.is_all_of(entry) {
-                    // An unchanged neighbour, to which nothing was joined: its entry stays.
+                    // The piece is an unchanged neighbour, to which no other piece was joined. So its entry stays.
                     return Ok(());
                 }
                 let contains = |outer: VirtRange| outer.start <= p.range.start && outer.end >= p.range.end;
@@ -208,7 +209,7 @@ impl<'s, M: Machine> Row<'s, M> {
 }
 
 impl<'s, M: Machine> Update<'s, M> {
-    /// A change that replaces the entries in `range`. Every entry that overlaps `range` is marked stale, so that its
+    /// A change that replaces the entries in `range`. Marks every entry that overlaps `range` stale, so that its
     /// attributes and chain do not change. The caller must push the parts of those entries outside `range` as pieces.
     #[inline(always)] // inlined so that the value is built in place, without a copy
     pub fn new(space: &'s Space<M>, writer: Writer<'s, M>, range: VirtRange) -> Self {
@@ -228,7 +229,7 @@ impl<'s, M: Machine> Update<'s, M> {
 
     /// Marks the entries that overlap `range`.
     fn mark_all(&mut self, writer: Writer<'s, M>, range: VirtRange) {
-        // One descent finds all of them.
+        // One descent in the tree finds all these entries.
         let (previous, mut entries) = writer.around(range.start);
         self.previous = previous;
         loop {
@@ -270,8 +271,8 @@ impl<'s, M: Machine> Update<'s, M> {
         }
     }
 
-    /// Gives each part of `range` the attributes that `changed` returns, and joins equal neighbours. `range` is that of
-    /// [`Update::new`]. A part whose flag `NEEDS_FRONT` is cleared gets a new front.
+    /// Gives each part of `range` the attributes that `changed` returns, and joins equal neighbours. `range` must be
+    /// the range that was passed to [`Update::new`]. A part whose flag `NEEDS_FRONT` is cleared gets a new front.
     pub fn change(&mut self, range: VirtRange, changed: impl Fn(&Entry<M>) -> Attributes) -> Result<(), MapError> {
         let (first, last) = (self.first, self.last);
         self.outside_before(range)?;
@@ -314,12 +315,12 @@ impl<'s, M: Machine> Update<'s, M> {
         })
     }
 
-    /// Sets the object that pieces may map, and the number of its page at which they begin.
+    /// Sets the object that pieces may map, and the number of the object's page at which the pieces begin.
     pub fn show(&mut self, object: Option<(&'s ObjectRef<M>, u64)>) {
         self.row.object = object;
     }
 
-    /// Sets the least number of bytes that a new stack's front covers.
+    /// Sets the least number of bytes that the front (the first layer of the chain) of a new stack covers.
     pub fn with_stack_room(mut self, room: u64) -> Self {
         self.row.stack_room = room;
         self
@@ -330,7 +331,8 @@ impl<'s, M: Machine> Update<'s, M> {
         self.row.push(piece)
     }
 
-    /// As [`Writer::charge_commit`], for a mapping of all of `range`.
+    /// Charges a mapping of all of `range` with [`Writer::charge_commit`], less the charged memory that it replaces.
+    /// Returns false if the limit of the commit charge would be exceeded.
     pub fn charge_commit(&mut self, range: VirtRange, a: &Attributes) -> bool {
         if !self.space.vm().map_memory().commit_charge().is_limited() {
             return true;
@@ -403,13 +405,15 @@ impl<'s, M: Machine> Update<'s, M> {
         self.perform(None, work)
     }
 
-    /// As [`Update::apply`], with a second row, which fills a hole elsewhere from entries that are replaced here. The
-    /// second row is published first, so that one of the two places is always mapped.
+    /// Applies the change like [`Update::apply`], and publishes a second row of pieces, `elsewhere`. That row fills a
+    /// hole at other addresses with pages of entries that this change replaces. It is published first, so that the
+    /// pages are always mapped at one of the two places.
     pub fn apply_with(&mut self, elsewhere: &mut Row<'s, M>, work: Work) -> Result<(), MapError> {
         self.perform(Some(elsewhere), work)
     }
 
-    /// Applies the change. Called once; afterwards a drop of the update does nothing.
+    /// Applies the change, and the second row if there is one. Called once; afterwards a drop of the update does
+    /// nothing.
     fn perform(&mut self, mut elsewhere: Option<&mut Row<'s, M>>, work: Work) -> Result<(), MapError> {
         self.row.settle()?;
         if let Some(row) = &mut elsewhere {
@@ -427,8 +431,8 @@ impl<'s, M: Machine> Update<'s, M> {
             return Err(MapError::TooMany);
         }
         let writer = self.writer.as_mut().expect("the writer is held until the change is applied");
-        // With two rows, the second tree change can be prepared only after the first is published. So its nodes are set
-        // aside now.
+        // With two rows, the second tree change can be prepared only after the first is published. So its nodes are
+        // allocated now, and set aside.
         let mut first = None;
         let mut change = None;
         match &elsewhere {
@@ -478,7 +482,7 @@ impl<'s, M: Machine> Update<'s, M> {
         }
         let prune = writer.idle_tables(emptied, self.space);
 
-        // The old entries are unreachable now. Their chains are unlinked while the arena's lock is held. Otherwise a
+        // The old entries are unreachable now. Their chains are unlinked while the writer is still held. Otherwise a
         // mapping could grow over the old range of a private object, and find pages there that are still to be freed.
         // SAFETY: entries on this list left the tree by `publish`, and this loop alone retires them, once each.
         while let Some(entry) = unsafe { replaced.as_ref() } {
@@ -487,7 +491,7 @@ impl<'s, M: Machine> Update<'s, M> {
             // over belongs to this entry alone.
             unsafe {
                 if !entry.noted(Notes::CHAIN_TAKEN) {
-                    // Without work on leaves no flush is owed, because the present leaves stay right.
+                    // If the change has no work on leaves, it owes no flush, because the present leaves stay valid.
                     let proof = proof.get_or_insert_with(|| Sweep::new(self.space).finish());
                     backing::dispose(self.space.vm(), entry.front_ptr(), proof);
                 }

@@ -59,7 +59,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
     }
 
     /// Performs `work`. The caller has marked the entries stale, and issued a full fence (relies on C3). Otherwise a
-    /// fault could enter a leaf after this skipped its absent table page.
+    /// fault could enter a leaf after this call has skipped its absent table page.
     pub fn perform(&mut self, work: Work) {
         let (range, keep) = match work {
             Work::None => return,
@@ -131,7 +131,7 @@ impl<'s, M: Machine> Sweep<'s, M> {
         seen
     }
 
-    /// Flushes for all work so far. Returns the proof.
+    /// Flushes for all work so far. Returns the proof of the flush.
     pub fn finish(&mut self) -> Flushed {
         if self.visited != 0 {
             self.space.vm().stats().add(Event::RangeVisit, self.visited);

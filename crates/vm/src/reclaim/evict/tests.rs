@@ -326,8 +326,8 @@ fn full_swap_keeps_pages_in_memory_and_slots_in_use() {
     (0..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 1));
     (0..40).for_each(|n| store(&space, page(n), n as u8 + 2));
     space.advise(range(0, 40), Advice::PageOut).unwrap();
-    // Pages that were read while slots were scarce gave up their slots at scattered places. As many pages are evicted
-    // again as there are slots.
+    // Pages that were read while slots were scarce gave up their slots at scattered places. The number of pages that
+    // are evicted again equals the number of slots.
     assert_eq!((space.stats().resident_pages, free_slots(&m)), (24, 0));
     (0..40).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 2));
 }

@@ -60,10 +60,11 @@ fn a_grown_private_part_shows_the_file_not_other_copies() {
         let space = Space::new(m.vm).unwrap();
         show(&space, 0, 8, &file, false);
         (0..8).for_each(|n| store(&space, page(n), 9));
-        // After a fork the copies are behind an empty front.
+        // After a fork the copied pages are in a layer behind an empty front.
         let _child = forks.then(|| space.fork().unwrap());
         if how == Move::No {
-            // Make a hole behind the part to grow into, at an address where the mapping had a copy before.
+            // Unmap the pages after the range that is to grow, so that it can grow there. The chain had copies at these
+            // addresses before.
             space.unmap(range(4, 4)).unwrap();
             (4..8).for_each(|n| assert!(space.fault(page(n), crate::Access::Read).is_err()));
         }
@@ -102,7 +103,7 @@ fn a_shrink_may_span_several_mappings() {
         Err(MapError::NotMapped),
         "a part of the range is unmapped"
     );
-    // Only the part that moves must be of one mapping. The end is removed before.
+    // Only the part that moves must be of one mapping. The pages beyond the new length are unmapped before.
     anonymous(&space, 10, 4);
     space.protect(range(12, 2), Prot::READ).unwrap();
     assert_eq!(space.remap(range(10, 4), one(2), Move::To(page(100)), false), Ok(page(100)));
