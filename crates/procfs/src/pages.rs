@@ -118,8 +118,7 @@ pub(super) struct Resident {
 
 impl Resident {
     /// Splits the number of resident pages, `all`, by kind. Only mappings of files and of shared memory are searched, and
-    /// page by page only private file mappings with copied pages. The rest is anonymous. Memory that was only read
-    /// counts too, because its PTEs map the frame of zeroes.
+    /// page by page only private file mappings with copied pages. The rest is anonymous.
     pub fn of<M: Machine>(memory: &Foreign<M>, all: u64) -> Resident {
         let mut counts = Resident::default();
         let mut steps = 0;

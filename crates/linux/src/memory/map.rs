@@ -252,11 +252,9 @@ pub fn sys_mmap<M: Machine>(
     if (!shared && prot.contains(Prot::WRITE)) || (shared && request.object.is_none()) {
         wanted.check_commit(ctx)?;
     }
-    if request.object.is_none() {
-        if shared {
-            fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;
-            request.object = Some((&fresh, 0));
-        }
+    if request.object.is_none() && shared {
+        fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;
+        request.object = Some((&fresh, 0));
     }
     let space = ctx.space()?;
     let at = space.map(&request)?;
