@@ -203,6 +203,18 @@ static void proc_stat(void) { read_proc("/proc/self/stat", 100); }
 static void proc_status(void) { read_proc("/proc/self/status", 100); }
 static void proc_maps(void) { read_proc("/proc/self/maps", 100); }
 static void proc_meminfo(void) { read_proc("/proc/meminfo", 50); }
+static void proc_vmstat(void) { read_proc("/proc/vmstat", 50); }
+static void proc_statm(void) { read_proc("/proc/self/statm", 100); }
+static void proc_smaps(void) { read_proc("/proc/self/smaps", 50); }
+static void proc_rollup(void) { read_proc("/proc/self/smaps_rollup", 50); }
+
+// Mappings that no other joins: every second page can only be read.
+static void many_mappings(void) {
+    char *at = mmap(0, 4000 * 4096L, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < 4000; i += 2) mprotect(at + i * 4096L, 4096, PROT_READ);
+}
+static void proc_statm_mapped(void) { many_mappings(); read_proc("/proc/self/statm", 100); }
+static void proc_status_mapped(void) { many_mappings(); read_proc("/proc/self/status", 100); }
 
 static const struct operation file_operations[] = {
     {"read_zero_device", read_zero_device},
@@ -245,5 +257,11 @@ static const struct operation file_operations[] = {
     {"proc_status", proc_status},
     {"proc_maps", proc_maps},
     {"proc_meminfo", proc_meminfo},
+    {"proc_vmstat", proc_vmstat},
+    {"proc_statm", proc_statm},
+    {"proc_statm_mapped", proc_statm_mapped},
+    {"proc_status_mapped", proc_status_mapped},
+    {"proc_smaps", proc_smaps},
+    {"proc_rollup", proc_rollup},
     {NULL, NULL},
 };

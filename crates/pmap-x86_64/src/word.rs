@@ -106,9 +106,9 @@ const fn rights_bits(rights: Rights) -> u64 {
 
 impl Format for X86_64 {
     const LEVELS: u32 = LEVELS;
-    // Programs may not map page 0, nor the last page before the hole in the address space, as on Linux. A system call
-    // at the end of that page would have its return address in the hole.
-    const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
+    // Programs may not map the last page before the hole in the address space, as on Linux. A system call at the end
+    // of that page would have its return address in the hole.
+    const USER: VirtRange = VirtRange { start: 0, end: 0x7fff_ffff_f000 };
     const KERNEL_HALF: u64 = 0xffff_8000_0000_0000;
     const PAGE_DROPS_UPPER: bool = true;
     const CACHES_ABSENT: bool = false;

@@ -7,7 +7,7 @@
 //! pipes, sockets and shared memory are not counted.
 
 use crate::about::Task;
-use crate::node::put;
+use crate::node::{parts, put};
 use core::alloc::Layout;
 use quire_fs::FsError;
 use quire_fs::generated::Text;
@@ -91,7 +91,9 @@ pub(super) fn of_machine<M: Machine>(about: &crate::about::System<M>, out: &mut 
     let bytes = |pages: u64| pages * quire_vm::PAGE_SIZE;
     let mut slabs = 0;
     for cache in vm.heap().caches().iter().chain(vm.map_memory().caches()).chain(vm.object_memory().caches()) {
-        put!(out, "quire_slab_bytes_{} {}\n", cache.label(), bytes(cache.frames()))?;
+        out.push(b"quire_slab_bytes_")?;
+        out.push(cache.label().as_bytes())?;
+        parts!(out, " ", dec bytes(cache.frames()), "\n")?;
         slabs += cache.frames();
     }
     let heap: u64 = vm.heap().caches().iter().map(|cache| cache.frames()).sum();
@@ -106,7 +108,9 @@ pub(super) fn of_machine<M: Machine>(about: &crate::about::System<M>, out: &mut 
         ("futex_table", tables.futexes),
     ];
     for (name, value) in rows {
-        put!(out, "quire_{name}_bytes {value}\n")?;
+        out.push(b"quire_")?;
+        out.push(name.as_bytes())?;
+        parts!(out, "_bytes ", dec value, "\n")?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The files of `/proc` about the whole machine.
 
 use crate::about::System;
-use crate::node::put;
+use crate::node::{parts, put};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
 use quire_linux::memory::commit;
@@ -200,18 +200,23 @@ pub(super) fn vm_stat<M: Machine>(about: &System<M>, out: &mut Text) -> Result<(
         // The lowest number of free frames so far. It is the whole reserve if memory was never low.
         ("nr_reserve_lowest", vm.frames().lowest().unwrap_or(vm.frames().reserve())),
     ];
+    let row = |out: &mut Text, name: &str, value: u64| {
+        out.push(name.as_bytes())?;
+        parts!(out, " ", dec value, "\n")
+    };
     for (name, pages) in now {
-        put!(out, "{name} {pages}\n")?;
+        row(out, name, pages)?;
     }
     let stats = vm.stats();
-    put!(out, "nr_page_table_pages {}\n", stats.table_pages())?;
-    let refused = stats.total(Event::FaultRefused);
-    put!(out, "pgfault {}\npgmajfault {}\n", stats.faults() + refused, stats.faults_of(FaultKind::PagedIn))?;
+    row(out, "nr_page_table_pages", stats.table_pages())?;
+    row(out, "pgfault", stats.faults() + stats.total(Event::FaultRefused))?;
+    row(out, "pgmajfault", stats.faults_of(FaultKind::PagedIn))?;
     for kind in FaultKind::ALL {
-        put!(out, "pgfault_{} {}\n", kind.name(), stats.faults_of(*kind))?;
+        out.push(b"pgfault_")?;
+        row(out, kind.name(), stats.faults_of(*kind))?;
     }
     for event in Event::ALL {
-        put!(out, "{} {}\n", event.name(), stats.total(*event))?;
+        row(out, event.name(), stats.total(*event))?;
     }
     crate::kernel_memory::of_machine(about, out)
 }

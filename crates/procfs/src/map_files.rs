@@ -49,7 +49,7 @@ fn addresses(name: &[u8]) -> Option<VirtRange> {
 /// it maps no file.
 fn exact<M: Machine, R>(memory: &Foreign<M>, range: VirtRange, f: impl FnOnce(&EntryInfo<M>) -> R) -> Option<R> {
     let (mut f, mut found) = (Some(f), None);
-    memory.entries(range.start, &mut |entry| {
+    memory.mappings(range.start, &mut |entry| {
         if entry.range == range && is_of_file(entry) {
             found = f.take().map(|f| f(entry));
         }
@@ -89,9 +89,9 @@ impl<M: Machine> GeneratedDirectory<FileHost<M>> for Mappings<M> {
     fn list(&self, after: u64, each: Each<'_>) -> Result<(), FsError> {
         let Some(memory) = self.0.look()?.memory else { return Ok(()) };
         // A cookie is the end address of a mapping, and the next mapping ends above it.
-        memory.entries(after, &mut |entry| {
+        memory.mappings(after, &mut |entry| {
             let VirtRange { start, end } = entry.range;
-            if !is_of_file(entry) {
+            if !is_of_file(entry) || (after != 0 && start < after) {
                 return true;
             }
             let name = Short::new(format_args!("{start:x}-{end:x}"));

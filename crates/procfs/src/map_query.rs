@@ -67,7 +67,7 @@ pub(super) fn is_of_file<M: Machine>(entry: &EntryInfo<M>) -> bool {
 /// The mapping that `query` asks for. ENOENT if there is none.
 fn find<M: Machine>(memory: &Foreign<M>, query: &Query) -> Result<EntryInfo<M>, Errno> {
     let mut found = None;
-    memory.entries(query.address, &mut |entry| {
+    memory.mappings(query.address, &mut |entry| {
         let next = query.flags & COVERING_OR_NEXT != 0;
         let wanted = query.flags & RIGHTS & !rights(entry) == 0
             && (query.flags & OF_FILE == 0 || is_of_file(entry))

@@ -33,7 +33,11 @@ pub(super) fn records<M: Machine>(
     mut write: impl FnMut(&EntryInfo<M>, &mut Text) -> Result<(), FsError>,
 ) -> Result<Option<u64>, FsError> {
     let (mut written, mut next) = (Ok(()), None);
-    memory.entries(from, &mut |entry| {
+    memory.mappings(from, &mut |entry| {
+        // A mapping that grew downward over the cursor since the last record was shown.
+        if from != 0 && entry.range.start < from {
+            return true;
+        }
         written = write(entry, out);
         next = (out.len() >= enough).then_some(entry.range.end);
         written.is_ok() && next.is_none()
@@ -75,8 +79,10 @@ pub(super) fn each<M: Machine>(
     out: &mut Text,
     more: More<'_, M>,
 ) -> Result<Option<u64>, FsError> {
-    // The name is on the heap, because it may be as long as a path.
+    // The name is on the heap, because it may be as long as a path. The parts of a file that is mapped in a row have one
+    // name, which is found once.
     let mut shown = Vec::<u8>::new();
+    let mut named = None;
     records(memory, from, enough, out, |entry, out| {
         let a = entry.attributes;
         let letter = |prot: Prot, c: u8| if a.prot.contains(prot) { c } else { b'-' };
@@ -85,9 +91,13 @@ pub(super) fn each<M: Machine>(
         let offset = if is_ours(entry) { 0 } else { entry.offset };
         let (device, inode) = entry.ident();
         let (major, minor) = (device >> 8 & 0xfff, device & 0xff);
-        shown.clear();
         let mut write = || {
-            name(entry, &mut shown).map_err(|_| FsError::OutOfMemory)?;
+            if named.is_none() || named != entry.object || a.tag != Tag::None {
+                shown.clear();
+                named = None;
+                name(entry, &mut shown).map_err(|_| FsError::OutOfMemory)?;
+                named = entry.object.clone().filter(|_| a.tag == Tag::None);
+            }
             // Spaces precede the name, so that all names begin in one column if the numbers before them are short
             // enough.
             let mut line = Columns::<WIDEST>::new();

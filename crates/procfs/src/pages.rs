@@ -3,7 +3,7 @@
 use crate::about::Task;
 use crate::frames::words;
 use crate::maps;
-use crate::node::put;
+use crate::node::{parts, put};
 use quire_fs::generated::{GeneratedFile, Text};
 use quire_fs::{FsError, ROOT_DEVICE, Sink, Source};
 use quire_heap::{Arc, Weak, unsize};
@@ -35,12 +35,8 @@ impl Sums {
     /// The sums over the mapping `entry`.
     fn of<M: Machine>(memory: &Foreign<M>, entry: &EntryInfo<M>) -> Result<Sums, FsError> {
         let mut sums = Sums { size: entry.range.len(), ..Sums::default() };
-        let mut rest = entry.range;
-        let mut looked = 0u64;
-        while let Some(at) = memory.next_leaf(rest) {
-            rest.start = at + PAGE_SIZE;
-            look(memory, &mut looked)?;
-            let Some(page) = memory.page_at(at).filter(|page| page.mapped) else { continue };
+        let (mut looked, mut result) = (0u64, Ok(()));
+        memory.each_page(entry.range, &mut |_, page| {
             sums.resident += PAGE_SIZE;
             let kind = match (page.alone, page.dirty) {
                 (false, false) => &mut sums.shared_clean,
@@ -51,7 +47,10 @@ impl Sums {
             *kind += PAGE_SIZE;
             sums.referenced += if page.accessed { PAGE_SIZE } else { 0 };
             sums.anonymous += if page.shared { 0 } else { PAGE_SIZE };
-        }
+            result = look(memory, &mut looked);
+            result.is_ok()
+        });
+        result?;
         sums.swapped = memory.swapped_in(entry.range) * PAGE_SIZE;
         if entry.attributes.flags.contains(Flags::WIRED) {
             sums.locked = sums.resident;
@@ -74,34 +73,29 @@ impl Sums {
     }
 
     fn put(&self, out: &mut Text) -> Written {
-        let rows = [
-            ("Rss", self.resident),
-            ("Pss", self.resident),
-            ("Pss_Dirty", self.private_dirty + self.shared_dirty),
-            ("Shared_Clean", self.shared_clean),
-            ("Shared_Dirty", self.shared_dirty),
-            ("Private_Clean", self.private_clean),
-            ("Private_Dirty", self.private_dirty),
-            ("Referenced", self.referenced),
-            ("Anonymous", self.anonymous),
-            ("KSM", 0),
-            ("LazyFree", 0),
-            ("AnonHugePages", 0),
-            ("ShmemPmdMapped", 0),
-            ("FilePmdMapped", 0),
-            ("Shared_Hugetlb", 0),
-            ("Private_Hugetlb", 0),
-            ("Swap", self.swapped),
-            ("SwapPss", self.swapped),
-            ("Locked", self.locked),
-        ];
-        for (name, bytes) in rows {
-            let width = 24usize.saturating_sub(name.len() + 1);
-            put!(out, "{name}:{:>width$} kB\n", bytes / 1024)?;
-        }
-        Ok(())
+        let kib = |bytes: u64| bytes / 1024;
+        let dirty = self.private_dirty + self.shared_dirty;
+        parts!(out, "Rss:            ", kib kib(self.resident), "Pss:            ", kib kib(self.resident))?;
+        parts!(out, "Pss_Dirty:      ", kib kib(dirty), "Shared_Clean:   ", kib kib(self.shared_clean))?;
+        parts!(out, "Shared_Dirty:   ", kib kib(self.shared_dirty))?;
+        parts!(out, "Private_Clean:  ", kib kib(self.private_clean))?;
+        parts!(out, "Private_Dirty:  ", kib kib(self.private_dirty))?;
+        parts!(out, "Referenced:     ", kib kib(self.referenced), "Anonymous:      ", kib kib(self.anonymous))?;
+        out.push(NEVER)?;
+        parts!(out, "Swap:           ", kib kib(self.swapped), "SwapPss:        ", kib kib(self.swapped))?;
+        parts!(out, "Locked:         ", kib kib(self.locked))
     }
 }
+
+/// The rows that are always zero.
+const NEVER: &[u8] = b"KSM:                   0 kB
+LazyFree:              0 kB
+AnonHugePages:         0 kB
+ShmemPmdMapped:        0 kB
+FilePmdMapped:         0 kB
+Shared_Hugetlb:        0 kB
+Private_Hugetlb:       0 kB
+";
 
 /// Ends a long walk if the reading thread was killed. Each step of the walk calls this function, and `steps` counts the
 /// calls. Each 64th call (`OFTEN`) checks the thread.
@@ -123,13 +117,12 @@ pub(super) struct Resident {
 }
 
 impl Resident {
-    /// Counts the resident pages. In a private file mapping with copied pages, each page is examined, because copies
-    /// count as anonymous memory. For any other mapping, only its PTEs are counted. Private memory that was only read
-    /// counts as resident too, because its PTEs map the frame of zeroes.
-    pub fn of<M: Machine>(memory: &Foreign<M>) -> Resident {
+    /// Splits the number of resident pages, `all`, by kind. Only mappings of files and of shared memory are searched, and
+    /// page by page only private file mappings with copied pages. The rest is anonymous.
+    pub fn of<M: Machine>(memory: &Foreign<M>, all: u64) -> Resident {
         let mut counts = Resident::default();
         let mut steps = 0;
-        memory.entries(0, &mut |entry| {
+        memory.entries_of_objects(&mut |entry| {
             if look(memory, &mut steps).is_err() {
                 return false;
             }
@@ -140,7 +133,6 @@ impl Resident {
                 Some(_) if shared || !entry.copied => 0,
                 Some(_) => copies_in(memory, entry.range).min(leaves),
             };
-            counts.anonymous += copies;
             // The kernel's own pages in a private mapping (vDSO) belong to no file system. They count as pages of a
             // file.
             let others = match entry.ident().0 {
@@ -151,6 +143,7 @@ impl Resident {
             *others += leaves - copies;
             true
         });
+        counts.anonymous = all.saturating_sub(counts.files + counts.shared);
         counts
     }
 
@@ -160,14 +153,12 @@ impl Resident {
 }
 
 /// The number of pages in `range` that are the process's own copies.
-fn copies_in<M: Machine>(memory: &Foreign<M>, mut range: VirtRange) -> u64 {
+fn copies_in<M: Machine>(memory: &Foreign<M>, range: VirtRange) -> u64 {
     let (mut copies, mut steps) = (0, 0);
-    while let Some(at) = memory.next_leaf(range)
-        && look(memory, &mut steps).is_ok()
-    {
-        range.start = at + PAGE_SIZE;
-        copies += u64::from(memory.page_at(at).is_some_and(|page| page.mapped && !page.shared));
-    }
+    memory.each_page(range, &mut |_, page| {
+        copies += u64::from(!page.shared);
+        look(memory, &mut steps).is_ok()
+    });
     copies
 }
 
@@ -180,12 +171,10 @@ pub(super) fn smaps<M: Machine>(
 ) -> Result<Option<u64>, FsError> {
     maps::each(memory, from, enough, out, &mut |entry, out| {
         let sums = Sums::of(memory, entry)?;
-        for (name, bytes) in [("Size", sums.size), ("KernelPageSize", PAGE_SIZE), ("MMUPageSize", PAGE_SIZE)] {
-            let width = 24usize.saturating_sub(name.len() + 1);
-            put!(out, "{name}:{:>width$} kB\n", bytes / 1024)?;
-        }
+        parts!(out, "Size:           ", kib sums.size / 1024, "KernelPageSize: ", kib PAGE_SIZE / 1024)?;
+        parts!(out, "MMUPageSize:    ", kib PAGE_SIZE / 1024)?;
         sums.put(out)?;
-        put!(out, "THPeligible:           0\nVmFlags:")?;
+        out.push(b"THPeligible:           0\nVmFlags:")?;
         let a = entry.attributes;
         let flags = [
             (a.prot.contains(Prot::READ), "rd"),
@@ -198,14 +187,16 @@ pub(super) fn smaps<M: Machine>(
             (a.flags.contains(Flags::SHARED) && a.max_prot.contains(Prot::WRITE), "ms"),
             (a.flags.contains(Flags::GROWS_DOWN), "gd"),
             (a.flags.contains(Flags::WIRED), "lo"),
+            (a.flags.contains(Flags::UNRESERVED), "nr"),
             (a.flags.contains(Flags::DONT_FORK), "dc"),
             (a.flags.contains(Flags::WIPE_ON_FORK), "wf"),
             (a.flags.contains(Flags::DONT_DUMP), "dd"),
         ];
         for (_, name) in flags.into_iter().filter(|(is, _)| *is) {
-            put!(out, " {name}")?;
+            out.push(b" ")?;
+            out.push(name.as_bytes())?;
         }
-        put!(out, " \n")
+        out.push(b" \n")
     })
 }
 
@@ -274,7 +265,8 @@ struct Bound<M: Machine> {
 }
 
 enum Kind {
-    /// `mem`: the bytes of the memory itself.
+    /// `mem`: the bytes of the memory itself. As on Linux, the rights of mappings do not count, so that a debugger can
+    /// set breakpoints in code.
     Bytes,
     /// `pagemap`: 8 bytes for each page. Frame numbers are shown only if a privileged thread opened the file.
     Pages { frames: bool },
@@ -315,7 +307,7 @@ impl<M: Machine> Bound<M> {
         let mut done = 0;
         while sink.room() > 0 {
             let want = sink.room().min(PIECE);
-            let put = memory.read(offset + done as u64, &mut piece[..want]).map_err(fault);
+            let put = memory.force_read(offset + done as u64, &mut piece[..want]).map_err(fault);
             match put.and_then(|got| Ok((got, sink.put(&piece[..got])?))) {
                 Ok((_, n)) => {
                     done += n;
@@ -336,7 +328,7 @@ impl<M: Machine> Bound<M> {
         while source.left() > 0 {
             let want = source.left().min(PIECE);
             let taken = source.take(&mut piece[..want]);
-            let stored = taken.and_then(|n| memory.store(offset + done as u64, &piece[..n]).map_err(fault));
+            let stored = taken.and_then(|n| memory.force_store(offset + done as u64, &piece[..n]).map_err(fault));
             match stored {
                 Ok(n) => {
                     done += n;

@@ -428,7 +428,7 @@ fn statm<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
     let text = memory.as_ref().map_or(0, |m| text_bytes(m.image()) / PAGE_SIZE);
     let size = stats.mapped_bytes / PAGE_SIZE;
     let data = (stats.covered.data() + stats.covered.stack()) / PAGE_SIZE;
-    let resident = memory.as_ref().map(Resident::of).unwrap_or_default();
+    let resident = memory.as_ref().map(|m| Resident::of(m, stats.resident_pages)).unwrap_or_default();
     put!(out, "{size} {} {} {text} 0 {data} 0\n", resident.all(), resident.files + resident.shared)
 }
 
@@ -465,8 +465,8 @@ fn status<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
         let kib = |bytes: u64| bytes / 1024;
         let pages = |pages: u64| pages * (PAGE_SIZE / 1024);
         parts!(out, "VmPeak:\t", kib kib(stats.peak_bytes), "VmSize:\t", kib kib(stats.mapped_bytes))?;
-        parts!(out, "VmLck:\t", kib kib(memory.wired_bytes()), "VmPin:\t", kib 0)?;
-        let resident = Resident::of(&memory);
+        parts!(out, "VmLck:\t", kib kib(stats.covered.wired), "VmPin:\t", kib 0)?;
+        let resident = Resident::of(&memory, stats.resident_pages);
         let peak = stats.peak_resident.max(resident.all());
         parts!(out, "VmHWM:\t", kib pages(peak), "VmRSS:\t", kib pages(resident.all()))?;
         parts!(out, "RssAnon:\t", kib pages(resident.anonymous), "RssFile:\t", kib pages(resident.files))?;
@@ -475,7 +475,7 @@ fn status<M: Machine>(about: &Task<M>, out: &mut Text) -> Result<(), FsError> {
         parts!(out, "VmData:\t", kib kib(covered.data()), "VmStk:\t", kib kib(covered.stack()))?;
         let text = text_bytes(memory.image()).min(covered.code());
         parts!(out, "VmExe:\t", kib kib(text), "VmLib:\t", kib kib(covered.code() - text))?;
-        parts!(out, "VmPTE:\t", kib pages(stats.table_pages), "VmSwap:\t", kib pages(memory.holdings().swapped))?;
+        parts!(out, "VmPTE:\t", kib pages(stats.table_pages), "VmSwap:\t", kib pages(memory.swapped()))?;
     }
     let threads = process.threads.lock().len() as u64;
     parts!(out, "Threads:\t", dec threads)?;

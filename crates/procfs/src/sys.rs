@@ -8,6 +8,7 @@ use crate::node::{Directory, Item, ItemKind, put};
 use crate::setting::{number, setting, table};
 use quire_fs::FsError;
 use quire_fs::generated::Text;
+use quire_linux::exec::load::PLACE_BITS;
 use quire_linux::memory::commit;
 use quire_linux::process::scheduling::class as scheduling_class;
 use quire_linux::system::{POOL_BITS, RELEASE, VERSION};
@@ -134,7 +135,8 @@ impl<M: Machine> Settings<M> {
         Item::file("legacy_va_layout", |_, out| put!(out, "0\n")),
         Item { name: "max_map_count", kind: ItemKind::Writable(max_map_count, set_max_map_count) },
         Item::file("min_free_kbytes", |a, out| put!(out, "{}\n", a.0.vm.frames().reserve() * 4)),
-        Item::file("mmap_min_addr", |_, out| put!(out, "4096\n")),
+        number!("mmap_min_addr", LowestMapping),
+        Item::file("mmap_rnd_bits", |_, out| put!(out, "{PLACE_BITS}\n")),
         Item::file("nr_hugepages", |_, out| put!(out, "0\n")),
         Item::file("nr_overcommit_hugepages", |_, out| put!(out, "0\n")),
         Item::file("oom_dump_tasks", |_, out| put!(out, "0\n")),

@@ -337,6 +337,51 @@ fn user_and_system_time_are_cut_at_the_boundaries() {
 }
 
 #[test]
+fn no_shown_time_of_a_cpu_ever_falls_and_none_is_lost() {
+    for cpus in [1, 2] {
+        let machine = Stepped::new(cpus);
+        let start = machine.time();
+        let last = Arc::new(Mutex::new(vec![[0u64; 3]; cpus]));
+        let look = {
+            let last = last.clone();
+            move || {
+                let mut last = last.lock().unwrap();
+                for (cpu, last) in last.iter_mut().enumerate() {
+                    let times = machine.scheduler().cpu_times(cpu);
+                    let now = [times.user_ns, times.system_ns, times.idle_ns];
+                    assert!(now.iter().zip(last.iter()).all(|(now, last)| now >= last), "{last:?}, then {now:?}");
+                    let passed = machine.time() - start;
+                    assert!(now.iter().sum::<u64>() <= passed + 2, "{now:?} in {passed}");
+                    *last = now;
+                }
+            }
+        };
+        // Two threads that are mostly in the kernel, and two mostly in user mode, with a look in each state.
+        for (i, (user, system)) in [(300, 700), (50, 900), (900, 50), (400, 400)].into_iter().enumerate() {
+            let look = look.clone();
+            machine.start(&format!("t{i}"), move || {
+                let s = machine.scheduler();
+                for _ in 0..20 {
+                    s.current().leave_kernel(machine.ticks());
+                    machine.spin(user * US);
+                    s.current().enter_kernel(machine.ticks());
+                    look();
+                    machine.spin(system * US);
+                    look();
+                    s.park(Some(machine.time() + 100 * US));
+                }
+            });
+        }
+        machine.finish();
+        machine.run(MS);
+        look();
+        let all: u64 = last.lock().unwrap().iter().flatten().sum();
+        let passed = cpus as u64 * (machine.time() - start);
+        assert!(passed - all <= 4, "{all} of {passed} ns are shown");
+    }
+}
+
+#[test]
 fn a_high_nice_value_gets_the_smaller_share() {
     let machine = Stepped::new(1);
     let [low, high] = [0, 5].map(|nice| machine.spawn(0, None, nice, Does::Runs));

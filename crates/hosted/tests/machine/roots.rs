@@ -3,7 +3,7 @@
 use quire_hosted::{Account, Cpu, Hosted, Settings};
 use quire_vm::check::Level;
 use quire_vm::machine::Pmap;
-use quire_vm::map::{MapRequest, Placement, Space, SpaceRef};
+use quire_vm::map::{Limits, MapRequest, Placement, Space, SpaceRef};
 use quire_vm::{PAGE_SIZE, Prot, VirtRange, Vm};
 
 type V = &'static Vm<Hosted>;
@@ -269,4 +269,25 @@ fn without_memory_for_roots_the_space_goes_on_with_one() {
         cpus.iter().for_each(|c| round(c, &space, 3));
         space.check(true).unwrap();
     }
+}
+
+#[test]
+fn stretches_that_a_program_reserved_stay_closed_and_all_cpus_map_above_the_base() {
+    const BASE: u64 = 0x7e90_0000_0000;
+    let (_, cpus, space) = fanned_out(4, 0);
+    space.set_limits(Limits { base: BASE, ..space.limits() });
+    // As ThreadSanitizer does before threads run: it reserves what no program may map.
+    let gap = VirtRange { start: 0x5680_0000_0000, end: 0x7e80_0000_0000 };
+    let r = MapRequest { prot: Prot::empty(), ..MapRequest::private(Placement::Fixed(gap.start), gap.len()) };
+    cpus[0].run(|| space.map(&r)).unwrap();
+    let places = || -> Vec<u64> {
+        cpus.iter().for_each(|cpu| cpu.run(|| space.open_arena(cpu.id())));
+        let all = cpus.iter().map(|cpu| map(cpu, &space, 2).start).collect();
+        cpus.iter().for_each(|cpu| round(cpu, &space, 3));
+        all
+    };
+    assert!(places().iter().all(|at| *at >= BASE));
+    cpus[0].run(|| space.unmap(gap)).unwrap();
+    assert!(places().iter().all(|at| gap.contains(*at)));
+    space.check(true).unwrap();
 }

@@ -321,6 +321,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             tag: Tag::None,
             populate: self.random(8) == 0,
             wire: quire_vm::map::Wire::No,
+            unreserved: false,
         };
         let file_at = self.random(FILE_PAGES);
         let (object, part_at) = (self.object(), self.random(self.world.mix.part));
@@ -577,6 +578,7 @@ impl<'w, F: Simulate> Worker<'w, F> {
             tag: Tag::None,
             populate: false,
             wire: quire_vm::map::Wire::No,
+            unreserved: false,
         };
         // The lane stays locked, because a hint may lead into a hole of it.
         let mut pages = self.own(model);

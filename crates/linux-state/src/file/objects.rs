@@ -67,6 +67,11 @@ pub fn dentry_of<M: Machine>(entry: &EntryInfo<M>) -> Option<Arc<Dentry<M>>> {
     entry.pager()?.downcast_ref::<FilePager<M>>()?.origin.dentry()
 }
 
+/// Whether the mapping shows a file.
+pub fn is_file<M: Machine>(entry: &EntryInfo<M>) -> bool {
+    entry.pager().is_some_and(|pager| pager.is::<FilePager<M>>())
+}
+
 impl<M: Machine> Pager for FilePager<M> {
     fn as_any(&self) -> Option<&dyn Any> {
         Some(self)

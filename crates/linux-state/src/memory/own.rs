@@ -97,6 +97,16 @@ impl<M: Machine> Foreign<M> {
         self.0.store(at, from)
     }
 
+    /// As [`read`](Self::read), also of memory that the program may not read, for a debugger.
+    pub fn force_read(&self, at: u64, to: &mut [u8]) -> Result<usize, FaultError> {
+        self.0.force_read(at, to)
+    }
+
+    /// As [`store`](Self::store), also into private memory that the program may not store into, for a debugger.
+    pub fn force_store(&self, at: u64, from: &[u8]) -> Result<usize, FaultError> {
+        self.0.force_store(at, from)
+    }
+
     /// The kinds of memory that a core file of the space holds.
     pub fn core_filter(&self) -> &AtomicU32 {
         &self.0.core_filter
@@ -129,7 +139,12 @@ impl<M: Machine> Foreign<M> {
 
     /// The number of private pages in `range` that are in swap.
     pub fn swapped_in(&self, range: VirtRange) -> u64 {
-        self.0.swapped_in(range)
+        if self.swap_is_empty() { 0 } else { self.0.swapped_in(range) }
+    }
+
+    /// Calls `f` with each page that a PTE in `range` maps, until `f` returns false. `f` must not sleep.
+    pub fn each_page(&self, range: VirtRange, f: &mut dyn FnMut(u64, &PageInfo) -> bool) {
+        self.0.each_page(range, f);
     }
 
     /// The first address in `range` that a PTE maps.
@@ -152,9 +167,30 @@ impl<M: Machine> Foreign<M> {
         self.0.restart_peak();
     }
 
-    /// Calls `f` for each mapping from address `from` on, until `f` returns false.
+    /// As [`entries`](Self::entries), with entries that continue each other as one mapping.
+    pub fn mappings(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        self.0.mappings(from, f)
+    }
+
+    /// Calls `f` for each entry of the map from address `from` on, until `f` returns false.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         self.0.entries(from, f)
+    }
+
+    /// Calls `f` for each entry of the map that shows a file or shared memory, until `f` returns false.
+    pub fn entries_of_objects(&self, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        self.0.entries_of_objects(f)
+    }
+
+    /// The number of private pages in swap.
+    pub fn swapped(&self) -> u64 {
+        if self.swap_is_empty() { 0 } else { self.0.holdings().swapped }
+    }
+
+    /// Mostly there is nothing in swap, and then no mapping is searched.
+    fn swap_is_empty(&self) -> bool {
+        let swap = self.0.vm().swap();
+        swap.free() >= swap.total()
     }
 
     /// Whether the calling thread, which reads this memory, must end.

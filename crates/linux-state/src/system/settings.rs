@@ -93,6 +93,8 @@ settings! {
     LeaseTime: 45, 0, INT;
     /// `fs.aio-max-nr`: only stored, because there is no asynchronous I/O.
     MostAsynchronous: 65_536, 0, i64::MAX;
+    /// `vm.mmap_min_addr`: the lowest address that a program without CAP_SYS_RAWIO may map. The kernel acts on it.
+    LowestMapping: 65_536, 0, i64::MAX;
     /// `vm.swappiness`: only stored, because pageout chooses pages by their age alone.
     Swappiness: 60, 0, 200;
     /// `vm.dirty_ratio`: only stored, because files in memory are not written back.

@@ -2,16 +2,16 @@
 //!
 //! # What lives here
 //! The shared object (`image`, assembled from `image.s`), the clock words that its code reads (`page`), and the memory
-//! object with both pages. `exec` maps this object for each program. The two pages belong to the machine and are never
-//! freed. A mapping of the two pages needs a map entry and a backing, which records the mapped part of an object. The
-//! mapping needs no frame of its own. Its PTEs are in the page table that the stack needs in any case.
+//! objects with these two pages. `exec` maps both for each program. A mapping needs an entry and a backing, but no page
+//! of its own. Its PTEs are in the page table that the stack needs anyway.
 //!
 //! # Invariants
-//! - No mapping of the object allows stores, neither now nor later (`max_prot`).
-//! - Where both pages are mapped, the page before the image is the clock page. If a program moves only one of the
-//!   pages, the image reads other bytes in place of the clock page, or faults.
-//! - A clock that a program computes agrees with the clock that a system call returns. Program and kernel use the same
-//!   clock words, the same rounding, and one reading of the TSC.
+//! - No mapping of the clock page allows stores, neither now nor later (`max_prot`).
+//! - The image is mapped privately, as on Linux. A program or its debugger that stores into it gets a copy.
+//! - Where both pages are mapped, the page before the image is the clock page. If a program moves only one of them, the
+//!   image reads other bytes there, or faults.
+//! - A clock that a program computes agrees with the same clock of a system call. Both use the same clock words, the
+//!   same rounding, and one reading of the TSC.
 
 mod image;
 pub mod page;
@@ -28,37 +28,46 @@ use quire_vm::phys::frames::For;
 use quire_vm::types::{MemoryType, PhysRange};
 use quire_vm::{MapError, PAGE_SIZE, Pfn, Prot, SpaceRef, Vm};
 
-/// The number of pages of the object: the clock page, then the image.
+/// The number of pages that are mapped: the clock page, then the image.
 pub const PAGES: u64 = 2;
 
 /// The shared object and its clock page.
 pub struct Vdso<M: Machine> {
-    object: ObjectRef<M>,
+    clocks: ObjectRef<M>,
+    image: ObjectRef<M>,
     page: &'static ClockPage,
     /// A thread holds this lock while it writes the clock page.
     writing: SpinLock<()>,
 }
 
 impl<M: Machine> Vdso<M> {
-    /// Creates the two pages with the clocks of `machine`, in memory that is never freed.
+    /// Creates the two pages with the clocks of `machine`. The clock page is never freed.
     pub fn new(vm: &'static Vm<M>, machine: &M) -> Result<Self, Errno> {
         const BYTES: usize = PAGE_SIZE as usize;
-        let first = vm.alloc_contiguous(quire_vm::phys::frames::Contiguous::anywhere(PAGES), For::Kernel)?.into_pfn();
-        let frames = PhysRange { start: first, end: Pfn(first.0 + PAGES) };
+        let first = vm.alloc_contiguous(quire_vm::phys::frames::Contiguous::anywhere(1), For::Kernel)?.into_pfn();
+        let frames = PhysRange { start: first, end: Pfn(first.0 + 1) };
         let at = machine.frame_ptr(first);
-        // SAFETY: the two frames were just allocated, are consecutive in memory and never freed. They are written
-        // before any reference to them exists. A page of zeroes is a valid clock page.
+        // SAFETY: the frame was just allocated and is never freed. It is written before any reference to it exists. A
+        // page of zeroes is a valid clock page.
         let page = unsafe {
             at.write_bytes(0, BYTES);
-            at.add(BYTES).copy_from_nonoverlapping(image::image().as_ptr(), BYTES);
             &*at.cast::<ClockPage>()
         };
         page.begin(machine.clock_resolution(), machine.cpu_selector());
         page.publish(machine.user_clock());
-        // SAFETY: the frames belong to this object for ever, and are write-back like all RAM. `map` lets no program
-        // store into them.
-        let object = unsafe { ObjectRef::device(vm, frames, MemoryType::WriteBack) }?;
-        Ok(Vdso { object, page, writing: SpinLock::new(Rank::OWNED, ()) })
+        // SAFETY: the frame belongs to this object for ever, and is write-back like all RAM. `map` lets no program
+        // store into it.
+        let clocks = unsafe { ObjectRef::device(vm, frames, MemoryType::WriteBack) }?;
+        let image = ObjectRef::anonymous(vm, 1)?;
+        let mut rest = &image::image()[..];
+        let written = image.write(0, BYTES, &mut |to: &mut [u8]| -> Result<usize, Errno> {
+            let (now, later) = rest.split_at(to.len());
+            to.copy_from_slice(now);
+            rest = later;
+            Ok(to.len())
+        });
+        written.map_err(|_| Errno::ENOMEM)?;
+        Ok(Vdso { clocks, image, page, writing: SpinLock::new(Rank::OWNED, ()) })
     }
 
     /// Sets the wall clock, for system calls and for programs that compute the time themselves. `new` gets the present
@@ -76,14 +85,13 @@ impl<M: Machine> Vdso<M> {
     /// Maps both pages at `at`, and returns the image's address. `None` if a mapping of the program uses these
     /// addresses already. The program then makes system calls.
     pub fn map(&self, space: &SpaceRef<M>, at: u64) -> Result<Option<u64>, Errno> {
-        let part = |page: u64, prot, tag| {
-            let at = Placement::FixedNoReplace(at + page * PAGE_SIZE);
-            let object = Some((&self.object, page * PAGE_SIZE));
-            let private = MapRequest::private(at, PAGE_SIZE);
-            space.map(&MapRequest { prot, max_prot: prot, shared: true, object, tag, ..private })
-        };
-        let both = part(0, Prot::READ, Tag::Vvar).and_then(|_| part(1, Prot::READ | Prot::EXEC, Tag::Vdso));
-        match both {
+        let part = |page: u64| MapRequest::private(Placement::FixedNoReplace(at + page * PAGE_SIZE), PAGE_SIZE);
+        let prot = Prot::READ;
+        let object = Some((&self.clocks, 0));
+        let clocks = MapRequest { prot, max_prot: prot, shared: true, object, tag: Tag::Vvar, ..part(0) };
+        let object = Some((&self.image, 0));
+        let image = MapRequest { prot: Prot::READ | Prot::EXEC, object, tag: Tag::Vdso, ..part(1) };
+        match space.map(&clocks).and_then(|_| space.map(&image)) {
             Ok(_) => Ok(Some(at + PAGE_SIZE)),
             Err(MapError::Exists) => Ok(None),
             Err(e) => Err(e.into()),

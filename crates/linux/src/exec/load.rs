@@ -9,8 +9,9 @@ use quire_linux_state::Linux;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
 use quire_linux_state::memory::Heap;
+use quire_linux_state::system::settings::Setting;
 use quire_linux_state::vdso;
-use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER, Wire};
+use quire_vm::map::{Limits, MapRequest, Placement, Tag, USER};
 use quire_vm::object::ObjectRef;
 use quire_vm::{PAGE_SIZE, Prot, Space, SpaceRef};
 
@@ -57,9 +58,13 @@ impl Program {
 
 /// The addresses of stack, mappings and heap that the kernel chooses for a program.
 ///
-/// All of them follow from one random base. Mappings are placed upwards from the base. The stack grows down from a
-/// little below the base. The two pages of the [`vdso`] are in between. So the stack, program and libraries of a small
-/// process share page tables. The heap starts at the gigabyte boundary below the base, in the same page directory.
+/// They lie where Linux puts them, because sanitizers know Linux's layout: ThreadSanitizer ends a program whose stack or
+/// libraries lie outside its `0x7e80_0000_0000..0x8000_0000_0000`, or whose position-independent code lies outside its
+/// `0x5500_0000_0000..0x5680_0000_0000`.
+///
+/// Stack, vDSO and mappings follow from one random base. Mappings are placed upwards from the base. The stack grows down
+/// from a little below the base. The two pages of the [`vdso`] are in between. So the stack and the libraries of a small
+/// process share page tables. A program with an interpreter has a random place of its own, and its heap follows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Places {
     /// The address after the stack's highest byte.
@@ -68,92 +73,46 @@ pub struct Places {
     pub vdso: u64,
     /// The address from which mappings are placed.
     pub base: u64,
-    /// The start of the heap of a position-independent program.
-    pub heap: u64,
-    /// The gap in bytes between a program at fixed addresses and its heap. As on Linux, it is whole pages and less than
-    /// 32 MiB.
+    /// The lowest address of a position-independent program that has an interpreter. Of a program without one, which is
+    /// placed as a mapping, it is the start of the heap.
+    pub program: u64,
+    /// The gap in bytes between a program and its heap. As on Linux, it is whole pages and less than 32 MiB.
     pub heap_gap: u64,
 }
 
 const GIB: u64 = 1 << 30;
-const MIB: u64 = 1 << 20;
-/// The lowest base. The range of bases has 16 TiB, so 48 TiB are above the highest base.
-const LOWEST: u64 = 0x4000_0000_0000;
-/// The stack limit in bytes above which the heap is placed far below the stack.
-const NEAR_STACK: u64 = 512 * MIB;
-/// The lowest base for a program at fixed addresses. These bases are in the upper half of the range of the first root
-/// table entry.
-const LOWEST_NEAR: u64 = 256 * GIB;
+/// The lowest base. The 64 GiB below it down to the lowest address of sanitizers' libraries are for the stack.
+const LOWEST: u64 = 0x7e80_0000_0000 + 64 * GIB;
+/// The lowest place of a position-independent program: two thirds of the address space, as on Linux.
+const LOWEST_PROGRAM: u64 = 0x5555_5555_4000;
+/// The bits by which a base, and a program's place, are random. They choose a page, as on Linux.
+pub const PLACE_BITS: u32 = 28;
 
 /// The number of possible places of the vDSO between stack and mappings. They are one page apart.
 const VDSO_PLACES: u64 = 16;
 /// The size in bytes of the range that the possible places of the vDSO cover.
 const VDSO_ROOM: u64 = (VDSO_PLACES - 1 + vdso::PAGES) * PAGE_SIZE;
 
-/// The gap between program and heap, from bits of `random` that are not used for other choices.
-fn heap_gap(random: u64) -> u64 {
-    (random >> 40 & 0x1fff) * PAGE_SIZE
-}
-
 impl Places {
-    /// Whether `program` gets a base of [`near_from_bits`](Self::near_from_bits). The program must be at fixed
-    /// addresses far below these bases, and its stack must be bounded. It must have no interpreter, because its
-    /// libraries could include a sanitizer, which reserves all addresses below 17 TiB.
-    fn are_near(program: &Program, interpreter: bool, stack_limit: u64) -> bool {
-        let (_, end) = program.layout.span();
-        !program.header.relocatable && !interpreter && end <= LOWEST_NEAR / 2 && stack_limit <= NEAR_STACK
-    }
-
-    /// Places by `random` bits for a program at low, fixed addresses, whose heap follows it. Such a program needs page
-    /// tables for low addresses in any case. Stack and mappings share the entry of the root table with the program, so
-    /// a small process needs one table page less. The heap can grow to at least 128 GiB.
-    fn near_from_bits(random: u64) -> Places {
-        // 8 bits choose a gigabyte. 9 bits choose a page table in it, because the gigabyte is otherwise empty. 7 bits
-        // choose a page, as in `from_bits`. Together these are 24 bits, and `from_bits` uses 26.
-        let table = LOWEST_NEAR + (random & 0xff) * GIB + (random >> 8 & 0x1ff) * 2 * MIB;
-        let base = table + MIB / 2 + (random >> 17 & 0x7f) * PAGE_SIZE;
-        // The heap follows the program, so `heap` is unused.
-        Places::around(base, base, random)
-    }
-
-    /// Places around `base`. 4 bits choose the place of the vDSO.
-    fn around(base: u64, heap: u64, random: u64) -> Places {
+    /// Places by random bits. `bits` chooses the base, the place of the vDSO, and the gap before the heap. `more` chooses
+    /// the program's place.
+    fn from_bits(bits: u64, more: u64) -> Places {
+        let pages = |bits: u64| (bits & ((1 << PLACE_BITS) - 1)) * PAGE_SIZE;
+        let base = LOWEST + pages(bits);
         let stack_top = base - VDSO_ROOM;
-        let vdso = stack_top + (random >> 56 & (VDSO_PLACES - 1)) * PAGE_SIZE;
-        Places { stack_top, vdso, base, heap, heap_gap: heap_gap(random) }
+        let vdso = stack_top + (bits >> 56 & (VDSO_PLACES - 1)) * PAGE_SIZE;
+        let heap_gap = (bits >> 40 & 0x1fff) * PAGE_SIZE;
+        Places { stack_top, vdso, base, program: LOWEST_PROGRAM + pages(more), heap_gap }
     }
 
-    /// Places by `random` bits, for all other programs.
-    fn from_bits(random: u64, stack_limit: u64) -> Places {
-        // 14 bits choose a gigabyte, and 5 bits choose a page table in its last 64 MiB. 7 bits choose a page in the
-        // middle of that table. So the table has room for the stack below the base and for mappings above it.
-        let gigabyte = LOWEST + (random & 0x3fff) * GIB;
-        let table = gigabyte + GIB - 64 * MIB + (random >> 14 & 0x1f) * 2 * MIB;
-        let base = table + MIB / 2 + (random >> 19 & 0x7f) * PAGE_SIZE;
-        let heap_page = (random >> 26 & 0xff) * PAGE_SIZE;
-        let heap = if stack_limit <= NEAR_STACK { gigabyte } else { gigabyte - (8 << 40) } + heap_page;
-        Places::around(base, heap, random)
-    }
-
-    /// Places for `program`. They are random if `chosen` is set, otherwise always the same. `interpreter` says whether
-    /// the program has an interpreter.
-    pub(crate) fn random<M: Machine>(
-        linux: &Linux<M>,
-        program: &Program,
-        interpreter: bool,
-        stack_limit: u64,
-        chosen: bool,
-    ) -> Places {
-        let mut bits = [0u8; 8];
+    /// Random places if `chosen` is set, otherwise always the same.
+    pub(crate) fn random<M: Machine>(linux: &Linux<M>, chosen: bool) -> Places {
+        let mut bits = [0u8; 16];
         if chosen {
             linux.random.fill(&mut bits);
         }
-        let bits = u64::from_le_bytes(bits);
-        if Places::are_near(program, interpreter, stack_limit) {
-            Places::near_from_bits(bits)
-        } else {
-            Places::from_bits(bits, stack_limit)
-        }
+        let bits = u128::from_le_bytes(bits);
+        Places::from_bits(bits as u64, (bits >> 64) as u64)
     }
 }
 
@@ -185,14 +144,21 @@ pub(crate) fn load<M: Machine>(
     interpreter: Option<(&ObjectRef<M>, &Program)>,
     most: crate::exec::Limits,
 ) -> Result<Loaded<M>, Errno> {
+    let lowest = linux.settings.get(Setting::LowestMapping).unsigned_abs();
+    if !program.header.relocatable && program.layout.span().0 < lowest {
+        return Err(Errno::EPERM);
+    }
     let space = Space::new(linux.vm)?;
     let (bytes, data) = (most.bytes.min(USER.end), most.data);
     space.set_limits(Limits { base: places.base, entries: linux.max_map_count(), bytes, data, ..space.limits() });
-    let bias = map_segments(&space, places.base, object, program)?;
+    // A position-independent program without an interpreter may be an interpreter itself. As on Linux it lies among the
+    // mappings, out of the way of the program that it loads, and its heap does not.
+    let alone = program.header.relocatable && interpreter.is_none();
+    let bias = map_segments(&space, if alone { places.base } else { places.program }, object, program)?;
     let (start, end) = program.layout.span();
-    let heap = match program.header.relocatable {
-        true => places.heap,
-        false => end.wrapping_add(bias).wrapping_add(places.heap_gap),
+    let heap = match alone {
+        true => places.program,
+        false => end.wrapping_add(bias).next_multiple_of(PAGE_SIZE).wrapping_add(places.heap_gap),
     };
     let mut tails = [tail(program, bias), None];
     let (mut entry, mut interpreter_bias) = (program.header.entry.wrapping_add(bias), 0);
@@ -260,18 +226,7 @@ fn map_segments<M: Machine>(
 }
 
 fn private<'o, M: Machine>(prot: Prot) -> MapRequest<'o, M> {
-    MapRequest {
-        at: Placement::Any { hint: 0 },
-        len: 0,
-        prot,
-        max_prot: Prot::all(),
-        shared: false,
-        object: None,
-        grows_down: false,
-        tag: Tag::None,
-        wire: Wire::No,
-        populate: false,
-    }
+    MapRequest { prot, ..MapRequest::private(Placement::Any { hint: 0 }, 0) }
 }
 
 /// The bytes of a stack that are mapped at first. Faults grow the stack.
@@ -336,32 +291,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const MIB: u64 = 1 << 20;
+
     proptest! {
         #[test]
-        fn stack_and_mappings_share_a_page_table_and_nothing_collides(random in any::<u64>(), large in any::<bool>()) {
-            let limit = if large { u64::MAX } else { 8 * MIB };
-            let p = Places::from_bits(random, limit);
-            prop_assert_eq!(p.base % PAGE_SIZE, 0);
+        fn places_lie_where_sanitizers_allow_them_and_nothing_collides(bits in any::<u64>(), more in any::<u64>()) {
+            let p = Places::from_bits(bits, more);
+            prop_assert!([p.base, p.stack_top, p.vdso, p.program, p.heap_gap].iter().all(|at| at % PAGE_SIZE == 0));
             prop_assert!(p.stack_top <= p.vdso && p.vdso + vdso::PAGES * PAGE_SIZE <= p.base);
-            prop_assert_eq!((p.stack_top - FIRST_STACK) / (2 * MIB), (p.base + 256 * PAGE_SIZE) / (2 * MIB));
-            prop_assert!(p.base < LOWEST + (16 << 40));
-            prop_assert!(p.heap_gap.is_multiple_of(PAGE_SIZE) && p.heap_gap < 32 * MIB);
-            if large {
-                prop_assert!(p.stack_top - p.heap > 7 << 40);
-            } else {
-                prop_assert_eq!(p.heap / GIB, p.base / GIB);
-                prop_assert!(p.stack_top - limit - p.heap > 800 * MIB);
-            }
+            // A stack of 32 GiB, and 400 GiB of mappings.
+            prop_assert!(p.stack_top - 32 * GIB >= 0x7e80_0000_0000 && p.base + 400 * GIB <= USER.end);
+            prop_assert!(p.program >= 0x5500_0000_0000 && p.heap_gap < 32 * MIB);
+            // A program and a heap of 64 GiB each.
+            prop_assert!(p.program + p.heap_gap + 128 * GIB <= 0x5680_0000_0000);
         }
+    }
 
-        #[test]
-        fn stack_and_mappings_of_a_fixed_program_share_a_table(random in any::<u64>()) {
-            let p = Places::near_from_bits(random);
-            prop_assert_eq!(p.base % PAGE_SIZE, 0);
-            prop_assert!(p.stack_top <= p.vdso && p.vdso + vdso::PAGES * PAGE_SIZE <= p.base);
-            prop_assert_eq!((p.stack_top - FIRST_STACK) / (2 * MIB), (p.base + 256 * PAGE_SIZE) / (2 * MIB));
-            prop_assert_eq!((p.base + 256 * PAGE_SIZE) / (512 * GIB), 0);
-            prop_assert!(p.stack_top - NEAR_STACK - LOWEST_NEAR / 2 > 127 * GIB);
-        }
+    #[test]
+    fn each_bit_of_a_place_is_random() {
+        let zero = Places::from_bits(0, 0);
+        let all = Places::from_bits(u64::MAX, u64::MAX);
+        let most = ((1 << 28) - 1) * PAGE_SIZE;
+        assert_eq!([all.base - zero.base, all.stack_top - zero.stack_top, all.program - zero.program], [most; 3]);
     }
 }

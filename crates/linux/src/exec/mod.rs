@@ -132,8 +132,7 @@ pub(crate) fn prepare<M: Machine>(
     let (file, head) = resolve(&mut open, path, &mut strings)?;
     let identity = identity(&file);
     if identity.secure {
-        // The stack limit decides the layout of the new address space. The caller sets the limit, so for a secure
-        // program it is reduced to the default.
+        // The caller sets the stack limit, so for a secure program it is reduced to the default.
         limits.stack = limits.stack.min(USUAL_STACK);
     }
     if strings.argument_count() == 0 {
@@ -157,7 +156,7 @@ pub(crate) fn prepare<M: Machine>(
 
     let dumpable = identity.dumpable && file.readable && interpreter.as_ref().is_none_or(|(file, _)| file.readable);
     let chosen = linux.settings.get(Setting::Randomize) != 0 && (identity.secure || !identity.fixed);
-    let places = load::Places::random(linux, &program, interpreter.is_some(), limits.stack, chosen);
+    let places = load::Places::random(linux, chosen);
     let loaded = load::load(
         linux,
         &places,

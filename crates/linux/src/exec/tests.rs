@@ -3,6 +3,7 @@ use crate::test_host::files;
 use crate::test_host::script::{DATA, Task, exited, killed, run};
 use linux_raw_sys::general::*;
 use quire_linux_state::signal::{SigSet, Signal};
+use quire_vm::PAGE_SIZE;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -270,5 +271,26 @@ fn a_program_that_finds_no_memory_is_refused_and_the_old_one_goes_on() {
             assert!(refused == n || refused + ended == n && ended > 0, "an error behind the end of the old memory");
         }
         assert!(refused > 10, "{refused} errors, {ended} ends");
+    });
+}
+
+#[test]
+fn stack_and_mappings_lie_where_sanitizers_allow_them() {
+    run(|task| {
+        let begin = |task: &mut Task| {
+            let stack = task.regs.rsp;
+            let anonymous = [0, 8 * PAGE_SIZE, PROT_READ.into(), (MAP_PRIVATE | MAP_ANONYMOUS).into(), u64::MAX, 0];
+            let mapped = task.call(__NR_mmap, anonymous).unwrap();
+            assert!(stack >= 0x7e80_0000_0000 && mapped > stack && mapped < 0x8000_0000_0000);
+            (stack, mapped)
+        };
+        let first = begin(task);
+        // Each program has places of its own.
+        task.program("/tmp/other", move |task| {
+            let second = begin(task);
+            assert!(second.0 / PAGE_SIZE != first.0 / PAGE_SIZE && second.1 != first.1);
+            task.exit(0)
+        });
+        assert_eq!(executed(task, "/tmp/other", &["other"]), exited(0));
     });
 }

@@ -139,10 +139,7 @@ pub fn sys_shmat<M: Machine>(ctx: &mut Ctx<'_, M>, id: i32, address: u64, flags:
             if end > USER_END {
                 return Err(Errno::ENOMEM);
             }
-            if at < PAGE_SIZE {
-                // The first page is never mapped, because that would help attacks by null pointers.
-                return Err(Errno::EPERM);
-            }
+            memory::map::may_map_at(ctx, at)?;
             if flags & REMAP != 0 { Placement::Fixed(at) } else { Placement::FixedNoReplace(at) }
         }
     };

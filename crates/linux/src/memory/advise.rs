@@ -1,7 +1,9 @@
 //! `madvise`, `msync`, `mincore`.
 
 use linux_raw_sys::general as raw;
+use quire_fs::Want;
 use quire_linux_state::errno::Errno;
+use quire_linux_state::file::objects;
 use quire_linux_state::machine::Machine;
 use quire_linux_state::memory::page_up;
 use quire_linux_state::user::USER_END;
@@ -175,7 +177,7 @@ pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags
     if end == address {
         return Ok(0);
     }
-    if end > USER_END || address < PAGE_SIZE {
+    if end > USER_END {
         return Err(Errno::ENOMEM);
     }
     let range = VirtRange { start: address, end };
@@ -192,6 +194,25 @@ pub fn sys_msync<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, flags
 /// The number of pages that `mincore` reports in one step.
 const BATCH: u64 = 512;
 
+/// Shows all pages of files as resident that the caller neither owns nor may write. Otherwise it could watch which pages
+/// other users touch. Memory without a file is its programs' own.
+fn hide_residence<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange, resident: &mut [u8]) -> Result<(), Errno> {
+    let credentials = ctx.file_credentials();
+    ctx.space()?.entries(range.start, &mut |entry| {
+        let Some(part) = entry.range.intersect(&range) else { return false };
+        let hidden = objects::is_file(entry)
+            && !objects::dentry_of(entry).is_some_and(|dentry| {
+                credentials.owns(&dentry.inode.attr()) || credentials.may_at(&dentry, Want::WRITE).is_ok()
+            });
+        if hidden {
+            let pages = |at: u64| ((at - range.start) / PAGE_SIZE) as usize;
+            resident[pages(part.start)..pages(part.end)].fill(1);
+        }
+        true
+    });
+    Ok(())
+}
+
 /// `mincore`
 pub fn sys_mincore<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, vector: u64) -> Result<usize, Errno> {
     if !address.is_multiple_of(PAGE_SIZE) {
@@ -205,9 +226,6 @@ pub fn sys_mincore<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, vec
     }
     let mut at = address;
     while at < end {
-        if at < PAGE_SIZE {
-            return Err(Errno::ENOMEM);
-        }
         if ctx.thread.killed() {
             return Err(Errno::EINTR);
         }
@@ -218,6 +236,7 @@ pub fn sys_mincore<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, vec
                 *byte = u8::from(is);
             }
         })?;
+        hide_residence(ctx, VirtRange { start: at, end: to }, &mut resident)?;
         let count = ((to - at) / PAGE_SIZE) as usize;
         ctx.user().write_bytes(vector + (at - address) / PAGE_SIZE, &resident[..count])?;
         at = to;

@@ -1,11 +1,11 @@
 //! The limit of memory that all programs together may commit: `vm.overcommit_memory` and its ratio.
 
-use quire_linux_state::Linux;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
 use quire_linux_state::system::settings::Setting;
-use quire_vm::PAGE_SIZE;
-use quire_vm::map::CommitCharge;
+use quire_linux_state::{Ctx, Linux};
+use quire_vm::map::{Attributes, CommitCharge, Flags};
+use quire_vm::{PAGE_SIZE, Prot, VirtRange};
 
 /// The kind of requested memory.
 #[derive(Clone, Copy)]
@@ -33,6 +33,32 @@ pub fn may_add<M: Machine>(linux: &Linux<M>, bytes: u64, add: Add) -> Result<(),
         _ => false,
     };
     if refused { Err(Errno::ENOMEM) } else { Ok(()) }
+}
+
+/// Whether Linux counts the mapping in the committed memory, by its attributes: stores into it take memory, and its
+/// program did not renounce the check.
+pub fn is_counted(a: &Attributes) -> bool {
+    a.prot.contains(Prot::WRITE) && !a.flags.intersects(Flags::SHARED | Flags::UNRESERVED)
+}
+
+/// Checks that `range` may become writable, as [`may_add`]. Only the mappings in it count that did not count before,
+/// each on its own, as on Linux.
+pub fn may_store<M: Machine>(ctx: &Ctx<'_, M>, range: VirtRange) -> Result<(), Errno> {
+    /// Every machine that runs programs has more memory than this.
+    const SMALL: u64 = 4 << 20;
+    if range.len() <= SMALL || may_add(ctx.linux, range.len(), Add::Private).is_ok() {
+        return Ok(());
+    }
+    let mut result = Ok(());
+    ctx.space()?.mappings(range.start, &mut |entry| {
+        let Some(part) = entry.range.intersect(&range) else { return false };
+        let a = entry.attributes;
+        if !is_counted(&a) && is_counted(&Attributes { prot: a.prot | Prot::WRITE, ..a }) {
+            result = may_add(ctx.linux, part.len(), Add::Private);
+        }
+        result.is_ok()
+    });
+    result
 }
 
 /// The limit in bytes, by the present ratio or the absolute setting. The limit is computed in all overcommit modes. All

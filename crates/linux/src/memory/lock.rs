@@ -56,7 +56,7 @@ fn pages(address: u64, len: u64) -> Result<Option<VirtRange>, Errno> {
     if end == start {
         return Ok(None);
     }
-    if start < PAGE_SIZE || end > USER_END { Err(Errno::ENOMEM) } else { Ok(Some(VirtRange { start, end })) }
+    if end > USER_END { Err(Errno::ENOMEM) } else { Ok(Some(VirtRange { start, end })) }
 }
 
 /// The number of bytes that are faulted in between two checks for a fatal signal.

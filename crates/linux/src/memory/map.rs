@@ -6,12 +6,14 @@ use linux_raw_sys::general as raw;
 use quire_linux_state::errno::Errno;
 use quire_linux_state::machine::Machine;
 use quire_linux_state::memory::page_up;
+use quire_linux_state::process::credentials::capabilities::cap;
+use quire_linux_state::system::settings::Setting;
 use quire_linux_state::user::USER_END;
 use quire_linux_state::{Ctx, Linux};
 use quire_sync::atomic::Ordering;
 use quire_vm::map::{MapRequest, Placement, Wire};
 use quire_vm::object::ObjectRef;
-use quire_vm::{MapError, PAGE_SIZE, Prot, VirtRange};
+use quire_vm::{PAGE_SIZE, Prot, VirtRange};
 
 const SHARED: u32 = raw::MAP_SHARED;
 const PRIVATE: u32 = raw::MAP_PRIVATE;
@@ -56,17 +58,29 @@ pub(super) fn prot_of(bits: u32) -> Prot {
 /// The start and end of the address window for MAP_32BIT, as on Linux: the second GiB.
 const LOW: (u64, u64) = (0x4000_0000, 0x8000_0000);
 
-fn placement(address: u64, flags: u32) -> Result<Placement, Errno> {
+/// Fails with EPERM if the caller may not map `address`: the lowest addresses would help attacks by null pointers.
+pub fn may_map_at<M: Machine>(ctx: &Ctx<'_, M>, address: u64) -> Result<(), Errno> {
+    let allowed = address >= lowest(ctx) || ctx.credentials().may(cap::SYS_RAWIO);
+    if allowed { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// The lowest address that a program without privilege may map.
+fn lowest<M: Machine>(ctx: &Ctx<'_, M>) -> u64 {
+    ctx.linux.settings.get(Setting::LowestMapping).unsigned_abs()
+}
+
+/// The place that a caller asks for. A wish below `lowest` is raised to it.
+fn placement(address: u64, flags: u32, lowest: u64) -> Result<Placement, Errno> {
     if flags & (FIXED | FIXED_NOREPLACE) == 0 {
-        let hint = if flags & BELOW_4_GIB != 0 && address == 0 { LOW.0 } else { address & !(PAGE_SIZE - 1) };
+        let hint = match address & !(PAGE_SIZE - 1) {
+            0 if flags & BELOW_4_GIB != 0 && address == 0 => LOW.0,
+            0 => 0,
+            hint => hint.max(page_up(lowest).unwrap_or(hint)),
+        };
         return Ok(Placement::Any { hint });
     }
     if !address.is_multiple_of(PAGE_SIZE) {
         return Err(Errno::EINVAL);
-    }
-    if address < PAGE_SIZE {
-        // The first page is never mapped, because that would help attacks by null pointers.
-        return Err(Errno::EPERM);
     }
     Ok(if flags & FIXED_NOREPLACE != 0 { Placement::FixedNoReplace(address) } else { Placement::Fixed(address) })
 }
@@ -106,7 +120,14 @@ struct Wanted {
 
 impl Wanted {
     /// Checks the arguments. `len` must not be 0.
-    fn new(address: u64, len: u64, prot: u32, flags: u32, offset: u64) -> Result<Self, Errno> {
+    fn new<M: Machine>(
+        ctx: &Ctx<'_, M>,
+        address: u64,
+        len: u64,
+        prot: u32,
+        flags: u32,
+        offset: u64,
+    ) -> Result<Self, Errno> {
         let shared = match flags & TYPE {
             PRIVATE => false,
             SHARED => true,
@@ -123,11 +144,14 @@ impl Wanted {
             // There is no pool of huge pages.
             return Err(Errno::ENOMEM);
         }
-        let at = placement(address, flags)?;
+        let at = placement(address, flags, lowest(ctx))?;
         if let Placement::Fixed(at) | Placement::FixedNoReplace(at) = at
             && at.checked_add(len).is_none_or(|end| end > USER_END)
         {
             return Err(Errno::ENOMEM);
+        }
+        if let Placement::Fixed(at) | Placement::FixedNoReplace(at) = at {
+            may_map_at(ctx, at)?;
         }
         Ok(Wanted { at, len, prot: prot_of(prot), shared, flags, offset })
     }
@@ -194,7 +218,7 @@ pub fn sys_mmap<M: Machine>(
     }
     let wanted = match len {
         0 => Err(Errno::EINVAL),
-        len => Wanted::new(address, len, prot, flags, offset),
+        len => Wanted::new(ctx, address, len, prot, flags, offset),
     };
     // As on Linux, an invalid descriptor takes precedence over other invalid arguments.
     let wanted = wanted.map_err(|why| match flags & ANONYMOUS {
@@ -205,6 +229,7 @@ pub fn sys_mmap<M: Machine>(
     let (at, len, prot, shared) = (wanted.at, wanted.len, wanted.prot, wanted.shared);
     let (file, fresh, to_store);
     let mut request = MapRequest { prot, shared, ..MapRequest::private(at, len) };
+    request.unreserved = wanted.has(NORESERVE);
     request.populate = wanted.has(POPULATE) && !wanted.has(NONBLOCK);
     if wanted.has(LOCKED) {
         request.wire = Wire::Now;
@@ -226,14 +251,13 @@ pub fn sys_mmap<M: Machine>(
     } else {
         request.grows_down = wanted.has(GROWSDOWN);
     }
-    if request.object.is_none() {
-        if shared || prot.contains(Prot::WRITE) {
-            wanted.check_commit(ctx)?;
-        }
-        if shared {
-            fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;
-            request.object = Some((&fresh, 0));
-        }
+    // Stores into a private mapping of a file take memory too.
+    if (!shared && prot.contains(Prot::WRITE)) || (shared && request.object.is_none()) {
+        wanted.check_commit(ctx)?;
+    }
+    if request.object.is_none() && shared {
+        fresh = ObjectRef::anonymous(ctx.linux.vm, len / PAGE_SIZE)?;
+        request.object = Some((&fresh, 0));
     }
     let space = ctx.space()?;
     let at = space.map(&request)?;
@@ -247,16 +271,7 @@ pub fn sys_mmap<M: Machine>(
 /// `munmap`
 pub fn sys_munmap<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64) -> Result<usize, Errno> {
     let range = range(address, len)?;
-    match ctx.space()?.unmap(range) {
-        Err(MapError::Invalid) if range.start < PAGE_SIZE => {
-            // Page 0 is never mapped, so only the rest of the range is unmapped.
-            if range.end > PAGE_SIZE {
-                ctx.space()?.unmap(VirtRange { start: PAGE_SIZE, ..range })?;
-            }
-        }
-        other => other?,
-    }
-    Ok(0)
+    Ok(ctx.space()?.unmap(range).map(|()| 0)?)
 }
 
 /// Checks a range and rounds `len` up to pages. EINVAL if `address` is not aligned, or if the range is empty or outside

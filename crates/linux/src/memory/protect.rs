@@ -23,7 +23,7 @@ pub fn sys_mprotect<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, pr
         return Ok(0);
     }
     let end = page_up(len).and_then(|len| address.checked_add(len)).ok_or(Errno::ENOMEM)?;
-    if end > USER_END || address < PAGE_SIZE {
+    if end > USER_END {
         return Err(Errno::ENOMEM);
     }
     let mut start = address;
@@ -31,14 +31,18 @@ pub fn sys_mprotect<M: Machine>(ctx: &mut Ctx<'_, M>, address: u64, len: u64, pr
         // PROT_GROWSDOWN extends the range down to the start of the stack. Dynamic loaders use the flag to make stacks
         // executable.
         let mut below = None;
-        ctx.space()?.entries(address, &mut |entry| {
+        ctx.space()?.mappings(address, &mut |entry| {
             below = (entry.range.contains(address) && entry.attributes.flags.contains(Flags::GROWS_DOWN))
                 .then_some(entry.range.start);
             false
         });
         start = below.filter(|_| prot & raw::PROT_GROWSDOWN != 0).ok_or(Errno::EINVAL)?;
     }
-    match ctx.space()?.protect(VirtRange { start, end }, prot_of(prot)) {
+    let range = VirtRange { start, end };
+    if prot & raw::PROT_WRITE != 0 {
+        crate::memory::commit::may_store(ctx, range)?;
+    }
+    match ctx.space()?.protect(range, prot_of(prot)) {
         Ok(()) => Ok(0),
         Err(MapError::Protection) => Err(Errno::EACCES),
         Err(error) => Err(error.into()),

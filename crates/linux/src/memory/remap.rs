@@ -1,5 +1,6 @@
 //! `mremap`.
 
+use crate::memory::commit::{self, Add};
 use linux_raw_sys::general as raw;
 use quire_linux_state::Ctx;
 use quire_linux_state::errno::Errno;
@@ -31,17 +32,12 @@ pub fn sys_mremap<M: Machine>(
     let old_len = page_up(old_len).ok_or(Errno::EINVAL)?;
     let new_len = page_up(new_len).filter(|len| *len <= USER_END).ok_or(Errno::EINVAL)?;
     let old_end = old.checked_add(old_len).filter(|end| *end <= USER_END).ok_or(Errno::EFAULT)?;
-    if old < PAGE_SIZE {
-        return Err(Errno::EFAULT);
-    }
     let how = if flags & FIXED != 0 {
         let fits = new.checked_add(new_len).is_some_and(|end| end <= USER_END);
         if !new.is_multiple_of(PAGE_SIZE) || !fits || (new < old_end && old < new.wrapping_add(new_len)) {
             return Err(Errno::EINVAL);
         }
-        if new < PAGE_SIZE {
-            return Err(Errno::EPERM);
-        }
+        crate::memory::map::may_map_at(ctx, new)?;
         Move::To(new)
     } else if flags & MAYMOVE != 0 {
         Move::May
@@ -49,7 +45,16 @@ pub fn sys_mremap<M: Machine>(
         Move::No
     };
     if new_len > old_len {
-        crate::memory::commit::may_add(ctx.linux, new_len - old_len, crate::memory::commit::Add::Private)?;
+        if commit::may_add(ctx.linux, new_len - old_len, Add::Private).is_err() {
+            let mut counted = false;
+            ctx.space()?.entries(old, &mut |entry| {
+                counted = commit::is_counted(&entry.attributes);
+                false
+            });
+            if counted {
+                return Err(Errno::ENOMEM);
+            }
+        }
         if ctx.space()?.wired_in(VirtRange { start: old, end: old_end.max(old + PAGE_SIZE) }) != 0 {
             crate::memory::lock::may_add(ctx, new_len - old_len)?;
         }

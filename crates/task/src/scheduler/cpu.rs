@@ -7,6 +7,7 @@ use super::cpu_mask::CpuBits;
 use super::idle::IdleCpus;
 use super::run_queue::{RunQueue, STRETCH};
 use super::share::{Share, User};
+use super::times::Shown;
 use crate::irq::IrqLock;
 use crate::machine::Machine;
 use crate::thread::{Current, Thread};
@@ -44,6 +45,8 @@ pub(crate) struct Cpu<M: Machine> {
     pub(super) moving: AtomicBool,
     /// (own) The time at which the running thread got the CPU, in nanoseconds of the CPU's counter.
     pub(super) dispatched: AtomicU64,
+    /// (own) The running thread is the idle thread.
+    pub(super) idling: AtomicBool,
     /// (own) The time at which the running thread must yield because other threads wait (the end of its stretch), in
     /// nanoseconds. `NEVER` if no thread waits.
     pub(super) stretch_end: AtomicU64,
@@ -70,6 +73,8 @@ pub(crate) struct Cpu<M: Machine> {
     pub(super) wheel_due: AtomicU64,
     pub(super) wheel: CachePadded<IrqLock<Wheel>>,
     pub(super) watch: CachePadded<Watch>,
+    /// The times that readers were shown last.
+    pub(super) shown: CachePadded<IrqLock<Shown>>,
 }
 
 /// The scheduler of a machine. Lives as long as the machine, at one address.
@@ -108,6 +113,7 @@ impl<M: Machine> Scheduler<M> {
             leaving: AtomicPtr::new(ptr::null_mut()),
             moving: AtomicBool::new(false),
             dispatched: AtomicU64::new(0),
+            idling: AtomicBool::new(false),
             stretch_end: AtomicU64::new(NEVER),
             armed: AtomicU64::new(NEVER),
             has_dead: AtomicBool::new(false),
@@ -123,6 +129,7 @@ impl<M: Machine> Scheduler<M> {
             wheel_due: AtomicU64::new(NEVER),
             wheel: CachePadded(IrqLock::new(Rank::TIMER, Wheel::new(cpu))),
             watch: CachePadded(Watch::new()),
+            shown: CachePadded(IrqLock::new(Rank::TIMER, Shown::default())),
         };
         // SAFETY: the caller provides the memory. It has three parts, which do not overlap, and each is used once.
         let (cpus, idle, ending) = unsafe {

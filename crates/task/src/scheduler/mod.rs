@@ -49,7 +49,7 @@ use crate::timer::Timer;
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use cpu::{Cpu, NEVER};
-use quire_sync::atomic::{Ordering, fence_full};
+use quire_sync::atomic::{Ordering, fence, fence_full};
 use quire_sync::cpuset::{CpuMask, MAX_CPUS};
 use quire_sync::{CpuId, current_cpu};
 use run_queue::RunQueue;
@@ -84,6 +84,7 @@ impl<M: Machine> Scheduler<M> {
         idle.set_home(current_cpu());
         idle.account.start(now);
         here.dispatched.store(self.machine.ticks_to_ns(now), Ordering::Relaxed);
+        here.idling.store(true, Ordering::Relaxed);
         here.queue.lock_masked().idle = true;
         let idle = idle.into_raw();
         here.idle.store(idle.as_ptr(), Ordering::Release);
@@ -488,8 +489,11 @@ impl<M: Machine> Scheduler<M> {
             }
         }
 
-        self.charge(here, &prev, prev_idle, next);
         here.dispatched.store(now, Ordering::Relaxed);
+        // A reader that sees the times below sees this dispatch too.
+        fence(Ordering::Release);
+        self.charge(here, &prev, prev_idle, next);
+        here.idling.store(self.is_idle(here, next), Ordering::Relaxed);
         here.stretch_end.store(NEVER, Ordering::Relaxed);
         if ptr::eq(next, &*prev) {
             self.limit_stretch(here);

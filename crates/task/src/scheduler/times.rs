@@ -6,8 +6,8 @@ use crate::irq::Masked;
 use crate::machine::Machine;
 use crate::thread::Thread;
 use core::ptr;
-use quire_sync::CpuId;
 use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{CpuId, current_cpu};
 
 /// The times and counts of a CPU.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -22,6 +22,26 @@ pub struct CpuTimes {
     pub switches: u64,
     /// The number of threads that were started by this CPU.
     pub started: u64,
+}
+
+/// The times of a CPU as they were shown, in nanoseconds.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Shown {
+    user: u64,
+    system: u64,
+    idle: u64,
+}
+
+impl Shown {
+    /// Goes on to the times `now`, by as much as time has passed. No part falls: what was shown as user time and is
+    /// system time now stays user time, and later user time makes up for it.
+    fn advance(&mut self, now: Shown) {
+        let before = *self;
+        let all = (now.user + now.system + now.idle).max(before.user + before.system + before.idle);
+        self.idle = now.idle.clamp(before.idle, all - before.user - before.system);
+        self.user = now.user.clamp(before.user, all - self.idle - before.system);
+        self.system = all - self.idle - self.user;
+    }
 }
 
 impl<M: Machine> Scheduler<M> {
@@ -45,20 +65,53 @@ impl<M: Machine> Scheduler<M> {
         self.machine.ticks_to_ns(thread.account.ticks_until_now(|| thread.is_running(), || self.machine.ticks()))
     }
 
-    /// The times and counts of `cpu`. The time since its last switch counts as idle time if it halts, else as user
-    /// time.
+    /// The times and counts of `cpu`. None of them is ever less than in an earlier call. The time since the CPU's last
+    /// switch counts as idle time if its idle thread runs. For the caller's CPU it is split exactly, and for another CPU
+    /// it counts as user time, as far as no earlier call has shown it otherwise.
     pub fn cpu_times(&self, cpu: CpuId) -> CpuTimes {
         let c = self.cpus.of(cpu);
-        let ns = |v: &AtomicU64| self.machine.ticks_to_ns(v.load(Ordering::Relaxed));
-        let now = self.machine.ticks_to_ns(self.machine.ticks());
-        let since = now.saturating_sub(c.dispatched.load(Ordering::Relaxed));
-        let idle = self.idle.contains(cpu);
+        let mut shown = c.shown.lock(self.machine);
+        let now = self.now_times(cpu, c);
+        shown.advance(now);
         CpuTimes {
-            user_ns: ns(&c.user) + if idle { 0 } else { since },
-            system_ns: ns(&c.system),
-            idle_ns: ns(&c.idled) + if idle { since } else { 0 },
+            user_ns: shown.user,
+            system_ns: shown.system,
+            idle_ns: shown.idle,
             switches: c.switches.load(Ordering::Relaxed),
             started: c.started.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The present times of `cpu`. The caller has masked interrupts.
+    fn now_times(&self, cpu: CpuId, c: &Cpu<M>) -> Shown {
+        let ns = |ticks: u64| self.machine.ticks_to_ns(ticks);
+        let ticks = self.machine.ticks();
+        if cpu == current_cpu() {
+            let me = self.current();
+            me.account.cut_system(ticks);
+            let (user, system) = me.account.ticks();
+            let then = |v: &AtomicU64| v.load(Ordering::Relaxed);
+            let (user, since) = (user - then(&c.at_dispatch.0), system - then(&c.at_dispatch.1));
+            let (system, idle) = if self.is_idle(c, &me) { (0, since) } else { (since, 0) };
+            return Shown {
+                user: ns(then(&c.user) + user),
+                system: ns(then(&c.system) + system),
+                idle: ns(then(&c.idled) + idle),
+            };
+        }
+        // A switch stores the dispatch first. If it stands still, the times are those of before it or of after it, or
+        // they lack the time that the switch is about to add. That is shown later.
+        loop {
+            let dispatched = c.dispatched.load(Ordering::Acquire);
+            let [user, system, idle] = [&c.user, &c.system, &c.idled].map(|v| ns(v.load(Ordering::Acquire)));
+            let idling = c.idling.load(Ordering::Acquire);
+            if c.dispatched.load(Ordering::Acquire) != dispatched {
+                quire_sync::hooks::relax();
+                continue;
+            }
+            let since = ns(ticks).saturating_sub(dispatched);
+            let (busy, idle_since) = if idling { (0, since) } else { (since, 0) };
+            return Shown { user: user + busy, system, idle: idle + idle_since };
         }
     }
 

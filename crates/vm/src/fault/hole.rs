@@ -102,8 +102,8 @@ impl<'e, M: Machine> FaultContext<'e, M> {
     /// The table page that covers the address is locked, and the entry was checked under its lock.
     fn map_zeroes(&self, table: &mut impl Table<M>, pin: &Pinned<'_>) {
         let zero = self.vm.zero_frame();
-        let before = self.va - PAGE_SIZE;
-        let in_a_row = table.span().contains(before) && table.get(before).is_some_and(|leaf| leaf.pfn == zero);
+        let before = self.va.checked_sub(PAGE_SIZE).filter(|before| table.span().contains(*before));
+        let in_a_row = before.and_then(|before| table.get(before)).is_some_and(|leaf| leaf.pfn == zero);
         let (start, pages) = match in_a_row {
             true => (self.va, IN_A_ROW),
             false => (self.va & !(AROUND * PAGE_SIZE - 1), AROUND),

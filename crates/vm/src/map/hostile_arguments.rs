@@ -85,6 +85,7 @@ fn perform(s: &Space<TestMachine>, object: &ObjectRef<TestMachine>, c: &Call) ->
                 tag: Tag::None,
                 wire: if bit(12) { wire } else { Wire::No },
                 populate: bit(13),
+                unreserved: bit(14),
             };
             s.map(&request).map(drop)
         }
@@ -173,7 +174,6 @@ fn impossible_mappings_never_reach_the_tree() {
         (page(0), 0),
         (page(0) + 1, PAGE_SIZE),
         (page(0), PAGE_SIZE - 1),
-        (0, PAGE_SIZE),
         (USER_RANGE.end, PAGE_SIZE),
         (USER_RANGE.end - PAGE_SIZE, 2 * PAGE_SIZE),
         (page(0), PAGE_SIZE.wrapping_neg()),

@@ -88,4 +88,4 @@ pub use space::idle::{Dropped, SMALL};
 pub use space::pages::{PageInfo, PagePlace};
 pub use space::query::EntryInfo;
 pub use space::spaces::IDLE;
-pub use space::{Limits, STACK_GUARD, Space, SpaceRef, SpaceStats, USER};
+pub use space::{LOWEST_CHOSEN, Limits, STACK_GUARD, Space, SpaceRef, SpaceStats, USER};

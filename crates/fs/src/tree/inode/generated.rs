@@ -198,11 +198,11 @@ impl<const ROOM: usize> Columns<ROOM> {
     /// Adds bytes.
     #[inline(always)]
     pub fn push(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            if let Some(place) = self.bytes.get_mut(self.len) {
-                *place = *byte;
-                self.len += 1;
-            }
+        let len = bytes.len().min(ROOM - self.len);
+        let end = self.len + len;
+        if let (Some(place), Some(bytes)) = (self.bytes.get_mut(self.len..end), bytes.get(..len)) {
+            place.copy_from_slice(bytes);
+            self.len = end;
         }
     }
 

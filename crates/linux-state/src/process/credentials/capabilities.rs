@@ -31,6 +31,7 @@ numbers! {
     NET_RAW = 13;
     IPC_LOCK = 14;
     IPC_OWNER = 15;
+    SYS_RAWIO = 17;
     SYS_CHROOT = 18;
     SYS_PTRACE = 19;
     SYS_ADMIN = 21;

@@ -92,7 +92,6 @@ fn bad_arguments_are_refused_and_map_nothing() {
         // Fixed addresses at the ends of their range.
         for fixed in [FIXED, FIXED_NOREPLACE] {
             refused(AT + 1, PAGE, MINE | fixed, NONE, 0, E::EINVAL);
-            refused(0, PAGE, MINE | fixed, NONE, 0, E::EPERM);
             refused(USER_END, PAGE, MINE | fixed, NONE, 0, E::ENOMEM);
             refused(USER_END - PAGE, 2 * PAGE, MINE | fixed, NONE, 0, E::ENOMEM);
             refused(!(PAGE - 1), 2 * PAGE, MINE | fixed, NONE, 0, E::ENOMEM);
@@ -232,14 +231,14 @@ proptest! {
     }
 
     #[test]
-    fn fixed_addresses_are_aligned_and_not_null(address in any::<u64>(), noreplace in any::<bool>()) {
+    fn fixed_addresses_are_aligned(address in any::<u64>(), noreplace in any::<bool>()) {
         let flags = if noreplace { FIXED_NOREPLACE } else { FIXED };
-        match placement(address, flags) {
+        match placement(address, flags, 65_536) {
             Ok(Placement::Fixed(at) | Placement::FixedNoReplace(at)) => {
-                prop_assert!(at == address && at % PAGE_SIZE == 0 && at != 0);
+                prop_assert!(at == address && at % PAGE_SIZE == 0);
             }
             Ok(_) => prop_assert!(false),
-            Err(_) => prop_assert!(!address.is_multiple_of(PAGE_SIZE) || address == 0),
+            Err(_) => prop_assert!(!address.is_multiple_of(PAGE_SIZE)),
         }
     }
 }
@@ -291,5 +290,162 @@ fn advice_for_the_first_pages_finds_nothing_mapped() {
             }
             assert_eq!(task.call(__NR_madvise, [0, 0, advice.into()]), Ok(0), "{advice}");
         }
+    });
+}
+
+/// The bytes of `mincore` for the pages from `at` on.
+fn residence<const N: usize>(task: &mut Task, at: u64) -> [u8; N]
+where
+    [u8; N]: quire_linux_state::base::plain::Plain,
+{
+    let vector = task.room(N as u64);
+    task.call(__NR_mincore, [at, N as u64 * PAGE, vector]).unwrap();
+    task.get::<[u8; N]>(vector)
+}
+
+#[test]
+fn residence_of_a_file_is_shown_only_to_its_owner_and_its_writers() {
+    run(|task| {
+        task.file("/tmp/sparse", 0o600, b"");
+        task.file("/tmp/open", 0o600, b"");
+        let open = |task: &mut Task, path: &str, flags: u32| {
+            let path = task.text(path);
+            task.call(__NR_open, [path, flags.into(), 0]).unwrap()
+        };
+        let shown = move |task: &mut Task, path: &str| {
+            let file = open(task, path, O_RDONLY);
+            let at = task.call(__NR_mmap, [0, 4 * PAGE, PROT_READ.into(), SHARED.into(), file, 0]).unwrap();
+            residence::<4>(task, at)
+        };
+        for path in ["/tmp/sparse", "/tmp/open"] {
+            let file = open(task, path, O_RDWR);
+            task.call(__NR_ftruncate, [file, 4 * PAGE]).unwrap();
+            task.call(__NR_fchmod, [file, if path == "/tmp/open" { 0o666 } else { 0o644 }]).unwrap();
+            let byte = task.bytes(b"x");
+            task.call(__NR_pwrite64, [file, byte, 1, PAGE]).unwrap();
+            assert_eq!(shown(task, path), [0, 1, 0, 0]);
+        }
+        let other = task.fork(move |task| {
+            task.call(__NR_setuid, [65534]).unwrap();
+            assert_eq!(shown(task, "/tmp/sparse"), [1; 4]);
+            assert_eq!(shown(task, "/tmp/open"), [0, 1, 0, 0]);
+            let own = mmap(task, 0, 4 * PAGE, MINE).unwrap();
+            task.set(own + 2 * PAGE, 1u8);
+            assert_eq!(residence::<4>(task, own), [0, 0, 1, 0]);
+            task.exit(0)
+        });
+        assert_eq!(task.status(other.unwrap()), 0);
+    });
+}
+
+#[test]
+fn only_a_privileged_program_maps_the_lowest_addresses() {
+    const LOWEST: u64 = 65_536;
+    run(|task| {
+        assert_eq!(mmap(task, 0, PAGE, MINE | FIXED), Ok(0));
+        task.set(8, 7u64);
+        assert_eq!(task.get::<u64>(8), 7);
+        assert_eq!(task.call(__NR_mprotect, [0, PAGE, PROT_READ.into()]), Ok(0));
+        assert_eq!(task.call(__NR_munmap, [0, PAGE]), Ok(0));
+        let own = mmap(task, 0, PAGE, MINE).unwrap();
+        assert!(own >= LOWEST, "no wish is no wish for page 0");
+        let moved = [own, PAGE, PAGE, (MREMAP_MAYMOVE | MREMAP_FIXED).into(), PAGE];
+        assert_eq!(task.call(__NR_mremap, moved), Ok(PAGE));
+        task.call(__NR_munmap, [PAGE, PAGE]).unwrap();
+        let segment = task.call(__NR_shmget, [0, PAGE, 0o1666]).unwrap();
+        let other = task.fork(move |task| {
+            task.call(__NR_setuid, [65534]).unwrap();
+            for at in [0, PAGE, LOWEST - PAGE] {
+                for how in [FIXED, FIXED_NOREPLACE] {
+                    assert_eq!(mmap(task, at, PAGE, MINE | how), Err(Errno::EPERM));
+                }
+                let own = mmap(task, 0, PAGE, MINE).unwrap();
+                let moved = [own, PAGE, PAGE, (MREMAP_MAYMOVE | MREMAP_FIXED).into(), at];
+                assert_eq!(task.call(__NR_mremap, moved), Err(Errno::EPERM));
+                if at != 0 {
+                    assert_eq!(task.call(__NR_shmat, [segment, at, 0]), Err(Errno::EPERM));
+                }
+            }
+            assert_eq!(mmap(task, LOWEST, PAGE, MINE | FIXED), Ok(LOWEST));
+            task.call(__NR_munmap, [LOWEST, PAGE]).unwrap();
+            // A wish is raised to the lowest address.
+            assert_eq!(mmap(task, PAGE, PAGE, MINE), Ok(LOWEST));
+            task.exit(0)
+        });
+        assert_eq!(task.status(other.unwrap()), 0);
+    });
+}
+
+#[test]
+fn a_range_larger_than_all_memory_does_not_become_writable() {
+    run(|task| {
+        let len: u64 = 1 << 40;
+        let map = |task: &mut Task, prot: u32, flags: u32, file: u64| {
+            task.call(__NR_mmap, [0, len, prot.into(), flags.into(), file, 0])
+        };
+        assert_eq!(map(task, RW, MINE, NONE), Err(Errno::ENOMEM));
+        let reserved = map(task, PROT_NONE, MINE, NONE).unwrap();
+        let writable = |task: &mut Task, at: u64, len: u64| task.call(__NR_mprotect, [at, len, RW.into()]);
+        assert_eq!(writable(task, reserved, len), Err(Errno::ENOMEM));
+        assert_eq!(writable(task, reserved, 16 * PAGE), Ok(0));
+        let unreserved = map(task, PROT_NONE, MINE | NORESERVE, NONE).unwrap();
+        assert_eq!(writable(task, unreserved, len), Ok(0));
+        // A file: each page may be copied.
+        let file = three_pages(task, O_RDWR);
+        assert_eq!(map(task, RW, PRIVATE, file), Err(Errno::ENOMEM));
+        assert!(map(task, RW, PRIVATE | NORESERVE, file).is_ok());
+        let shown = map(task, PROT_READ, PRIVATE, file).unwrap();
+        assert_eq!(writable(task, shown, len), Err(Errno::ENOMEM));
+        assert_eq!(writable(task, shown, PAGE), Ok(0));
+        let shared = map(task, PROT_READ, SHARED, file).unwrap();
+        assert_eq!(writable(task, shared, len), Ok(0));
+        // A mapping grows by what its stores may take.
+        let grow = |task: &mut Task, at: u64| task.call(__NR_mremap, [at, PAGE, len, MREMAP_MAYMOVE.into()]);
+        let small = mmap(task, 0, PAGE, MINE).unwrap();
+        assert_eq!(grow(task, small), Err(Errno::ENOMEM));
+        let read = task.call(__NR_mmap, [0, PAGE, PROT_READ.into(), MINE.into(), NONE, 0]).unwrap();
+        assert!(grow(task, read).is_ok());
+    });
+}
+
+#[test]
+fn the_kernels_pages_do_not_grow_and_a_stored_into_image_is_the_programs_own() {
+    run(|task| {
+        let begin = |task: &mut Task| {
+            let places = task.machine.linux().current().process.memory().unwrap();
+            let (mut clocks, mut image) = (0, 0);
+            places.mappings(0, &mut |entry| {
+                match entry.tag() {
+                    quire_vm::map::Tag::Vvar => clocks = entry.range.start,
+                    quire_vm::map::Tag::Vdso => image = entry.range.start,
+                    _ => {}
+                }
+                true
+            });
+            (clocks, image)
+        };
+        let (clocks, image) = begin(task);
+        assert!(clocks != 0 && image == clocks + PAGE);
+        for at in [clocks, image] {
+            for how in [0, MREMAP_MAYMOVE] {
+                assert_eq!(task.call(__NR_mremap, [at, PAGE, 16 * PAGE, how.into()]), Err(Errno::EFAULT));
+            }
+            let kept = [at, PAGE, PAGE, (MREMAP_MAYMOVE | MREMAP_DONTUNMAP).into(), 0];
+            assert_eq!(task.call(__NR_mremap, kept), Err(Errno::EINVAL));
+        }
+        assert_eq!(task.call(__NR_mprotect, [clocks, PAGE, RW.into()]), Err(Errno::EACCES));
+        assert_eq!(task.get::<u32>(image), 0x464c_457f);
+        let child = task.fork(move |task| {
+            assert_eq!(task.call(__NR_mprotect, [image, PAGE, RW.into()]), Ok(0));
+            task.set(image, 7u32);
+            assert_eq!(task.get::<u32>(image), 7);
+            // A mapping that only moves may.
+            let moved = [image, PAGE, PAGE, (MREMAP_MAYMOVE | MREMAP_FIXED).into(), AT];
+            assert_eq!(task.call(__NR_mremap, moved), Ok(AT));
+            assert_eq!(task.get::<u32>(AT), 7);
+            task.exit(0)
+        });
+        assert_eq!(task.status(child.unwrap()), 0);
+        assert_eq!(task.get::<u32>(image), 0x464c_457f, "the child's store is not seen");
     });
 }

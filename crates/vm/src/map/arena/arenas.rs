@@ -11,7 +11,7 @@
 //! without a fixed address found the home arena's lock held again and again. Or CPUs that run the space at the same
 //! time alternate as its writers. Then the CPU that is about to map gets a *stretch* of [`SPAN`] bytes of addresses.
 //! The stretch has a tree, a lock and a sequence of its own. On x86-64 a stretch is half of the addresses that one root
-//! table entry covers. Up to 128 CPUs get a root table entry each, so that their arenas share no table page but the
+//! table entry covers. Up to 125 CPUs get a root table entry each, so that their arenas share no table page but the
 //! root. With more CPUs, two share an entry. From then on that CPU's mappings without a fixed address are placed in its
 //! stretch. A thread on any CPU that unmaps or changes them acquires that arena's lock. So a space has arenas only for
 //! the CPUs on which its writers contended.
@@ -62,10 +62,11 @@ const ARENAS: usize = 256;
 #[cfg(any(test, loom, shuttle))]
 const ARENAS: usize = 2;
 
-/// The start of the first arena's stretch of addresses. It is above the addresses that sanitizers reserve below 17 TiB.
-/// All stretches end below 85 TiB, where position-independent programs are loaded.
+/// The first stretch begins here. All of them end where the stack and the mappings of a program begin. So they lie
+/// where sanitizers allow no mapping of a program, and which they therefore reserve before a second thread runs. A
+/// reserved stretch is not opened. Programs with fixed addresses below these (a shadow of memory) meet no stretch.
 #[cfg(not(any(test, loom, shuttle)))]
-const FIRST: u64 = 80 << SPAN_SHIFT;
+const FIRST: u64 = 0x7e80_0000_0000 - ARENAS as u64 * SPAN;
 #[cfg(any(test, loom, shuttle))]
 const FIRST: u64 = crate::testing::BASE + if cfg!(any(loom, shuttle)) { 0 } else { 8 * SPAN };
 /// The addresses of the stretches of all arenas.
@@ -168,13 +169,20 @@ pub(in crate::map) struct Arenas<M: Machine> {
     crowd: AtomicU32,
 }
 
-/// The slot of the arena that `cpu` may open. The first half of the CPUs get every second slot, so that the addresses
-/// of no two of them share a root table entry.
+/// Where position-independent programs lie, with their heaps, which grow in the home arena. No stretch opens here.
+#[cfg(not(any(test, loom, shuttle)))]
+const PROGRAMS: VirtRange = VirtRange { start: 0x5500_0000_0000, end: 0x5680_0000_0000 };
+#[cfg(any(test, loom, shuttle))]
+const PROGRAMS: VirtRange = VirtRange { start: 0, end: 0 };
+
+/// The slot of `cpu`'s stretch, from the highest down. The first half of the CPUs get every second stretch, so that no
+/// two of them share a root table entry.
 fn slot_of(cpu: CpuId) -> usize {
-    match cpu % ARENAS {
+    let down = match cpu % ARENAS {
         n if n < ARENAS / 2 => 2 * n,
         n => 2 * n + 1 - ARENAS,
-    }
+    };
+    if cfg!(any(test, loom, shuttle)) { down } else { ARENAS - 1 - down }
 }
 
 /// The slot of the arena whose stretch of addresses covers `va`. `None` if `va` lies in no stretch.
@@ -284,6 +292,9 @@ impl<M: Machine> Arenas<M> {
         let n = slot_of(cpu);
         let home = self.home.write(space);
         let bounds = stretch(n);
+        if bounds.start < PROGRAMS.end && PROGRAMS.start < bounds.end {
+            return;
+        }
         if bounds.end > M::Pmap::USER.end || home.next(bounds.start).is_some_and(|e| e.range().start < bounds.end) {
             return;
         }

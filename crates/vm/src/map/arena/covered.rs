@@ -60,11 +60,30 @@ impl Class {
     }
 }
 
+/// The flags of entries that show an object.
+pub(in crate::map) const SHOWS_OBJECT: Flags = Flags::SHARED.union(Flags::FILE);
+/// The flags by which an entry counts in more than its class.
+const RARE: Flags = SHOWS_OBJECT.union(Flags::WIRED);
+
+/// What `bytes` with these attributes add to the wired bytes.
+fn wired(bytes: u64, a: &Attributes) -> u64 {
+    if a.flags.contains(Flags::WIRED) { bytes } else { 0 }
+}
+
+/// What an entry with these attributes adds to the number of entries that show an object.
+fn objects(a: &Attributes) -> u64 {
+    u64::from(a.flags.intersects(SHOWS_OBJECT))
+}
+
 /// Bytes that entries cover, or a change of that number. A negative change is stored modulo 2^64.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Covered {
     /// Bytes of all classes.
     pub bytes: u64,
+    /// Bytes of wired entries.
+    pub wired: u64,
+    /// Number of entries that show a file or shared memory.
+    pub objects: u64,
     pub(in crate::map) classes: [u64; CLASSES],
 }
 
@@ -85,6 +104,7 @@ impl Covered {
     /// Adds `bytes` with these attributes.
     pub(in crate::map) fn come(&mut self, bytes: u64, a: &Attributes) {
         self.bytes = self.bytes.wrapping_add(bytes);
+        self.wired = self.wired.wrapping_add(wired(bytes, a));
         let class = &mut self.classes[Class::of(a) as usize];
         *class = class.wrapping_add(bytes);
     }
@@ -92,18 +112,29 @@ impl Covered {
     /// Adds all of an entry.
     pub(in crate::map) fn come_entry<M: Machine>(&mut self, e: &Entry<M>) {
         self.come(e.range().bytes(), &e.attributes());
+        self.objects = self.objects.wrapping_add(objects(&e.attributes()));
     }
 
     /// The difference, `self` minus `other`.
     pub(in crate::map) fn less(&self, other: &Covered) -> Covered {
         let classes = core::array::from_fn(|i| self.classes[i].wrapping_sub(other.classes[i]));
-        Covered { bytes: self.bytes.wrapping_sub(other.bytes), classes }
+        Covered {
+            bytes: self.bytes.wrapping_sub(other.bytes),
+            wired: self.wired.wrapping_sub(other.wired),
+            objects: self.objects.wrapping_sub(other.objects),
+            classes,
+        }
     }
 
     /// The sum of both.
     pub(in crate::map) fn and(&self, other: &Covered) -> Covered {
         let classes = core::array::from_fn(|i| self.classes[i].wrapping_add(other.classes[i]));
-        Covered { bytes: self.bytes.wrapping_add(other.bytes), classes }
+        Covered {
+            bytes: self.bytes.wrapping_add(other.bytes),
+            wired: self.wired.wrapping_add(other.wired),
+            objects: self.objects.wrapping_add(other.objects),
+            classes,
+        }
     }
 }
 
@@ -111,12 +142,15 @@ impl Covered {
 /// these counts. Limits and statistics read them without a lock.
 pub(in crate::map) struct Counts {
     bytes: AtomicU64,
+    wired: AtomicU64,
+    objects: AtomicU64,
     classes: [AtomicU64; CLASSES],
 }
 
 impl Counts {
     pub fn new() -> Self {
-        Counts { bytes: AtomicU64::new(0), classes: core::array::from_fn(|_| AtomicU64::new(0)) }
+        let zero = || AtomicU64::new(0);
+        Counts { bytes: zero(), wired: zero(), objects: zero(), classes: core::array::from_fn(|_| zero()) }
     }
 
     pub fn bytes(&self) -> u64 {
@@ -135,7 +169,8 @@ impl Counts {
 
     pub fn read(&self) -> Covered {
         let classes = core::array::from_fn(|i| self.classes[i].load(Ordering::Relaxed));
-        Covered { bytes: self.bytes(), classes }
+        let [wired, objects] = [&self.wired, &self.objects].map(|count| count.load(Ordering::Relaxed));
+        Covered { bytes: self.bytes(), wired, objects, classes }
     }
 
     /// Adds an entry.
@@ -144,9 +179,13 @@ impl Counts {
     /// The caller is the arena's writer.
     #[inline]
     pub fn come<M: Machine>(&self, e: &Entry<M>) {
-        let bytes = e.range().bytes();
+        let (bytes, a) = (e.range().bytes(), e.attributes());
         add(&self.bytes, bytes);
-        add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
+        add(&self.classes[Class::of(&a) as usize], bytes);
+        if a.flags.intersects(RARE) {
+            add(&self.wired, wired(bytes, &a));
+            add(&self.objects, objects(&a));
+        }
     }
 
     /// Subtracts an entry.
@@ -155,9 +194,13 @@ impl Counts {
     /// The caller is the arena's writer.
     #[inline]
     pub fn go<M: Machine>(&self, e: &Entry<M>) {
-        let bytes = e.range().bytes().wrapping_neg();
+        let (bytes, a) = (e.range().bytes().wrapping_neg(), e.attributes());
         add(&self.bytes, bytes);
-        add(&self.classes[Class::of(&e.attributes()) as usize], bytes);
+        add(&self.classes[Class::of(&a) as usize], bytes);
+        if a.flags.intersects(RARE) {
+            add(&self.wired, wired(bytes, &a));
+            add(&self.objects, objects(&a).wrapping_neg());
+        }
     }
 
     /// Moves `bytes` from one class to another.
@@ -176,6 +219,8 @@ impl Counts {
     /// The caller is the arena's writer.
     pub fn change(&self, by: &Covered) {
         add(&self.bytes, by.bytes);
+        add(&self.wired, by.wired);
+        add(&self.objects, by.objects);
         self.classes.iter().zip(by.classes).for_each(|(count, by)| add(count, by));
     }
 }

@@ -8,7 +8,7 @@ use crate::map::arena::covered::Class;
 use crate::map::entry::wired::Wire;
 use crate::map::entry::{Attributes, Entry, Flags, Tag};
 use crate::map::maps::Maps;
-use crate::map::space::{Limits, STACK_GUARD, Space};
+use crate::map::space::{LOWEST_CHOSEN, Limits, STACK_GUARD, Space};
 use crate::object::ObjectRef;
 use crate::types::{PAGE_SIZE, Prot, VirtRange};
 
@@ -56,6 +56,8 @@ pub struct MapRequest<'o, M: Machine> {
     pub wire: Wire,
     /// Whether all its pages shall be resident when the call returns, as far as memory allows.
     pub populate: bool,
+    /// Recorded as [`Flags::UNRESERVED`].
+    pub unreserved: bool,
 }
 
 impl<M: Machine> MapRequest<'_, M> {
@@ -73,6 +75,7 @@ impl<M: Machine> MapRequest<'_, M> {
             tag: Tag::None,
             wire: Wire::No,
             populate: false,
+            unreserved: false,
         }
     }
 }
@@ -88,6 +91,7 @@ impl<M: Machine> Space<M> {
             return Ok((self.write(range)?, range));
         }
         if let Placement::Any { hint } = at
+            && hint >= LOWEST_CHOSEN
             && let Ok(wish) = self.range_at(hint & !(PAGE_SIZE - 1), len)
         {
             let (writer, end) = self.write_at(wish.start);
@@ -121,8 +125,9 @@ impl<M: Machine> Space<M> {
         if bounds != M::Pmap::USER {
             return find_in(bounds.start, bounds.end);
         }
-        let base = self.limits().base.clamp(M::Pmap::USER.start, M::Pmap::USER.end - PAGE_SIZE);
-        for (lo, hi) in [(base, M::Pmap::USER.end), (M::Pmap::USER.start, M::Pmap::USER.end)] {
+        let lowest = M::Pmap::USER.start.max(LOWEST_CHOSEN);
+        let base = self.limits().base.clamp(lowest, M::Pmap::USER.end - PAGE_SIZE);
+        for (lo, hi) in [(base, M::Pmap::USER.end), (lowest, M::Pmap::USER.end)] {
             let found = if self.arenas.fanned_out() {
                 let below = find_in(lo, hi.min(STRETCHES.start));
                 below.or_else(|| find_in(lo.max(STRETCHES.end), hi))

@@ -127,6 +127,14 @@ impl<M: Machine> Arena<M> {
         unsafe { self.entries.next(from).map(|item| &*item.value.as_ptr()) }
     }
 
+    /// The entries that end after `from`, ascending. Next to a writer the walk may show a mix of before and after.
+    pub(super) fn walk<'p>(&self, from: u64, _pin: &'p Pinned<'_>) -> impl Iterator<Item = &'p Entry<M>> + use<'p, M> {
+        // SAFETY: the caller is pinned for as long as the cursor is used, by the lifetime of the result.
+        let cursor: Cursor<_, _, FAN_OUT> = unsafe { self.entries.cursor(from) };
+        // SAFETY: the caller is pinned, and an entry that leaves the tree is retired through the epoch.
+        cursor.map(|item| unsafe { &*item.value.as_ptr() })
+    }
+
     #[inline]
     pub(super) fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)

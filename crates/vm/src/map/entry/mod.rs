@@ -8,8 +8,9 @@ use crate::error::OutOfMemory;
 use crate::machine::Machine;
 use crate::map::maps::Maps;
 use crate::mutant::{Mutant, mutant};
+use crate::object::Object;
 use crate::object::backing::Backing;
-use crate::types::{Prot, VirtRange};
+use crate::types::{PAGE_SHIFT, Prot, VirtRange};
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr::{self, NonNull};
@@ -44,6 +45,8 @@ bitflags::bitflags! {
         const SEALED = 256;
         /// A core dump leaves the range out.
         const DONT_DUMP = 512;
+        /// Its program did not want memory reserved for it. The memory core only records that.
+        const UNRESERVED = 1024;
     }
 }
 
@@ -160,6 +163,12 @@ impl Attributes {
         self.flags.contains(Flags::SHARED) && self.max_prot.contains(Prot::WRITE)
     }
 
+    /// Whether a tool sees no difference to `other`.
+    pub(super) fn looks_like(&self, other: &Attributes) -> bool {
+        let visible = |a: &Attributes| Attributes { flags: a.flags - Flags::NEEDS_FRONT, ..*a };
+        visible(self) == visible(other)
+    }
+
     /// Returns these attributes, adapted to an adjoining range of new private memory, which has a front of its own and
     /// no file.
     pub(super) fn emptied(self) -> Attributes {
@@ -222,6 +231,27 @@ impl<M: Machine> Entry<M> {
         // through the epoch only after their entry is unreachable.
         unsafe { &*self.front.get().cast() }
     }
+    /// The file or shared memory at the end of its chain, and the byte of it that the entry begins with.
+    pub(super) fn shows(&self) -> Option<(&Object<M>, u64)> {
+        let shown = piece::layers(self.front()).find_map(|b| Some((b, b.object().filter(|o| !o.is_private())?)));
+        let (layer, object) = shown?;
+        let start = self.range().start;
+        layer.range().contains(start).then(|| (object, layer.key(start) << PAGE_SHIFT))
+    }
+
+    /// Whether `next` goes on where this one ends, so that a program knows both as one mapping: the same rights and
+    /// purpose, and no object or the next bytes of the same one. Two chains may lie behind it, because each entry has
+    /// a history.
+    pub(super) fn is_continued_by(&self, next: &Entry<M>) -> bool {
+        self.range().end == next.range().start
+            && self.attributes().looks_like(&next.attributes())
+            && match (self.shows(), next.shows()) {
+                (None, None) => true,
+                (Some((a, at)), Some((b, from))) => ptr::eq(a, b) && at + self.range().len() == from,
+                _ => false,
+            }
+    }
+
     /// The old entry from which this unpublished entry gets its chain.
     ///
     /// # Safety

@@ -141,7 +141,7 @@ pub(crate) fn layers<M: Machine>(front: &Backing<M>) -> impl Iterator<Item = &Ba
 pub(in crate::map) fn with_room(range: VirtRange, flags: Flags, stack: u64) -> VirtRange {
     if flags.contains(Flags::GROWS_DOWN) {
         let room = range.len().max(stack);
-        VirtRange { start: range.end.saturating_sub(room).max(USER.start), end: range.end }
+        VirtRange { start: range.end.saturating_sub(room), end: range.end }
     } else {
         VirtRange { start: range.start, end: range.end.saturating_add(ROOM).min(USER.end).max(range.end) }
     }

@@ -7,10 +7,12 @@
 //! copies under the lock of the table page that has the leaf, so it acts as a store through that leaf. A fork or a
 //! removal changes the leaf under the same lock, so it comes before or after the store.
 
+use crate::cow::found::FoundPage;
 use crate::error::FaultError;
 use crate::fault::{Attempt, FaultContext, Walk};
 use crate::machine::{Machine, Pmap, Table, bytes};
 use crate::map::arena::arenas::Changed;
+use crate::map::entry::Entry;
 use crate::map::space::Space;
 use crate::mutant::{Mutant, mutant};
 use crate::paging::page_in::PageIn;
@@ -25,6 +27,16 @@ impl<M: Machine> Space<M> {
     /// readable, or its page cannot be read in. If that is the first byte, it returns an error. Holes of objects are
     /// read as zeroes and stay holes. May sleep.
     pub fn read(&self, va: u64, to: &mut [u8]) -> Result<usize, FaultError> {
+        self.read_by(va, to, |entry| entry.prot().allows(Access::Read))
+    }
+
+    /// As [`Space::read`], also of memory that the program may not read, but could give itself the right to.
+    pub fn force_read(&self, va: u64, to: &mut [u8]) -> Result<usize, FaultError> {
+        self.read_by(va, to, |entry| entry.attributes().max_prot.allows(Access::Read))
+    }
+
+    /// Reads entries that `may_read` accepts.
+    fn read_by(&self, va: u64, to: &mut [u8], may_read: impl Fn(&Entry<M>) -> bool) -> Result<usize, FaultError> {
         let mut may = MaySleep::here();
         let mut done = 0;
         while done < to.len() {
@@ -32,7 +44,7 @@ impl<M: Machine> Space<M> {
                 return if done > 0 { Ok(done) } else { Err(FaultError::NotMapped) };
             };
             let n = ((PAGE_SIZE - at % PAGE_SIZE) as usize).min(to.len() - done);
-            match self.read_in_page(at, &mut to[done..done + n], &mut may) {
+            match self.read_in_page(at, &mut to[done..done + n], &may_read, &mut may) {
                 Ok(()) => done += n,
                 Err(_) if done > 0 => return Ok(done),
                 Err(e) => return Err(e),
@@ -98,12 +110,46 @@ impl<M: Machine> Space<M> {
         Ok(true)
     }
 
-    /// Reads like [`read`](Space::read), within one page.
-    fn read_in_page(&self, at: u64, to: &mut [u8], may: &mut MaySleep) -> Result<(), FaultError> {
+    /// Stores into the frame of a dirty page, from byte `within` on. False if the page changed meanwhile, and the store
+    /// may be lost: pageout may have taken the page, or begun to. The caller has seen that the page is this space's
+    /// own, and keeps writers of the map out.
+    pub(super) fn store_in_frame(&self, found: &FoundPage<'_, M>, within: usize, from: &[u8]) -> bool {
+        let (vm, page, generation) = (self.vm(), found.page, found.state.generation());
+        assert!(within + from.len() <= PAGE_SIZE as usize, "a store within a page");
+        if !page.try_hold() {
+            return false;
+        }
+        let same = || {
+            let now = page.state();
+            !now.busy() && now.valid() && now.dirty() && now.generation() == generation
+        };
+        let mine = same();
+        if mine {
+            // SAFETY: within the frame, which is held, and within the buffer; a frame is no part of a kernel buffer.
+            unsafe {
+                let to = vm.machine().frame_ptr(vm.pfn_of_page(page)).add(within);
+                bytes::copy(from.as_ptr(), to, from.len());
+            }
+            // A thread that takes or cleans the page sets a bit, fences, and reads the frame later.
+            fence_full();
+        }
+        let stored = mine && same();
+        vm.unhold_page(page);
+        stored
+    }
+
+    /// As [`read`](Space::read), within a page.
+    fn read_in_page(
+        &self,
+        at: u64,
+        to: &mut [u8],
+        may_read: &impl Fn(&Entry<M>) -> bool,
+        may: &mut MaySleep,
+    ) -> Result<(), FaultError> {
         let mut patience = Patience::new();
         loop {
             let pin = may.pin(self.vm().epoch());
-            let attempt = self.try_read(at, to, &pin);
+            let attempt = self.try_read(at, to, may_read, &pin);
             drop(pin);
             match attempt {
                 Ok(()) => return Ok(()),
@@ -122,9 +168,14 @@ impl<M: Machine> Space<M> {
         }
     }
 
-    /// One attempt, under one pin of the epoch (an RCU read section): copies the bytes of the page that a fault would
-    /// map.
-    fn try_read(&self, at: u64, to: &mut [u8], pin: &Pinned<'_>) -> Result<(), Attempt<M>> {
+    /// One attempt, under one pin: copies the bytes that a fault would map.
+    fn try_read(
+        &self,
+        at: u64,
+        to: &mut [u8],
+        may_read: &impl Fn(&Entry<M>) -> bool,
+        pin: &Pinned<'_>,
+    ) -> Result<(), Attempt<M>> {
         let vm = self.vm();
         let (va, within) = (at & !(PAGE_SIZE - 1), (at % PAGE_SIZE) as usize);
         let entry = match self.look(va, pin) {
@@ -132,7 +183,7 @@ impl<M: Machine> Space<M> {
             Ok(None) => return Err(Attempt::Fail(FaultError::NotMapped)),
             Err(Changed) => return Err(Attempt::Again),
         };
-        if !entry.prot().allows(Access::Read) {
+        if !may_read(entry) {
             return Err(if entry.is_stale() { Attempt::Stale } else { Attempt::Fail(FaultError::Protection) });
         }
         let at = FaultContext { vm, pmap: self.pmap(), entry, condemned: self.condemned(), va, access: Access::Read };

@@ -47,6 +47,7 @@ impl<M: Machine> Space<M> {
         let mut flags = Flags::empty();
         flags.set(Flags::SHARED, r.shared);
         flags.set(Flags::GROWS_DOWN, r.grows_down);
+        flags.set(Flags::UNRESERVED, r.unreserved);
         // A private mapping of an object needs an anonymous front (a first layer for the copied pages) only if it
         // allows stores. Otherwise its front backing maps the object itself.
         let add_front = object.is_some() && !r.shared && r.prot.contains(Prot::WRITE);

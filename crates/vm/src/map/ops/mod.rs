@@ -5,6 +5,7 @@
 
 pub(crate) mod advise;
 pub(crate) mod dump;
+pub(crate) mod force;
 pub(crate) mod foreign;
 pub(crate) mod fork;
 pub(crate) mod inherit;

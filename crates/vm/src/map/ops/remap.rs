@@ -5,7 +5,7 @@ use crate::error::MapError;
 use crate::machine::Machine;
 use crate::map::arena::Writer;
 use crate::map::entry::piece::{ChainSource, Piece};
-use crate::map::entry::{Attributes, Entry, Flags};
+use crate::map::entry::{Attributes, Entry, Flags, Tag};
 use crate::map::space::Space;
 use crate::map::update::pte_update::Work;
 use crate::map::update::{Row, Update};
@@ -67,7 +67,7 @@ impl<M: Machine> Space<M> {
         let mut old = old;
         if !twice && new_len <= old.len() {
             let stays_whole = VirtRange { start: old.start, end: old.start + if stays { PAGE_SIZE } else { new_len } };
-            covering(&self.write_at(old.start).0, stays_whole)?;
+            covering(&self.write(stays_whole)?, stays_whole)?;
             if new_len < old.len() {
                 self.unmap(VirtRange { start: old.start + new_len, end: old.end })?;
                 old.end = old.start + new_len;
@@ -83,9 +83,13 @@ impl<M: Machine> Space<M> {
         if let Some(to) = to {
             // Check first that the mapping can be moved, before anything is unmapped for it.
             let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
-            if !covering(&self.write_at(old.start).0, shown)?.shared() && twice {
+            let writer = self.write(shown)?;
+            let entry = covering(&writer, shown)?;
+            may_change(entry, new_len > old.len(), keep_old)?;
+            if !entry.shared() && twice {
                 return Err(MapError::Invalid);
             }
+            drop(writer);
             self.unmap(to)?;
         }
 
@@ -103,10 +107,12 @@ impl<M: Machine> Space<M> {
     ) -> Result<u64, MapError> {
         let twice = old.start == old.end;
         let stays = how == Move::No || (how == Move::May && !keep_old);
-        let mut writer = self.write_at(old.start).0;
+        let shown = if twice { VirtRange { end: old.start + 1, ..old } } else { old };
+        let mut writer = self.write(shown)?;
         let mut everything = false;
         loop {
-            let entry = covering(&writer, if twice { VirtRange { end: old.start + 1, ..old } } else { old })?;
+            let entry = covering(&writer, shown)?;
+            may_change(entry, new_len > old.len(), keep_old)?;
             let a = entry.attributes();
             if twice && !a.flags.contains(Flags::SHARED) {
                 return Err(MapError::Invalid);
@@ -122,13 +128,14 @@ impl<M: Machine> Space<M> {
             if !twice && stays {
                 let end = old.start.checked_add(new_len).ok_or(MapError::Invalid)?;
                 let grown = VirtRange { start: old.start, end };
-                let free = entry.range().end == old.end
+                let last = writer.get(old.end - 1).ok_or(MapError::NotMapped)?;
+                let free = last.range().end == old.end
                     && self.valid(grown).is_ok()
                     && self.has(&writer, grown)
                     && writer.next(old.end).is_none_or(|e| e.range().start >= grown.end);
                 if free {
                     let more = VirtRange { start: old.end, end: grown.end };
-                    self.grow(writer, entry, a, more)?;
+                    self.grow(writer, last, last.attributes(), more)?;
                     self.bring_in(a, more);
                     return Ok(old.start);
                 }
@@ -148,7 +155,11 @@ impl<M: Machine> Space<M> {
                     return Err(MapError::NoSpace);
                 }
                 Some(new) => {
-                    self.relocate(writer, entry, old, new, twice, keep_old)?;
+                    if twice {
+                        self.double(writer, entry, old, new)?;
+                    } else {
+                        self.relocate(writer, old, new, keep_old)?;
+                    }
                     self.bring_in(a, new);
                     return Ok(new.start);
                 }
@@ -195,53 +206,92 @@ impl<M: Machine> Space<M> {
         update.apply(Work::None)
     }
 
-    /// Maps the pages that `entry` has in `old` at `new`, and further pages if `new` is longer.
-    fn relocate<'s>(
+    /// Shows the pages that `entry`, which is shared, shows from the start of `old` on at `new` too.
+    fn double<'s>(
         &'s self,
         writer: Writer<'s, M>,
         entry: &'s Entry<M>,
         old: VirtRange,
         new: VirtRange,
-        twice: bool,
+    ) -> Result<(), MapError> {
+        let mut there = Row::new(self, new).moving(old.start.wrapping_sub(new.start));
+        there.push(Piece::new(new, entry.attributes(), ChainSource::Entry(entry)))?;
+        // A second mapping leaves the old place as it is.
+        let all = entry.range();
+        let mut here = Update::new(self, writer, all);
+        here.outside_before(all)?;
+        here.push(Piece::part(entry, all))?;
+        here.outside_after(all)?;
+        here.apply_with(&mut there, Work::None)
+    }
+
+    /// Shows the pages of the entries in `old`, which is not longer than `new`, at `new`, and more if `new` is longer.
+    fn relocate<'s>(
+        &'s self,
+        writer: Writer<'s, M>,
+        old: VirtRange,
+        new: VirtRange,
         keep_old: bool,
     ) -> Result<(), MapError> {
-        let a = entry.attributes();
         let by = old.start.wrapping_sub(new.start);
-        // If only a part of the entry moves, private pages after that part belong to the rest of the entry.
-        let all_there_is = old.end >= entry.range().end || !has_pages(entry);
-        let goes_on = shows_objects(entry) && (new.len() <= old.len() || (front_is_own(entry) && all_there_is));
-        let len = if twice || goes_on { new.len() } else { old.len() };
-        let (moved, rest) = new_parts(new, len);
-
         let mut there = Row::new(self, new).moving(by);
-        there.push(Piece::new(moved, a, ChainSource::Entry(entry)))?;
-        if let Some(rest) = rest {
-            there.push(Piece::without_private_layers(entry, rest))?;
+        for entry in writer.overlapping(old.start, old.end) {
+            let Some(part) = entry.range().intersect(&old) else { continue };
+            let mut moved = VirtRange { start: part.start.wrapping_sub(by), end: part.end.wrapping_sub(by) };
+            let mut rest = None;
+            if part.end == old.end && moved.end < new.end {
+                // The private pages behind a part are the rest of the entry's.
+                let all_there_is = old.end >= entry.range().end || !has_pages(entry);
+                if shows_objects(entry) && front_is_own(entry) && all_there_is {
+                    moved.end = new.end;
+                } else {
+                    rest = Some(VirtRange { start: moved.end, end: new.end });
+                }
+            }
+            there.push(Piece::new(moved, entry.attributes(), ChainSource::Entry(entry)))?;
+            if let Some(rest) = rest {
+                there.push(Piece::without_private_layers(entry, rest))?;
+            }
         }
-        // `Update::new` marks the old entry stale, so its chain does not change. If the call makes a second mapping of
-        // the pages, the old place stays unchanged.
-        let gone = if twice { entry.range() } else { old };
-        let mut here = Update::new(self, writer, gone);
-        here.outside_before(gone)?;
-        if twice {
-            here.push(Piece::part(entry, gone))?;
-        } else if keep_old && a.flags.contains(Flags::SHARED) {
-            here.push(Piece::part(entry, old))?;
-        } else if keep_old {
-            here.push(Piece::without_private_layers(entry, old))?;
+        // Marking the old place freezes its chains.
+        let mut here = Update::new(self, writer, old);
+        here.outside_before(old)?;
+        if keep_old {
+            here.replace_each(old, |entry, part| match entry.shared() {
+                true => Piece::part(entry, part),
+                false => Piece::without_private_layers(entry, part),
+            })?;
         }
-        here.outside_after(gone)?;
-        here.apply_with(&mut there, if twice { Work::None } else { Work::Clear(old) })
+        here.outside_after(old)?;
+        here.apply_with(&mut there, Work::Clear(old))
     }
 }
 
 /// The entry that covers all of `range`, to be moved or resized. [`MapError::Sealed`] if it is sealed.
 fn covering<'a, M: Machine>(writer: &Writer<'a, M>, range: VirtRange) -> Result<&'a Entry<M>, MapError> {
-    match writer.get(range.start) {
-        Some(e) if e.flags().contains(Flags::SEALED) => Err(MapError::Sealed),
-        Some(e) if e.range().end >= range.end => Ok(e),
-        _ => Err(MapError::NotMapped),
+    let first = writer.get(range.start).ok_or(MapError::NotMapped)?;
+    let mut last = first;
+    loop {
+        if last.flags().contains(Flags::SEALED) {
+            return Err(MapError::Sealed);
+        }
+        if last.range().end >= range.end {
+            return Ok(first);
+        }
+        let next = writer.get(last.range().end).filter(|next| last.is_continued_by(next));
+        last = next.ok_or(MapError::NotMapped)?;
     }
+}
+
+/// Refuses more pages and copies of a mapping of the kernel's own pages, or of a device. The pages behind those are not a
+/// program's.
+fn may_change<M: Machine>(entry: &Entry<M>, grows: bool, keep_old: bool) -> Result<(), MapError> {
+    let device = || entry.front().object().is_some_and(|object| object.device().is_some());
+    let changes = grows || keep_old;
+    if !changes || !(matches!(entry.attributes().tag, Tag::Vdso | Tag::Vvar) || device()) {
+        return Ok(());
+    }
+    Err(if keep_old { MapError::Invalid } else { MapError::NotMapped })
 }
 
 /// Whether the entry maps a file or shared memory, so that growth at its end maps more of the object, and not zeroes.
@@ -258,11 +308,6 @@ fn front_is_own<M: Machine>(entry: &Entry<M>) -> bool {
 /// Whether a layer of the chain may have anonymous pages. After a fork, the layers behind an empty front may have some.
 fn has_pages<M: Machine>(entry: &Entry<M>) -> bool {
     crate::map::entry::piece::layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()))
-}
-
-fn new_parts(new: VirtRange, len: u64) -> (VirtRange, Option<VirtRange>) {
-    let moved = VirtRange { start: new.start, end: new.start + len.min(new.len()) };
-    (moved, (moved.end < new.end).then_some(VirtRange { start: moved.end, end: new.end }))
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -4,7 +4,7 @@ use crate::error::{FaultError, MapError};
 use crate::machine::{Machine, Pmap};
 use crate::map::entry::Flags;
 use crate::map::entry::piece::{ChainSource, Piece};
-use crate::map::space::{STACK_GUARD, Space};
+use crate::map::space::{LOWEST_CHOSEN, STACK_GUARD, Space};
 use crate::map::update::Update;
 use crate::map::update::pte_update::Work;
 use crate::paging::waiting::Patience;
@@ -31,7 +31,7 @@ impl<M: Machine> Space<M> {
     /// no stack, or its limit or guard forbids the growth.
     pub fn grow_stack(&self, va: u64) -> Result<(), MapError> {
         let start = va & !(PAGE_SIZE - 1);
-        if !M::Pmap::USER.contains(start) {
+        if start < LOWEST_CHOSEN || !M::Pmap::USER.contains(start) {
             return Err(MapError::NotMapped);
         }
         let (mut writer, _) = self.write_at(start);

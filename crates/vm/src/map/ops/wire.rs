@@ -60,7 +60,7 @@ impl<M: Machine> Space<M> {
 
     /// Number of wired bytes. The cost is O(entries).
     pub fn wired_bytes(&self) -> u64 {
-        self.wired_in(M::Pmap::USER)
+        self.arenas.all().map(|arena| arena.covered().wired).sum()
     }
 
     /// Number of wired bytes in `range`.

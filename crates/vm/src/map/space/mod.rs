@@ -24,10 +24,14 @@ use core::ptr::NonNull;
 use quire_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence_full};
 use quire_sync::epoch::Pinned;
 
-/// The addresses that a program may map at most. Page 0 is left out, and on x86-64 the last page before the
-/// non-canonical hole, as in Linux. A system call at the end of that page would return to an address in the hole. Page
-/// tables may cover less ([`Pmap::USER`]).
-pub const USER: VirtRange = VirtRange { start: 0x1000, end: 0x7fff_ffff_f000 };
+/// The addresses that a program may map at most. On x86-64 the last page before the non-canonical hole is left out, as
+/// in Linux. A system call at the end of that page would return to an address in the hole. Page tables may cover less
+/// ([`Pmap::USER`]).
+pub const USER: VirtRange = VirtRange { start: 0, end: 0x7fff_ffff_f000 };
+
+/// Nothing is placed below this address without a fixed address, and no stack grows below it, because a program with an
+/// error reads there by a null pointer. Linux has this as the default of `vm.mmap_min_addr`.
+pub const LOWEST_CHOSEN: u64 = 0x1_0000;
 
 /// The size in bytes of the guard below a stack: 256 pages, as in Linux. Only a mapping with a fixed address is placed
 /// there. A stack stops growing at this distance from the mapping below it.

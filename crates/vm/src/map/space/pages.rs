@@ -1,9 +1,11 @@
 //! Queries of a space's pages, for `smaps` and `pagemap` of Linux. They take no lock of the map, so an answer may be
 //! outdated when it is returned.
 
-use crate::machine::{Machine, Pmap, Table};
+use crate::machine::{Leaf, Machine, Pmap, Table};
 use crate::map::arena::arenas::Changed;
+use crate::map::entry::Entry;
 use crate::map::entry::piece::layers;
+use crate::map::maps::Maps;
 use crate::map::space::Space;
 use crate::object::index::Slot;
 use crate::types::{PAGE_SIZE, Pfn, VirtRange};
@@ -32,6 +34,19 @@ pub enum PagePlace {
     Frame(Pfn),
     /// In swap.
     Swap,
+}
+
+/// The page that `leaf` maps, if it is one of the chain of `entry`. The table page with the leaf is locked, which keeps
+/// the page.
+fn page_of<M: Machine>(vm: &'static Maps<M>, entry: &Entry<M>, leaf: Leaf) -> Option<PageInfo> {
+    let page = vm.page_of_leaf(leaf.pfn)?;
+    let mut all = layers(entry.front()).filter_map(|b| b.object()).enumerate();
+    let (depth, object) = all.find(|(_, object)| object.address() == page.object())?;
+    let private = object.is_private();
+    let alone = private && ((depth == 0 && entry.front().object().is_some()) || object.is_exclusive());
+    let dirty = page.state().dirty();
+    let place = PagePlace::Frame(leaf.pfn);
+    Some(PageInfo { place, mapped: true, shared: !private, alone, dirty, accessed: leaf.accessed })
 }
 
 impl<M: Machine> Space<M> {
@@ -91,6 +106,40 @@ impl<M: Machine> Space<M> {
         }
     }
 
+    /// Calls `f` with each page that a leaf in `range` maps, and its address, until `f` returns false. Each table page and
+    /// each entry is searched once, so a page costs a look at its leaf and its descriptor. A device's frames are left out,
+    /// and so is the frame of zeroes.
+    ///
+    /// `f` runs under the lock of a table page: it must not sleep, nor look at this space.
+    pub fn each_page(&self, range: VirtRange, f: &mut dyn FnMut(u64, &PageInfo) -> bool) {
+        let vm = self.vm();
+        let mut at = range.start;
+        while at < range.end {
+            let pin = vm.epoch().pin();
+            let Some(table) = self.pmap().next_table(vm, VirtRange { start: at, end: range.end }) else { return };
+            let (span, mut from) = (table.span(), at.max(table.span().start));
+            let to = range.end.min(span.end);
+            while let Some(first) = table.next_present(from, to) {
+                let Some(entry) = self.lookup(first, &pin) else {
+                    // The entry is being replaced, and its leaves are about to go.
+                    from = first + PAGE_SIZE;
+                    continue;
+                };
+                from = entry.range().end.min(to);
+                let mut next = first;
+                while let Some(va) = table.next_present(next, from) {
+                    next = va + PAGE_SIZE;
+                    if let Some(info) = table.get(va).and_then(|leaf| page_of(vm, entry, leaf))
+                        && !f(va, &info)
+                    {
+                        return;
+                    }
+                }
+            }
+            at = span.end;
+        }
+    }
+
     /// The first address in `range` that has a leaf. The cost follows the table pages, not the addresses.
     pub fn next_leaf(&self, range: VirtRange) -> Option<u64> {
         let mut at = range.start;
@@ -128,5 +177,46 @@ impl<M: Machine> Space<M> {
             at = span.end;
         }
         leaves
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::object::ObjectRef;
+    use crate::testing::page;
+    use crate::tests::{anonymous, load, range, show, store, system};
+
+    #[test]
+    fn a_walk_by_table_pages_shows_what_a_look_at_each_page_shows() {
+        let m = system();
+        let space = Space::new(m.vm).unwrap();
+        let file = ObjectRef::anonymous(m.vm, 16).unwrap();
+        anonymous(&space, 0, 100);
+        show(&space, 100, 8, &file, true);
+        show(&space, 108, 8, &file, false);
+        [0, 1, 63, 64, 65, 99, 101, 109].into_iter().for_each(|n| store(&space, page(n), 1));
+        [5, 101, 110].into_iter().for_each(|n| _ = load(&space, page(n)));
+        let child = space.fork().unwrap();
+        [1, 64, 109].into_iter().for_each(|n| store(&child, page(n), 2));
+        [0, 63, 101, 108].into_iter().for_each(|n| _ = load(&child, page(n)));
+        for space in [&space, &child] {
+            for part in [range(0, 120), range(64, 1), range(3, 61), range(100, 10)] {
+                let mut walked = Vec::new();
+                space.each_page(part, &mut |va, info| {
+                    walked.push((va, *info));
+                    true
+                });
+                let pages = (part.start..part.end).step_by(PAGE_SIZE as usize);
+                let looked = pages.filter_map(|va| Some((va, space.page_at(va).filter(|page| page.mapped)?)));
+                assert_eq!(walked, looked.collect::<Vec<_>>());
+            }
+        }
+        let mut calls = 0;
+        space.each_page(range(0, 120), &mut |_, _| {
+            calls += 1;
+            calls < 3
+        });
+        assert_eq!(calls, 3);
     }
 }

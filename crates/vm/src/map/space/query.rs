@@ -3,6 +3,7 @@
 use crate::error::{FaultError, MapError};
 use crate::machine::Machine;
 use crate::map::arena::arenas::Changed;
+use crate::map::arena::covered::SHOWS_OBJECT;
 use crate::map::entry::piece::layers;
 use crate::map::entry::{Attributes, Entry, Tag};
 use crate::map::space::Space;
@@ -14,6 +15,11 @@ use core::any::Any;
 use core::fmt;
 use core::ops::Range;
 use quire_sync::epoch::Pinned;
+
+/// Entries that a list of mappings looks up at a time.
+const TOGETHER: usize = 8;
+/// Entries that a walk looks at under one pin.
+const STEPS: usize = 256;
 
 /// A flag in a futex key: the key names an object. Without the flag it names a space.
 const SHARED_KEY: u64 = 1 << 63;
@@ -34,6 +40,14 @@ pub struct EntryInfo<M: Machine> {
 }
 
 impl<M: Machine> EntryInfo<M> {
+    /// As [`Entry::is_continued_by`].
+    fn is_continued_by(&self, next: &EntryInfo<M>) -> bool {
+        self.range.end == next.range.start
+            && self.attributes.looks_like(&next.attributes)
+            && self.object == next.object
+            && (self.object.is_none() || self.offset + self.range.len() == next.offset)
+    }
+
     /// The purpose of the entry.
     pub fn tag(&self) -> Tag {
         self.attributes.tag
@@ -59,28 +73,110 @@ impl<M: Machine> Space<M> {
     /// after a concurrent change.
     pub fn entries(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
         let mut at = from;
-        loop {
-            let info = {
-                let pin = self.vm().epoch().pin();
-                let Some(entry) = self.arenas.next(at, &pin) else { return };
-                let mut copied = false;
-                let shown = layers(entry.front()).filter_map(|b| Some((b, b.object()?))).find_map(|(b, o)| {
-                    copied |= o.is_private();
-                    if o.is_private() { None } else { Some((b, ObjectRef::of(o, &pin)?)) }
-                });
-                let (offset, object) = match shown {
-                    Some((b, o)) if b.range().contains(entry.range().start) => {
-                        (b.key(entry.range().start) << PAGE_SHIFT, Some(o))
-                    }
-                    _ => (0, None),
-                };
-                EntryInfo { range: entry.range(), attributes: entry.attributes(), offset, object, copied }
-            };
+        while let Some(info) = self.next_info(at) {
             at = info.range.end;
             if !f(&info) {
                 return;
             }
         }
+    }
+
+    /// As [`Space::entries`], by mappings: entries that continue each other ([`Entry::is_continued_by`]) are shown as
+    /// one. The first mapping is shown whole, even if it begins before `from`.
+    pub fn mappings(&self, from: u64, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        let mut whole: Option<EntryInfo<M>> = None;
+        let mut at = self.mapping_start(from);
+        loop {
+            let next = self.next_infos(at);
+            if next[0].is_none() {
+                break;
+            }
+            for next in next.into_iter().flatten() {
+                at = next.range.end;
+                match &mut whole {
+                    Some(whole) if whole.is_continued_by(&next) => {
+                        whole.range.end = next.range.end;
+                        whole.copied |= next.copied;
+                    }
+                    _ => {
+                        if whole.replace(next).is_some_and(|done| !f(&done)) {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(last) = whole {
+            f(&last);
+        }
+    }
+
+    /// The first entries that end after `at`, as many as one look under one pin shows, from the front of the array. None
+    /// if there are no more.
+    fn next_infos(&self, at: u64) -> [Option<EntryInfo<M>>; TOGETHER] {
+        let mut all = [const { None }; TOGETHER];
+        if self.arenas.fanned_out() {
+            all[0] = self.next_info(at);
+            return all;
+        }
+        let pin = self.vm().epoch().pin();
+        for (place, entry) in all.iter_mut().zip(self.arenas.home().walk(at, &pin)) {
+            *place = Some(Self::info(entry, &pin));
+        }
+        all
+    }
+
+    /// The start of the mapping that has `va`; `va` itself where nothing is mapped.
+    fn mapping_start(&self, va: u64) -> u64 {
+        let pin = self.vm().epoch().pin();
+        let mut start = va;
+        let mut first = self.lookup(va, &pin);
+        while let Some(entry) = first {
+            start = entry.range().start;
+            let before = start.checked_sub(1).and_then(|before| self.lookup(before, &pin));
+            first = before.filter(|before| before.is_continued_by(entry));
+        }
+        start
+    }
+
+    /// The first entry that ends after `at`.
+    fn next_info(&self, at: u64) -> Option<EntryInfo<M>> {
+        let pin = self.vm().epoch().pin();
+        Some(Self::info(self.arenas.next(at, &pin)?, &pin))
+    }
+
+    /// Calls `f` with each entry that shows a file or shared memory, by arenas, until it returns false. Each arena counts
+    /// these entries, and the walk of an arena ends at the last of them. An entry of private memory before it costs a
+    /// step of the tree.
+    pub fn entries_of_objects(&self, f: &mut dyn FnMut(&EntryInfo<M>) -> bool) {
+        for arena in self.arenas.all() {
+            let (mut at, mut left) = (0, arena.covered().objects);
+            while left > 0 {
+                let found = {
+                    let pin = self.vm().epoch().pin();
+                    let mut last = None;
+                    let found = arena.walk(at, &pin).take(STEPS).find(|entry| {
+                        last = Some(entry.range().end);
+                        entry.flags().intersects(SHOWS_OBJECT)
+                    });
+                    let Some(end) = last else { break };
+                    at = end;
+                    found.map(|entry| Self::info(entry, &pin))
+                };
+                let Some(info) = found else { continue };
+                left -= 1;
+                if !f(&info) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn info(entry: &Entry<M>, pin: &Pinned<'_>) -> EntryInfo<M> {
+        let copied = layers(entry.front()).any(|b| b.object().is_some_and(|o| o.is_private()));
+        let shown = entry.shows().and_then(|(object, offset)| Some((offset, Some(ObjectRef::of(object, pin)?))));
+        let (offset, object) = shown.unwrap_or((0, None));
+        EntryInfo { range: entry.range(), attributes: entry.attributes(), offset, object, copied }
     }
 
     /// Whether anything is mapped in `range` at this moment.
@@ -194,4 +290,67 @@ pub(in crate::map) fn shown<M: Machine>(entry: &Entry<M>, va: u64, pin: &Pinned<
         }
     }
     Slot::Empty
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+    use crate::map::{MapRequest, Placement, Wire};
+    use crate::testing::page;
+    use crate::tests::{anonymous, range, show, store, system};
+    use crate::types::Prot;
+
+    #[test]
+    fn entries_of_objects_are_found_among_many_others_and_counted() {
+        let m = system();
+        let space = Space::new(m.vm).unwrap();
+        let file = ObjectRef::anonymous(m.vm, 16).unwrap();
+        // Private memory with gaps: more entries than one pin covers, on both sides of the file's.
+        let gapped = |first: u64| (0..300).for_each(|n| anonymous(&space, first + 2 * n, 1));
+        gapped(0);
+        show(&space, 700, 8, &file, true);
+        show(&space, 710, 8, &file, false);
+        gapped(720);
+        let found = || {
+            let mut found = Vec::new();
+            space.entries_of_objects(&mut |e| {
+                found.push(e.range);
+                true
+            });
+            found
+        };
+        assert_eq!(found(), [range(700, 8), range(710, 8)]);
+        // A part that is cut out, and a right that comes and goes, change no sum.
+        space.unmap(range(702, 2)).unwrap();
+        space.protect(range(710, 4), Prot::READ).unwrap();
+        store(&space, page(716), 1);
+        assert_eq!(found().len(), 4);
+        assert_eq!(space.stats().covered.objects, 4);
+        space.check(true).unwrap();
+        let child = space.fork().unwrap();
+        assert_eq!(child.stats().covered, space.stats().covered);
+        child.check(true).unwrap();
+        space.unmap(range(0, 1400)).unwrap();
+        assert_eq!((found().len(), space.stats().covered.objects), (0, 0));
+    }
+
+    #[test]
+    fn wired_bytes_are_counted_with_the_map() {
+        let m = system();
+        let space = Space::new(m.vm).unwrap();
+        anonymous(&space, 0, 8);
+        let wired =
+            MapRequest { wire: Wire::OnFault, ..MapRequest::private(Placement::Fixed(page(20)), 4 * PAGE_SIZE) };
+        space.map(&wired).unwrap();
+        space.wire(range(2, 3), Wire::Now).unwrap();
+        assert_eq!(space.wired_bytes(), 7 * PAGE_SIZE);
+        assert_eq!(space.wired_bytes(), space.wired_in(range(0, 100)));
+        space.check(true).unwrap();
+        space.unmap(range(3, 18)).unwrap();
+        assert_eq!(space.wired_bytes(), 4 * PAGE_SIZE);
+        space.wire(range(0, 3), Wire::No).unwrap();
+        assert_eq!(space.wired_bytes(), 3 * PAGE_SIZE);
+        assert_eq!(space.fork().unwrap().wired_bytes(), 0, "a child's memory is not locked");
+        space.check(true).unwrap();
+    }
 }

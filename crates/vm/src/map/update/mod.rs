@@ -292,8 +292,19 @@ impl<'s, M: Machine> Update<'s, M> {
         Ok(())
     }
 
-    /// Number of mapped bytes in `range`, for an operation that unmaps them. [`MapError::Sealed`] if the range has a
-    /// sealed entry.
+    /// Replaces each entry's part of `range`, which the update was made for, by the piece that `piece` makes of it.
+    pub fn replace_each(
+        &mut self,
+        range: VirtRange,
+        piece: impl Fn(&'s Entry<M>, VirtRange) -> Piece<'s, M>,
+    ) -> Result<(), MapError> {
+        for e in self.writer().overlapping(range.start, range.end) {
+            self.push(piece(e, e.range().intersect(&range).unwrap_or(e.range())))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of `range` that are mapped, for an operation that unmaps them. [`MapError::Sealed`]: it must not.
     pub fn unmapped_in(&self, range: VirtRange) -> Result<u64, MapError> {
         if self.first.is_none() {
             return Ok(0);

@@ -124,3 +124,94 @@ fn a_duplicate_mapping_is_made_elsewhere_or_not_at_all() {
     store(&space, page(1), 7);
     assert_eq!(load(&space, page(101)), 7);
 }
+
+/// A space in which pages 0 to 12 are one mapping of several entries: the parts have fronts of their own.
+fn of_several_entries(m: &crate::testing::Boot) -> crate::SpaceRef<crate::testing::TestMachine> {
+    let space = Space::new(m.vm).unwrap();
+    for first in [8, 4, 0] {
+        anonymous(&space, first, 4);
+        (first..first + 4).for_each(|n| store(&space, page(n), n as u8 + 1));
+    }
+    assert!(space.stats().entries > 1, "the entries joined, and the test shows nothing");
+    space
+}
+
+#[test]
+fn a_mapping_of_several_entries_is_shown_as_one() {
+    let m = system();
+    let space = of_several_entries(&m);
+    for from in [0, page(0), page(5), page(11)] {
+        let mut shown = Vec::new();
+        space.mappings(from, &mut |e| {
+            shown.push(e.range);
+            true
+        });
+        assert_eq!(shown, [range(0, 12)], "from {from:x}");
+    }
+}
+
+#[test]
+fn a_mapping_of_several_entries_moves_and_grows_as_one() {
+    for (keep, len) in [(false, 12), (false, 20), (true, 12)] {
+        let m = system();
+        let space = of_several_entries(&m);
+        assert_eq!(space.remap(range(0, 12), len * PAGE_SIZE, Move::To(page(100)), keep), Ok(page(100)));
+        (0..12).for_each(|n| assert_eq!(load(&space, page(100 + n)), n as u8 + 1));
+        (12..len).for_each(|n| assert_eq!(load(&space, page(100 + n)), 0));
+        assert_eq!(space.is_mapped(range(0, 12)), keep);
+        if keep {
+            (0..12).for_each(|n| assert_eq!(load(&space, page(n)), 0));
+        }
+        space.check(true).unwrap();
+    }
+    // A part moves, and the rest stays.
+    let m = system();
+    let space = of_several_entries(&m);
+    assert_eq!(space.remap(range(2, 8), 8 * PAGE_SIZE, Move::To(page(100)), false), Ok(page(100)));
+    (0..8).for_each(|n| assert_eq!(load(&space, page(100 + n)), n as u8 + 3));
+    [0, 1, 10, 11].into_iter().for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 1));
+    assert!(!space.is_mapped(range(2, 8)));
+    space.check(true).unwrap();
+    // The whole grows in place.
+    let space = of_several_entries(&m);
+    assert_eq!(space.remap(range(0, 12), 16 * PAGE_SIZE, Move::No, false), Ok(page(0)));
+    (0..16).for_each(|n| assert_eq!(load(&space, page(n)), if n < 12 { n as u8 + 1 } else { 0 }));
+    space.check(true).unwrap();
+}
+
+#[test]
+fn mappings_of_several_kinds_do_not_move_together() {
+    let m = system();
+    let space = of_several_entries(&m);
+    space.protect(range(4, 4), Prot::READ).unwrap();
+    assert_eq!(space.remap(range(0, 12), 24 * PAGE_SIZE, Move::May, false), Err(MapError::NotMapped));
+    let (file, other) = (ObjectRef::anonymous(m.vm, 8).unwrap(), ObjectRef::anonymous(m.vm, 8).unwrap());
+    show(&space, 20, 4, &file, true);
+    show(&space, 24, 4, &other, true);
+    assert_eq!(space.remap(range(20, 8), 8 * PAGE_SIZE, Move::To(page(100)), false), Err(MapError::NotMapped));
+    assert_eq!(space.remap(range(0, 14), 16 * PAGE_SIZE, Move::To(page(100)), false), Err(MapError::NotMapped));
+    space.check(true).unwrap();
+}
+
+#[test]
+fn after_a_fork_a_mapping_of_several_entries_moves_in_the_child() {
+    let m = system();
+    let space = Space::new(m.vm).unwrap();
+    anonymous(&space, 0, 12);
+    (0..12).for_each(|n| store(&space, page(n), n as u8 + 1));
+    let child = space.fork().unwrap();
+    child.protect(range(4, 4), Prot::READ).unwrap();
+    store(&child, page(0), 50);
+    child.protect(range(4, 4), Prot::READ | Prot::WRITE).unwrap();
+    store(&child, page(9), 60);
+    assert_eq!(child.remap(range(0, 12), 24 * PAGE_SIZE, Move::To(page(100)), false), Ok(page(100)));
+    let right = |n: u64| match n {
+        0 => 50,
+        9 => 60,
+        n => n as u8 + 1,
+    };
+    (0..12).for_each(|n| assert_eq!(load(&child, page(100 + n)), right(n)));
+    (0..12).for_each(|n| assert_eq!(load(&space, page(n)), n as u8 + 1));
+    child.check(true).unwrap();
+    space.check(true).unwrap();
+}

@@ -2,7 +2,7 @@
 
 use super::Wire;
 use crate::error::MapError;
-use crate::map::{Advice, MapRequest, Move, Placement, Space};
+use crate::map::{Advice, MapRequest, Move, Placement, Space, USER};
 use crate::object::ObjectRef;
 use crate::paging::memory_store::FaultPlan;
 use crate::stats::Event;
@@ -135,7 +135,7 @@ fn a_page_that_cannot_be_resident_fails_and_others_are_served() {
     anonymous(&space, 6, 4);
     let reversed = VirtRange { start: page(3), end: page(1) };
     let misaligned = VirtRange { start: page(0) + 1, end: page(2) };
-    let outside = VirtRange { start: 0, end: PAGE_SIZE };
+    let outside = VirtRange { start: USER.end, end: USER.end + PAGE_SIZE };
     for range in [reversed, misaligned, outside, range(1, 0)] {
         assert_eq!(space.make_resident(range), Err(MapError::Invalid), "{range:?}");
     }
