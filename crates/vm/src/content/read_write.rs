@@ -5,7 +5,7 @@
 
 use crate::content::remove;
 use crate::error::{FaultError, OutOfMemory};
-use crate::machine::Machine;
+use crate::machine::{FrameBytes, FrameBytesMut, Machine};
 use crate::object::Objects;
 use crate::object::index::{FillError, KEYS, Slot};
 use crate::object::{Charge, NoRoom};
@@ -54,7 +54,7 @@ impl<E> From<PagerError> for IoError<E> {
 /// How often the last page is read again if that fails while an object is truncated.
 const TAIL_READS: u32 = 16;
 
-static ZEROES: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+static ZEROES: [u64; PAGE_SIZE as usize / 8] = [0; PAGE_SIZE as usize / 8];
 
 /// A page that is held; dropping releases the hold.
 struct HeldPage<'a, M: Machine> {
@@ -66,6 +66,20 @@ impl<M: Machine> HeldPage<'_, M> {
     fn bytes(&self) -> *mut u8 {
         let vm = self.object.vm();
         vm.machine().frame_ptr(vm.pfn_of_page(self.page))
+    }
+}
+
+/// A frame that is not in an index yet. Dropping the value frees it, also when the caller's function panics.
+struct NewFrame<'a, M: Machine> {
+    vm: &'a Objects<M>,
+    frame: Option<Frame>,
+}
+
+impl<M: Machine> Drop for NewFrame<'_, M> {
+    fn drop(&mut self) {
+        if let Some(frame) = self.frame.take() {
+            self.vm.return_frame(frame);
+        }
     }
 }
 
@@ -275,12 +289,13 @@ pub(super) fn zero_tail<M: Machine>(object: &Object<M>, bytes: u64, may: &mut Ma
 impl<M: Machine> ObjectRef<M> {
     /// Reads up to `len` bytes from `offset`, within the object's size, page by page into `sink`. `sink` returns how
     /// many bytes it took; fewer than offered end the read. Holes read as zeroes and stay holes. Returns how many bytes
-    /// were taken. May sleep; so may `sink`.
+    /// were taken. May sleep; so may `sink`. Writers may change the bytes while `sink` runs, so it gets
+    /// [copies](FrameBytes) of them and no slice.
     pub fn read<E>(
         &self,
         offset: u64,
         len: usize,
-        sink: &mut dyn FnMut(&[u8]) -> Result<usize, E>,
+        sink: &mut dyn FnMut(FrameBytes<'_>) -> Result<usize, E>,
     ) -> Result<usize, IoError<E>> {
         if self.device().is_some() {
             return Err(IoError::Pager);
@@ -311,10 +326,11 @@ impl<M: Machine> ObjectRef<M> {
                 },
             };
             let took = match &held {
-                None => sink(&ZEROES[..n]),
-                // SAFETY: within the frame, which is held. Other threads may store into it meanwhile, as on any
-                // machine; the read then sees old or new bytes.
-                Some(held) => sink(unsafe { core::slice::from_raw_parts(held.bytes().add(within), n) }),
+                // SAFETY: `n` is at most a page, and the zeroes are never stored into.
+                None => sink(unsafe { FrameBytes::new(ZEROES.as_ptr().cast(), n) }),
+                // SAFETY: within the frame, which is held. Other threads and programs that store into it meanwhile race
+                // with the sink's atomic loads.
+                Some(held) => sink(unsafe { FrameBytes::new(held.bytes().add(within), n) }),
             };
             match took {
                 Ok(took) => {
@@ -333,12 +349,13 @@ impl<M: Machine> ObjectRef<M> {
     /// Writes up to `len` bytes at `offset`, page by page from `source`, which returns how many bytes it gave. If it
     /// gave too few, it is called again, and the write ends only after it gave none. Its bytes may be of this very
     /// object, which has grown by then. Holes are filled; the size grows to the end of the written bytes. Returns how
-    /// many bytes were written. May sleep; so may `source`.
+    /// many bytes were written. May sleep; so may `source`. Other writers may store into the same bytes while `source`
+    /// runs, so it gets a [target of copies](FrameBytesMut) and no slice.
     pub fn write<E>(
         &self,
         offset: u64,
         len: usize,
-        source: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
+        source: &mut dyn FnMut(FrameBytesMut<'_>) -> Result<usize, E>,
     ) -> Result<usize, IoError<E>> {
         if self.device().is_some() {
             return Err(IoError::Pager);
@@ -445,7 +462,7 @@ impl<M: Machine> ObjectRef<M> {
         key: u64,
         within: usize,
         n: usize,
-        source: &mut dyn FnMut(&mut [u8]) -> Result<usize, E>,
+        source: &mut dyn FnMut(FrameBytesMut<'_>) -> Result<usize, E>,
         may: &mut MaySleep,
     ) -> Result<usize, IoError<E>> {
         let vm = self.vm();
@@ -460,20 +477,18 @@ impl<M: Machine> ObjectRef<M> {
             let whole = n == PAGE_SIZE as usize;
             let frame = vm.alloc_frame_waiting(if whole { Fill::Any } else { Fill::Zeroed }, may)?;
             let bytes = vm.machine().frame_ptr(frame.pfn());
+            let mut new = NewFrame { vm, frame: Some(frame) };
             // SAFETY: within the frame, which is ours alone.
-            let gave = source(unsafe { core::slice::from_raw_parts_mut(bytes.add(within), n) });
-            let gave = match gave {
+            let gave = match source(unsafe { FrameBytesMut::new(bytes.add(within), n) }) {
                 Ok(gave) if gave > 0 => gave.min(n),
-                end => {
-                    vm.return_frame(frame);
-                    return end.map_err(IoError::Caller);
-                }
+                end => return end.map_err(IoError::Caller),
             };
             if whole && gave < n {
                 // SAFETY: a whole page is written from its first byte on, so the rest lies within the frame, which no
                 // index has yet.
                 unsafe { core::ptr::write_bytes(bytes.add(gave), 0, n - gave) };
             }
+            let Some(frame) = new.frame.take() else { return Err(IoError::OutOfMemory) };
             match add(self, key, frame, State::DIRTY, charge, may).map_err(IoError::of_caller)? {
                 Added::Ours(_) => {}
                 Added::Theirs { theirs, ours } => {
@@ -488,8 +503,9 @@ impl<M: Machine> ObjectRef<M> {
             return Ok(gave);
         };
         make_dirty(&held, key, may)?;
-        // SAFETY: within the frame, which is held; programs that map the page race with us as they do with each other.
-        source(unsafe { core::slice::from_raw_parts_mut(held.bytes().add(within), n) }).map_err(IoError::Caller)
+        // SAFETY: within the frame, which is held. Programs that map the page, and other writers, race with the source's
+        // atomic stores.
+        source(unsafe { FrameBytesMut::new(held.bytes().add(within), n) }).map_err(IoError::Caller)
     }
 }
 

@@ -6,10 +6,12 @@
 //! page tables get their system as an argument and return the flushes that they owe.
 
 pub(crate) mod bytes;
+mod frame_bytes;
 mod kernel;
 mod phys;
 mod pmap;
 
+pub use frame_bytes::{FrameBytes, FrameBytesMut};
 pub use kernel::KernelPages;
 pub use phys::{PREFETCHED, PREFETCHED_BEFORE, Phys};
 pub use pmap::{Enter, Leaf, Pmap, Removed, Table};

@@ -11,8 +11,8 @@ use quire_fs::Readiness;
 use quire_heap::{Arc, Vec};
 use quire_linux_state::file::host::File;
 use quire_linux_state::{Errno, Machine};
-use quire_sync::{Mutex, MutexGuard};
 use quire_sync::atomic::{AtomicU64, Ordering};
+use quire_sync::{Mutex, MutexGuard};
 
 /// The most sets nested in a set: Linux's `EP_MAX_NESTS`.
 const MOST_NESTS: usize = 4;
