@@ -386,10 +386,10 @@ impl<M: Machine> Object<M> {
     fn note_mapping(&self, b: &Backing<M>, came: bool) {
         let counted = self.flags.load(Ordering::Relaxed);
         if b.stores() && counted & STORES_COUNTED != 0 {
-            self.pager().inspect(|pager| pager.stores_noted(came));
+            without_unwinding(|| self.pager().inspect(|pager| pager.stores_noted(came)));
         }
         if counted & MAPPINGS_COUNTED != 0 {
-            self.pager().inspect(|pager| pager.mapping_noted(came));
+            without_unwinding(|| self.pager().inspect(|pager| pager.mapping_noted(came)));
         }
     }
 
@@ -519,6 +519,22 @@ impl<M: Machine> Object<M> {
         // `object_of` rejects a page that such a fault still makes.
         unsafe { vm.epoch().retire(this.as_ptr().cast(), free::<M>) };
     }
+}
+
+/// Calls `f`, a pager's method, in the middle of a change. A panic of `f` aborts the process, because unwinding would
+/// leave the change half done.
+fn without_unwinding<R>(f: impl FnOnce() -> R) -> R {
+    struct Abort;
+    impl Drop for Abort {
+        fn drop(&mut self) {
+            // This is reached only by unwinding, and a panic during that aborts.
+            panic!("a pager panicked under locks of the map");
+        }
+    }
+    let abort = Abort;
+    let result = f();
+    core::mem::forget(abort);
+    result
 }
 
 impl<M: Machine> Objects<M> {

@@ -67,15 +67,10 @@ impl<M: Machine> Objects<M> {
                 Direction::Write => laundry::finish(self, object.as_ref().map(KeptObject::object), body, result, may),
             }
             kept[n] = object;
-            // SAFETY: the pointer is null, or points to a value of a thread that waits until the word is set, which
-            // happens below.
-            if let Some(done) = unsafe { body.done.as_ref() } {
-                done.0.store(if result.is_ok() { 1 } else { 2 }, Ordering::Release);
-            }
             io.writing.fetch_sub(written(record), Ordering::Relaxed);
             io.finished.fetch_add(1, Ordering::AcqRel);
             io.in_flight.fetch_sub(1, Ordering::AcqRel);
-            io.give(record);
+            io.end(record, result);
             n += 1;
         }
         n
