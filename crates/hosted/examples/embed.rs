@@ -100,7 +100,8 @@ fn boot() -> &'static Vm<Toy> {
     let mmu = unsafe { Mmu::new(NonNull::new(memory).expect("not null"), 1, kernel, false) };
     let all = PhysRange { start: Pfn(1), end: Pfn(FRAMES) };
     // This thread is the only CPU from now on. Per-CPU functions refuse threads that are not a CPU.
-    quire_sync::hooks::threads::set_cpu(0);
+    // SAFETY: the machine is new, so no other thread is its CPU 0.
+    unsafe { quire_sync::hooks::threads::become_cpu(0) };
     // SAFETY: the frames are leaked, so nothing else uses them.
     unsafe { Vm::new(Toy { ram, mmu }, &[all], Config::default()) }.expect("32 MiB are enough")
 }

@@ -82,7 +82,8 @@ impl<F: Simulate> Cpu<F> {
     /// if a thread is attached to it already.
     pub fn attach(vm: &'static Vm<Simulated<F>>, id: CpuId) -> Result<Cpu<F>, AttachError> {
         vm.machine().attach(id)?;
-        threads::set_cpu(id);
+        // SAFETY: `attach` refuses a CPU that another thread is attached to.
+        unsafe { threads::become_cpu(id) };
         threads::set_relax(Some(Rc::new(serve_own)));
         Ok(Cpu { vm, id, loaded: Cell::new(Loaded::Nothing), _this_thread: PhantomData })
     }
@@ -99,7 +100,8 @@ impl<F: Simulate> Cpu<F> {
 
     /// Runs `f` as this CPU. This matters if the thread is attached to several.
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> R {
-        threads::as_cpu(self.id, f)
+        // SAFETY: the thread is attached to this CPU as long as it has this value, which it cannot give to another.
+        unsafe { threads::run_as_cpu(self.id, f) }
     }
 
     /// Loads the page tables of a space.
@@ -491,9 +493,10 @@ impl<F: Simulate> Drop for Cpu<F> {
             self.leave();
         }
         match self.machine().detach(self.id) {
-            Some(other) => threads::set_cpu(other),
+            // SAFETY: the thread is attached to that CPU.
+            Some(other) => unsafe { threads::become_cpu(other) },
             None => {
-                threads::set_cpu(threads::NO_CPU);
+                threads::leave_cpu();
                 threads::set_relax(None);
                 threads::set_disturb(None);
             }

@@ -151,7 +151,8 @@ unsafe impl quire_sync::Cpu for Hooks {
 // SAFETY: no thread is ever parked: the only thread has nothing to wait for.
 unsafe impl quire_sync::Wait for Hooks {
     fn current() -> ThreadHandle {
-        ThreadHandle(1)
+        // SAFETY: there is one thread, and `unpark` uses no number.
+        unsafe { ThreadHandle::from_number(1) }
     }
     fn park(_deadline: Option<u64>) {
         core::hint::spin_loop();

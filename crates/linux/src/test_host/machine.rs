@@ -326,7 +326,8 @@ impl One {
     }
 }
 
-impl Sleeper for One {
+// SAFETY: the scheduler keeps the token of an early `unpark`, and only the machine's own threads use their handles.
+unsafe impl Sleeper for One {
     fn current(&self) -> usize {
         self.current.load(SeqCst) as usize
     }

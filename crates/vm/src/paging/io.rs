@@ -554,7 +554,7 @@ impl Io {
 
     /// Registers `thread`, which finishes completed requests from now on and is woken for them. `None`: no thread does.
     pub(crate) fn set_completer(&self, thread: Option<ThreadHandle>) {
-        self.completer.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
+        self.completer.store(thread.map_or(0, |t| t.number().wrapping_add(1)), Ordering::Release);
         // The fence orders this store before the daemon checks whether it must stop, and before it reads its requests;
         // see [`Physical::stop_daemons`] and [`Taken::start`].
         fence_full();
@@ -567,7 +567,8 @@ impl Io {
     pub(crate) fn wake_completer(&self) {
         let thread = self.completer.load(Ordering::Acquire);
         if thread != 0 {
-            unpark(ThreadHandle(thread.wrapping_sub(1)));
+            // SAFETY: `set_completer` stored the number of a thread that exists until another one is registered.
+            unpark(unsafe { ThreadHandle::from_number(thread.wrapping_sub(1)) });
         }
     }
 

@@ -57,7 +57,7 @@ use core::fmt;
 pub use domain_info::{CpuFrames, DomainInfo};
 use magazine::Magazine;
 use quire_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence_after_rmw, fence_full};
-use quire_sync::hooks::is_panicking;
+use quire_sync::hooks::{is_panicking, unpark};
 use quire_sync::{CachePadded, PerCpu, Rank, SpinLock, ThreadHandle, record};
 
 /// The frames of the reserve for each CPU. A CPU may keep a half-used slab of each small size.
@@ -392,7 +392,7 @@ impl Frames {
     /// Registers `thread`: from now on it is unparked when memory becomes low, and each time that a frame is refused.
     /// The thread must exist until another one is registered.
     pub(crate) fn wake_when_low(&self, thread: Option<ThreadHandle>) {
-        self.daemon.store(thread.map_or(0, |t| t.0.wrapping_add(1)), Ordering::Release);
+        self.daemon.store(thread.map_or(0, |t| t.number().wrapping_add(1)), Ordering::Release);
         // The fence orders this store before the thread checks whether memory is already low.
         fence_full();
     }
@@ -407,7 +407,8 @@ impl Frames {
         fence_after_rmw();
         match self.daemon.load(Ordering::Acquire) {
             0 => {}
-            thread => quire_sync::hooks::unpark(ThreadHandle(thread.wrapping_sub(1))),
+            // SAFETY: `wake_when_low` stored the number of a thread that exists until another one is registered.
+            thread => unpark(unsafe { ThreadHandle::from_number(thread.wrapping_sub(1)) }),
         }
     }
 
