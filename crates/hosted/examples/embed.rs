@@ -93,7 +93,8 @@ unsafe impl Hardware for Toy {
 fn boot() -> &'static Vm<Toy> {
     let ram = Ram::new();
     // Frame 0 is the kernel's root table, which a process does not need; the core gets the rest.
-    let kernel = KernelTables::<X86_64>::new(&ram, Pfn(0));
+    // SAFETY: the core gets the frames from 1 on, so the tables own frame 0.
+    let kernel = unsafe { KernelTables::<X86_64>::new(&ram, Pfn(0)) };
     let memory = vec![0u128; Mmu::<X86_64>::bytes(1).div_ceil(16) + 8].leak().as_mut_ptr().cast::<u8>();
     let memory = memory.wrapping_add(memory.align_offset(128));
     // SAFETY: the memory is leaked, aligned and large enough.

@@ -236,9 +236,12 @@ impl<F: Simulate> Simulated<F> {
             (taken <= range.end.0).then(|| Pfn(taken - 1))
         };
         let too_little = || NoMachine::Core(BootError::TooLittleMemory(settings.frames));
-        let mut kernel = KernelTables::<F>::new(&boot, frame().ok_or_else(too_little)?);
+        let root = frame().ok_or_else(too_little)?;
+        // SAFETY: the core never gets the frames that `frame` has counted, and `boot` is the machine's memory.
+        let mut kernel = unsafe { KernelTables::<F>::new(&boot, root) };
         // The window begins the kernel's half, so this can fail only for lack of frames.
-        kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame).map_err(|_| too_little())?;
+        // SAFETY: as for the root.
+        unsafe { kernel.reserve(&boot, Self::KERNEL_WINDOW, &mut frame) }.map_err(|_| too_little())?;
         if taken >= range.end.0 {
             return Err(too_little());
         }
@@ -475,10 +478,12 @@ unsafe impl<F: Simulate> KernelPages for Simulated<F> {
         pfn: Pfn,
         memory: MemoryType,
     ) -> Result<(), OutOfMemory> {
-        kernel_pages::map(vm, va, pfn, memory)
+        // SAFETY: both contracts are the same.
+        unsafe { kernel_pages::map(vm, va, pfn, memory) }
     }
     unsafe fn unmap_kernel(&self, va: u64) -> Option<Pfn> {
-        kernel_pages::unmap(self, va)
+        // SAFETY: both contracts are the same.
+        unsafe { kernel_pages::unmap(self, va) }
     }
     fn flush_kernel(&self, set: &FlushSet) {
         kernel_pages::flush(self, set);

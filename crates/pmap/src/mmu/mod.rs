@@ -295,7 +295,7 @@ impl<F: Format> Mmu<F> {
     }
 
     /// Gives the empty table pages that the CPUs keep back to the system. Returns their number.
-    pub fn drain<M: Machine>(&self, vm: &Physical<M>) -> u64 {
+    pub(crate) fn drain<M: Machine>(&self, vm: &Physical<M>) -> u64 {
         let mut n = 0;
         for cpu in self.cpus.iter() {
             let mut next = {
