@@ -165,6 +165,35 @@ fn a_panic_of_the_source_frees_the_frame_that_it_was_to_fill() {
     vm.check(true).unwrap();
 }
 
+#[test]
+fn a_space_that_a_cpu_has_entered_outlives_its_last_handle() {
+    let vm = boot(2);
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let space = Space::new(vm).unwrap();
+    let at = space.map(&MapRequest::private(Placement::Any { hint: 0 }, PAGE_SIZE)).unwrap();
+    cpu.enter(&space).unwrap();
+    cpu.write(&space, at, 7).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            let other = Cpu::attach(vm, 1).unwrap();
+            other.run(|| drop(space));
+            // Frames that were freed by the drop would be used again here.
+            let space = Space::new(vm).unwrap();
+            let all = MapRequest { populate: true, ..MapRequest::private(Placement::Any { hint: 0 }, 64 * PAGE_SIZE) };
+            space.map(&all).unwrap();
+            drop(space);
+        });
+        while !other.is_finished() {
+            cpu.interrupts();
+            assert_eq!(cpu.load_word(at), Ok(7));
+        }
+    });
+    assert_eq!(cpu.load_word(at), Ok(7));
+    cpu.leave();
+    vm.epoch().drain();
+    vm.check(true).unwrap();
+}
+
 /// Random numbers that are determined by the seed.
 struct Random(fastrand::Rng);
 

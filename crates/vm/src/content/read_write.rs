@@ -368,7 +368,8 @@ impl<M: Machine> ObjectRef<M> {
             zero_tail(self, old, &mut may);
         }
         while done < len {
-            let Some(at) = offset.checked_add(done as u64).filter(|at| at >> PAGE_SHIFT < KEYS) else {
+            // The last page of all offsets is left out, because its end is beyond every size.
+            let Some(at) = offset.checked_add(done as u64).filter(|at| at >> PAGE_SHIFT < KEYS - 1) else {
                 if done > 0 {
                     break;
                 }
