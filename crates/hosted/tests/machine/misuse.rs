@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use quire_hosted::{AttachError, Cpu, ForeignSpace, Hosted, NoMachine, Settings};
+use quire_vm::content::IoError;
 use quire_vm::map::{Advice, MapRequest, Move, Placement, Space, SpaceRef, USER, Wire};
 use quire_vm::phys::frames::{Fill, For};
 use quire_vm::{BootError, FaultError, MapError, ObjectRef, PAGE_SIZE, Prot, VirtRange, Vm};
@@ -191,6 +192,25 @@ fn a_space_that_a_cpu_has_entered_outlives_its_last_handle() {
     assert_eq!(cpu.load_word(at), Ok(7));
     cpu.leave();
     vm.epoch().drain();
+    vm.check(true).unwrap();
+}
+
+#[test]
+fn offsets_at_the_end_of_all_offsets_are_refused() {
+    let vm = boot(1);
+    let _cpu = Cpu::attach(vm, 0).unwrap();
+    let object = ObjectRef::anonymous(vm, 4).unwrap();
+    let write = |at: u64, len: usize| object.write::<()>(at, len, &mut |to| Ok(to.len()));
+    for at in [u64::MAX, u64::MAX - 1, u64::MAX - PAGE_SIZE + 1] {
+        for len in [1, 10, usize::MAX] {
+            assert_eq!(write(at, len), Err(IoError::TooLarge), "{len} bytes at {at:#x}");
+            assert_eq!(object.read::<()>(at, len, &mut |from| Ok(from.len())), Ok(0));
+        }
+        assert_eq!(object.zero(at..u64::MAX), Ok(()));
+    }
+    // The last byte of a write that begins lower is beyond all sizes.
+    assert_eq!(write(u64::MAX - PAGE_SIZE, 10), Ok(1));
+    assert_eq!((object.size(), object.resident()), (u64::MAX - PAGE_SIZE + 1, 1));
     vm.check(true).unwrap();
 }
 
