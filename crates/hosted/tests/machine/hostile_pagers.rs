@@ -20,6 +20,7 @@ enum How {
     KeepAndPanic,
     Drop,
     Fail,
+    Keep,
 }
 
 struct Bad {
@@ -66,6 +67,7 @@ impl Pager for Bad {
                 self.kept.lock().unwrap().push(request);
                 panic!("the pager's own panic");
             }
+            How::Keep => self.kept.lock().unwrap().push(request),
             How::Drop => drop(request),
             How::Fail => request.complete(Err(PagerError)),
         }
@@ -73,7 +75,7 @@ impl Pager for Bad {
 }
 
 fn boot(frames: u64) -> &'static Vm<Hosted> {
-    Hosted::boot(Settings { cpus: 4, frames, ..Settings::default() }).unwrap()
+    Hosted::boot(Settings { cpus: 64, frames, ..Settings::default() }).unwrap()
 }
 
 /// Maps all of an object, shared.
@@ -133,5 +135,61 @@ fn a_panic_in_the_write_of_a_page_leaves_it_dirty() {
     assert_eq!(object.write_back(0..4), Err(PagerError));
     assert_eq!(cpu.read(&space, at), Ok(7));
     cpu.leave();
+    vm.check(true).unwrap();
+}
+
+#[test]
+fn pagers_that_keep_all_their_requests_leave_records_for_others() {
+    let vm = boot(16 * 1024);
+    let cpu = Cpu::attach(vm, 0).unwrap();
+    let space = Space::new(vm).unwrap();
+    let [bad, worse, good] = [How::Keep, How::Keep, How::Fail].map(Bad::new);
+    good.become_good();
+    let objects = [bad, worse, good].map(|pager| ObjectRef::with_pager(vm, pager, 64 * PAGE_SIZE).unwrap());
+    let starts = objects.each_ref().map(|object| show(&space, object, 64));
+    cpu.enter(&space).unwrap();
+    std::thread::scope(|scope| {
+        let mut readers = Vec::new();
+        let mut reader = |page: u64, start: u64| {
+            let space = space.clone();
+            let id = readers.len() + 1;
+            readers.push(scope.spawn(move || {
+                let cpu = Cpu::attach(vm, id).unwrap();
+                cpu.enter(&space).unwrap();
+                let read = cpu.read(&space, start + page * PAGE_SIZE);
+                cpu.leave();
+                cpu.run(|| drop(space));
+                read
+            }));
+        };
+        let until = |is_true: &dyn Fn() -> bool| {
+            while !is_true() {
+                cpu.interrupts();
+                std::thread::yield_now();
+            }
+        };
+        let kept = |pager: &Bad| pager.kept.lock().unwrap().len();
+        // Half of all records, then half of the rest at most.
+        (0..40).for_each(|page| reader(page, starts[0]));
+        until(&|| kept(bad) == 32);
+        (0..20).for_each(|page| reader(page, starts[1]));
+        until(&|| kept(worse) == 16);
+        for page in 0..64 {
+            let byte = page as u8 + 1;
+            assert_eq!(cpu.read(&space, starts[2] + page * PAGE_SIZE), Ok(u64::from_ne_bytes([byte; 8])));
+        }
+        assert_eq!((kept(bad), kept(worse)), (32, 16));
+        for pager in [bad, worse] {
+            pager.become_good();
+            let kept = std::mem::take(&mut *pager.kept.lock().unwrap());
+            kept.into_iter().for_each(|request| request.complete(Err(PagerError)));
+        }
+        until(&|| readers.iter().all(|reader| reader.is_finished()));
+        let ends = readers.into_iter().map(|reader| reader.join().unwrap());
+        assert_eq!(ends.filter(|read| *read == Err(FaultError::Pager)).count(), 48);
+    });
+    cpu.leave();
+    drop((space, objects));
+    vm.epoch().drain();
     vm.check(true).unwrap();
 }

@@ -71,7 +71,7 @@ impl<M: Machine> ObjectRef<M> {
         let mut written = 0;
         loop {
             // Before any page is busy: this may wait.
-            let taken = vm.take_record(may);
+            let taken = vm.take_record(laundry::share(self), may);
             let mut batch = Batch::new();
             let (key, stop) = {
                 let pin = may.pin(vm.epoch());

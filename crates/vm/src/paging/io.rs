@@ -27,6 +27,7 @@ use crate::phys::boot::BootMemory;
 use crate::tlb::flush::FlushedEverywhere;
 use crate::types::{PAGE_SIZE, Pfn};
 use core::cell::UnsafeCell;
+use core::num::NonZeroUsize;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence_full};
 use quire_sync::hooks::{ThreadHandle, unpark};
@@ -46,6 +47,22 @@ pub const CLUSTER: usize = 2;
 pub(crate) const RECORDS: usize = 64;
 #[cfg(any(loom, shuttle))]
 pub(crate) const RECORDS: usize = 2;
+
+/// The part of a system's records that one pager may hold: as many as are free then (the dynamic threshold of Choudhury
+/// and Hahne, 1998). One pager gets half of all records, and N pagers that never complete their requests get N/(N+1) of
+/// them. So a pager that keeps its requests for ever leaves records for all others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Share(Option<NonZeroUsize>);
+
+impl Share {
+    /// Swap has no limit, because the system chose its store.
+    pub(crate) const SWAP: Share = Share(None);
+
+    /// The share of a file's pager.
+    pub(crate) fn of(pager: &dyn Pager) -> Share {
+        Share(NonZeroUsize::new(ptr::from_ref(pager).addr()))
+    }
+}
 
 /// The most pollers of a system.
 const POLLED: usize = 8;
@@ -155,6 +172,8 @@ pub(crate) struct Record {
     /// Whether a thread waits for the result, and the result for it. The finisher and the waiting thread each change it
     /// once, by compare-and-swap. The later of the two frees the record.
     waiter: AtomicU8,
+    /// The place of the share that the record is counted in, plus one; 0 for swap. Set by the record's taker.
+    share: AtomicU8,
     pub(super) body: UnsafeCell<Body>,
 }
 
@@ -406,7 +425,34 @@ pub trait Polled: Send + Sync {
 struct Free {
     first: *mut Record,
     len: usize,
+    /// The shares that hold records, and how many. A place with no records is free. There are as many places as records,
+    /// so each share finds one.
+    shares: [(Share, u8); RECORDS],
 }
+
+impl Free {
+    fn has_room(&self, share: Share) -> bool {
+        // The checkers' few records are for all threads of a model.
+        cfg!(any(loom, shuttle)) || share == Share::SWAP || self.held(share) < self.len
+    }
+
+    /// The number of records that `share` holds.
+    fn held(&self, share: Share) -> usize {
+        self.shares.iter().find(|(of, n)| *of == share && *n != 0).map_or(0, |(_, n)| (*n).into())
+    }
+
+    /// Counts one more record of `share`. Returns its place, plus one, or 0 for swap.
+    fn count(&mut self, share: Share) -> u8 {
+        if share == Share::SWAP {
+            return 0;
+        }
+        let own = self.shares.iter().position(|(of, n)| *of == share && *n != 0);
+        let Some(at) = own.or_else(|| self.shares.iter().position(|(_, n)| *n == 0)) else { return 0 };
+        self.shares[at] = (share, self.shares[at].1 + 1);
+        at as u8 + 1
+    }
+}
+
 // SAFETY: free records are reached only under the lock.
 unsafe impl Send for Free {}
 
@@ -434,7 +480,7 @@ pub struct Io {
 
 impl Io {
     pub(crate) fn new(boot: &mut BootMemory<'_, impl Machine>) -> Io {
-        let mut free = Free { first: ptr::null_mut(), len: RECORDS };
+        let mut free = Free { first: ptr::null_mut(), len: RECORDS, shares: [(Share::SWAP, 0); RECORDS] };
         for _ in 0..RECORDS {
             let record = boot.take(size_of::<Record>(), align_of::<Record>()).cast::<Record>();
             // SAFETY: this is fresh memory of the right size, and is never freed.
@@ -444,6 +490,7 @@ impl Io {
                     io: AtomicPtr::new(ptr::null_mut()),
                     failed: AtomicU8::new(0),
                     waiter: AtomicU8::new(UNAWAITED),
+                    share: AtomicU8::new(0),
                     body: UnsafeCell::new(Body::new()),
                 });
             }
@@ -507,10 +554,16 @@ impl Io {
         self.free.lock().len
     }
 
-    /// Takes a record. Returns `None` if no record is free.
-    pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
+    /// Whether `share` may get a record when it needs one. The result is a hint, because other threads may take it.
+    pub(crate) fn has_room(&self, share: Share) -> bool {
+        share == Share::SWAP || self.free.lock().has_room(share)
+    }
+
+    /// Takes a record. Returns `None` if no record is free, or if `share` holds its part.
+    pub(crate) fn try_take(&self, share: Share) -> Option<Taken<'_>> {
         let mut free = self.free.lock();
-        let record = NonNull::new(free.first)?;
+        let record = NonNull::new(free.first).filter(|_| free.has_room(share))?;
+        let place = free.count(share);
         // SAFETY: records live as long as the system, and the lock on the free list is held.
         free.first = unsafe { record.as_ref() }.next.load(Ordering::Relaxed);
         free.len -= 1;
@@ -519,6 +572,7 @@ impl Io {
         unsafe {
             record.as_ref().io.store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
             record.as_ref().waiter.store(UNAWAITED, Ordering::Relaxed);
+            record.as_ref().share.store(place, Ordering::Relaxed);
             *record.as_ref().body.get() = Body::new();
         }
         Some(Taken { io: self, record })
@@ -545,7 +599,11 @@ impl Io {
         {
             let mut free = self.free.lock();
             // SAFETY: records live as long as the system. The caller gives up this record, which is on no list.
-            unsafe { record.as_ref() }.next.store(free.first, Ordering::Relaxed);
+            let r = unsafe { record.as_ref() };
+            if let Some(place) = r.share.load(Ordering::Relaxed).checked_sub(1) {
+                free.shares[usize::from(place)].1 -= 1;
+            }
+            r.next.store(free.first, Ordering::Relaxed);
             free.first = record.as_ptr();
             free.len += 1;
         }

@@ -19,7 +19,7 @@ use crate::object::Objects;
 use crate::object::index::{FillError, Slot};
 use crate::object::kept::KeptObject;
 use crate::object::{Object, SlotFilter};
-use crate::paging::io::{Body, CLUSTER, Direction};
+use crate::paging::io::{Body, CLUSTER, Direction, Share};
 use crate::paging::laundry;
 use crate::paging::pager::PagerError;
 use crate::phys::frames::{Fill, For};
@@ -117,7 +117,11 @@ impl<M: Machine> PageIn<M> {
         let mut span = Span::begin(EventKind::PageIn, 0, 0);
         let vm = self.object.object().vm();
         // The record is taken first. From here on this thread waits only for the pager.
-        let mut taken = vm.take_record(may);
+        let share = match self.slot {
+            Some(_) => Share::SWAP,
+            None => self.object.object().pager().map_or(Share::SWAP, Share::of),
+        };
+        let mut taken = vm.take_record(share, may);
         let (run, first) = {
             let pin = may.pin(vm.epoch());
             match self.place_run(most, &pin)? {

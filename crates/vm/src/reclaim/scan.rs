@@ -683,7 +683,7 @@ impl<M: Machine> Scan<'_, M> {
 fn cluster<M: Machine>(object: &Object<M>, key: u64, page: &Page, may: &mut MaySleep) -> usize {
     let vm = object.vm();
     // The record is taken before any page is busy, because this may wait.
-    let taken = vm.take_record_for_writing(may);
+    let Some(taken) = vm.take_record_for_writing(laundry::share(object), may) else { return 0 };
     let start = key - key % CLUSTER as u64;
     let mut range = object.range(start..start + CLUSTER as u64, SlotFilter::PAGES);
     let mut batch = Batch::new();
