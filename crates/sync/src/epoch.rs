@@ -10,8 +10,8 @@
 //! # How often the epoch advances
 //! To find that all readers have passed, a CPU reads one cache line of each reading CPU. To announce the new epoch, it
 //! writes another line. The retiring CPUs do this work in *steps*. A CPU makes a step each time it has retired
-//! [`Domain::every`] structures in this epoch. A step reads at most [`STRIDE`] slots, and continues where the last step
-//! of any CPU ended ([`Domain::passed`]). A slot that was seen idle or in this epoch, after the epoch began, is not
+//! [`Domain::every`] structures in this epoch. A step reads at most `STRIDE` slots, and continues where the last step
+//! of any CPU ended (`Domain::passed`). A slot that was seen idle or in this epoch, after the epoch began, is not
 //! read again. So
 //! - where all CPUs retire, a few of them read all slots once for all; the others find a new epoch;
 //! - where few CPUs retire among many that read, a step still costs only the slots that it reads;
@@ -25,7 +25,7 @@
 //! this CPU's part of a share of memory ([`Domain::holding`]). Where a CPU retires alone, it makes all steps of an
 //! advance, and its bag grows by that amount for each step. If a reader stalls (a virtual CPU that its host does not
 //! run), retirements continue without an advance. Then writers are pushed back. A writer waits for the next advance if
-//! its CPU has retired more than an advance needs, by [`SLACK`] times [`Domain::every`]. The writer waits before its
+//! its CPU has retired more than an advance needs, by `SLACK` times [`Domain::every`]. The writer waits before its
 //! change begins, where it may still sleep ([`Domain::push_back`]).
 //!
 //! Values that no reader can hold any more are *ready*. A retirement frees ready values of twice its own weight, and a

@@ -4,7 +4,7 @@
 //! its tags as a small cache of spaces. So the memory is a fixed few words a CPU (relies on C8). A CPU loads a space
 //! without losing a translation if the space still has a tag there and its generation has not changed.
 //!
-//! This module has the state; [`switch`] loads and leaves spaces by the machine's instructions.
+//! This module has the state; `switch` loads and leaves spaces by the machine's instructions.
 
 mod switch;
 

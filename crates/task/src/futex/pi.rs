@@ -15,7 +15,7 @@
 //!
 //! # Why no inheritance is lost
 //! A waiter is published as its thread's `blocked`, and its level is read, in one hold of the thread lock. A change of
-//! a thread's level happens under the same lock, and is followed by a [walk](FutexTable::walk): the changer looks at
+//! a thread's level happens under the same lock, and is followed by a walk: the changer looks at
 //! `blocked`, locks that bucket, looks again, sorts the waiter in anew and settles the next owner. So either the waiter
 //! has the new level, or the changer finds the waiter. A walk holds one bucket's lock at a time.
 //!

@@ -232,7 +232,7 @@ impl<M: Machine> Scheduler<M> {
         }
     }
 
-    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, and [`CROWD`](place)
+    /// As [`unpark`](Self::unpark), for a thread that has nothing to do but to end. If it sleeps, and `CROWD`
     /// threads of its user wait already, it belongs to the shares of ending threads from then on. Those stand beside
     /// the shares of users. So a user with 100,000 threads that end at once still has the CPU time of a user for the
     /// others. A thread that runs, or waits for a CPU, stays where it is.

@@ -8,9 +8,9 @@
 //! # Hidden layers
 //! A parent of many children stores into the same few pages between its forks. Each fork leaves a layer with these
 //! pages, which one child shows. The parent's next layer hides all of it. Such a layer is taken out of the parent's
-//! chain as an empty one is, and no later child gets it. Only small layers are examined ([`MOST_HIDDEN`]).
+//! chain as an empty one is, and no later child gets it. Only small layers are examined (`MOST_HIDDEN`).
 //!
-//! A hidden page stays hidden ([`crate::cow::last_sharer`]). No leaf maps it. The CPU that filled the slot in front had
+//! A hidden page stays hidden (`crate::cow::last_sharer`). No leaf maps it. The CPU that filled the slot in front had
 //! cleared the leaf, and flushed, before it unbusied its page. A fault that is about to copy the page fails the check
 //! of its source, and begins again. A page that is being made hides nothing (mutant [`Mutant::BusyHides`]).
 //!

@@ -10,8 +10,8 @@
 //! 2. Find the entry that covers the address.
 //! 3. Walk its chain of backings, front to back, and look the page up in each object's index.
 //! 4. *Map* the page that the walk found, *zero-fill* a new page into the front, *copy* the found page into the front
-//!    ([`copy`]), move it there ([`cow_move`]), or *page in* from a pager. After first touches in a row a zero-fill
-//!    makes more pages ahead ([`zero_ahead`]).
+//!    (`copy`), move it there (`cow_move`), or *page in* from a pager. After first touches in a row a zero-fill
+//!    makes more pages ahead (`zero_ahead`).
 //!
 //! The fault locks the one table page that covers the address and checks again everything that the decision rests on.
 //! Only then does it install the leaf. It never installs a leaf first and backs it out: another CPU could cache a
@@ -61,13 +61,13 @@
 //!
 //! # Waiting
 //! An attempt runs under one pin and never sleeps. Where something is in the way, the attempt ends and returns what to
-//! wait for ([`Attempt`]):
+//! wait for (`Attempt`):
 //! - memory: until pageout has freed some or found nothing to free,
 //! - a busy page: on its wait queue,
 //! - a stale entry: on the map's lock, which its writer holds,
 //! - a pager: with nothing held but a busy placeholder.
 //!
-//! After [`DEFEATS`] failed attempts the fault keeps the map's writers out and tries under that.
+//! After `DEFEATS` failed attempts the fault keeps the map's writers out and tries under that.
 //!
 //! # What the room knows
 //! Maps, chains, content and paging below it. Operations on maps stand above: some of them fault pages in.

@@ -7,7 +7,7 @@
 use super::bytes;
 use core::marker::PhantomData;
 
-/// Bytes of a page to read. Copies are taken out of it; see the [module](self).
+/// Bytes of a page to read. Copies are taken out of it; see the module.
 #[derive(Clone, Copy)]
 pub struct FrameBytes<'a> {
     start: *const u8,
@@ -15,7 +15,7 @@ pub struct FrameBytes<'a> {
     lent: PhantomData<&'a ()>,
 }
 
-/// Bytes of a page to write. Copies are put into it; see the [module](self).
+/// Bytes of a page to write. Copies are put into it; see the module.
 pub struct FrameBytesMut<'a> {
     start: *mut u8,
     len: usize,

@@ -4,7 +4,7 @@
 //! Two things keep an object alive: its handles ([`ObjectRef`], for files and shared memory) and its backings. Each
 //! handle counts as one reference. Backings are not counted one by one. Each non-empty *shard* of the object's mapping
 //! list counts as one reference. A shard that belongs to one CPU counts until it is closed, even while it is empty. So
-//! linking and unlinking a backing write the reference count only when a shard fills or empties ([`References`]).
+//! linking and unlinking a backing write the reference count only when a shard fills or empties (`References`).
 //! Faults never write the count. The thread that lowers the count to zero tears the object down, and the count never
 //! rises from zero.
 //!

@@ -7,7 +7,7 @@
 //! # The life of a record
 //! A record goes through these states:
 //! - *free*;
-//! - *taken* by a thread ([`Taken`]), which fills it;
+//! - *taken* by a thread (`Taken`), which fills it;
 //! - *started*: the pager has it, as a [`Request`];
 //! - *completed*: it is on a stack. One compare-and-swap pushes it without a lock, so an interrupt may do this;
 //! - *finished* by the completion daemon or by a waiting thread, and free again.

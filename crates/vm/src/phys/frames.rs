@@ -30,7 +30,7 @@
 //! from the next domain that is above its own low mark. If all domains are below their marks, memory is *low*
 //! ([`Frames::is_low`]). This is one read-mostly flag. It is computed from the depots' exact counts, and only at depot
 //! exchanges. While memory is low, CPUs exchange short chains and keep few frames, the depots keep no chains, and idle
-//! CPUs zero no frames. The registered thread ([`Frames::wake_when_low`]) is woken long before a request is refused.
+//! CPUs zero no frames. The registered thread (`Frames::wake_when_low`) is woken long before a request is refused.
 
 pub(crate) mod buddy;
 mod check;
